@@ -1,0 +1,1 @@
+"""Run, score, compare: the only place where judgements and search systems meet."""

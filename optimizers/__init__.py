@@ -1,0 +1,1 @@
+"""Compiles programs on the dev split with DSPy teleprompters. Nothing is here yet."""

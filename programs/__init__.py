@@ -1,0 +1,11 @@
+"""Search programs: DSPy modules that turn a Query into a ranking, by name."""
+
+# To add one: a dspy.Module in its own file, named here. Its __init__ takes a Toolbox and, keyword-only, `depth`
+# (documents in a ranking) and whatever `-P name=value` may set, annotated int, float, bool or str; its forward
+# takes a Query and returns a Submission. For `--lm offline`, every output field of its signatures needs a rule in
+# programs/offline.py.
+PROGRAMS = {
+    "multihop": "programs.multihop:MultiHop",
+    "retrieve": "programs.retrieve:Retrieve",
+    "rewrite": "programs.rewrite:Rewrite",
+}
