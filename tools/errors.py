@@ -1,0 +1,87 @@
+"""Everything Sextant raises on purpose, and the exit code that each one means.
+
+SextantError
+├── UsageError            2    an argument that cannot be used as given
+│   ├── UnknownName       2    a task, program, retriever or parameter that is not in its table
+│   └── RunConflict       2    a run folder that belongs to another configuration or process
+├── DataError             3    data that is missing or damaged
+├── ProviderRefused       4    the model's provider refuses: key, permission, quota, unknown model
+├── RunIncomplete         7    a run that still owes queries (outage, full disk, failed queries)
+├── BudgetReached         8    the run's budget is used up
+└── SessionRefusal        -    a searcher asked for what its session does not allow
+    ├── DocumentNotFound       a doc_id that this session has not surfaced
+    └── LimitReached           more calls than this session allows
+
+A message says what was wrong, shows the value, and says what to do next. The command line prints the
+message alone, on one line; any other exception is a bug and keeps its traceback.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+INTERRUPTED = 130  # the shell's convention for Ctrl-C: 128 + SIGINT
+
+
+class SextantError(Exception):
+    """Base class: the caller can do something about it."""
+
+    exit_code = 2
+
+
+class UsageError(SextantError):
+    """An argument that cannot be used as given."""
+
+
+class UnknownName(UsageError):
+    """A name that is not in its table; the message offers the nearest ones."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+        close = close or [known for known in names if name and name.lower() in known]
+        if close:
+            hint = f"did you mean {' or '.join(map(repr, close))}?"
+        else:
+            listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+            hint = f"known: {listed}" if names else "there are none"
+        super().__init__(f"no {kind} is called {name!r}; {hint}")
+
+
+class RunConflict(UsageError):
+    """A run folder that belongs to another configuration, or that another process is writing."""
+
+
+class DataError(SextantError):
+    """Data that is missing or damaged."""
+
+    exit_code = 3
+
+
+class ProviderRefused(SextantError):
+    """The provider will not serve this run, however often it is asked."""
+
+    exit_code = 4
+
+
+class RunIncomplete(SextantError):
+    """The run still owes queries; the same command resumes it."""
+
+    exit_code = 7
+
+
+class BudgetReached(SextantError):
+    """The budget of the run is used up; the same command with a larger one resumes it."""
+
+    exit_code = 8
+
+
+class SessionRefusal(SextantError):
+    """A searcher asked for what its session does not allow; it may go on without."""
+
+
+class DocumentNotFound(SessionRefusal):
+    """No such document for this query. An excluded one does not exist either."""
+
+
+class LimitReached(SessionRefusal):
+    """All searches or reads of this session are used."""

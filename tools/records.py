@@ -1,0 +1,158 @@
+"""The nouns that every package shares, and what a trace looks like on disk.
+
+Frozen records without behaviour of their own beyond adding up usage; no third-party imports. What a run
+writes to `outcomes.jsonl` is made of these, so this file is also the reference for that format.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One retrievable unit. `text` is the whole of it; `title` is empty where the release has none."""
+
+    doc_id: str
+    text: str
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One information need. A query is also all that a searcher learns about its task."""
+
+    query_id: str
+    text: str
+    # What counts as a find in this task, in words; programs show it to the model.
+    objective: str = ""
+    # Documents that must not be shown for this query: Writing-Style masks snippets of the same post.
+    excluded: frozenset[str] = frozenset()
+    # The pool, where the task ranks one (BIRCO); None means the whole corpus.
+    candidates: frozenset[str] | None = None
+
+
+class Hit(NamedTuple):
+    """A retrieved document. A named tuple because a search at depth 1,000 makes a thousand of them."""
+
+    doc_id: str
+    score: float  # larger is better; comparable only inside one result list
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """What a searcher sees of a hit: enough to decide whether to read on."""
+
+    doc_id: str
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What model calls used. None in a price means that it is not known; it never means free."""
+
+    calls: int = 0
+    repairs: int = 0  # those of the calls that asked again because an answer could not be parsed
+    input_tokens: int = 0
+    output_tokens: int = 0
+    paid_usd: float | None = 0.0  # what this work cost now
+    list_usd: float | None = 0.0  # what it costs at list price, cached or not
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            self.calls + other.calls,
+            self.repairs + other.repairs,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            _add_price(self.paid_usd, other.paid_usd),
+            _add_price(self.list_usd, other.list_usd),
+        )
+
+
+def _add_price(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a + b
+
+
+def total(usages: Iterable[Usage]) -> Usage:
+    """The sum; of nothing, no calls and no cost."""
+    return sum(usages, Usage())
+
+
+Tool = Literal["search", "read", "judge", "select", "drop", "note", "rank", "stop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that happened in a session, and to which documents.
+
+    search  `argument` is the text; `doc_ids` came back, best first; `retriever` and `k` say from what
+    read    one document; `shown` of its `lengths` characters
+    judge   documents shown together to a model; `shown` and `lengths` for each
+    select  ids that were kept; drop: ids that were shown and passed over
+    note    `argument` is the text; rank: an order; stop: `argument` is why
+    """
+
+    tool: Tool
+    argument: str = ""
+    doc_ids: tuple[str, ...] = ()
+    hop: int = 0  # from 1; 0 is outside any hop
+    started: float = 0.0  # seconds since the session was opened: the end of the step before
+    seconds: float = 0.0  # until this step was done, model calls included
+    usage: Usage = field(default_factory=Usage)  # of the model calls since the step before
+    retriever: str = ""
+    k: int = 0
+    shown: tuple[int, ...] = ()  # characters shown of each document
+    lengths: tuple[int, ...] = ()  # characters that each document has
+
+
+@dataclass(slots=True)
+class Trace:
+    """What happened in one query's session, in order."""
+
+    query_id: str
+    steps: list[Step] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    invented_ids: int = 0  # ids that a model named without having been shown them; dropped
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What a search system hands in for one query."""
+
+    ranking: tuple[str, ...]  # doc ids, best first, each at most once
+    trace: Trace
+    answer: str = ""  # empty when the task asks only for documents
+
+
+def step_json(step: Step) -> dict[str, Any]:
+    """A step as written to disk: tool, argument and doc_ids always, the rest where it says something."""
+    row: dict[str, Any] = {
+        "tool": step.tool,
+        "argument": step.argument,
+        "doc_ids": list(step.doc_ids),
+        "hop": step.hop,
+        "started": round(step.started, 4),
+        "seconds": round(step.seconds, 4),
+    }
+    if step.usage != Usage():
+        row["usage"] = usage_json(step.usage)
+    if step.tool == "search":
+        row |= {"retriever": step.retriever, "k": step.k}
+    if step.shown:
+        row |= {"shown": list(step.shown), "lengths": list(step.lengths)}
+    return row
+
+
+def usage_json(usage: Usage) -> dict[str, Any]:
+    """Usage as written to disk and printed by --json."""
+    return {name: getattr(usage, name) for name in Usage.__slots__}
+
+
+def trace_json(trace: Trace) -> dict[str, Any]:
+    """A trace as written to disk."""
+    return {
+        "steps": [step_json(step) for step in trace.steps],
+        "notes": list(trace.notes),
+        "invented_ids": trace.invented_ids,
+    }

@@ -1,0 +1,213 @@
+"""A search session: the only way a program or an agent touches a corpus.
+
+A `Toolbox` is the shared, read-only side (documents and retriever); `open` starts a `Session`, the private
+side of one query: limits, exclusions, candidate pool, trace. Judgements are reachable from neither, which
+is what keeps a searcher honest. Exclusions and pools are enforced here and nowhere else.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Self
+
+from tools.errors import DocumentNotFound, LimitReached
+from tools.records import Document, Query, Snippet, Step, Submission, Tool, Trace, Usage
+from tools.retrievers.base import Retriever
+
+_CURRENT: ContextVar["Session | None"] = ContextVar("session", default=None)
+
+
+def current() -> "Session | None":
+    """The session last opened in this context: who pays for a model call, and whose trace a crash leaves."""
+    return _CURRENT.get()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one session may use. Counts are calls, None is no limit; lengths are characters."""
+
+    searches: int | None = None
+    reads: int | None = None
+    snippet_chars: int = 300
+    read_chars: int = 8_000
+
+
+class Toolbox:
+    """The world that all queries of a run share. Threads may use it; nothing in it changes."""
+
+    def __init__(
+        self,
+        documents: Mapping[str, Document],
+        retriever: Retriever,
+        *,
+        limits: Limits = Limits(),  # frozen, so sharing the default is safe
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._documents = documents
+        self._retriever = retriever
+        self._limits = limits
+        self._clock = clock
+
+    def open(self, query: Query) -> "Session":
+        """Start the private side of `query`, and make it this context's current session."""
+        session = Session(query, self._documents, self._retriever, self._limits, self._clock)
+        _CURRENT.set(session)
+        return session
+
+    def __deepcopy__(self, memo: object) -> Self:
+        # DSPy's optimizers deep-copy programs; the corpus is the world, not a parameter.
+        return self
+
+
+class Session:
+    """One query's view of the corpus. Every call leaves a step in `trace`."""
+
+    def __init__(
+        self,
+        query: Query,
+        documents: Mapping[str, Document],
+        retriever: Retriever,
+        limits: Limits,
+        clock: Callable[[], float],
+    ) -> None:
+        self.trace = Trace(query.query_id)
+        self.hop = 0  # set by the program; goes into every step
+        self._query = query
+        self._documents = documents
+        self._retriever = retriever
+        self._limits = limits
+        self._clock = clock
+        self._opened = self._last = clock()
+        self._surfaced: dict[str, None] = dict.fromkeys(query.candidates or ())
+        self._shown: set[str] = set()
+        self._pending = Usage()  # of model calls that no step has taken yet
+        self._spent = Usage()
+        # LangGraph runs parallel nodes of one query in threads; they share this session.
+        self._lock = threading.Lock()
+
+    @property
+    def usage(self) -> Usage:
+        """Of all model calls so far, also those after the last step."""
+        with self._lock:
+            return self._spent
+
+    def charge(self, usage: Usage) -> None:
+        """Book a model call on this query; the next step carries it."""
+        with self._lock:
+            self._pending += usage
+            self._spent += usage
+
+    def search(self, text: str, k: int = 10) -> list[Snippet]:
+        """The `k` documents that best match `text`, best first; fewer when there are fewer."""
+        self._spend("search", self._limits.searches)
+        query = self._query
+        hits = self._retriever.search(text, k, excluded=query.excluded, among=query.candidates)
+        doc_ids = tuple(hit.doc_id for hit in hits)
+        self._surfaced |= dict.fromkeys(doc_ids)
+        self._record("search", text, doc_ids, retriever=self._retriever.name, k=k)
+        found = [self._documents[doc_id] for doc_id in doc_ids]
+        cut = self._limits.snippet_chars
+        return [Snippet(document.doc_id, document.title, document.text[:cut]) for document in found]
+
+    def read(self, doc_id: str, chars: int | None = None) -> str:
+        """One document's text, cut to `chars` and to the session's reading length.
+
+        Raises DocumentNotFound unless a search of this session returned it: an id that was guessed, or
+        that is excluded for this query, does not exist.
+        """
+        self._spend("read", self._limits.reads)
+        text = self._find(doc_id).text
+        shown = text[: self._reading_length(chars)]
+        self._shown.add(doc_id)
+        self._record("read", doc_id, (doc_id,), shown=(len(shown),), lengths=(len(text),))
+        return shown
+
+    def judge(self, doc_ids: Sequence[str], chars: int | None = None) -> list[str]:
+        """The texts of several documents that are about to be shown together to a model, cut as in `read`."""
+        texts = [self._find(doc_id).text for doc_id in doc_ids]
+        cut = self._reading_length(chars)
+        shown = [text[:cut] for text in texts]
+        self._shown.update(doc_ids)
+        self._record("judge", "", tuple(doc_ids), shown=tuple(map(len, shown)), lengths=tuple(map(len, texts)))
+        return shown
+
+    def select(self, doc_ids: Iterable[str], among: Sequence[str]) -> list[str]:
+        """Keep `doc_ids` out of the shown documents `among`; the rest of `among` is recorded as dropped.
+
+        What a model named without having been shown it is left out and counted; repeats are left out.
+        """
+        named = list(dict.fromkeys(doc_ids))
+        kept = [doc_id for doc_id in named if doc_id in among and doc_id in self._shown]
+        self.trace.invented_ids += len(named) - len(kept)
+        self._record("select", "", tuple(kept))
+        dropped = tuple(doc_id for doc_id in among if doc_id not in kept)
+        self._record("drop", "", dropped)
+        return kept
+
+    def note(self, text: str) -> None:
+        """Write `text` down; it goes into the trace."""
+        self.trace.notes.append(text)
+        self._record("note", text)
+
+    def rank(self, doc_ids: Sequence[str]) -> None:
+        """Record an order that a model gave."""
+        self._record("rank", "", tuple(doc_ids))
+
+    def submit(self, ranking: Sequence[str], *, why: str = "done", answer: str = "") -> Submission:
+        """End the session with `ranking`, best first. ValueError when it repeats or invents a document."""
+        if len(set(ranking)) < len(ranking):
+            raise ValueError("the ranking names a document twice")
+        if strange := [doc_id for doc_id in ranking if doc_id not in self._surfaced]:
+            raise ValueError(f"the ranking names {strange[0]!r}, which no search of the session returned")
+        self._record("stop", why)
+        return Submission(tuple(ranking), self.trace, answer)
+
+    def abandon(self, why: str) -> None:
+        """End the session without a ranking, e.g. after an error; the trace stays."""
+        self._record("stop", why)
+
+    def _reading_length(self, chars: int | None) -> int:
+        return self._limits.read_chars if chars is None else min(chars, self._limits.read_chars)
+
+    def _find(self, doc_id: str) -> Document:
+        if doc_id not in self._surfaced or doc_id in self._query.excluded:
+            raise DocumentNotFound(f"no document {doc_id!r} here; use a doc_id that a search returned")
+        return self._documents[doc_id]
+
+    def _spend(self, tool: Tool, limit: int | None) -> None:
+        used = sum(step.tool == tool for step in self.trace.steps)
+        if limit is not None and used >= limit:
+            raise LimitReached(f"all {limit} {tool} calls of this session are used; submit now")
+
+    def _record(
+        self,
+        tool: Tool,
+        argument: str = "",
+        doc_ids: tuple[str, ...] = (),
+        *,
+        retriever: str = "",
+        k: int = 0,
+        shown: tuple[int, ...] = (),
+        lengths: tuple[int, ...] = (),
+    ) -> None:
+        with self._lock:
+            now = self._clock()
+            self.trace.steps.append(
+                Step(
+                    tool=tool,
+                    argument=argument,
+                    doc_ids=doc_ids,
+                    hop=self.hop,
+                    started=self._last - self._opened,
+                    seconds=now - self._last,
+                    usage=self._pending,
+                    retriever=retriever,
+                    k=k,
+                    shown=shown,
+                    lengths=lengths,
+                )
+            )
+            self._pending = Usage()
+            self._last = now
