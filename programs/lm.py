@@ -1,0 +1,237 @@
+"""Model specs, and everything between a program and its model: one call, one count, one budget.
+
+A spec is `offline` (no model), `MODEL@http://host:port/v1` (any server that speaks the OpenAI protocol), or
+`provider/model` as LiteLLM names it, with the provider's key in its usual environment variable. Answers are not
+cached here: what was answered is kept in the run folder, query by query.
+"""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+# LiteLLM downloads a price map when it is imported, and DSPy on the first call, unless told not to.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+
+import dspy
+from dspy.utils.callback import BaseCallback
+from dspy.utils.exceptions import AdapterParseError
+
+from programs import offline
+from programs.prices import Price, price
+from tools import session
+from tools.errors import BudgetReached, ProviderRefused, UsageError
+from tools.records import Usage
+from tools.text import TermStatistics
+
+RETRIES = 2  # after a failed attempt, at the provider's word or after 1 and 2 seconds; then the query is owed
+
+
+class Budget:
+    """What the model calls of one run may use together. Threads share it."""
+
+    def __init__(self, *, calls: int | None = None, usd: float | None = None) -> None:
+        """None is no limit."""
+        self._calls = calls
+        self._usd = usd
+        self._taken = 0
+        self._spent_usd = 0.0
+        self._lock = threading.Lock()
+
+    def resume(self, spent: Usage) -> None:
+        """Count what earlier sittings of the same run used."""
+        with self._lock:
+            self._taken += spent.calls
+            self._spent_usd += spent.paid_usd or 0.0
+
+    def take(self) -> None:
+        """Ask for one call, before it is sent. BudgetReached when there is none left."""
+        with self._lock:
+            if self._calls is not None and self._taken >= self._calls:
+                raise BudgetReached(f"the budget of {self._calls} model calls is used up")
+            if self._usd is not None and self._spent_usd >= self._usd:
+                raise BudgetReached(f"the budget of ${self._usd:g} is used up (${self._spent_usd:.4f} spent)")
+            self._taken += 1
+
+    def spend(self, usage: Usage) -> None:
+        """Book what a call turned out to cost."""
+        with self._lock:
+            self._spent_usd += usage.paid_usd or 0.0
+
+
+class Adapter(dspy.ChatAdapter):
+    """DSPy's chat prompts and parser, with the budget asked first and repairs counted.
+
+    One repair is allowed: an answer that cannot be parsed is asked for again as JSON. A second bad answer
+    raises AdapterParseError, a fault of the system.
+    """
+
+    def __init__(self, budget: Budget | None = None, **kwargs: Any) -> None:
+        super().__init__(**{"use_json_adapter_fallback": False, **kwargs})
+        self._budget = budget or Budget()
+
+    def __call__(
+        self,
+        lm: Any,
+        lm_kwargs: dict[str, Any],
+        signature: Any,
+        demos: list[dict[str, Any]],
+        inputs: dict[str, Any],
+    ) -> list[dict[str, Any]]:
+        """The answers to one predictor's call, parsed."""
+        token = offline.CALL.set(offline.Call(self, signature, inputs))
+        try:
+            self._budget.take()
+            try:
+                answers: list[dict[str, Any]] = super().__call__(lm, lm_kwargs, signature, demos, inputs)
+            except AdapterParseError:
+                self._budget.take()
+                if paying := session.current():
+                    paying.charge(Usage(repairs=1))
+                answers = dspy.JSONAdapter()(lm, lm_kwargs, signature, demos, inputs)
+            return answers
+        finally:
+            offline.CALL.reset(token)
+
+
+class Meter(BaseCallback):
+    """Books every model call on the session that made it, and on the budget."""
+
+    def __init__(self, budget: Budget, *, cost: Price | None = None, free: bool = False) -> None:
+        """A call without a known `cost` has an unknown price, unless it is `free`."""
+        self._budget = budget
+        self._cost = cost
+        self._free = free
+        self._models: dict[str, Any] = {}  # call id -> the dspy.LM that is answering
+
+    def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        """Remember who answers: the end of a call does not say."""
+        self._models[call_id] = instance
+
+    def on_lm_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
+        """Book the call. A failed one counts as a call that cost nothing."""
+        history = self._models.pop(call_id).history
+        usage = Usage(calls=1)
+        if exception is None:
+            # The history is shared by all threads; the entry of this call has these very outputs.
+            entry: dict[str, Any] = next((e for e in reversed(history) if e["outputs"] is outputs), {})
+            usage = self._usage(entry.get("usage") or {})
+        self._budget.spend(usage)
+        if paying := session.current():
+            paying.charge(usage)
+
+    def _usage(self, reported: dict[str, Any]) -> Usage:
+        tokens_in = reported.get("prompt_tokens") or 0
+        tokens_out = reported.get("completion_tokens") or 0
+        cached = (reported.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        usd = self._cost.of(tokens_in, cached, tokens_out) if self._cost and reported else None
+        if self._free:
+            usd = 0.0
+        return Usage(1, 0, tokens_in, tokens_out, paid_usd=usd, list_usd=usd)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A connected model. `name` says in every output which it was."""
+
+    name: str  # "offline", or the spec
+    settings: dict[str, Any]  # what goes into a run's config
+    _lm: Any
+    budget: Budget
+    _meter: Meter
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """DSPy predictors called inside use this model; holds for the calling thread and its copies."""
+        with dspy.context(lm=self._lm, adapter=Adapter(self.budget), callbacks=[self._meter], trace=[]):
+            yield
+
+
+def connect(
+    spec: str,
+    *,
+    statistics: TermStatistics | None = None,
+    budget: Budget | None = None,
+    seed: int | None = None,
+    retries: int = RETRIES,
+) -> Model:
+    """The model that `spec` names; nothing is sent yet.
+
+    `offline` needs the corpus' `statistics`. UsageError for a spec that names no model.
+    """
+    budget = budget or Budget()
+    if spec == "offline":
+        if statistics is None:
+            raise UsageError("offline weighs words by a corpus; give it the corpus' statistics")
+        engine = offline.OfflineEngine(statistics)
+        lm = dspy.LM(offline.VERSION, engine=engine, cache=False, num_retries=0)
+        return Model("offline", {"model": offline.VERSION}, lm, budget, Meter(budget, free=True))
+    name, url = _parse(spec)
+    options: dict[str, Any] = {"cache": False, "num_retries": retries}
+    if seed is not None:
+        options["seed"] = seed
+    if url:
+        # The user's OpenAI key is not for every server that speaks its protocol.
+        options |= {"api_base": url, "api_key": os.environ.get("SEXTANT_API_KEY") or "none"}
+        options["engine"] = "lm15"
+    temperature: float | None = 0.0
+    try:
+        lm = dspy.LM(name, temperature=temperature, **options)
+    except dspy.LMConfigurationError:
+        temperature = None  # reasoning models take none
+        lm = dspy.LM(name, **options)
+    settings = {"model": spec, "temperature": temperature, "seed": seed}
+    meter = Meter(budget, cost=None if url else price(name))
+    return Model(spec, settings, lm, budget, meter)
+
+
+def price_is_known(spec: str) -> bool:
+    """Whether a budget in dollars can be kept for this model."""
+    if spec == "offline":
+        return True
+    name, url = _parse(spec)
+    return not url and price(name) is not None
+
+
+def _parse(spec: str) -> tuple[str, str]:
+    """(LiteLLM name, base URL or "")."""
+    name, at, url = spec.partition("@")
+    if at:
+        if not name or not url.startswith(("http://", "https://")):
+            raise UsageError(f"--lm {spec!r} is no server; write MODEL@http://host:port/v1")
+        return f"openai/{name}", url
+    provider, slash, model = spec.partition("/")
+    if not (provider and slash and model):
+        raise UsageError(
+            f"--lm {spec!r} names no model; write offline, provider/model (openai/gpt-5.2) or MODEL@http://host:port/v1"
+        )
+    return spec, ""
+
+
+Fault = Literal["refused", "provider", "system"]
+
+_REFUSALS = (
+    dspy.LMAuthError,
+    dspy.LMBillingError,
+    dspy.LMNotConfiguredError,
+    dspy.LMUnsupportedModelError,
+)
+
+
+def fault(error: BaseException) -> Fault:
+    """Whose fault an exception of a program is.
+
+    "refused": the provider will not serve this run at all (key, quota, model). "provider": it failed this
+    time (timeout, 429, 5xx, connection); the query stays owed. "system": everything else, an outcome.
+    """
+    if isinstance(error, _REFUSALS):
+        return "refused"
+    return "provider" if dspy.is_retryable_lm_error(error) else "system"
+
+
+def refusal(error: BaseException, spec: str) -> ProviderRefused:
+    """One line out of a provider's refusal."""
+    first = str(error).strip().partition("\n")[0]
+    return ProviderRefused(f"{spec}: the provider refuses: {first}; check the key, the quota and the name")

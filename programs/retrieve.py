@@ -1,0 +1,20 @@
+"""One search with the description as it stands, no model: the floor that every program has to clear."""
+
+import dspy
+
+from tools.records import Query, Submission
+from tools.session import Toolbox
+
+
+class Retrieve(dspy.Module):
+    """The shared retriever, bare."""
+
+    def __init__(self, toolbox: Toolbox, *, depth: int = 1000) -> None:
+        super().__init__()
+        self.toolbox = toolbox
+        self.depth = depth
+
+    def forward(self, query: Query) -> Submission:
+        """The first `depth` documents for the query's own text."""
+        session = self.toolbox.open(query)
+        return session.submit([found.doc_id for found in session.search(query.text, self.depth)])

@@ -1,0 +1,41 @@
+"""One rewriting, one search: OBLIQ-Bench's query rewriter (section 5; for Congress, appendix D.5.3).
+
+A model that has seen nothing of the corpus says what the wanted document would say; the retriever does the rest.
+"""
+
+import dspy
+
+from tools.records import Query, Submission
+from tools.session import Toolbox
+
+
+class RewriteDescription(dspy.Signature):
+    """Turn a description of a document into a search text that the document itself would match.
+
+    The description was written from memory or in the abstract, so its own words are probably not the
+    document's. Infer what kind of document is meant and which terms, turns of phrase and specifics it
+    would contain, in its own register, and write those. Leave out how the searcher came across it and
+    how sure they are; anything they state as a detail may be wrong.
+    """
+
+    objective: str = dspy.InputField(desc="what the collection is, and what counts as a find")
+    description: str = dspy.InputField(desc="what the searcher says about the wanted document")
+    rewritten: str = dspy.OutputField(desc="one search text in the wanted document's own language")
+
+
+class Rewrite(dspy.Module):
+    """Rewrite once, search once."""
+
+    def __init__(self, toolbox: Toolbox, *, depth: int = 1000) -> None:
+        super().__init__()
+        self.toolbox = toolbox
+        self.depth = depth
+        self.rewrite = dspy.Predict(RewriteDescription)
+
+    def forward(self, query: Query) -> Submission:
+        """The first `depth` documents for the rewritten text; for the query's own when that is empty."""
+        session = self.toolbox.open(query)
+        session.hop = 1
+        text = self.rewrite(objective=query.objective, description=query.text).rewritten
+        found = session.search(text.strip() or query.text, self.depth)
+        return session.submit([snippet.doc_id for snippet in found])
