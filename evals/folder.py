@@ -1,0 +1,181 @@
+"""A run folder: config.json, written once, and outcomes.jsonl, one line a query, safe on disk as it finishes.
+
+A folder belongs to one configuration and to one process at a time. Scores are somebody else's (evals/score.py).
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tools.errors import DataError, RunConflict, RunIncomplete, UsageError
+from tools.records import Usage, total
+
+Config = dict[str, Any]
+Outcome = dict[str, Any]  # query_id, ranking, answer, trace, usage, error, traceback, seconds
+
+# Kept in config.json for the reader; two runs that differ only here are the same run.
+PROVENANCE = "provenance"
+
+
+def digest(config: Config) -> str:
+    """Eight hex digits that name a configuration; the last part of a run folder's name."""
+    text = json.dumps(_determining(config), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _determining(config: Config) -> Config:
+    return {key: value for key, value in config.items() if key != PROVENANCE}
+
+
+def place(runs: Path, config: Config) -> Path:
+    """Where a run of `config` goes: RUNS/<suite>-<task>/<program>-<lm>-<digest>."""
+    task: str = config["task"].replace("/", "-")
+    model = re.sub(r"[^A-Za-z0-9.]+", "-", config["lm"]["name"]).strip("-")
+    return runs / task / f"{config['program']}-{model}-{digest(config)}"
+
+
+class RunFolder:
+    """An open run folder; `claim` makes one."""
+
+    def __init__(self, path: Path, outcomes: dict[str, Outcome]) -> None:
+        self.path = path
+        self.outcomes = outcomes  # query_id -> outcome, of this and earlier sittings
+
+    @property
+    def usage(self) -> Usage:
+        """What all queries answered so far used."""
+        return total(usage(outcome) for outcome in self.outcomes.values())
+
+    def append(self, outcome: Outcome) -> None:
+        """Put one outcome on disk; it is safe when this returns.
+
+        RunIncomplete when the disk is full or broken: the outcomes before it are whole, this one is owed.
+        """
+        path = self.path / "outcomes.jsonl"
+        line = json.dumps(outcome, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+        with path.open("ab") as file:
+            size = file.seek(0, os.SEEK_END)
+            try:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError as error:
+                with suppress(OSError):
+                    os.truncate(path, size)  # a torn line would be dropped on resuming, too
+                raise RunIncomplete(
+                    f"{path}: {error.strerror}; query {outcome['query_id']!r} could not be written and is still "
+                    f"owed, the {len(self.outcomes)} before it are safe; make room and give the same command again"
+                ) from None
+        self.outcomes[outcome["query_id"]] = outcome
+
+
+@contextmanager
+def claim(path: Path, config: Config) -> Iterator[RunFolder]:
+    """Make `path` this configuration's and this process' own while the block runs.
+
+    RunConflict when it holds another configuration, or when another process is writing it; UsageError
+    when it cannot be written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = (path / ".lock").open("w")
+    except OSError as error:
+        raise UsageError(f"the run folder {path} cannot be written: {error.strerror}; choose --runs") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunConflict(f"another process is running {path}; wait for it") from None
+        if (path / "config.json").exists():
+            _compare(path, config)
+        else:
+            write(path / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
+        yield RunFolder(path, _outcomes(path / "outcomes.jsonl", repair=True))
+
+
+def _compare(path: Path, config: Config) -> None:
+    old, new = _determining(read_config(path)), _determining(json.loads(json.dumps(config)))
+    if changed := sorted(key for key in old | new if old.get(key) != new.get(key)):
+        raise RunConflict(
+            f"{path} holds a run with another {', '.join(changed)}; choose another --runs, or remove that folder"
+        )
+
+
+def read_config(path: Path) -> Config:
+    """The configuration of the run in `path`. DataError when there is none."""
+    try:
+        config: Config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path} is not a run folder; it holds no config.json") from None
+    except ValueError as error:
+        raise DataError(f"{path / 'config.json'} is damaged ({error}); remove the folder, or mend it") from None
+    return config
+
+
+def read_outcomes(path: Path) -> dict[str, Outcome]:
+    """query_id -> outcome, for the queries answered so far by the run in `path`."""
+    return _outcomes(path / "outcomes.jsonl", repair=False)
+
+
+def _outcomes(path: Path, *, repair: bool) -> dict[str, Outcome]:
+    """What is on disk. A torn last line is a query still owed; with `repair`, it is cut off the file."""
+    data = path.read_bytes() if path.exists() else b""
+    whole, torn = data[: data.rfind(b"\n") + 1], data[data.rfind(b"\n") + 1 :]
+    if torn and repair:
+        os.truncate(path, len(whole))
+    outcomes: dict[str, Outcome] = {}
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            outcome: Outcome = json.loads(line)
+            outcomes[outcome["query_id"]] = outcome
+        except (ValueError, KeyError, TypeError):
+            raise DataError(
+                f"{path}, line {number} is damaged; remove the line to have that query answered again"
+            ) from None
+    return outcomes
+
+
+def usage(outcome: Outcome) -> Usage:
+    """The usage that an outcome records."""
+    return Usage(**{name: value for name, value in outcome["usage"].items() if name in Usage.__slots__})
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file in one step: a reader, or a crash, finds the old one or the new one. RunIncomplete on failure."""
+    handle, beside = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(beside).replace(path)
+    except OSError as error:
+        Path(beside).unlink(missing_ok=True)
+        raise RunIncomplete(
+            f"{path}: {error.strerror}; the answered queries are safe; make room and give the same command again"
+        ) from None
+
+
+def trec(rankings: Mapping[str, list[str]], tag: str) -> str:
+    """A TREC run file: query, Q0, document, rank, score, tag; the queries in the order given.
+
+    Scores fall strictly, so that no tool breaks our ties in its own way. Blanks and % in ids are
+    percent-encoded: OBLIQ-Bench's math task has an id with a blank in it.
+    """
+    lines = []
+    for query_id, ranking in rankings.items():
+        for rank, doc_id in enumerate(ranking, start=1):
+            score = len(ranking) + 1 - rank
+            lines.append(f"{_encoded(query_id)}\tQ0\t{_encoded(doc_id)}\t{rank}\t{score}\t{tag}\n")
+    return "".join(lines)
+
+
+def _encoded(identifier: str) -> str:
+    return re.sub(r"[\s%]", lambda match: "".join(f"%{b:02X}" for b in match[0].encode()), identifier)

@@ -1,0 +1,46 @@
+"""What made a run's numbers besides its arguments: the code, the libraries, the revision."""
+
+import hashlib
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+_ROOT = Path(__file__).parent.parent
+# What can change a ranking. evals only runs and scores, and a score can be made again.
+_PACKAGES = ("agents", "environments", "programs", "tools")
+_LIBRARIES = ("bm25s", "dspy", "langgraph", "numpy", "rank-bm25")
+
+
+def code_digest() -> str:
+    """Eight hex digits over the sources that answers depend on.
+
+    In a run's configuration it keeps an edited program from resuming the run of the program before the
+    edit, which a git revision cannot do while the edit is not committed.
+    """
+    digest = hashlib.sha256()
+    for package in _PACKAGES:
+        for path in sorted((_ROOT / package).rglob("*.py")):
+            digest.update(str(path.relative_to(_ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:8]
+
+
+def versions() -> dict[str, str]:
+    """The versions of the libraries that answers depend on."""
+    return {name: version(name) for name in _LIBRARIES}
+
+
+def origin() -> dict[str, str | None]:
+    """Where the run was made, for the reader of config.json: nothing is compared with it."""
+    return {"git_revision": _git_revision(), "python": platform.python_version(), "system": platform.platform()}
+
+
+def _git_revision() -> str | None:
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(_ROOT), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None  # no git, or no repository: installed from an archive

@@ -1,0 +1,197 @@
+"""`python -m evals.run --program multihop --task congress`: run a search system on a task, score it, print it.
+
+The composition root: the one place where a task, a retriever, a program and a model meet. It has no logic of its
+own beyond checking that the arguments fit together.
+"""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+# Nothing below may phone home or spin idle cores; said before the libraries that look here are imported.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import environments
+from agents import AGENTS
+from environments.base import SPLITS
+from evals import folder as run_folder
+from evals import parameters, provenance
+from evals.command import Parser, dollars, positive, run_command
+from programs import PROGRAMS
+from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, SextantError, UsageError
+from tools.retrievers import RETRIEVERS
+from tools.table import pick
+
+if TYPE_CHECKING:
+    from environments.base import Environment
+    from evals.folder import Config, RunFolder
+    from programs.lm import Model
+    from tools.retrievers.base import Retriever
+
+SYSTEMS = PROGRAMS | AGENTS
+WORKERS = 8  # queries at a time with a real model; the offline engine is bound by this process, and gets 1
+
+
+def parser() -> Parser:
+    """The command line."""
+    made = Parser(prog="python -m evals.run", description="Run a search system on a task and score it.")
+    add = made.add_argument
+    add("--program", required=True, metavar="NAME", help=f"one of {', '.join(sorted(SYSTEMS))}")
+    add("--task", required=True, metavar="TASK", help="a task, e.g. congress or obliq/congress")
+    add("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched, else mini")
+    add("--split", default="test", metavar="SPLIT", help=f"which queries: {', '.join(SPLITS)}")
+    add("--retriever", default="bm25", metavar="NAME", help=f"one of {', '.join(sorted(RETRIEVERS))}")
+    add(
+        "--lm",
+        default=os.environ.get("SEXTANT_LM", "offline"),
+        metavar="SPEC",
+        help="offline, provider/model or MODEL@http://host:port/v1; also $SEXTANT_LM",
+    )
+    add("--limit", type=positive, metavar="N", help="ask only the first N queries")
+    add("--query-id", action="append", default=[], metavar="ID", help="ask only this query; repeatable")
+    add("-P", dest="parameters", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the program")
+    add("--k", type=positive, default=1000, metavar="N", help="documents in a ranking")
+    add("--seed", type=int, metavar="N", help="the model's sampling seed, where it takes one")
+    add("--max-concurrent", type=positive, metavar="N", help=f"queries at a time; {WORKERS}, or 1 offline")
+    add("--budget-usd", type=dollars, metavar="X", help="stop before the call after X dollars are spent")
+    add("--budget-calls", type=positive, metavar="N", help="stop before model call N+1")
+    add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
+    add("--json", action="store_true", help="print one JSON object and nothing else")
+    return made
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run what is owed, score, print. Exit code 7 when queries failed or are still owed."""
+    started = time.monotonic()
+    # Names first: a misspelt one must not wait for a corpus to be read.
+    constructor = pick("program", arguments.program, SYSTEMS)
+    values = parameters.parse(arguments.program, constructor, arguments.parameters)
+    pick("retriever", arguments.retriever, RETRIEVERS)
+    environment = environments.load(arguments.task, arguments.data, arguments.split)
+    environment = environment.asking(limit=arguments.limit, query_ids=arguments.query_id)
+
+    from tools import retrievers
+    from tools.session import Toolbox
+
+    retriever = retrievers.build(arguments.retriever, environment.documents, environments.home())
+    model = _connect(arguments, environment)
+    system = constructor(Toolbox(environment.documents, retriever), depth=arguments.k, **values)
+    config = configuration(arguments, environment, retriever, model, values)
+    path = run_folder.place(arguments.runs, config)
+    with run_folder.claim(path, config) as folder:
+        problem = _run(arguments, environment, folder, model, system)
+        return _conclude(arguments, environment, folder, problem, started)
+
+
+def _connect(arguments: argparse.Namespace, environment: "Environment") -> "Model":
+    from programs import lm
+    from tools.retrievers.bm25 import BM25
+
+    if arguments.budget_usd is not None and not lm.price_is_known(arguments.lm):
+        raise UsageError(
+            f"the price of {arguments.lm} is not known, so --budget-usd cannot be kept; use --budget-calls"
+        )
+    statistics = None
+    if arguments.lm == "offline":
+        statistics = BM25.open(environment.documents, environments.home()).statistics()
+    budget = lm.Budget(calls=arguments.budget_calls, usd=arguments.budget_usd)
+    return lm.connect(arguments.lm, statistics=statistics, budget=budget, seed=arguments.seed)
+
+
+def configuration(
+    arguments: argparse.Namespace,
+    environment: "Environment",
+    retriever: "Retriever",
+    model: "Model",
+    values: dict[str, Any],
+) -> "Config":
+    """Everything that determines a run's numbers; what does not is under "provenance"."""
+    return {
+        "task": environment.task,
+        "data": environment.data if environment.data in ("mini", "full") else "folder",
+        "data_fingerprint": environment.fingerprint,  # texts, queries, judgements, exclusions, pools
+        "split": environment.split,
+        "asked": {"limit": arguments.limit, "query_ids": arguments.query_id},
+        "program": arguments.program,
+        "parameters": values,
+        "depth": arguments.k,
+        "retriever": {"name": arguments.retriever, "with": retriever.name},
+        "lm": {"name": model.name, **model.settings},
+        "code": provenance.code_digest(),
+        "versions": provenance.versions(),
+        run_folder.PROVENANCE: {
+            "data": environment.data,
+            "source": environment.source,
+            **provenance.origin(),
+        },
+    }
+
+
+def _run(
+    arguments: argparse.Namespace,
+    environment: "Environment",
+    folder: "RunFolder",
+    model: "Model",
+    system: Any,
+) -> SextantError | None:
+    """Answer what is owed; return why some of it still is, if it is."""
+    from evals.metrics import per_query
+    from evals.runner import run
+    from evals.terminal import Watch, say
+
+    done = len(folder.outcomes)
+    if not arguments.json:
+        resumed = f", {done} answered before" if done else ""
+        say(f"{len(environment.queries)} queries over {len(environment.documents)} documents{resumed}")
+    watch = Watch(len(environment.queries), done, environment.metric, quiet=arguments.json)
+
+    def report(outcome: run_folder.Outcome) -> None:
+        query_id = outcome["query_id"]
+        values = per_query({query_id: outcome["ranking"]}, {query_id: environment.qrels[query_id]})
+        calls = outcome["usage"]["calls"]
+        watch.add(values[environment.metric][query_id], calls, failed=outcome["error"] is not None)
+
+    workers = arguments.max_concurrent or (1 if model.name == "offline" else WORKERS)
+    try:
+        with watch:
+            fault = run(system, environment.queries, folder, model, workers=workers, on_outcome=report)
+    except (BudgetReached, ProviderRefused) as problem:
+        return problem
+    except KeyboardInterrupt:
+        say(f"{len(folder.outcomes)} of {len(environment.queries)} queries are safe in {folder.path}; ")
+        raise
+    return RunIncomplete(f"the model's provider failed: {fault}") if fault else None
+
+
+def _conclude(
+    arguments: argparse.Namespace,
+    environment: "Environment",
+    folder: "RunFolder",
+    problem: SextantError | None,
+    started: float,
+) -> int:
+    from evals.score import score, summary
+    from evals.terminal import show
+
+    asked = [query.query_id for query in environment.queries]
+    owed = [query_id for query_id in asked if query_id not in folder.outcomes]
+    if owed:
+        result = summary(run_folder.read_config(folder.path), folder.outcomes, asked)
+    else:
+        result = score(folder.path, environment)
+    result = {"run": str(folder.path), **result, "seconds": round(time.monotonic() - started, 2)}
+    show(result, as_json=arguments.json)
+    if owed:
+        larger = " with a larger budget" if isinstance(problem, BudgetReached) else ""
+        why = type(problem) if problem else RunIncomplete
+        raise why(f"{problem or 'the run broke off'}; the same command{larger} answers the {len(owed)} queries owed")
+    return 7 if result["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(parser(), command))

@@ -1,0 +1,111 @@
+"""Turn recorded outcomes into scores: `python -m evals.score RUN`. No model, no retriever, no network.
+
+Averages run over the queries that were asked, not over those that were answered: a failed query scores 0. A run
+that still owes queries gets no score at all.
+"""
+
+import argparse
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evals import folder as run_folder
+from evals.command import Parser, run_command
+from tools.errors import DataError, RunIncomplete
+from tools.records import total, usage_json
+
+if TYPE_CHECKING:
+    from environments.base import Environment
+
+
+def score(path: Path, environment: "Environment") -> dict[str, Any]:
+    """Write run.trec, scores.csv and scores.json into the run folder `path`; return what scores.json holds.
+
+    RunIncomplete when the run owes queries. `environment` must be the one that the run was made in.
+    """
+    from evals.metrics import METRICS, per_query
+    from evals.stats import bootstrap_mean
+
+    config = run_folder.read_config(path)
+    outcomes = run_folder.read_outcomes(path)
+    asked = [query.query_id for query in environment.queries]
+    if owed := [query_id for query_id in asked if query_id not in outcomes]:
+        raise RunIncomplete(
+            f"{path} owes {len(owed)} of {len(asked)} queries, e.g. {owed[0]!r}; "
+            "give the same run command again to resume it"
+        )
+    rankings = {query_id: outcomes[query_id]["ranking"] for query_id in asked}
+    values = per_query(rankings, environment.qrels)
+    intervals = {name: bootstrap_mean([values[name][query_id] for query_id in asked]) for name in METRICS}
+    scores = summary(config, outcomes, asked) | {
+        "metrics": {name: interval._asdict() for name, interval in intervals.items()}
+    }
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["query_id", *METRICS, "error"])
+    for query_id in asked:
+        row = [repr(values[name][query_id]) for name in METRICS]
+        writer.writerow([query_id, *row, outcomes[query_id]["error"] or ""])
+    run_folder.write(path / "run.trec", run_folder.trec(rankings, tag=path.name))
+    run_folder.write(path / "scores.csv", table.getvalue())
+    run_folder.write(path / "scores.json", json.dumps(scores, indent=2) + "\n")
+    return scores
+
+
+def summary(config: run_folder.Config, outcomes: dict[str, run_folder.Outcome], asked: list[str]) -> dict[str, Any]:
+    """What is known of a run without scoring it: what it is, how far it came, what it used."""
+    answered = [outcomes[query_id] for query_id in asked if query_id in outcomes]
+    return {
+        "task": config["task"],
+        "data": config[run_folder.PROVENANCE]["data"],
+        "split": config["split"],
+        "program": config["program"],
+        "retriever": config["retriever"]["name"],
+        "lm": config["lm"]["name"],
+        "queries": len(asked),
+        "failed": sum(outcome["error"] is not None for outcome in answered),
+        "owed": len(asked) - len(answered),
+        "invented_ids": sum(outcome["trace"]["invented_ids"] for outcome in answered),
+        "metrics": {},
+        "usage": usage_json(total(run_folder.usage(outcome) for outcome in answered)),
+    }
+
+
+def environment_of(config: run_folder.Config) -> "Environment":
+    """The environment that a run was made in; DataError when the data is no longer the same."""
+    import environments
+
+    where = config[run_folder.PROVENANCE]["data"]
+    loaded = environments.load(config["task"], where, config["split"])
+    chosen = loaded.asking(**config["asked"])
+    if chosen.fingerprint != config["data_fingerprint"]:
+        raise DataError(
+            f"the data of {config['task']} in {where} is not what the run was made with "
+            f"({chosen.fingerprint}, not {config['data_fingerprint']}); run again"
+        )
+    return chosen
+
+
+def parser() -> Parser:
+    """The command line."""
+    made = Parser(prog="python -m evals.score", description="Score a run again; nothing is run.")
+    made.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    return made
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Score and print; exit code 7 when queries of the run have failed."""
+    config = run_folder.read_config(arguments.run)
+    scores = {"run": str(arguments.run)} | score(arguments.run, environment_of(config))
+    from evals.terminal import show
+
+    show(scores, as_json=arguments.json)
+    return 7 if scores["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(parser(), command))

@@ -1,0 +1,148 @@
+"""What a person sees: progress on stderr, the table of scores on stdout. Computes nothing.
+
+Colours and a live line on a terminal, plain lines elsewhere; rich itself honours NO_COLOR. Ids and errors come from
+data and models, so they are stripped of control characters before they are printed.
+"""
+
+import json
+import re
+import sys
+import time
+from types import TracebackType
+from typing import Any, Self
+
+import rich.box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+PLAIN_SECONDS = 5.0  # between two plain progress lines
+
+
+def clean(text: str) -> str:
+    """`text` without control characters: it cannot move the cursor or colour the screen."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", "\N{REPLACEMENT CHARACTER}", text)
+
+
+def say(text: str) -> None:
+    """One line of talk, on stderr."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(escape(text))
+
+
+class Watch:
+    """The progress of one run: queries done, running mean of the headline metric, calls, time, time left."""
+
+    def __init__(self, queries: int, done: int, metric: str, *, quiet: bool = False) -> None:
+        """`done` queries of `queries` were answered in an earlier sitting."""
+        self._queries, self._done, self._earlier = queries, done, done
+        self._metric = metric
+        self._values: list[float] = []
+        self._calls = 0
+        self._failed = 0
+        self._quiet = quiet
+        self._started = self._printed = time.monotonic()
+        self._live: Progress | None = None
+        console = Console(stderr=True)
+        if not quiet and console.is_terminal:
+            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[about]}"))
+            self._live = Progress(*columns, console=console)
+            self._row = self._live.add_task("", total=queries, completed=done, about="")
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def add(self, value: float, calls: int, failed: bool) -> None:
+        """One more query is answered, with this value of the headline metric."""
+        self._done += 1
+        self._values.append(value)
+        self._calls += calls
+        self._failed += failed
+        now = time.monotonic()
+        if self._live:
+            self._live.update(self._row, completed=self._done, about=self._about(now))
+        elif not self._quiet and (now - self._printed >= PLAIN_SECONDS or self._done == self._queries):
+            self._printed = now
+            say(f"{self._done}/{self._queries} queries  {self._about(now)}")
+
+    def _about(self, now: float) -> str:
+        elapsed = now - self._started
+        answered = self._done - self._earlier
+        left = elapsed / answered * (self._queries - self._done)
+        mean = sum(self._values) / len(self._values)
+        failed = f"  {self._failed} failed" if self._failed else ""
+        return (
+            f"{self._metric} {mean:.4f} so far  {self._calls} calls{failed}  "
+            f"{_clock(elapsed)} elapsed  {_clock(left)} left"
+        )
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def show(scores: dict[str, Any], *, as_json: bool = False) -> None:
+    """Print a run's scores, or what is known of an unfinished one, on stdout."""
+    if as_json:
+        sys.stdout.write(json.dumps(scores) + "\n")
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    for line in _headings(scores):
+        console.print(escape(clean(line)))
+    if scores["metrics"]:
+        console.print(_table(scores["metrics"]))
+    for line in _footings(scores):
+        console.print(escape(clean(line)))
+
+
+def _headings(scores: dict[str, Any]) -> list[str]:
+    kind = scores["data"]
+    note = "mini: bundled, invented; not comparable with published figures" if kind == "mini" else kind
+    model = "offline, no language model" if scores["lm"] == "offline" else scores["lm"]
+    return [
+        f"{scores['task']}  {scores['split']} split  ({note})",
+        f"{scores['program']} over {scores['retriever']}, model: {model}",
+    ]
+
+
+def _table(metrics: dict[str, dict[str, float | None]]) -> Table:
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("metric")
+    table.add_column("mean", justify="right")
+    table.add_column("95 % interval", justify="right")
+    for name, value in metrics.items():
+        low, high = value["low"], value["high"]
+        interval = "too few queries" if low is None or high is None else f"{low:.4f} to {high:.4f}"
+        table.add_row(name, f"{value['mean']:.4f}", interval)
+    return table
+
+
+def _footings(scores: dict[str, Any]) -> list[str]:
+    usage = scores["usage"]
+    price = "price unknown" if usage["list_usd"] is None else f"${usage['list_usd']:.4f}"
+    queries = f"{scores['queries']} queries"
+    if scores["failed"]:
+        queries += f", {scores['failed']} failed (scored 0; their errors are in outcomes.jsonl)"
+    if scores["owed"]:
+        queries += f", {scores['owed']} still owed: unfinished, so there is no score"
+    lines = [queries]
+    used = f"{usage['calls']} calls"
+    if scores["lm"] != "offline":
+        used += f", {usage['input_tokens']} tokens in, {usage['output_tokens']} out, {price}"
+    if usage["repairs"]:
+        used += f", {usage['repairs']} answers asked for again"
+    if scores["invented_ids"]:
+        used += f", {scores['invented_ids']} invented ids dropped"
+    if "seconds" in scores:
+        used += f", {scores['seconds']:.1f} s"
+    return [*lines, used, f"run: {scores['run']}"]
