@@ -17,7 +17,7 @@ def parse(program: str, constructor: type, pairs: Sequence[str]) -> dict[str, An
     """
     known = {
         name: parameter
-        for name, parameter in inspect.signature(constructor).parameters.items()
+        for name, parameter in inspect.signature(constructor.__init__).parameters.items()  # type: ignore[misc]
         if parameter.kind is parameter.KEYWORD_ONLY and name != "depth"
     }
     values = {name: parameter.default for name, parameter in known.items()}
