@@ -13,7 +13,9 @@ METRICS = ("nDCG@10", "nDCG@50", "R@10", "R@50", "R@100", "R@1000", "RR@10")
 
 
 def per_query(
-    rankings: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, int]]
+    rankings: Mapping[str, Sequence[str]],
+    qrels: Mapping[str, Mapping[str, int]],
+    metrics: Sequence[str] = METRICS,
 ) -> dict[str, dict[str, float]]:
     """Value in [0, 1] by metric and query, for every query of `qrels`; 0 where the ranking is empty or absent.
 
@@ -23,8 +25,8 @@ def per_query(
         query_id: {doc_id: float(len(ranking) - place) for place, doc_id in enumerate(ranking)}
         for query_id, ranking in rankings.items()
     }
-    measures = [ir_measures.parse_measure(name) for name in METRICS]
-    values: dict[str, dict[str, float]] = {name: dict.fromkeys(qrels, 0.0) for name in METRICS}
+    measures = [ir_measures.parse_measure(name) for name in metrics]
+    values: dict[str, dict[str, float]] = {name: dict.fromkeys(qrels, 0.0) for name in metrics}
     grades = {query_id: dict(judged) for query_id, judged in qrels.items()}
     for value in ir_measures.iter_calc(measures, grades, run):
         values[str(value.measure)][value.query_id] = float(value.value)

@@ -144,17 +144,21 @@ def _run(
     from evals.runner import run
     from evals.terminal import Watch, say
 
-    done = len(folder.outcomes)
+    metric = environment.metric
+
+    def value(outcome: run_folder.Outcome) -> float:
+        query_id = outcome["query_id"]
+        rankings, qrels = {query_id: outcome["ranking"]}, {query_id: environment.qrels[query_id]}
+        return per_query(rankings, qrels, [metric])[metric][query_id]
+
+    earlier = [value(outcome) for outcome in folder.outcomes.values()]
     if not arguments.json:
-        resumed = f", {done} answered before" if done else ""
+        resumed = f", {len(earlier)} answered before" if earlier else ""
         say(f"{len(environment.queries)} queries over {len(environment.documents)} documents{resumed}")
-    watch = Watch(len(environment.queries), done, environment.metric, quiet=arguments.json)
+    watch = Watch(len(environment.queries), earlier, metric, quiet=arguments.json)
 
     def report(outcome: run_folder.Outcome) -> None:
-        query_id = outcome["query_id"]
-        values = per_query({query_id: outcome["ranking"]}, {query_id: environment.qrels[query_id]})
-        calls = outcome["usage"]["calls"]
-        watch.add(values[environment.metric][query_id], calls, failed=outcome["error"] is not None)
+        watch.add(value(outcome), outcome["usage"]["calls"], failed=outcome["error"] is not None)
 
     workers = arguments.max_concurrent or (1 if model.name == "offline" else WORKERS)
     try:
@@ -163,7 +167,8 @@ def _run(
     except (BudgetReached, ProviderRefused) as problem:
         return problem
     except KeyboardInterrupt:
-        say(f"{len(folder.outcomes)} of {len(environment.queries)} queries are safe in {folder.path}; ")
+        done = f"{len(folder.outcomes)} of {len(environment.queries)} queries are safe in {folder.path}"
+        say(f"{done}; the same command answers the others")
         raise
     return RunIncomplete(f"the model's provider failed: {fault}") if fault else None
 

@@ -8,6 +8,7 @@ import json
 import re
 import sys
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,7 +18,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-PLAIN_SECONDS = 5.0  # between two plain progress lines
+# A plain progress line is due after this many seconds or this share of the queries, whichever comes first.
+PLAIN_SECONDS = 5.0
+PLAIN_SHARE = 0.25
 
 
 def clean(text: str) -> str:
@@ -33,21 +36,23 @@ def say(text: str) -> None:
 class Watch:
     """The progress of one run: queries done, running mean of the headline metric, calls, time, time left."""
 
-    def __init__(self, queries: int, done: int, metric: str, *, quiet: bool = False) -> None:
-        """`done` queries of `queries` were answered in an earlier sitting."""
-        self._queries, self._done, self._earlier = queries, done, done
+    def __init__(self, queries: int, earlier: Sequence[float], metric: str, *, quiet: bool = False) -> None:
+        """`earlier` has the metric's values of the queries that were answered in an earlier sitting."""
+        self._queries = queries
         self._metric = metric
-        self._values: list[float] = []
+        self._values = list(earlier)
+        self._earlier = len(earlier)
         self._calls = 0
         self._failed = 0
         self._quiet = quiet
         self._started = self._printed = time.monotonic()
+        self._printed_at = self._earlier
         self._live: Progress | None = None
         console = Console(stderr=True)
         if not quiet and console.is_terminal:
             columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[about]}"))
             self._live = Progress(*columns, console=console)
-            self._row = self._live.add_task("", total=queries, completed=done, about="")
+            self._row = self._live.add_task("", total=queries, completed=self._earlier, about="")
 
     def __enter__(self) -> Self:
         if self._live:
@@ -62,21 +67,23 @@ class Watch:
 
     def add(self, value: float, calls: int, failed: bool) -> None:
         """One more query is answered, with this value of the headline metric."""
-        self._done += 1
         self._values.append(value)
         self._calls += calls
         self._failed += failed
-        now = time.monotonic()
+        done, now = len(self._values), time.monotonic()
         if self._live:
-            self._live.update(self._row, completed=self._done, about=self._about(now))
-        elif not self._quiet and (now - self._printed >= PLAIN_SECONDS or self._done == self._queries):
-            self._printed = now
-            say(f"{self._done}/{self._queries} queries  {self._about(now)}")
+            self._live.update(self._row, completed=done, about=self._about(now))
+        elif not self._quiet and (
+            done == self._queries
+            or now - self._printed >= PLAIN_SECONDS
+            or done - self._printed_at >= PLAIN_SHARE * self._queries
+        ):
+            self._printed, self._printed_at = now, done
+            say(f"{done}/{self._queries} queries  {self._about(now)}")
 
     def _about(self, now: float) -> str:
         elapsed = now - self._started
-        answered = self._done - self._earlier
-        left = elapsed / answered * (self._queries - self._done)
+        left = elapsed / (len(self._values) - self._earlier) * (self._queries - len(self._values))
         mean = sum(self._values) / len(self._values)
         failed = f"  {self._failed} failed" if self._failed else ""
         return (
