@@ -7,9 +7,9 @@ idf is put into bm25s' engine, in double precision and in the library's own orde
 equal to the last bit: tests/test_retrievers.py compares them with the library on real and adversarial text.
 
 Two things follow the library where the other retrievers differ. Every document is a hit, also one that shares no
-word with the query. Of equal scores the later document goes first, which is what the library's reversed sort
-does wherever that sort is stable (NumPy's default is not, beyond 16 elements, so there its own order of ties
-depends on the machine; ours does not).
+word with the query (but a query without a single known word has none). Of equal scores the later document goes
+first, which is what the library's reversed sort does wherever that sort is stable; NumPy's default is not, beyond 16
+elements, so there the library's order of ties depends on the machine, and ours does not.
 """
 
 import math

@@ -1,0 +1,89 @@
+"""Every test has a home and a working folder of its own, no model key, and no network to lean on."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+os.environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+import pytest
+
+from tools.corpus import Corpus
+from tools.records import Document
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def own_surroundings(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEXTANT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    for name in ("SEXTANT_LM", "SEXTANT_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    """`python -m evals.run ARGUMENTS`, in this process."""
+    from evals import run as module
+    from evals.command import run_command
+
+    def command(*arguments: object) -> Result:
+        words = [str(argument) for argument in arguments]
+        if "--runs" not in words:
+            words += ["--runs", str(tmp_path / "runs")]
+        capsys.readouterr()
+        code = run_command(module.parser(), module.command, words)
+        return Result(code, *capsys.readouterr())
+
+    return command
+
+
+@pytest.fixture
+def shell():
+    """The same as a process of its own, for what only a process can show."""
+    return [sys.executable, "-m", "evals.run"]
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Corpus:
+    texts = [
+        "The octopus has three hearts and blue blood.",
+        "Copper in haemocyanin makes the blood of an octopus blue.",
+        "Horseshoe crabs are bled for their blue blood.",
+        "Iron in haemoglobin makes blood red.",
+        "A giraffe has one heart of eleven kilograms.",
+        "Why do octopuses have blue blood? A post in a forum.",
+    ]
+    return Corpus(Document(f"d{number}", text) for number, text in enumerate(texts, start=1))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A data folder in OBLIQ-Bench's layout, with seven documents and four queries, to be spoilt."""
+    place = tmp_path / "data" / "tip-of-tongue" / "congress"
+    (place / "corpus").mkdir(parents=True)
+    (place / "queries+qrels").mkdir()
+    words = ["ferry", "dam", "bridge", "nurse", "pension", "orchard", "radio"]
+    documents = [{"_id": f"D{n}", "text": f"The committee heard about the {word}."} for n, word in enumerate(words)]
+    queries = [{"_id": f"Q{n}", "text": f"Something about a {word}?"} for n, word in enumerate(words[:4])]
+    lines(place / "corpus/corpus.jsonl", map(json.dumps, documents))
+    lines(place / "queries+qrels/queries.jsonl", map(json.dumps, queries))
+    lines(place / "queries+qrels/qrels.tsv", ["query-id\tcorpus-id\tscore", *(f"Q{n}\tD{n}\t1" for n in range(4))])
+    return tmp_path / "data"
+
+
+def lines(path: Path, rows) -> None:
+    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
