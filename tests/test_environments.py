@@ -1,0 +1,217 @@
+"""The Congress task: its bundled miniature, its splits, and every way in which a data folder can be wrong."""
+
+import gzip
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import environments
+from tools.errors import DataError, UnknownName, UsageError
+from tools.retrievers import build
+
+DEV = [
+    "MINI-q02",
+    "MINI-q11",
+    "MINI-q14",
+    "MINI-q18",
+    "MINI-q22",
+    "MINI-q23",
+    "MINI-q26",
+    "MINI-q27",
+    "MINI-q28",
+    "MINI-q30",
+    "MINI-q31",
+    "MINI-q34",
+]
+
+MINI = Path(environments.__file__).parent / "mini/obliq/tip-of-tongue/congress"
+
+
+@pytest.fixture(scope="module")
+def mini():
+    return environments.load("congress", "mini", "all")
+
+
+def test_the_miniature_has_its_size(mini):
+    assert len(mini.documents) == 288
+    assert len({doc_id.partition("_")[0] for doc_id in mini.documents}) == 30
+    assert all(400 <= len(document.text) <= 2500 for document in mini.documents.values())
+    assert len(mini.queries) == 36
+    assert all(120 <= len(query.text.split()) <= 220 for query in mini.queries)
+    assert all(list(grades.values()) == [1] for grades in mini.qrels.values())
+
+
+def test_no_two_passages_are_the_same_and_no_recollection_quotes_its_passage(mini):
+    assert len({document.text for document in mini.documents.values()}) == 288
+
+    def runs(text):
+        words = re.findall(r"\w+", text.lower())
+        return {tuple(words[n : n + 6]) for n in range(len(words) - 5)}
+
+    for query in mini.queries:
+        [gold] = mini.qrels[query.query_id]
+        assert not runs(query.text) & runs(mini.documents[gold].text), query.query_id
+
+
+@pytest.mark.parametrize("retriever", ["bm25", "rank_bm25"])
+def test_bm25_fails_on_most_recollections(mini, retriever):
+    index = build(retriever, mini.documents)
+    found = Counter()
+    for query in mini.queries:
+        [gold] = mini.qrels[query.query_id]
+        ranking = [hit.doc_id for hit in index.search(query.text, k=100)]
+        found["first"] += ranking[:1] == [gold]
+        found["in 10"] += gold in ranking[:10]
+        found["beyond 100"] += gold not in ranking
+    assert found["first"] <= 1
+    assert found["in 10"] <= 36 / 3
+    assert found["beyond 100"] >= 36 / 3
+
+
+def test_two_readers_who_saw_no_judgement_named_the_passage_of_every_recollection(mini):
+    notes = [json.loads(line) for line in (MINI / "notes.jsonl").read_text().splitlines()]
+    assert {note["_id"] for note in notes} == {query.query_id for query in mini.queries}
+    for note in notes:
+        assert [note["reader_a"]] == [note["reader_b"]] == list(mini.qrels[note["_id"]])
+        assert note["misremembered"]
+
+
+def test_the_miniatures_dev_split_is_written_down():
+    dev = environments.load("congress", "mini", "dev")
+    test = environments.load("congress", "mini", "test")
+    assert sorted(query.query_id for query in dev.queries) == DEV
+    assert (len(dev.queries), len(test.queries)) == (12, 24)
+    assert not dev.qrels.keys() & test.qrels.keys()
+
+
+def test_a_split_depends_on_neither_order_nor_machine():
+    split = environments.base.DevSplit("seed", 0.2)
+    ids = [f"q{n}" for n in range(50)]
+    assert set(split.choose(ids, "dev")) == set(split.choose(ids[::-1], "dev"))
+    assert split.choose(ids, "dev") == ["q5", "q7", "q10", "q11", "q12", "q33", "q41", "q45", "q48", "q49"]
+
+
+def test_a_name_is_full_or_short_and_a_misspelt_one_is_answered_with_the_nearest():
+    assert environments.resolve("congress") == environments.resolve("obliq/congress") == "obliq/congress"
+    with pytest.raises(UnknownName, match="did you mean 'congress'"):
+        environments.resolve("congres")
+    with pytest.raises(UnknownName, match="did you mean 'obliq/congress'"):
+        environments.resolve("oblik/congress")
+    with pytest.raises(UnknownName, match="did you mean 'test'"):
+        environments.load("congress", "mini", "tset")
+
+
+def test_without_data_given_it_is_the_miniature_until_the_release_is_there(tmp_path, folder):
+    assert environments.load("congress").data == "mini"
+    with pytest.raises(DataError, match=r"is not in .*; use --data mini"):
+        environments.load("congress", "full")
+    place = environments.home() / "data/obliq"
+    place.parent.mkdir(parents=True)
+    folder.rename(place)
+    (place / "complete.json").write_text("{}")
+    assert environments.load("congress", split="all").data == "full"
+
+
+def test_a_folder_is_the_release_or_the_tasks_own_folder_plain_or_gzipped(folder):
+    inside = folder / "tip-of-tongue/congress"
+    plain = environments.load("congress", str(folder), "all")
+    assert environments.load("congress", str(inside), "all").fingerprint == plain.fingerprint
+    corpus = inside / "corpus/corpus.jsonl"
+    with gzip.open(corpus.with_suffix(".jsonl.gz"), "wb") as file:
+        file.write(corpus.read_bytes())
+    corpus.unlink()
+    qrels = inside / "queries+qrels/qrels.tsv"
+    qrels.write_text(qrels.read_text().replace("query-id\tcorpus-id", "query_id\tcorpus_id"))
+    assert environments.load("congress", str(folder), "all").fingerprint == plain.fingerprint
+
+
+def test_the_fingerprint_changes_with_text_query_and_judgement(folder):
+    def fingerprint():
+        return environments.load("congress", str(folder), "all").fingerprint
+
+    seen = [fingerprint()]
+    inside = folder / "tip-of-tongue/congress"
+    for name, old, new in [
+        ("corpus/corpus.jsonl", "dam", "Dam"),
+        ("queries+qrels/queries.jsonl", "Something", "Anything"),
+        ("queries+qrels/qrels.tsv", "Q0\tD0\t1", "Q0\tD0\t2"),
+    ]:
+        path = inside / name
+        path.write_text(path.read_text().replace(old, new))
+        seen.append(fingerprint())
+    assert len(set(seen)) == 4
+
+
+CORPUS, QUERIES, QRELS = "corpus/corpus.jsonl", "queries+qrels/queries.jsonl", "queries+qrels/qrels.tsv"
+
+
+def append(data: bytes):
+    return lambda path: path.write_bytes(path.read_bytes() + data)
+
+
+FAULTS = {
+    "a torn line": (CORPUS, append(b'{"_id": "D9", "te'), r"corpus\.jsonl, line 8: not a whole JSON object"),
+    "invalid UTF-8": (CORPUS, append(b'{"_id": "D9", "text": "\xff"}\n'), r"line 8: byte 0xff is not UTF-8"),
+    "a duplicated id": (CORPUS, append(b'{"_id": "D1", "text": "x"}\n'), r"line 8: the id 'D1' was there before"),
+    "a duplicated query": (QUERIES, append(b'{"_id": "Q1", "text": "x"}\n'), r"line 5: the id 'Q1' was there"),
+    "a missing field": (CORPUS, append(b'{"_id": "D9"}\n'), r"line 8: field 'text' is missing"),
+    "a number for an id": (CORPUS, append(b'{"_id": 9, "text": "x"}\n'), r"line 8: field '_id' is missing or not a"),
+    "a list for a row": (CORPUS, append(b'["D9"]\n'), r"line 8: not a JSON object"),
+    "an empty id": (CORPUS, append(b'{"_id": "", "text": "x"}\n'), r"line 8: the id is empty"),
+    "no words": (CORPUS, lambda path: path.write_text('{"_id": "D0", "text": "?!"}\n'), r"has no words in it"),
+    "an empty corpus": (CORPUS, lambda path: path.write_text(""), r"has no words in it"),
+    "no queries": (QUERIES, lambda path: path.write_text("\n"), r"has no queries in it"),
+    "no corpus file": (CORPUS, lambda path: path.unlink(), r"corpus\.jsonl is missing"),
+    "no qrels file": (QRELS, lambda path: path.unlink(), r"qrels\.tsv is missing"),
+    "a query without judgement": (QUERIES, append(b'{"_id": "Q9", "text": "x"}\n'), r"query 'Q9' has no judgement"),
+    "only a zero": (
+        QRELS,
+        lambda path: path.write_text(path.read_text().replace("Q1\tD1\t1", "Q1\tD1\t0")),
+        r"above 0",
+    ),
+    "a judgement for no query": (QRELS, append(b"Q9\tD1\t1\n"), r"judges the query 'Q9'"),
+    "a judgement for no document": (QRELS, append(b"Q1\tD99\t1\n"), r"not in the corpus, e\.g\. 'D99'"),
+    "two judgements": (QRELS, append(b"Q1\tD1\t1\n"), r"line 6: 'Q1' and 'D1' are judged twice"),
+    "a short row": (QRELS, append(b"Q1\tD1\n"), r"line 6: 2 columns where 3 are expected"),
+    "a score in words": (QRELS, append(b"Q1\tD2\tgood\n"), r"line 6: the score 'good' is not a whole number"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_damaged_data_is_named_with_file_and_line(fault, folder, run):
+    name, spoil, message = FAULTS[fault]
+    spoil(folder / "tip-of-tongue/congress" / name)
+    result = run("--program", "retrieve", "--task", "congress", "--data", folder, "--split", "all")
+    assert result.code == 3
+    assert re.search(message, result.err)
+    assert result.err.startswith("error: ") and result.err.count("\n") == 1 and result.out == ""
+
+
+def test_a_gzip_file_that_breaks_off_is_damaged(folder):
+    corpus = folder / "tip-of-tongue/congress" / CORPUS
+    whole = gzip.compress(corpus.read_bytes() * 1)
+    corpus.unlink()
+    corpus.with_suffix(".jsonl.gz").write_bytes(whole[:-20])
+    with pytest.raises(DataError, match=r"the gzip file breaks off|not a whole JSON"):
+        environments.load("congress", str(folder), "all")
+
+
+@pytest.mark.parametrize("where", ["missing", "empty"])
+def test_a_missing_or_empty_folder_is_said(where, tmp_path, run):
+    (tmp_path / "empty").mkdir()
+    result = run("--program", "retrieve", "--task", "congress", "--data", tmp_path / where)
+    assert result.code == 3 and result.err.count("\n") == 1
+    assert ("no folder" if where == "missing" else "corpus/corpus.jsonl") in result.err.replace(
+        "not a folder", "no folder"
+    )
+
+
+def test_a_split_without_queries_is_said(folder):
+    inside = folder / "tip-of-tongue/congress/queries+qrels"
+    (inside / "queries.jsonl").write_text('{"_id": "Q0", "text": "a ferry"}\n')
+    (inside / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nQ0\tD0\t1\n")
+    with pytest.raises(UsageError, match=r"the dev split of .* has no queries; use --split all"):
+        environments.load("congress", str(folder), "dev")

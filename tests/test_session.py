@@ -1,0 +1,133 @@
+"""The rules of the only door to a corpus."""
+
+import copy
+
+import pytest
+
+from tools.errors import DocumentNotFound, LimitReached
+from tools.records import Query, Usage
+from tools.retrievers import build
+from tools.session import Limits, Toolbox, current
+
+QUERY = Query("q1", "Why is octopus blood blue?", excluded=frozenset({"d6"}))
+
+
+@pytest.fixture
+def toolbox(corpus):
+    clock = iter(range(1000)).__next__  # one second a look
+    return Toolbox(corpus, build("bm25", corpus), limits=Limits(searches=2, reads=2, snippet_chars=10), clock=clock)
+
+
+@pytest.fixture
+def session(toolbox):
+    return toolbox.open(QUERY)
+
+
+def test_an_excluded_document_does_not_exist(session):
+    assert "d6" not in [snippet.doc_id for snippet in session.search("octopuses blue blood forum", k=6)]
+    with pytest.raises(DocumentNotFound):
+        session.read("d6")
+
+
+def test_exclusions_do_not_shorten_a_result(toolbox):
+    everything = toolbox.open(Query("q", "x")).search("blue blood", k=4)
+    assert len(toolbox.open(QUERY).search("blue blood", k=4)) == 4 == len(everything)
+
+
+def test_a_pool_is_all_there_is(toolbox):
+    session = toolbox.open(Query("q1", "x", candidates=frozenset({"d3", "d5"})))
+    assert {snippet.doc_id for snippet in session.search("blue blood heart", k=6)} == {"d3", "d5"}
+    assert session.read("d5").startswith("A giraffe"), "a pool is handed to the searcher; no search is needed to see it"
+    with pytest.raises(DocumentNotFound):
+        session.read("d1")
+
+
+def test_only_what_a_search_returned_can_be_read(session):
+    with pytest.raises(DocumentNotFound, match="use a doc_id that a search returned"):
+        session.read("d5")
+    session.search("giraffe", k=1)
+    assert session.read("d5") == "A giraffe has one heart of eleven kilograms."
+
+
+def test_a_snippet_is_cut_and_a_read_says_how_much_was_shown(session):
+    [snippet] = session.search("giraffe", k=1)
+    assert snippet.text == "A giraffe "
+    assert session.read("d5", chars=9) == "A giraffe"
+    step = session.trace.steps[-1]
+    assert (step.tool, step.shown, step.lengths) == ("read", (9,), (44,))
+
+
+def test_limits_are_met_and_a_refused_call_leaves_no_step(session):
+    session.search("blood", k=1)
+    session.search("heart", k=1)
+    with pytest.raises(LimitReached, match="all 2 search calls"):
+        session.search("copper", k=1)
+    assert [step.tool for step in session.trace.steps] == ["search", "search"]
+
+
+def test_the_trace_has_what_came_back_and_from_where(session):
+    session.hop = 3
+    found = session.search("blue blood", k=2)
+    [step] = session.trace.steps
+    assert (step.tool, step.argument, step.hop, step.k) == ("search", "blue blood", 3, 2)
+    assert step.doc_ids == tuple(snippet.doc_id for snippet in found)
+    assert step.retriever == "bm25(k1=0.9,b=0.4)"
+
+
+def test_an_id_that_was_not_shown_is_dropped_and_counted(session):
+    surfaced = [snippet.doc_id for snippet in session.search("blue blood", k=3)]
+    session.judge(surfaced[:2])
+    kept = session.select([surfaced[1], "invented", surfaced[2], surfaced[1]], among=surfaced[:2])
+    assert kept == [surfaced[1]]
+    assert session.trace.invented_ids == 2, "one that does not exist, and one that was surfaced but never shown"
+    select, drop = session.trace.steps[-2:]
+    assert (select.tool, select.doc_ids) == ("select", (surfaced[1],))
+    assert (drop.tool, drop.doc_ids) == ("drop", (surfaced[0],))
+
+
+def test_a_step_carries_the_model_calls_made_since_the_one_before(session):
+    session.charge(Usage(calls=1, input_tokens=10))
+    session.charge(Usage(calls=1, input_tokens=5))
+    session.search("blood", k=1)
+    session.search("heart", k=1)
+    session.charge(Usage(calls=1))
+    assert [step.usage.calls for step in session.trace.steps] == [2, 0]
+    assert session.usage == Usage(calls=3, input_tokens=15), "also what no step has taken"
+
+
+def test_an_unknown_price_stays_unknown_in_a_sum():
+    assert (Usage(calls=1, paid_usd=None) + Usage(calls=1, paid_usd=0.5)).paid_usd is None
+
+
+def test_steps_divide_the_time_of_a_session(session):
+    session.search("blood", k=1)
+    session.search("heart", k=1)
+    first, second = session.trace.steps
+    assert (first.started, second.started) == (0, first.seconds)
+
+
+def test_a_ranking_may_not_repeat_or_invent(session):
+    surfaced = [snippet.doc_id for snippet in session.search("blue blood", k=2)]
+    with pytest.raises(ValueError, match="twice"):
+        session.submit([surfaced[0], surfaced[0]])
+    with pytest.raises(ValueError, match="no search of the session returned"):
+        session.submit([*surfaced, "d5"])
+    assert session.submit(surfaced).ranking == tuple(surfaced)
+    assert session.trace.steps[-1].tool == "stop"
+
+
+def test_a_query_has_its_own_trace_and_budget(toolbox):
+    first, second = toolbox.open(QUERY), toolbox.open(Query("q2", "x"))
+    assert current() is second
+    first.search("blood", k=1)
+    assert second.trace.steps == []
+
+
+def test_copying_a_program_does_not_copy_the_world(toolbox):
+    assert copy.deepcopy({"toolbox": toolbox})["toolbox"] is toolbox
+
+
+def test_judgements_are_out_of_a_sessions_reach(session):
+    reachable = [getattr(session, name) for name in vars(session)]
+    assert not any("qrel" in name or "grade" in name for name in vars(session))
+    assert not any(isinstance(value, dict) and "q1" in value for value in reachable)
