@@ -1,0 +1,164 @@
+"""The door to models, against a local server that speaks the OpenAI protocol."""
+
+import json
+
+import pytest
+from openai_server import Failure, OpenAIServer, sensible
+
+from programs import lm
+from programs.prices import price
+from tools.errors import UsageError
+
+TASK = ("--task", "congress", "--split", "dev", "--limit", "3")
+
+
+@pytest.fixture
+def server():
+    made = OpenAIServer()
+    yield made
+    made.close()
+
+
+def outcomes(result):
+    from pathlib import Path
+
+    return [json.loads(line) for line in (Path(result.json["run"]) / "outcomes.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("spec", ["gpt-5.2", "openai/", "/x", "", "m@localhost:8000", "@http://x/v1"])
+def test_a_spec_that_names_no_model_is_refused(spec, run):
+    result = run("--program", "rewrite", *TASK, "--lm", spec)
+    assert result.code == 2 and "--lm" in result.err and result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("program", "calls"), [("retrieve", 0), ("rewrite", 3), ("multihop", 24)])
+def test_the_same_programs_run_with_a_real_model(program, calls, run, server):
+    result = run("--program", program, *TASK, "--lm", server.spec, "--json")
+    assert result.code == 0, result.err
+    usage = result.json["usage"]
+    assert usage["calls"] == len(server.requests) <= calls
+    assert (usage["input_tokens"] > 0) == (usage["output_tokens"] > 0) == (calls > 0)
+    assert result.json["lm"] == server.spec
+    assert result.json["failed"] == result.json["owed"] == 0
+
+
+def test_an_unknown_price_is_unknown_and_not_free(run, server):
+    usage = run("--program", "rewrite", *TASK, "--lm", server.spec, "--json").json["usage"]
+    assert usage["paid_usd"] is None and usage["list_usd"] is None
+    refused = run("--program", "rewrite", *TASK, "--lm", server.spec, "--budget-usd", "1")
+    assert refused.code == 2 and "is not known" in refused.err
+
+
+def test_a_known_price_is_the_list_price():
+    assert lm.price_is_known("openai/gpt-5.2") and not lm.price_is_known("openai/no-such-model")
+    known = price("openai/gpt-5.2")
+    cached = known.of(1_000_000, 400_000, 0)
+    assert 0 < cached < known.of(1_000_000, 0, 0) < known.of(1_000_000, 0, 1_000_000)
+
+
+def test_ids_that_were_not_shown_are_dropped_and_counted(run, server):
+    result = run("--program", "multihop", *TASK, "--lm", server.spec, "--json")
+    assert result.json["invented_ids"] > 0
+    assert "an-id-that-was-never-shown" not in str([outcome["ranking"] for outcome in outcomes(result)])
+
+
+def test_the_prompt_has_the_objective_the_description_and_the_passages_as_fields(run, server):
+    run("--program", "multihop", *TASK, "--lm", server.spec)
+    prompts = ["\n".join(str(m["content"]) for m in request["messages"]) for request in server.requests]
+    reading = [prompt for prompt in prompts if "[[ ## passages ## ]]" in prompt]
+    assert reading and all("committee hearings" in prompt and "MINI-" in prompt for prompt in reading)
+
+
+def test_an_answer_that_cannot_be_parsed_is_asked_for_once_more_and_that_is_counted(run, server):
+    bad = iter([True, False, False, False, False])
+
+    def stumbles(prompt):
+        if next(bad, False):
+            return {"raw": "I would rather talk about something else."}
+        return {"raw": json.dumps({"rewritten": "ferry"})} if "JSON object" in prompt else sensible(prompt)
+
+    server.answer = stumbles
+    result = run("--program", "rewrite", *TASK, "--lm", server.spec, "--max-concurrent", 1, "--json")
+    assert result.code == 0 and result.json["usage"]["calls"] == 4 and result.json["usage"]["repairs"] == 1
+
+
+def test_an_unusable_answer_is_a_fault_of_the_system_and_scores_zero(run, server):
+    server.answer = lambda prompt: {"raw": "never anything else"}
+    result = run("--program", "rewrite", *TASK, "--lm", server.spec, "--json")
+    assert result.code == 7 and result.json["failed"] == 3 and result.json["owed"] == 0
+    assert result.json["metrics"]["nDCG@10"]["mean"] == 0
+    assert all(outcome["error"].startswith("AdapterParseError") for outcome in outcomes(result))
+    assert all(outcome["trace"]["steps"][-1]["argument"] == "error" for outcome in outcomes(result))
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(401, "invalid_api_key"), (403, ""), (404, "model_not_found"), (429, "insufficient_quota")]
+)
+def test_a_provider_that_refuses_ends_the_run_with_code_4_and_nothing_is_lost(status, code, run, server):
+    def refuse_the_third(prompt):
+        if len(server.requests) > 2:
+            raise Failure(status, code, "you may not")
+        return sensible(prompt)
+
+    server.answer = refuse_the_third
+    arguments = ("--program", "rewrite", *TASK, "--lm", server.spec, "--max-concurrent", 1, "--json")
+    result = run(*arguments)
+    assert result.code == 4 and result.err.count("\n") == 1 and "you may not" in result.err
+    assert result.json["owed"] == 1 and result.json["metrics"] == {}
+    server.answer = sensible
+    assert run(*arguments).json["usage"]["calls"] == 3, "two of them were answered before"
+    assert len(server.requests) == 4
+
+
+def test_a_provider_that_fails_and_recovers_leaves_queries_owed_and_they_are_answered_later(run, server):
+    arguments = ("--program", "rewrite", *TASK, "--lm", server.spec, "--json")
+    failing = server.answer = lambda prompt: (_ for _ in ()).throw(Failure(503))
+    assert failing
+    result = run(*arguments)
+    assert result.code == 7 and result.json["owed"] == 3 and result.json["failed"] == 0
+    assert result.json["metrics"] == {}, "an unfinished run has no headline score"
+    assert "the same command" in result.err
+    server.answer = sensible
+    result = run(*arguments)
+    assert result.code == 0 and result.json["owed"] == 0
+
+
+def test_a_budget_of_calls_ends_the_run_with_code_8_and_a_larger_one_goes_on(run, server):
+    arguments = ("--program", "rewrite", *TASK, "--lm", server.spec, "--json")
+    result = run(*arguments, "--budget-calls", 2)
+    assert result.code == 8 and len(server.requests) == 2
+    assert result.json["owed"] == 1 and "larger budget" in result.err
+    assert run(*arguments, "--budget-calls", 2).code == 8, "what was spent before counts"
+    assert len(server.requests) == 2
+    result = run(*arguments, "--budget-calls", 3)
+    assert result.code == 0 and len(server.requests) == 3
+
+
+def test_a_budget_of_dollars_stops_before_the_next_call():
+    from tools.errors import BudgetReached
+    from tools.records import Usage
+
+    budget = lm.Budget(usd=0.01)
+    budget.take()
+    budget.spend(Usage(calls=1, paid_usd=0.011))
+    with pytest.raises(BudgetReached, match=r"\$0.01 is used up \(\$0.0110 spent\)"):
+        budget.take()
+
+
+def test_a_key_is_sent_to_the_server_it_is_for_and_kept_nowhere(run, server, monkeypatch, tmp_path):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-openai-secret")
+    monkeypatch.setenv("SEXTANT_API_KEY", "sk-own-secret")
+    result = run("--program", "rewrite", *TASK, "--lm", server.spec)
+    assert set(server.authorizations) == {"Bearer sk-own-secret"}
+    kept = "".join(path.read_text() for path in (tmp_path / "runs").rglob("*") if path.is_file())
+    assert "secret" not in kept + result.out + result.err
+
+
+def test_a_missing_key_is_said_before_anything_is_lost(run):
+    result = run("--program", "rewrite", *TASK, "--lm", "openai/gpt-5.2")
+    assert result.code == 4 and result.err.count("error:") == 1 and "OPENAI_API_KEY" in result.err
+
+
+def test_offline_needs_a_corpus():
+    with pytest.raises(UsageError, match="statistics"):
+        lm.connect("offline")
