@@ -6,16 +6,15 @@ A folder belongs to one configuration and to one process at a time. Scores are s
 import fcntl
 import hashlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tools import disk
 from tools.errors import DataError, RunConflict, RunIncomplete, UsageError
-from tools.records import Usage, total
+from tools.records import Usage, total, usage_from_json
 
 Config = dict[str, Any]
 Outcome = dict[str, Any]  # query_id, ranking, answer, trace, usage, error, traceback, seconds
@@ -59,20 +58,14 @@ class RunFolder:
         RunIncomplete when the disk is full or broken: the outcomes before it are whole, this one is owed.
         """
         path = self.path / "outcomes.jsonl"
-        line = json.dumps(outcome, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
-        with path.open("ab") as file:
-            size = file.seek(0, os.SEEK_END)
-            try:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-            except OSError as error:
-                with suppress(OSError):
-                    os.truncate(path, size)  # a torn line would be dropped on resuming, too
-                raise RunIncomplete(
-                    f"{path}: {error.strerror}; query {outcome['query_id']!r} could not be written and is still "
-                    f"owed, the {len(self.outcomes)} before it are safe; make room and give the same command again"
-                ) from None
+        line = json.dumps(outcome, ensure_ascii=False).encode("utf-8", "backslashreplace")
+        try:
+            disk.append_line(path, line)
+        except OSError as error:
+            raise RunIncomplete(
+                f"{path}: {error.strerror}; query {outcome['query_id']!r} could not be written and is still owed, "
+                f"the {len(self.outcomes)} before it are safe; make room"
+            ) from None
         self.outcomes[outcome["query_id"]] = outcome
 
 
@@ -125,13 +118,9 @@ def read_outcomes(path: Path) -> dict[str, Outcome]:
 
 
 def _outcomes(path: Path, *, repair: bool) -> dict[str, Outcome]:
-    """What is on disk. A torn last line is a query still owed; with `repair`, it is cut off the file."""
-    data = path.read_bytes() if path.exists() else b""
-    whole, torn = data[: data.rfind(b"\n") + 1], data[data.rfind(b"\n") + 1 :]
-    if torn and repair:
-        os.truncate(path, len(whole))
+    """What is on disk. A torn last line is a query still owed."""
     outcomes: dict[str, Outcome] = {}
-    for number, line in enumerate(whole.splitlines(), start=1):
+    for number, line in enumerate(disk.read_lines(path, repair=repair), start=1):
         try:
             outcome: Outcome = json.loads(line)
             outcomes[outcome["query_id"]] = outcome
@@ -144,20 +133,14 @@ def _outcomes(path: Path, *, repair: bool) -> dict[str, Outcome]:
 
 def usage(outcome: Outcome) -> Usage:
     """The usage that an outcome records."""
-    return Usage(**{name: value for name, value in outcome["usage"].items() if name in Usage.__slots__})
+    return usage_from_json(outcome["usage"])
 
 
 def write(path: Path, text: str) -> None:
-    """Replace a file in one step: a reader, or a crash, finds the old one or the new one. RunIncomplete on failure."""
-    handle, beside = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    """Replace a file of the folder in one step. RunIncomplete when the disk is full."""
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(beside).replace(path)
+        disk.replace(path, text)
     except OSError as error:
-        Path(beside).unlink(missing_ok=True)
         raise RunIncomplete(
             f"{path}: {error.strerror}; the answered queries are safe; make room and give the same command again"
         ) from None

@@ -75,6 +75,11 @@ def command(arguments: argparse.Namespace) -> int:
     environment = environments.load(arguments.task, arguments.data, arguments.split)
     environment = environment.asking(limit=arguments.limit, query_ids=arguments.query_id)
 
+    if not arguments.json:
+        from evals.terminal import say
+
+        say(f"{environment.task}: {len(environment.queries)} queries over {len(environment.documents)} documents")
+
     from tools import retrievers
     from tools.session import Toolbox
 
@@ -152,9 +157,8 @@ def _run(
         return per_query(rankings, qrels, [metric])[metric][query_id]
 
     earlier = [value(outcome) for outcome in folder.outcomes.values()]
-    if not arguments.json:
-        resumed = f", {len(earlier)} answered before" if earlier else ""
-        say(f"{len(environment.queries)} queries over {len(environment.documents)} documents{resumed}")
+    if earlier and not arguments.json:
+        say(f"{len(earlier)} of them were answered before")
     watch = Watch(len(environment.queries), earlier, metric, quiet=arguments.json)
 
     def report(outcome: run_folder.Outcome) -> None:
@@ -164,7 +168,7 @@ def _run(
     try:
         with watch:
             fault = run(system, environment.queries, folder, model, workers=workers, on_outcome=report)
-    except (BudgetReached, ProviderRefused) as problem:
+    except (BudgetReached, ProviderRefused, RunIncomplete) as problem:
         return problem
     except KeyboardInterrupt:
         done = f"{len(folder.outcomes)} of {len(environment.queries)} queries are safe in {folder.path}"
@@ -194,7 +198,9 @@ def _conclude(
     if owed:
         larger = " with a larger budget" if isinstance(problem, BudgetReached) else ""
         why = type(problem) if problem else RunIncomplete
-        raise why(f"{problem or 'the run broke off'}; the same command{larger} answers the {len(owed)} queries owed")
+        raise why(
+            f"{problem or 'the run broke off'}; the same command{larger} goes on with the {len(owed)} queries owed"
+        )
     return 7 if result["failed"] else 0
 
 

@@ -17,7 +17,7 @@ from typing import Protocol
 from evals.folder import Outcome, RunFolder
 from programs.lm import Model, fault, refusal
 from tools import session
-from tools.errors import BudgetReached, ProviderRefused
+from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, SextantError
 from tools.records import Query, Submission, Trace, Usage, trace_json, usage_json
 
 # Provider faults in a row after which a run gives up until it is resumed. Each of them stands for a call that failed
@@ -48,7 +48,7 @@ def run(
     ProviderRefused end the run after the queries in flight. KeyboardInterrupt does not wait for those:
     what has finished is written, and their threads die with the process.
     """
-    model.budget.resume(folder.usage)
+    model.begin(folder.path, folder.usage)
     todo = deque(query for query in queries if query.query_id not in folder.outcomes)
     done: queue.SimpleQueue[Outcome | Exception | None] = queue.SimpleQueue()
     stopped = threading.Event()
@@ -88,7 +88,7 @@ def _collect(
                 in_a_row = 0
                 folder.append(result)
                 on_outcome(result)
-            elif isinstance(result, BudgetReached):
+            elif isinstance(result, SextantError):
                 ending = ending or result
                 stopped.set()
             elif fault(result) == "refused":
@@ -122,7 +122,7 @@ def attempt(system: System, query: Query, model: Model) -> Outcome | Exception:
             submission = system(query=query)
         outcome |= {"ranking": list(submission.ranking), "answer": submission.answer}
         trace = submission.trace
-    except (BudgetReached, ProviderRefused) as exception:
+    except (BudgetReached, ProviderRefused, RunIncomplete) as exception:
         return exception
     except Exception as exception:  # noqa: BLE001  # the system under test may raise anything
         if fault(exception) != "system":

@@ -1,8 +1,8 @@
 """Model specs, and everything between a program and its model: one call, one count, one budget.
 
 A spec is `offline` (no model), `MODEL@http://host:port/v1` (any server that speaks the OpenAI protocol), or
-`provider/model` as LiteLLM names it, with the provider's key in its usual environment variable. Answers are not
-cached here: what was answered is kept in the run folder, query by query.
+`provider/model` as LiteLLM names it, with the provider's key in its usual environment variable. DSPy's own cache is
+off, because it is shared between runs and keeps no usage; a run keeps its answers in its own journal.
 """
 
 import os
@@ -10,16 +10,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 # LiteLLM downloads a price map when it is imported, and DSPy on the first call, unless told not to.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 import dspy
-from dspy.utils.callback import BaseCallback
 from dspy.utils.exceptions import AdapterParseError
 
 from programs import offline
+from programs.journal import Answer, Journal, key
 from programs.prices import Price, price
 from tools import session
 from tools.errors import BudgetReached, ProviderRefused, UsageError
@@ -61,16 +62,65 @@ class Budget:
             self._spent_usd += usage.paid_usd or 0.0
 
 
-class Adapter(dspy.ChatAdapter):
-    """DSPy's chat prompts and parser, with the budget asked first and repairs counted.
+class Door(dspy.LM):
+    """DSPy's language model behind the budget, the journal and the books: no call gets past them.
 
-    One repair is allowed: an answer that cannot be parsed is asked for again as JSON. A second bad answer
-    raises AdapterParseError, a fault of the system.
+    In this order: an answer that an earlier sitting of the run paid for is taken from the journal; else the
+    budget is asked; the call is made; its answer goes to the journal; its usage is booked on the session.
     """
 
-    def __init__(self, budget: Budget | None = None, **kwargs: Any) -> None:
+    def __init__(self, model: str, budget: Budget, *, cost: Price | None = None, free: bool = False, **options: Any):
+        """A call without a known `cost` has an unknown price, unless it is `free`."""
+        super().__init__(model, cache=False, **options)
+        self.budget = budget
+        self.free = free
+        self.cost = cost
+        self.journal: Journal | None = None
+
+    def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
+        """DSPy's own call."""
+        paying = session.current()
+        call = repeat = None
+        if self.journal and paying:
+            call = key(self.model, messages or prompt, {**self.kwargs, **kwargs})
+            repeat = paying.repeats(call)
+            if answer := self.journal.find(paying.query_id, call, repeat):
+                paying.charge(answer.usage)
+                return answer.outputs
+        self.budget.take()
+        usage = Usage(calls=1)  # a call that fails is a call, and costs nothing
+        try:
+            with dspy.track_usage() as tracker:
+                outputs = super().__call__(prompt, messages=messages, **kwargs)
+            usage = self._usage([entry for entries in tracker.usage_data.values() for entry in entries])
+        finally:
+            self.budget.spend(usage)
+            if paying:
+                paying.charge(usage)
+        if self.journal and paying and call is not None and repeat is not None:
+            self.journal.append(paying.query_id, call, repeat, Answer(outputs, usage))
+        return outputs
+
+    def _usage(self, reported: list[dict[str, Any]]) -> Usage:
+        tokens_in = sum(entry.get("prompt_tokens") or 0 for entry in reported)
+        tokens_out = sum(entry.get("completion_tokens") or 0 for entry in reported)
+        details = [entry.get("prompt_tokens_details") or {} for entry in reported]
+        cached = sum(entry.get("cached_tokens") or 0 for entry in details)
+        usd = self.cost.of(tokens_in, cached, tokens_out) if self.cost and reported else None
+        if self.free:
+            usd = 0.0
+        return Usage(1, 0, tokens_in, tokens_out, paid_usd=usd, list_usd=usd)
+
+
+class Adapter(dspy.ChatAdapter):
+    """DSPy's chat prompts and parser, with one repair allowed and counted.
+
+    An answer that cannot be parsed is asked for again as JSON. A second bad answer raises
+    AdapterParseError, a fault of the system.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"use_json_adapter_fallback": False, **kwargs})
-        self._budget = budget or Budget()
 
     def __call__(
         self,
@@ -83,53 +133,14 @@ class Adapter(dspy.ChatAdapter):
         """The answers to one predictor's call, parsed."""
         token = offline.CALL.set(offline.Call(self, signature, inputs))
         try:
-            self._budget.take()
-            try:
-                answers: list[dict[str, Any]] = super().__call__(lm, lm_kwargs, signature, demos, inputs)
-            except AdapterParseError:
-                self._budget.take()
-                if paying := session.current():
-                    paying.charge(Usage(repairs=1))
-                answers = dspy.JSONAdapter()(lm, lm_kwargs, signature, demos, inputs)
-            return answers
+            answers: list[dict[str, Any]] = super().__call__(lm, lm_kwargs, signature, demos, inputs)
+        except AdapterParseError:
+            if paying := session.current():
+                paying.charge(Usage(repairs=1))
+            answers = dspy.JSONAdapter()(lm, lm_kwargs, signature, demos, inputs)
         finally:
             offline.CALL.reset(token)
-
-
-class Meter(BaseCallback):
-    """Books every model call on the session that made it, and on the budget."""
-
-    def __init__(self, budget: Budget, *, cost: Price | None = None, free: bool = False) -> None:
-        """A call without a known `cost` has an unknown price, unless it is `free`."""
-        self._budget = budget
-        self._cost = cost
-        self._free = free
-        self._models: dict[str, Any] = {}  # call id -> the dspy.LM that is answering
-
-    def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
-        """Remember who answers: the end of a call does not say."""
-        self._models[call_id] = instance
-
-    def on_lm_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
-        """Book the call. A failed one counts as a call that cost nothing."""
-        history = self._models.pop(call_id).history
-        usage = Usage(calls=1)
-        if exception is None:
-            # The history is shared by all threads; the entry of this call has these very outputs.
-            entry: dict[str, Any] = next((e for e in reversed(history) if e["outputs"] is outputs), {})
-            usage = self._usage(entry.get("usage") or {})
-        self._budget.spend(usage)
-        if paying := session.current():
-            paying.charge(usage)
-
-    def _usage(self, reported: dict[str, Any]) -> Usage:
-        tokens_in = reported.get("prompt_tokens") or 0
-        tokens_out = reported.get("completion_tokens") or 0
-        cached = (reported.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        usd = self._cost.of(tokens_in, cached, tokens_out) if self._cost and reported else None
-        if self._free:
-            usd = 0.0
-        return Usage(1, 0, tokens_in, tokens_out, paid_usd=usd, list_usd=usd)
+        return answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +149,24 @@ class Model:
 
     name: str  # "offline", or the spec
     settings: dict[str, Any]  # what goes into a run's config
-    _lm: Any
-    budget: Budget
-    _meter: Meter
+    _door: Door
+
+    def begin(self, folder: Path, spent: Usage) -> None:
+        """Work for the run in `folder` from here on: take up its journal, and count what it has used.
+
+        `spent` is what its answered queries used; the offline engine, whose calls cost nothing to make
+        again, has no journal and counts that.
+        """
+        if self.name != "offline":
+            self._door.journal = Journal(folder / "calls.jsonl")
+            spent = self._door.journal.usage
+        self._door.budget.resume(spent)
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """DSPy predictors called inside use this model; holds for the calling thread and its copies."""
-        with dspy.context(lm=self._lm, adapter=Adapter(self.budget), callbacks=[self._meter], trace=[]):
+        # Without disable_history, DSPy keeps the prompts of the last 10,000 calls in memory.
+        with dspy.context(lm=self._door, adapter=Adapter(), disable_history=True, trace=[]):
             yield
 
 
@@ -166,10 +187,10 @@ def connect(
         if statistics is None:
             raise UsageError("offline weighs words by a corpus; give it the corpus' statistics")
         engine = offline.OfflineEngine(statistics)
-        lm = dspy.LM(offline.VERSION, engine=engine, cache=False, num_retries=0)
-        return Model("offline", {"model": offline.VERSION}, lm, budget, Meter(budget, free=True))
+        door = Door(offline.VERSION, budget, free=True, engine=engine, num_retries=0)
+        return Model("offline", {"model": offline.VERSION}, door)
     name, url = _parse(spec)
-    options: dict[str, Any] = {"cache": False, "num_retries": retries}
+    options: dict[str, Any] = {"cost": None if url else price(name), "num_retries": retries}
     if seed is not None:
         options["seed"] = seed
     if url:
@@ -178,13 +199,11 @@ def connect(
         options["engine"] = "lm15"
     temperature: float | None = 0.0
     try:
-        lm = dspy.LM(name, temperature=temperature, **options)
+        door = Door(name, budget, temperature=temperature, **options)
     except dspy.LMConfigurationError:
         temperature = None  # reasoning models take none
-        lm = dspy.LM(name, **options)
-    settings = {"model": spec, "temperature": temperature, "seed": seed}
-    meter = Meter(budget, cost=None if url else price(name))
-    return Model(spec, settings, lm, budget, meter)
+        door = Door(name, budget, **options)
+    return Model(spec, {"model": spec, "temperature": temperature, "seed": seed}, door)
 
 
 def price_is_known(spec: str) -> bool:

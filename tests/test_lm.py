@@ -1,13 +1,16 @@
 """The door to models, against a local server that speaks the OpenAI protocol."""
 
 import json
+from pathlib import Path
 
 import pytest
 from openai_server import Failure, OpenAIServer, sensible
 
 from programs import lm
+from programs.journal import Answer, Journal
 from programs.prices import price
-from tools.errors import UsageError
+from tools.errors import BudgetReached, UsageError
+from tools.records import Usage
 
 TASK = ("--task", "congress", "--split", "dev", "--limit", "3")
 
@@ -20,8 +23,6 @@ def server():
 
 
 def outcomes(result):
-    from pathlib import Path
-
     return [json.loads(line) for line in (Path(result.json["run"]) / "outcomes.jsonl").read_text().splitlines()]
 
 
@@ -123,6 +124,37 @@ def test_a_provider_that_fails_and_recovers_leaves_queries_owed_and_they_are_ans
     assert result.code == 0 and result.json["owed"] == 0
 
 
+def test_calls_that_were_answered_before_an_outage_are_not_paid_for_again(run, server):
+    arguments = ("--program", "multihop", *TASK, "--lm", server.spec, "--json")
+    answered = []
+
+    def until_the_tenth(prompt):
+        if len(answered) >= 10:
+            raise Failure(503)
+        answered.append(prompt)
+        return sensible(prompt)
+
+    server.answer = until_the_tenth
+    result = run(*arguments)
+    assert result.code == 7 and result.json["owed"] == 3, "every query was cut off in the middle"
+    server.answer = lambda prompt: answered.append(prompt) or sensible(prompt)
+    result = run(*arguments)
+    assert result.code == 0
+    assert len(answered) == len(set(answered)) == result.json["usage"]["calls"]
+    assert result.json["metrics"] == run(*arguments, "--k", 999, "--json").json["metrics"], "as if never cut off"
+
+
+def test_repeated_samples_of_one_prompt_stay_different_answers(tmp_path):
+    journal = Journal(tmp_path / "calls.jsonl")
+    journal.append("q1", "abc", 0, Answer(["first"], Usage(calls=1)))
+    journal.append("q1", "abc", 1, Answer(["second"], Usage(calls=1, paid_usd=None)))
+    (tmp_path / "calls.jsonl").open("ab").write(b'{"torn')
+    again = Journal(tmp_path / "calls.jsonl")
+    assert again.find("q1", "abc", 1) == Answer(["second"], Usage(calls=1, paid_usd=None))
+    assert again.find("q1", "abc", 2) is again.find("q2", "abc", 0) is None
+    assert again.usage.calls == 2 and again.usage.paid_usd is None
+
+
 def test_a_budget_of_calls_ends_the_run_with_code_8_and_a_larger_one_goes_on(run, server):
     arguments = ("--program", "rewrite", *TASK, "--lm", server.spec, "--json")
     result = run(*arguments, "--budget-calls", 2)
@@ -135,9 +167,6 @@ def test_a_budget_of_calls_ends_the_run_with_code_8_and_a_larger_one_goes_on(run
 
 
 def test_a_budget_of_dollars_stops_before_the_next_call():
-    from tools.errors import BudgetReached
-    from tools.records import Usage
-
     budget = lm.Budget(usd=0.01)
     budget.take()
     budget.spend(Usage(calls=1, paid_usd=0.011))

@@ -267,13 +267,12 @@ def test_a_run_killed_in_the_middle_resumes_to_the_uninterrupted_one_and_pays_no
     assert 3 <= len(kept) < 12
     time.sleep(0.3)  # the two requests in flight end
     server.delay = 0
-    requests = len(server.requests)
     resumed = run(*arguments, "--json").json
     assert resumed["owed"] == 0
+    # Paid for twice are at most the calls in flight at the kill, whose answers never arrived.
+    assert resumed["usage"]["calls"] <= len(server.requests) <= resumed["usage"]["calls"] + 2
     outcomes = run_folder.read_outcomes(path.parent)
     assert path.read_bytes().startswith(before[: before.rfind(b"\n") + 1]), "what was there is not touched"
-    paid_again = sum(outcome["usage"]["calls"] for query_id, outcome in outcomes.items() if query_id not in kept)
-    assert len(server.requests) - requests == paid_again
 
     uninterrupted = run(*arguments, "--runs", tmp_path / "other", "--json").json
     assert uninterrupted["metrics"] == resumed["metrics"]

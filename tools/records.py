@@ -144,6 +144,11 @@ def step_json(step: Step) -> dict[str, Any]:
     return row
 
 
+def usage_from_json(row: dict[str, Any]) -> Usage:
+    """What `usage_json` wrote, read again; keys that a later version added are left out."""
+    return Usage(**{name: row[name] for name in Usage.__slots__ if name in row})
+
+
 def usage_json(usage: Usage) -> dict[str, Any]:
     """Usage as written to disk and printed by --json."""
     return {name: getattr(usage, name) for name in Usage.__slots__}

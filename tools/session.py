@@ -7,6 +7,7 @@ is what keeps a searcher honest. Exclusions and pools are enforced here and nowh
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -84,8 +85,14 @@ class Session:
         self._shown: set[str] = set()
         self._pending = Usage()  # of model calls that no step has taken yet
         self._spent = Usage()
+        self._requests: Counter[str] = Counter()
         # LangGraph runs parallel nodes of one query in threads; they share this session.
         self._lock = threading.Lock()
+
+    @property
+    def query_id(self) -> str:
+        """The query that this session is for."""
+        return self._query.query_id
 
     @property
     def usage(self) -> Usage:
@@ -98,6 +105,12 @@ class Session:
         with self._lock:
             self._pending += usage
             self._spent += usage
+
+    def repeats(self, request: str) -> int:
+        """How often this session has asked for `request` before; this time counts from now on."""
+        with self._lock:
+            self._requests[request] += 1
+            return self._requests[request] - 1
 
     def search(self, text: str, k: int = 10) -> list[Snippet]:
         """The `k` documents that best match `text`, best first; fewer when there are fewer."""

@@ -1,0 +1,47 @@
+"""Files that survive a crash: lines that are safe once appended, and files that are replaced whole or not at all."""
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+
+def read_lines(path: Path, *, repair: bool = False) -> list[bytes]:
+    """The whole lines of a file that is appended to, without line ends; none when it is absent.
+
+    What follows the last line end was cut off while it was written, and is left out; with `repair`, it is
+    also cut off the file, so that the next line does not join it.
+    """
+    data = path.read_bytes() if path.exists() else b""
+    whole = data[: data.rfind(b"\n") + 1]
+    if repair and whole != data:
+        os.truncate(path, len(whole))
+    return whole.splitlines()
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Add one line; it is on disk when this returns. On OSError, e.g. a full disk, the file is as before."""
+    with path.open("ab", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        try:
+            if file.write(line + b"\n") <= len(line):
+                raise OSError(0, "only a part of the line could be written; the disk is full")
+            os.fsync(file.fileno())
+        except OSError:
+            with suppress(OSError):
+                os.truncate(path, size)
+            raise
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file in one step: a reader, or a crash, finds the old one or the new one. OSError on failure."""
+    handle, beside = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(beside).replace(path)
+    except OSError:
+        Path(beside).unlink(missing_ok=True)
+        raise
