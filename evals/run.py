@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tools.retrievers.base import Retriever
 
 SYSTEMS = PROGRAMS | AGENTS
+LARGE = 10_000  # documents from which on an index may take a while to build, and a word is said before
 WORKERS = 8  # queries at a time with a real model; the offline engine is bound by this process, and gets 1
 
 
@@ -75,10 +76,10 @@ def command(arguments: argparse.Namespace) -> int:
     environment = environments.load(arguments.task, arguments.data, arguments.split)
     environment = environment.asking(limit=arguments.limit, query_ids=arguments.query_id)
 
-    if not arguments.json:
+    if len(environment.documents) >= LARGE and not arguments.json:
         from evals.terminal import say
 
-        say(f"{environment.task}: {len(environment.queries)} queries over {len(environment.documents)} documents")
+        say(f"opening {arguments.retriever} over {len(environment.documents)} documents")
 
     from tools import retrievers
     from tools.session import Toolbox
@@ -157,8 +158,9 @@ def _run(
         return per_query(rankings, qrels, [metric])[metric][query_id]
 
     earlier = [value(outcome) for outcome in folder.outcomes.values()]
-    if earlier and not arguments.json:
-        say(f"{len(earlier)} of them were answered before")
+    if not arguments.json:
+        resumed = f", {len(earlier)} answered before" if earlier else ""
+        say(f"{environment.task}: {len(environment.queries)} queries{resumed}")
     watch = Watch(len(environment.queries), earlier, metric, quiet=arguments.json)
 
     def report(outcome: run_folder.Outcome) -> None:
