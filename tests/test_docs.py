@@ -1,0 +1,70 @@
+"""The README and the documents say what the commands print, and name only what is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def rows(text: str) -> list[list[str]]:
+    """The table of scores in a printout: metric, mean, low, high."""
+    pattern = r"^ ?((?:nDCG|R|RR)@\d+) +(\d\.\d{4}) +(\d\.\d{4}) to (\d\.\d{4})"
+    return [list(match) for match in re.findall(pattern, text, re.M)]
+
+
+def test_the_readmes_printout_is_what_the_main_job_prints(run):
+    printed = run("--program", "multihop", "--task", "congress").out
+    assert rows(README) == rows(printed) and len(rows(printed)) == 7
+    for line in printed.splitlines()[:2]:
+        assert line in README
+
+
+def test_the_readmes_floor_is_what_retrieve_prints(run):
+    printed = {row[0]: row[1] for row in rows(run("--program", "retrieve", "--task", "congress").out)}
+    floor = re.search(r"`--program retrieve`: nDCG@10 (\S+) and R@100\s+(\S+) on", README)
+    assert floor and floor.groups() == (printed["nDCG@10"], printed["R@100"])
+
+
+def test_the_miniatures_table_in_the_results_is_what_the_programs_print(run):
+    results = (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## The miniature")[2]
+    for program in ("retrieve", "rewrite", "multihop"):
+        metrics = run("--program", program, "--task", "congress", "--split", "all", "--json").json["metrics"]
+        cells = [f"{metrics[name]['mean']:.4f}" for name in ("nDCG@10", "R@10", "R@100", "R@1000")]
+        assert f"| {program} | {' | '.join(cells)} |" in results
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name
+)
+def test_a_link_leads_somewhere(path):
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), target
+
+
+def test_every_option_in_the_readme_exists():
+    from evals.run import parser
+
+    known = {option for action in parser()._actions for option in action.option_strings}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)) <= known | {"--strict"}
+
+
+def test_the_readmes_tree_names_every_file_that_is_there_and_no_other():
+    tree = README.partition("## The house")[2].partition("```\n\n```")[0]
+    named = set(re.findall(r"\b[a-z_0-9]+\.py\b", tree))
+    there = {
+        p.name
+        for d in ("agents", "environments", "evals", "optimizers", "programs", "tools")
+        for p in (ROOT / d).rglob("*.py")
+    }
+    assert named <= there
+    assert there - named <= {
+        "__init__.py",
+        "jsonl.py",
+        "obliq_folder.py",
+        "command.py",
+        "parameters.py",
+        "provenance.py",
+    }
