@@ -104,7 +104,7 @@ def _connect(arguments: argparse.Namespace, environment: "Environment") -> "Mode
         )
     statistics = None
     if arguments.lm == "offline":
-        statistics = BM25.open(environment.documents, environments.home()).statistics()
+        statistics = BM25(environment.documents, environments.home()).statistics()
     budget = lm.Budget(calls=arguments.budget_calls, usd=arguments.budget_usd)
     return lm.connect(arguments.lm, statistics=statistics, budget=budget, seed=arguments.seed)
 

@@ -197,13 +197,18 @@ def connect(
         # The user's OpenAI key is not for every server that speaks its protocol.
         options |= {"api_base": url, "api_key": os.environ.get("SEXTANT_API_KEY") or "none"}
         options["engine"] = "lm15"
-    temperature: float | None = 0.0
-    try:
-        door = Door(name, budget, temperature=temperature, **options)
-    except dspy.LMConfigurationError:
-        temperature = None  # reasoning models take none
-        door = Door(name, budget, **options)
+    temperature = 0.0 if _takes_temperature(name) else None
+    door = Door(name, budget, temperature=temperature, **options)
     return Model(spec, {"model": spec, "temperature": temperature, "seed": seed}, door)
+
+
+def _takes_temperature(name: str) -> bool:
+    try:
+        # DSPy refuses to make a reasoning model with a temperature other than 1, but lets 0 through.
+        dspy.LM(name, temperature=0.5)
+    except dspy.LMConfigurationError:
+        return False
+    return True
 
 
 def price_is_known(spec: str) -> bool:
@@ -239,13 +244,17 @@ _REFUSALS = (
 )
 
 
+# OpenAI's codes for a setting that the model does not take: the same for every query of the run.
+_REFUSAL_CODES = ("unsupported_parameter", "unsupported_value")
+
+
 def fault(error: BaseException) -> Fault:
     """Whose fault an exception of a program is.
 
     "refused": the provider will not serve this run at all (key, quota, model). "provider": it failed this
     time (timeout, 429, 5xx, connection); the query stays owed. "system": everything else, an outcome.
     """
-    if isinstance(error, _REFUSALS):
+    if isinstance(error, _REFUSALS) or getattr(error, "provider_code", None) in _REFUSAL_CODES:
         return "refused"
     return "provider" if dspy.is_retryable_lm_error(error) else "system"
 
@@ -253,4 +262,6 @@ def fault(error: BaseException) -> Fault:
 def refusal(error: BaseException, spec: str) -> ProviderRefused:
     """One line out of a provider's refusal."""
     first = str(error).strip().partition("\n")[0]
-    return ProviderRefused(f"{spec}: the provider refuses: {first}; check the key, the quota and the name")
+    return ProviderRefused(
+        f"{spec}: the provider refuses: {first}; check the key, the quota, the name and the settings"
+    )

@@ -93,7 +93,14 @@ def test_an_unusable_answer_is_a_fault_of_the_system_and_scores_zero(run, server
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [(401, "invalid_api_key"), (403, ""), (404, "model_not_found"), (429, "insufficient_quota")]
+    ("status", "code"),
+    [
+        (401, "invalid_api_key"),
+        (403, ""),
+        (404, "model_not_found"),
+        (429, "insufficient_quota"),
+        (400, "unsupported_value"),
+    ],
 )
 def test_a_provider_that_refuses_ends_the_run_with_code_4_and_nothing_is_lost(status, code, run, server):
     def refuse_the_third(prompt):
@@ -186,6 +193,16 @@ def test_a_key_is_sent_to_the_server_it_is_for_and_kept_nowhere(run, server, mon
 def test_a_missing_key_is_said_before_anything_is_lost(run):
     result = run("--program", "rewrite", *TASK, "--lm", "openai/gpt-5.2")
     assert result.code == 4 and result.err.count("error:") == 1 and "OPENAI_API_KEY" in result.err
+
+
+@pytest.mark.parametrize(("spec", "temperature"), [("openai/gpt-4o-mini", 0.0), ("openai/gpt-5.2", None)])
+def test_a_reasoning_model_is_sent_no_temperature(spec, temperature, run, server, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+    monkeypatch.setenv("OPENAI_BASE_URL", server.spec.partition("@")[2])
+    result = run("--program", "rewrite", *TASK, "--lm", spec, "--json", "--budget-usd", 1)
+    assert result.code == 0, result.err
+    assert server.requests[0].get("temperature") == temperature
+    assert 0 < result.json["usage"]["paid_usd"] == result.json["usage"]["list_usd"] < 1
 
 
 def test_offline_needs_a_corpus():

@@ -9,7 +9,6 @@ formula, written out by hand.
 import json
 from collections.abc import Collection
 from pathlib import Path
-from typing import Self
 
 import bm25s
 import numpy as np
@@ -37,11 +36,6 @@ class BM25:
             "corpus": corpus.fingerprint,
         }
         self._index, self._average_length = kept(home, key, build=lambda: _build(corpus, k1, b), save=_save, load=_load)
-
-    @classmethod
-    def open(cls, corpus: Corpus, home: Path | None = None) -> Self:
-        """The retriever with its default parameters."""
-        return cls(corpus, home)
 
     def search(
         self,

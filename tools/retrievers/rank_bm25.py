@@ -16,7 +16,6 @@ import math
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Self
 
 import bm25s
 import numpy as np
@@ -68,11 +67,6 @@ class RankBM25:
             save=lambda index, folder: index.save(folder, show_progress=False),
             load=lambda folder: bm25s.BM25.load(folder, mmap=True),
         )
-
-    @classmethod
-    def open(cls, corpus: Corpus, home: Path | None = None) -> Self:
-        """The retriever with the library's defaults."""
-        return cls(corpus, home)
 
     def search(
         self,
