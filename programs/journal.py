@@ -23,6 +23,21 @@ class Answer(NamedTuple):
     usage: Usage
 
 
+Place = tuple[str, str, int]  # query_id, the request's key, how often the query had made it before
+
+
+class Record(NamedTuple):
+    """One call's place in a journal."""
+
+    journal: "Journal"
+    place: Place
+    answer: Answer | None  # None when the call has to be made
+
+    def write(self, answer: Answer) -> None:
+        """Keep the answer that the call got."""
+        self.journal.write(self.place, answer)
+
+
 def key(model: str, messages: Any, settings: dict[str, Any]) -> str:
     """Sixteen hex digits over everything that shapes an answer."""
     text = json.dumps([model, messages, settings], sort_keys=True, default=repr)
@@ -39,7 +54,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._answers: dict[tuple[str, str, int], Answer] = {}
+        self._answers: dict[Place, Answer] = {}
         # A torn last line is an answer that the program never saw.
         for number, line in enumerate(disk.read_lines(path, repair=True), start=1):
             try:
@@ -57,16 +72,18 @@ class Journal:
         with self._lock:
             return total(answer.usage for answer in self._answers.values())
 
-    def find(self, query_id: str, call: str, repeat: int) -> Answer | None:
-        """The answer to this call, when an earlier sitting of the run got one."""
+    def record(self, query_id: str, request: str, repeat: int) -> "Record":
+        """The place of this call in the journal, with its answer when an earlier sitting of the run got one."""
+        place = (query_id, request, repeat)
         with self._lock:
-            return self._answers.get((query_id, call, repeat))
+            return Record(self, place, self._answers.get(place))
 
-    def append(self, query_id: str, call: str, repeat: int, answer: Answer) -> None:
+    def write(self, place: Place, answer: Answer) -> None:
         """Put an answer on disk; it is safe when this returns. RunIncomplete when the disk is full."""
+        query_id, request, repeat = place
         row = {
             "query_id": query_id,
-            "key": call,
+            "key": request,
             "repeat": repeat,
             "outputs": answer.outputs,
             "usage": usage_json(answer.usage),
@@ -79,7 +96,7 @@ class Journal:
                 raise RunIncomplete(
                     f"{self._path}: {error.strerror}; an answer for query {query_id!r} could not be written; make room"
                 ) from None
-            self._answers[query_id, call, repeat] = answer
+            self._answers[place] = answer
 
     def __deepcopy__(self, memo: object) -> Self:
         # DSPy's optimizers copy the language model with the program; the books stay one.

@@ -62,6 +62,11 @@ class Budget:
             self._spent_usd += usage.paid_usd or 0.0
 
 
+@dataclass(slots=True)
+class _Call:
+    outputs: Any = None
+
+
 class Door(dspy.LM):
     """DSPy's language model behind the budget, the journal and the books: no call gets past them.
 
@@ -79,27 +84,43 @@ class Door(dspy.LM):
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """DSPy's own call."""
-        paying = session.current()
-        call = repeat = None
+        with self._call(messages or prompt, kwargs) as call:
+            if call.outputs is None:
+                call.outputs = super().__call__(prompt, messages=messages, **kwargs)
+        return call.outputs
+
+    async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
+        """DSPy's own call, awaited."""
+        with self._call(messages or prompt, kwargs) as call:
+            if call.outputs is None:
+                call.outputs = await super().acall(prompt, messages=messages, **kwargs)
+        return call.outputs
+
+    @contextmanager
+    def _call(self, asked: Any, kwargs: dict[str, Any]) -> Iterator["_Call"]:
+        """What comes before and after a call; its `outputs` are there already when they were paid for before."""
+        paying, call, record = session.current(), _Call(), None
         if self.journal and paying:
-            call = key(self.model, messages or prompt, {**self.kwargs, **kwargs})
-            repeat = paying.repeats(call)
-            if answer := self.journal.find(paying.query_id, call, repeat):
-                paying.charge(answer.usage)
-                return answer.outputs
+            settings = {name: value for name, value in {**self.kwargs, **kwargs}.items() if not name.startswith("api_")}
+            request = key(self.model, asked, settings)
+            record = self.journal.record(paying.query_id, request, paying.repeats(request))
+            if record.answer:
+                paying.charge(record.answer.usage)
+                call.outputs = record.answer.outputs
+                yield call
+                return
         self.budget.take()
         usage = Usage(calls=1)  # a call that fails is a call, and costs nothing
         try:
             with dspy.track_usage() as tracker:
-                outputs = super().__call__(prompt, messages=messages, **kwargs)
+                yield call
             usage = self._usage([entry for entries in tracker.usage_data.values() for entry in entries])
         finally:
             self.budget.spend(usage)
             if paying:
                 paying.charge(usage)
-        if self.journal and paying and call is not None and repeat is not None:
-            self.journal.append(paying.query_id, call, repeat, Answer(outputs, usage))
-        return outputs
+        if record:
+            record.write(Answer(call.outputs, usage))
 
     def _usage(self, reported: list[dict[str, Any]]) -> Usage:
         tokens_in = sum(entry.get("prompt_tokens") or 0 for entry in reported)

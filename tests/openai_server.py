@@ -21,7 +21,7 @@ class Failure(Exception):
 
 def sensible(prompt: str) -> dict[str, Any]:
     """Fields as a model would fill them: a search of words from the description, the first passage kept."""
-    description = re.findall(r"\[\[ ## description ## \]\]\n(.*?)\n\n\[\[", prompt, re.S)[-1]
+    description = re.findall(r"\[\[ ## description ## \]\]\n(.*?)\n\n(?:\[\[|Respond)", prompt, re.S)[-1]
     asked = re.findall(r"starting with the field `\[\[ ## (\w+) ## \]\]`", prompt)[-1]
     words = re.findall(r"[a-z]{5,}", description.lower())
     if asked != "selected":

@@ -1,14 +1,17 @@
 """The door to models, against a local server that speaks the OpenAI protocol."""
 
+import asyncio
 import json
 from pathlib import Path
 
+import dspy
 import pytest
 from openai_server import Failure, OpenAIServer, sensible
 
 from programs import lm
 from programs.journal import Answer, Journal
 from programs.prices import price
+from programs.rewrite import RewriteDescription
 from tools.errors import BudgetReached, UsageError
 from tools.records import Usage
 
@@ -153,13 +156,28 @@ def test_calls_that_were_answered_before_an_outage_are_not_paid_for_again(run, s
 
 def test_repeated_samples_of_one_prompt_stay_different_answers(tmp_path):
     journal = Journal(tmp_path / "calls.jsonl")
-    journal.append("q1", "abc", 0, Answer(["first"], Usage(calls=1)))
-    journal.append("q1", "abc", 1, Answer(["second"], Usage(calls=1, paid_usd=None)))
-    (tmp_path / "calls.jsonl").open("ab").write(b'{"torn')
+    journal.record("q1", "abc", 0).write(Answer(["first"], Usage(calls=1)))
+    journal.record("q1", "abc", 1).write(Answer(["second"], Usage(calls=1, paid_usd=None)))
+    with (tmp_path / "calls.jsonl").open("ab") as file:
+        file.write(b'{"torn')
     again = Journal(tmp_path / "calls.jsonl")
-    assert again.find("q1", "abc", 1) == Answer(["second"], Usage(calls=1, paid_usd=None))
-    assert again.find("q1", "abc", 2) is again.find("q2", "abc", 0) is None
+    assert again.record("q1", "abc", 1).answer == Answer(["second"], Usage(calls=1, paid_usd=None))
+    assert again.record("q1", "abc", 2).answer is again.record("q2", "abc", 0).answer is None
     assert again.usage.calls == 2 and again.usage.paid_usd is None
+
+
+def test_a_call_that_is_awaited_passes_the_same_door(server):
+    async def ask():
+        model = lm.connect(server.spec, budget=lm.Budget(calls=1))
+        with model.active():
+            rewrite = dspy.Predict(RewriteDescription)
+            about = {"objective": "", "description": "something about a harbour ferry"}
+            first = await rewrite.acall(**about)
+            with pytest.raises(BudgetReached):
+                await rewrite.acall(**about)
+            return first
+
+    assert "harbour" in asyncio.run(ask()).rewritten
 
 
 def test_a_budget_of_calls_ends_the_run_with_code_8_and_a_larger_one_goes_on(run, server):
