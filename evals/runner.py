@@ -54,18 +54,23 @@ def run(
     stopped = threading.Event()
 
     def work() -> None:
-        while not stopped.is_set():
-            try:
-                query = todo.popleft()
-            except IndexError:
-                break
-            done.put(contextvars.copy_context().run(attempt, system, query, model))
-        done.put(None)
+        try:
+            while not stopped.is_set() and (query := _next(todo)):
+                done.put(contextvars.copy_context().run(attempt, system, query, model))
+        finally:  # whatever happens: who waits for this worker must not wait forever
+            done.put(None)
 
     # Daemon threads and no pool: a pool would hold up Ctrl-C until the slowest model call returns.
     for _ in range(workers):
         threading.Thread(target=work, daemon=True).start()
     return _collect(done, workers, folder, model, stopped, on_outcome)
+
+
+def _next(todo: deque[Query]) -> Query | None:
+    try:
+        return todo.popleft()
+    except IndexError:  # looking first would not do: another worker may take the last one in between
+        return None
 
 
 def _collect(
@@ -124,8 +129,8 @@ def attempt(system: System, query: Query, model: Model) -> Outcome | Exception:
         trace = submission.trace
     except (BudgetReached, ProviderRefused, RunIncomplete) as exception:
         return exception
-    except Exception as exception:  # noqa: BLE001  # the system under test may raise anything
-        if fault(exception) != "system":
+    except (Exception, SystemExit) as exception:  # noqa: BLE001  # the system under test may raise anything
+        if isinstance(exception, Exception) and fault(exception) != "system":
             return exception
         error = f"{type(exception).__name__}: {exception}"
         outcome["traceback"] = traceback.format_exc()

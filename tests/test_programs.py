@@ -143,6 +143,24 @@ def test_offline_searches_move_on(mini):
         assert len(later - earlier) >= len(later) / 4, "a word pays for having been used"
 
 
+def test_a_teleprompter_compiles_a_program_into_another_one_over_the_same_world(mini):
+    import dspy
+
+    index = BM25(mini.documents)
+    program = MultiHop(Toolbox(mini.documents, index), hops=2)
+    examples = [dspy.Example(query=query).with_inputs("query") for query in mini.queries[:4]]
+
+    def metric(example, submission, trace=None):
+        return bool(mini.qrels[example.query.query_id].keys() & set(submission.ranking))
+
+    compiler = dspy.BootstrapFewShot(metric=metric, max_bootstrapped_demos=2, max_labeled_demos=0)
+    with lm.connect("offline", statistics=index.statistics()).active():
+        compiled = compiler.compile(program, trainset=examples)
+    assert compiled is not program and compiled.toolbox is program.toolbox
+    assert [len(predictor.demos) for predictor in program.predictors()] == [0, 0]
+    assert any(predictor.demos for predictor in compiled.predictors())
+
+
 def test_offline_says_which_field_it_cannot_fill(searched):
     import dspy
 

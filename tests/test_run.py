@@ -218,13 +218,11 @@ def test_scoring_against_changed_data_is_refused(run, folder, capsys):
 
 
 def test_a_crash_of_the_program_is_an_outcome_with_its_trace(run, monkeypatch):
-    from programs.multihop import MultiHop
     from tools.session import Session
 
     def broken(self, text):
         raise ZeroDivisionError("oh no\x1b[31m")
 
-    assert MultiHop
     monkeypatch.setattr(Session, "note", broken)
     result = run(*MULTIHOP)
     assert result.code == 7 and "12 failed" in result.out
@@ -234,6 +232,14 @@ def test_a_crash_of_the_program_is_an_outcome_with_its_trace(run, monkeypatch):
         assert outcome["error"].startswith("ZeroDivisionError: oh no") and "Traceback" in outcome["traceback"]
         assert [step["tool"] for step in outcome["trace"]["steps"]][-3:] == ["select", "drop", "stop"]
         assert outcome["usage"]["calls"] == 2
+
+
+def test_a_program_that_exits_does_not_take_the_run_with_it(run, monkeypatch):
+    from tools.session import Session
+
+    monkeypatch.setattr(Session, "note", lambda self, text: sys.exit("a library called sys.exit"))
+    result = run(*MULTIHOP, "--json")
+    assert result.code == 7 and result.json["failed"] == 12
 
 
 def start(shell, tmp_path, *arguments, **more):
