@@ -1,7 +1,6 @@
 """Files that survive a crash: lines that are safe once appended, and files that are replaced whole or not at all."""
 
 import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,13 +34,13 @@ def append_line(path: Path, line: bytes) -> None:
 
 def replace(path: Path, text: str) -> None:
     """Write a file in one step: a reader, or a crash, finds the old one or the new one. OSError on failure."""
-    handle, beside = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    beside = path.with_name(f".{path.name}-{os.getpid()}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+        with beside.open("w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(beside).replace(path)
+        beside.replace(path)
     except OSError:
-        Path(beside).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
         raise

@@ -6,8 +6,8 @@ leaves a stray temporary folder and never half an index. One that cannot be read
 
 import hashlib
 import json
+import os
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -39,7 +39,8 @@ def kept(
     index = build()
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+        beside = place.with_name(f".{place.name}-{os.getpid()}")
+        beside.mkdir()
         try:
             save(index, beside)
             (beside / "key.json").write_text(text + "\n", encoding="utf-8")
