@@ -200,9 +200,8 @@ def _conclude(
     if owed:
         larger = " with a larger budget" if isinstance(problem, BudgetReached) else ""
         why = type(problem) if problem else RunIncomplete
-        raise why(
-            f"{problem or 'the run broke off'}; the same command{larger} goes on with the {len(owed)} queries owed"
-        )
+        rest = f"the same command{larger} goes on with what is owed: {len(owed)} of {len(asked)} queries"
+        raise why(f"{problem or 'the run broke off'}; {rest}")
     return 7 if result["failed"] else 0
 
 

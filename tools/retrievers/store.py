@@ -40,7 +40,7 @@ def kept(
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         beside = place.with_name(f".{place.name}-{os.getpid()}")
-        beside.mkdir()
+        beside.mkdir(exist_ok=True)
         try:
             save(index, beside)
             (beside / "key.json").write_text(text + "\n", encoding="utf-8")
