@@ -4,6 +4,7 @@ import math
 import re
 import time
 
+import bm25s
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -118,6 +119,19 @@ def test_bm25_is_the_formula(corpus):
         assert hit.score == pytest.approx(score(query, texts[hit.doc_id]), rel=1e-5)
 
 
+def test_bm25_is_bm25s_own_lucene_variant():
+    mini = environments.load("congress", "mini", "all")
+    theirs = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
+    theirs.index([tokens(text) for text in mini.documents.texts()], show_progress=False)
+    ours = build("bm25", mini.documents)
+    for query in mini.queries:
+        known = [word for word in tokens(query.text) if word in theirs.vocab_dict]
+        scores = dict(zip(mini.documents, theirs.get_scores(known).tolist(), strict=True))
+        hits = ours.search(query.text, k=288)
+        assert len(hits) == sum(score > 0 for score in scores.values())
+        assert [hit.score for hit in hits] == pytest.approx([scores[hit.doc_id] for hit in hits], rel=1e-5)
+
+
 def test_what_a_corpus_knows_of_its_words_is_counted_right(corpus):
     statistics = BM25(corpus).statistics()
     assert statistics.documents == 6
@@ -204,7 +218,7 @@ def test_rank_bm25_takes_at_most_a_hundredth_of_the_librarys_time():
 
 
 def test_the_engine_is_bm25s_with_the_idf_exchanged():
-    index = okapi_index([["aa", "bb"], ["aa", "cc", "cc"], ["aa"]])
+    index = okapi_index([["aa", "bb"], ["aa", "cc", "cc"], ["aa"]], k1=1.5, b=0.75, epsilon=0.25)
     scores = BM25Okapi([["aa", "bb"], ["aa", "cc", "cc"], ["aa"]]).get_scores(["aa", "cc"])
     assert index.get_scores(["aa", "cc"]).tolist() == scores.tolist()
     assert index.scores["data"].dtype == np.float64

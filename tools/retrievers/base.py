@@ -60,15 +60,15 @@ class Ranker:
             allowed[self._rows(among or ())] = True
             allowed[self._rows(excluded)] = False
             scores = np.where(allowed, scores, -np.inf)
-        rows = np.flatnonzero(scores > above)
-        if len(rows) > k:
-            kept = scores[rows]
-            threshold = np.partition(kept, len(kept) - k)[len(kept) - k]
-            better, tied = rows[kept > threshold], rows[kept == threshold]
+        kth_best = np.partition(scores, len(scores) - k)[len(scores) - k] if k < len(scores) else -np.inf
+        if kth_best > above:
+            better, tied = np.flatnonzero(scores > kth_best), np.flatnonzero(scores == kth_best)
             # Only as many of those tied at the cut as there is room for; there can be thousands.
             room = k - len(better)
             first = np.argpartition(self._tie_order[tied], room - 1)[:room]
             rows = np.concatenate((better, tied[first]))
+        else:  # fewer than k documents qualify
+            rows = np.flatnonzero(scores > above)
         rows = rows[np.lexsort((self._tie_order[rows], -scores[rows]))]
         found = zip(self._doc_ids[rows].tolist(), scores[rows].tolist(), strict=True)
         return list(map(Hit._make, found))

@@ -14,16 +14,16 @@ elements, so there the library's order of ties depends on the machine, and ours 
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import bm25s
 import numpy as np
 
 from tools.corpus import Corpus
-from tools.errors import DataError
 from tools.records import Hit
 from tools.retrievers.base import Ranker
+from tools.retrievers.postings import count, engine
 from tools.retrievers.store import kept
 
 # As the release's WildChat script does it, the only one there that calls rank_bm25: lower case, everything but
@@ -49,8 +49,7 @@ class RankBM25:
         epsilon: float = 0.25,
     ) -> None:
         self.name = f"rank_bm25(k1={k1},b={b},epsilon={epsilon})"
-        count = len(corpus)
-        self._ranker = Ranker(corpus.doc_ids, tie_order=np.arange(count)[::-1])
+        self._ranker = Ranker(corpus.doc_ids, tie_order=np.arange(len(corpus))[::-1])
         key = {
             "kind": "rank_bm25",
             "k1": k1,
@@ -63,7 +62,7 @@ class RankBM25:
         self._index = kept(
             home,
             key,
-            build=lambda: okapi_index([words(text) for text in corpus.texts()], k1, b, epsilon),
+            build=lambda: okapi_index((words(text) for text in corpus.texts()), k1, b, epsilon),
             save=lambda index, folder: index.save(folder, show_progress=False),
             load=lambda folder: bm25s.BM25.load(folder, mmap=True),
         )
@@ -85,36 +84,19 @@ class RankBM25:
         return self._ranker.top(scores, k, excluded=excluded, among=among)
 
 
-def okapi_index(texts: Sequence[Sequence[str]], k1: float = 1.5, b: float = 0.75, epsilon: float = 0.25) -> bm25s.BM25:
-    """A bm25s index whose stored scores are BM25Okapi's, as doubles.
+def okapi_index(texts: Iterable[Sequence[str]], k1: float, b: float, epsilon: float) -> bm25s.BM25:
+    """A bm25s index whose stored scores are BM25Okapi's, as doubles; `texts` has the words of each document.
 
-    `texts` has one list of words a document. Every sum and product below is in the library's order: with
-    doubles, another order would give other last digits, and so another order of near ties.
+    Every sum and product below is in the library's order: with doubles, another order would give other last
+    digits, and so another order of near ties.
     """
-    vocabulary: dict[str, int] = {}  # word -> row, in order of first appearance
-    rows = [vocabulary.setdefault(word, len(vocabulary)) for text in texts for word in text]
-    if not rows:
-        raise DataError("the corpus has no words in it; nothing can be searched")
-    lengths = np.array([len(text) for text in texts], dtype=np.int64)
-    columns = np.repeat(np.arange(len(texts)), lengths)
-    # One key a (word, document) pair; sorted keys are word-major, which is the index's layout.
-    keys, counts = np.unique(np.array(rows) * len(texts) + columns, return_counts=True)
-    word_of, document_of = np.divmod(keys, len(texts))
-    frequency = np.bincount(word_of, minlength=len(vocabulary))
-
-    idf = _okapi_idf(frequency.tolist(), len(texts), epsilon)
-    average = int(lengths.sum()) / len(texts)
-    data = idf[word_of] * (counts * (k1 + 1) / (counts + k1 * (1 - b + b * lengths[document_of] / average)))
-    index = bm25s.BM25(method="atire", k1=k1, b=b, dtype="float64")
-    index.scores = {
-        "data": data,
-        "indices": document_of.astype(np.int32),
-        "indptr": np.concatenate(([0], np.cumsum(frequency))),
-        "num_docs": len(texts),
-    }
-    index.vocab_dict = vocabulary
-    index.nonoccurrence_array = None  # only for variants that score absent words; save() asks
-    return index
+    postings = count(texts)
+    idf = _okapi_idf(postings.frequency.tolist(), len(postings.lengths), epsilon)
+    counts, lengths = postings.count, postings.lengths[postings.document]
+    return engine(
+        postings,
+        idf[postings.word] * (counts * (k1 + 1) / (counts + k1 * (1 - b + b * lengths / postings.average_length))),
+    )
 
 
 def _okapi_idf(frequency: Sequence[int], documents: int, epsilon: float) -> np.ndarray:
