@@ -1,9 +1,13 @@
 """The rules of the only door to a corpus."""
 
 import copy
+import gc
+from concurrent.futures import ThreadPoolExecutor
+from types import FunctionType, ModuleType
 
 import pytest
 
+import environments
 from tools.errors import DocumentNotFound, LimitReached
 from tools.records import Query, Usage
 from tools.retrievers import build
@@ -40,6 +44,9 @@ def test_a_pool_is_all_there_is(toolbox):
     assert session.read("d5").startswith("A giraffe"), "a pool is handed to the searcher; no search is needed to see it"
     with pytest.raises(DocumentNotFound):
         session.read("d1")
+    masked = toolbox.open(Query("q1", "x", candidates=frozenset({"d3", "d5"}), excluded=frozenset({"d5"})))
+    with pytest.raises(ValueError, match="no search of the session returned"):
+        masked.submit(["d3", "d5"])
 
 
 def test_only_what_a_search_returned_can_be_read(session):
@@ -57,12 +64,27 @@ def test_a_snippet_is_cut_and_a_read_says_how_much_was_shown(session):
     assert (step.tool, step.shown, step.lengths) == ("read", (9,), (44,))
 
 
-def test_limits_are_met_and_a_refused_call_leaves_no_step(session):
+def test_limits_are_met_and_a_refused_call_says_so_in_the_trace(session):
     session.search("blood", k=1)
     session.search("heart", k=1)
     with pytest.raises(LimitReached, match="all 2 search calls"):
         session.search("copper", k=1)
-    assert [step.tool for step in session.trace.steps] == ["search", "search"]
+    assert [bool(step.refused) for step in session.trace.steps] == [False, False, True]
+    assert session.trace.steps[-1].argument == "copper" and session.trace.steps[-1].doc_ids == ()
+
+
+def test_limits_hold_for_searches_at_the_same_time(toolbox):
+    session = toolbox.open(QUERY)
+    with ThreadPoolExecutor(6) as pool:
+        calls = [pool.submit(session.search, "blood", 1) for _ in range(12)]
+    assert sum(call.exception() is None for call in calls) == 2
+
+
+def test_snippets_that_go_to_a_model_were_shown_and_can_be_selected(session):
+    surfaced = [snippet.doc_id for snippet in session.search("blue blood", k=2, shown=True)]
+    assert session.trace.steps[-1].shown == (10, 10)
+    assert session.select(surfaced[:1], among=surfaced) == surfaced[:1]
+    assert session.trace.invented_ids == 0
 
 
 def test_the_trace_has_what_came_back_and_from_where(session):
@@ -127,7 +149,25 @@ def test_copying_a_program_does_not_copy_the_world(toolbox):
     assert copy.deepcopy({"toolbox": toolbox})["toolbox"] is toolbox
 
 
-def test_judgements_are_out_of_a_sessions_reach(session):
-    reachable = [getattr(session, name) for name in vars(session)]
-    assert not any("qrel" in name or "grade" in name for name in vars(session))
-    assert not any(isinstance(value, dict) and "q1" in value for value in reachable)
+def test_after_its_submission_a_session_pays_for_nothing(toolbox):
+    session = toolbox.open(QUERY)
+    assert current() is session
+    session.charge(Usage(calls=2))
+    assert session.submit([]).usage.calls == 2
+    assert current() is None
+
+
+def test_judgements_are_out_of_a_sessions_reach():
+    environment = environments.load("congress", "mini", "dev")
+    toolbox = Toolbox(environment.documents, build("bm25", environment.documents))
+    session = toolbox.open(environment.queries[0])
+    session.search(environment.queries[0].text, 10)
+    seen, todo = set(), [toolbox, session]
+    while todo:  # everything that can be reached through attributes and containers, but not by way of modules
+        thing = todo.pop()
+        if id(thing) not in seen and not isinstance(thing, ModuleType | FunctionType | type):
+            seen.add(id(thing))
+            todo += gc.get_referents(thing)
+    assert len(seen) > 1000 and id(environment.documents) in seen
+    assert id(environment.qrels) not in seen and id(environment) not in seen
+    assert not seen & {id(grades) for grades in environment.qrels.values()}

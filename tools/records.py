@@ -86,7 +86,8 @@ Tool = Literal["search", "read", "judge", "select", "drop", "note", "rank", "sto
 class Step:
     """One thing that happened in a session, and to which documents.
 
-    search  `argument` is the text; `doc_ids` came back, best first; `retriever` and `k` say from what
+    search  `argument` is the text; `doc_ids` came back, best first; `retriever` and `k` say from what; `shown`
+            is there when the snippets went to a model as they are
     read    one document; `shown` of its `lengths` characters
     judge   documents shown together to a model; `shown` and `lengths` for each
     select  ids that were kept; drop: ids that were shown and passed over
@@ -104,6 +105,7 @@ class Step:
     k: int = 0
     shown: tuple[int, ...] = ()  # characters shown of each document
     lengths: tuple[int, ...] = ()  # characters that each document has
+    refused: str = ""  # why the call was refused; it then has no documents
 
 
 @dataclass(slots=True)
@@ -123,6 +125,7 @@ class Submission:
     ranking: tuple[str, ...]  # doc ids, best first, each at most once
     trace: Trace
     answer: str = ""  # empty when the task asks only for documents
+    usage: Usage = field(default_factory=Usage)  # of all model calls of the session
 
 
 def step_json(step: Step) -> dict[str, Any]:
@@ -139,6 +142,8 @@ def step_json(step: Step) -> dict[str, Any]:
         row["usage"] = usage_json(step.usage)
     if step.tool == "search":
         row |= {"retriever": step.retriever, "k": step.k}
+    if step.refused:
+        row["refused"] = step.refused
     if step.shown:
         row |= {"shown": list(step.shown), "lengths": list(step.lengths)}
     return row

@@ -21,7 +21,7 @@ _CURRENT: ContextVar["Session | None"] = ContextVar("session", default=None)
 
 
 def current() -> "Session | None":
-    """The session last opened in this context: who pays for a model call, and whose trace a crash leaves."""
+    """The open session of this context: who pays for a model call, and whose trace a crash leaves."""
     return _CURRENT.get()
 
 
@@ -81,11 +81,12 @@ class Session:
         self._limits = limits
         self._clock = clock
         self._opened = self._last = clock()
-        self._surfaced: dict[str, None] = dict.fromkeys(query.candidates or ())
+        self._surfaced = set(query.candidates or ()) - query.excluded
         self._shown: set[str] = set()
         self._pending = Usage()  # of model calls that no step has taken yet
         self._spent = Usage()
-        self._requests: Counter[str] = Counter()
+        self._used: Counter[Tool] = Counter()
+        self.fault: Exception | None = None  # why the provider left a model call unanswered, if it did
         # LangGraph runs parallel nodes of one query in threads; they share this session.
         self._lock = threading.Lock()
 
@@ -106,23 +107,31 @@ class Session:
             self._pending += usage
             self._spent += usage
 
-    def repeats(self, request: str) -> int:
-        """How often this session has asked for `request` before; this time counts from now on."""
-        with self._lock:
-            self._requests[request] += 1
-            return self._requests[request] - 1
+    def search(self, text: str, k: int = 10, *, shown: bool = False) -> list[Snippet]:
+        """The `k` documents that best match `text`, best first; fewer when there are fewer.
 
-    def search(self, text: str, k: int = 10) -> list[Snippet]:
-        """The `k` documents that best match `text`, best first; fewer when there are fewer."""
-        self._spend("search", self._limits.searches)
+        `shown` says that the snippets go to a model as they are, as an agent's search results do.
+        """
+        self._spend("search", text, self._limits.searches)
         query = self._query
         hits = self._retriever.search(text, k, excluded=query.excluded, among=query.candidates)
-        doc_ids = tuple(hit.doc_id for hit in hits)
-        self._surfaced |= dict.fromkeys(doc_ids)
-        self._record("search", text, doc_ids, retriever=self._retriever.name, k=k)
-        found = [self._documents[doc_id] for doc_id in doc_ids]
+        found = [self._documents[hit.doc_id] for hit in hits]
+        doc_ids = tuple(document.doc_id for document in found)
         cut = self._limits.snippet_chars
-        return [Snippet(document.doc_id, document.title, document.text[:cut]) for document in found]
+        snippets = [Snippet(document.doc_id, document.title, document.text[:cut]) for document in found]
+        with self._lock:
+            self._surfaced.update(doc_ids)
+            self._shown.update(doc_ids if shown else ())
+        self._record(
+            "search",
+            text,
+            doc_ids,
+            retriever=self._retriever.name,
+            k=k,
+            shown=tuple(len(snippet.text) for snippet in snippets) if shown else (),
+            lengths=tuple(len(document.text) for document in found) if shown else (),
+        )
+        return snippets
 
     def read(self, doc_id: str, chars: int | None = None) -> str:
         """One document's text, cut to `chars` and to the session's reading length.
@@ -130,10 +139,15 @@ class Session:
         Raises DocumentNotFound unless a search of this session returned it: an id that was guessed, or
         that is excluded for this query, does not exist.
         """
-        self._spend("read", self._limits.reads)
-        text = self._find(doc_id).text
+        self._spend("read", doc_id, self._limits.reads)
+        try:
+            text = self._find(doc_id).text
+        except DocumentNotFound as refusal:
+            self._record("read", doc_id, refused=str(refusal))
+            raise
         shown = text[: self._reading_length(chars)]
-        self._shown.add(doc_id)
+        with self._lock:
+            self._shown.add(doc_id)
         self._record("read", doc_id, (doc_id,), shown=(len(shown),), lengths=(len(text),))
         return shown
 
@@ -142,7 +156,8 @@ class Session:
         texts = [self._find(doc_id).text for doc_id in doc_ids]
         cut = self._reading_length(chars)
         shown = [text[:cut] for text in texts]
-        self._shown.update(doc_ids)
+        with self._lock:
+            self._shown.update(doc_ids)
         self._record("judge", "", tuple(doc_ids), shown=tuple(map(len, shown)), lengths=tuple(map(len, texts)))
         return shown
 
@@ -153,7 +168,8 @@ class Session:
         """
         named = list(dict.fromkeys(doc_ids))
         kept = [doc_id for doc_id in named if doc_id in among and doc_id in self._shown]
-        self.trace.invented_ids += len(named) - len(kept)
+        with self._lock:
+            self.trace.invented_ids += len(named) - len(kept)
         self._record("select", "", tuple(kept))
         dropped = tuple(doc_id for doc_id in among if doc_id not in kept)
         self._record("drop", "", dropped)
@@ -161,7 +177,8 @@ class Session:
 
     def note(self, text: str) -> None:
         """Write `text` down; it goes into the trace."""
-        self.trace.notes.append(text)
+        with self._lock:
+            self.trace.notes.append(text)
         self._record("note", text)
 
     def rank(self, doc_ids: Sequence[str]) -> None:
@@ -169,13 +186,21 @@ class Session:
         self._record("rank", "", tuple(doc_ids))
 
     def submit(self, ranking: Sequence[str], *, why: str = "done", answer: str = "") -> Submission:
-        """End the session with `ranking`, best first. ValueError when it repeats or invents a document."""
+        """End the session with `ranking`, best first.
+
+        ValueError when it repeats or invents a document. Raises `fault` again when a model call failed and the
+        program went on without the answer: such a ranking says nothing about the program.
+        """
+        if self.fault:
+            raise self.fault
         if len(set(ranking)) < len(ranking):
             raise ValueError("the ranking names a document twice")
         if strange := [doc_id for doc_id in ranking if doc_id not in self._surfaced]:
             raise ValueError(f"the ranking names {strange[0]!r}, which no search of the session returned")
         self._record("stop", why)
-        return Submission(tuple(ranking), self.trace, answer)
+        if _CURRENT.get() is self:
+            _CURRENT.set(None)  # what is asked of a model from here on is not for this query
+        return Submission(tuple(ranking), self.trace, answer, self.usage)
 
     def abandon(self, why: str) -> None:
         """End the session without a ranking, e.g. after an error; the trace stays."""
@@ -189,10 +214,14 @@ class Session:
             raise DocumentNotFound(f"no document {doc_id!r} here; use a doc_id that a search returned")
         return self._documents[doc_id]
 
-    def _spend(self, tool: Tool, limit: int | None) -> None:
-        used = sum(step.tool == tool for step in self.trace.steps)
-        if limit is not None and used >= limit:
-            raise LimitReached(f"all {limit} {tool} calls of this session are used; submit now")
+    def _spend(self, tool: Tool, argument: str, limit: int | None) -> None:
+        with self._lock:
+            granted = limit is None or self._used[tool] < limit
+            self._used[tool] += granted
+        if not granted:
+            refusal = f"all {limit} {tool} calls of this session are used; submit now"
+            self._record(tool, argument, refused=refusal)
+            raise LimitReached(refusal)
 
     def _record(
         self,
@@ -204,6 +233,7 @@ class Session:
         k: int = 0,
         shown: tuple[int, ...] = (),
         lengths: tuple[int, ...] = (),
+        refused: str = "",
     ) -> None:
         with self._lock:
             now = self._clock()
@@ -220,6 +250,7 @@ class Session:
                     k=k,
                     shown=shown,
                     lengths=lengths,
+                    refused=refused,
                 )
             )
             self._pending = Usage()
