@@ -8,12 +8,13 @@ never share an answer, and prompts are not kept.
 import hashlib
 import json
 import threading
+from collections import defaultdict, deque
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from tools import disk
 from tools.errors import DataError, RunIncomplete
-from tools.records import Usage, total, usage_from_json, usage_json
+from tools.records import Usage, usage_from_json, usage_json
 
 
 class Answer(NamedTuple):
@@ -23,22 +24,7 @@ class Answer(NamedTuple):
     usage: Usage
 
 
-Place = tuple[str, str, int]  # query_id, the request's key, how often the query had made it before
-
-
-class Record(NamedTuple):
-    """One call's place in a journal."""
-
-    journal: "Journal"
-    place: Place
-    answer: Answer | None  # None when the call has to be made
-
-    def write(self, answer: Answer) -> None:
-        """Keep the answer that the call got."""
-        self.journal.write(self.place, answer)
-
-
-def key(model: str, messages: Any, settings: dict[str, Any]) -> str:
+def digest(model: str, messages: Any, settings: dict[str, Any]) -> str:
     """Sixteen hex digits over everything that shapes an answer."""
     text = json.dumps([model, messages, settings], sort_keys=True, default=repr)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
@@ -47,20 +33,22 @@ def key(model: str, messages: Any, settings: dict[str, Any]) -> str:
 class Journal:
     """The answered calls of one run. Threads share it.
 
-    A call is found by its query, its key, and how often that query had made the very same call before:
-    repeated samples of one prompt stay different answers.
+    Answers of earlier sittings are found by query and request, and each is given out once, in the order in which
+    it came: repeated samples of one prompt stay different answers. Those of this sitting are not given out.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._answers: dict[Place, Answer] = {}
+        self._earlier: dict[tuple[str, str], deque[Answer]] = defaultdict(deque)
+        self._usage = Usage()
         # A torn last line is an answer that the program never saw.
         for number, line in enumerate(disk.read_lines(path, repair=True), start=1):
             try:
                 row = json.loads(line)
                 answer = Answer(row["outputs"], usage_from_json(row["usage"]))
-                self._answers[row["query_id"], row["key"], row["repeat"]] = answer
+                self._earlier[row["query_id"], row["request"]].append(answer)
+                self._usage += answer.usage
             except (ValueError, KeyError, TypeError):
                 raise DataError(
                     f"{path}, line {number} is damaged; remove the line to have the call made again"
@@ -70,25 +58,21 @@ class Journal:
     def usage(self) -> Usage:
         """What all calls of the run used so far."""
         with self._lock:
-            return total(answer.usage for answer in self._answers.values())
+            return self._usage
 
-    def record(self, query_id: str, request: str, repeat: int) -> "Record":
-        """The place of this call in the journal, with its answer when an earlier sitting of the run got one."""
-        place = (query_id, request, repeat)
+    def take(self, query_id: str, request: str) -> Answer | None:
+        """An answer that an earlier sitting got to this request, and nobody has taken since."""
         with self._lock:
-            return Record(self, place, self._answers.get(place))
+            answers = self._earlier.get((query_id, request))
+            return answers.popleft() if answers else None
 
-    def write(self, place: Place, answer: Answer) -> None:
+    def write(self, query_id: str, request: str, answer: Answer) -> None:
         """Put an answer on disk; it is safe when this returns. RunIncomplete when the disk is full."""
-        query_id, request, repeat = place
-        row = {
-            "query_id": query_id,
-            "key": request,
-            "repeat": repeat,
-            "outputs": answer.outputs,
-            "usage": usage_json(answer.usage),
-        }
-        line = json.dumps(row, ensure_ascii=False, default=str).encode("utf-8", "backslashreplace")
+        row = {"query_id": query_id, "request": request, "outputs": answer.outputs, "usage": usage_json(answer.usage)}
+        try:
+            line = json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace")
+        except TypeError:
+            return  # an output that JSON cannot hold, such as a tool call: better paid for again than changed
         with self._lock:
             try:
                 disk.append_line(self._path, line)
@@ -96,7 +80,7 @@ class Journal:
                 raise RunIncomplete(
                     f"{self._path}: {error.strerror}; an answer for query {query_id!r} could not be written; make room"
                 ) from None
-            self._answers[place] = answer
+            self._usage += answer.usage
 
     def __deepcopy__(self, memo: object) -> Self:
         # DSPy's optimizers copy the language model with the program; the books stay one.

@@ -6,12 +6,13 @@ off, because it is shared between runs and keeps no usage; a run keeps its answe
 """
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 # LiteLLM downloads a price map when it is imported, and DSPy on the first call, unless told not to.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -20,10 +21,10 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from programs import offline
-from programs.journal import Answer, Journal, key
+from programs.journal import Answer, Journal, digest
 from programs.prices import Price, price
 from tools import session
-from tools.errors import BudgetReached, ProviderRefused, UsageError
+from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, UsageError
 from tools.records import Usage
 from tools.text import TermStatistics
 
@@ -39,6 +40,7 @@ class Budget:
         self._usd = usd
         self._taken = 0
         self._spent_usd = 0.0
+        self._unknown = False  # whether something was spent whose price nobody knows
         self._lock = threading.Lock()
 
     def resume(self, spent: Usage) -> None:
@@ -54,12 +56,25 @@ class Budget:
                 raise BudgetReached(f"the budget of {self._calls} model calls is used up")
             if self._usd is not None and self._spent_usd >= self._usd:
                 raise BudgetReached(f"the budget of ${self._usd:g} is used up (${self._spent_usd:.4f} spent)")
+            if self._usd is not None and self._unknown:
+                raise BudgetReached("a call had no usage reported, so what it cost is not known")
             self._taken += 1
+
+    @property
+    def calls(self) -> int:
+        """Calls made so far, those in flight included."""
+        with self._lock:
+            return self._taken
 
     def spend(self, usage: Usage) -> None:
         """Book what a call turned out to cost."""
         with self._lock:
             self._spent_usd += usage.paid_usd or 0.0
+            self._unknown |= usage.paid_usd is None
+
+    def __deepcopy__(self, memo: object) -> Self:
+        # DSPy's optimizers copy the language model with the program; the budget stays one.
+        return self
 
 
 @dataclass(slots=True)
@@ -67,7 +82,7 @@ class _Call:
     outputs: Any = None
 
 
-class Door(dspy.LM):
+class MeteredLM(dspy.LM):
     """DSPy's language model behind the budget, the journal and the books: no call gets past them.
 
     In this order: an answer that an earlier sitting of the run paid for is taken from the journal; else the
@@ -99,38 +114,43 @@ class Door(dspy.LM):
     @contextmanager
     def _call(self, asked: Any, kwargs: dict[str, Any]) -> Iterator["_Call"]:
         """What comes before and after a call; its `outputs` are there already when they were paid for before."""
-        paying, call, record = session.current(), _Call(), None
-        if self.journal and paying:
+        payer, call, request = session.current(), _Call(), ""
+        if self.journal and payer:
             settings = {name: value for name, value in {**self.kwargs, **kwargs}.items() if not name.startswith("api_")}
-            request = key(self.model, asked, settings)
-            record = self.journal.record(paying.query_id, request, paying.repeats(request))
-            if record.answer:
-                paying.charge(record.answer.usage)
-                call.outputs = record.answer.outputs
+            request = digest(self.model, asked, settings)
+            if answer := self.journal.take(payer.query_id, request):
+                payer.charge(answer.usage)
+                call.outputs = answer.outputs
                 yield call
                 return
-        self.budget.take()
-        usage = Usage(calls=1)  # a call that fails is a call, and costs nothing
+        usage = Usage()
         try:
+            self.budget.take()
+            usage = Usage(calls=1)  # a call that fails is a call, and costs nothing
             with dspy.track_usage() as tracker:
                 yield call
             usage = self._usage([entry for entries in tracker.usage_data.values() for entry in entries])
+        except Exception as error:
+            if payer and fault(error) != "system":
+                payer.fault = error
+            raise
         finally:
             self.budget.spend(usage)
-            if paying:
-                paying.charge(usage)
-        if record:
-            record.write(Answer(call.outputs, usage))
+            if payer:
+                payer.charge(usage)
+        if self.journal and payer:
+            self.journal.write(payer.query_id, request, Answer(call.outputs, usage))
 
     def _usage(self, reported: list[dict[str, Any]]) -> Usage:
         tokens_in = sum(entry.get("prompt_tokens") or 0 for entry in reported)
         tokens_out = sum(entry.get("completion_tokens") or 0 for entry in reported)
         details = [entry.get("prompt_tokens_details") or {} for entry in reported]
         cached = sum(entry.get("cached_tokens") or 0 for entry in details)
-        usd = self.cost.of(tokens_in, cached, tokens_out) if self.cost and reported else None
-        if self.free:
-            usd = 0.0
-        return Usage(1, 0, tokens_in, tokens_out, paid_usd=usd, list_usd=usd)
+        paid = at_list_price = 0.0 if self.free else None
+        if self.cost and reported:
+            paid = self.cost.of(tokens_in, cached, tokens_out)
+            at_list_price = self.cost.of(tokens_in, 0, tokens_out)
+        return Usage(1, 0, tokens_in, tokens_out, paid, at_list_price)
 
 
 class Adapter(dspy.ChatAdapter):
@@ -152,16 +172,35 @@ class Adapter(dspy.ChatAdapter):
         inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
         """The answers to one predictor's call, parsed."""
-        token = offline.CALL.set(offline.Call(self, signature, inputs))
-        try:
-            answers: list[dict[str, Any]] = super().__call__(lm, lm_kwargs, signature, demos, inputs)
-        except AdapterParseError:
-            if paying := session.current():
-                paying.charge(Usage(repairs=1))
-            answers = dspy.JSONAdapter()(lm, lm_kwargs, signature, demos, inputs)
-        finally:
-            offline.CALL.reset(token)
+        with offline.published(offline.Call(self, signature, inputs)):
+            try:
+                answers: list[dict[str, Any]] = super().__call__(lm, lm_kwargs, signature, demos, inputs)
+            except AdapterParseError:
+                answers = _repairing()(lm, lm_kwargs, signature, demos, inputs)
         return answers
+
+    async def acall(
+        self,
+        lm: Any,
+        lm_kwargs: dict[str, Any],
+        signature: Any,
+        demos: list[dict[str, Any]],
+        inputs: dict[str, Any],
+    ) -> list[dict[str, Any]]:
+        """The same, awaited."""
+        with offline.published(offline.Call(self, signature, inputs)):
+            try:
+                answers: list[dict[str, Any]] = await super().acall(lm, lm_kwargs, signature, demos, inputs)
+            except AdapterParseError:
+                answers = await _repairing().acall(lm, lm_kwargs, signature, demos, inputs)
+        return answers
+
+
+def _repairing() -> Any:
+    """The adapter that asks again, once, after an answer that could not be parsed."""
+    if payer := session.current():
+        payer.charge(Usage(repairs=1))
+    return dspy.JSONAdapter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +209,12 @@ class Model:
 
     name: str  # "offline", or the spec
     settings: dict[str, Any]  # what goes into a run's config
-    _door: Door
+    _lm: MeteredLM
+
+    @property
+    def calls(self) -> int:
+        """Calls made so far in the run, those in flight included."""
+        return self._lm.budget.calls
 
     def begin(self, folder: Path, spent: Usage) -> None:
         """Work for the run in `folder` from here on: take up its journal, and count what it has used.
@@ -179,15 +223,15 @@ class Model:
         again, has no journal and counts that.
         """
         if self.name != "offline":
-            self._door.journal = Journal(folder / "calls.jsonl")
-            spent = self._door.journal.usage
-        self._door.budget.resume(spent)
+            self._lm.journal = Journal(folder / "calls.jsonl")
+            spent = self._lm.journal.usage
+        self._lm.budget.resume(spent)
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """DSPy predictors called inside use this model; holds for the calling thread and its copies."""
         # Without disable_history, DSPy keeps the prompts of the last 10,000 calls in memory.
-        with dspy.context(lm=self._door, adapter=Adapter(), disable_history=True, trace=[]):
+        with dspy.context(lm=self._lm, adapter=Adapter(), disable_history=True, trace=[]):
             yield
 
 
@@ -208,8 +252,9 @@ def connect(
         if statistics is None:
             raise UsageError("offline weighs words by a corpus; give it the corpus' statistics")
         engine = offline.OfflineEngine(statistics)
-        door = Door(offline.VERSION, budget, free=True, engine=engine, num_retries=0)
-        return Model("offline", {"model": offline.VERSION}, door)
+        engines: dict[str, Any] = {"engine": engine, "async_engine": offline.AsyncOfflineEngine(engine)}
+        metered = MeteredLM(offline.VERSION, budget, free=True, num_retries=0, **engines)
+        return Model("offline", {"model": offline.VERSION}, metered)
     name, url = _parse(spec)
     options: dict[str, Any] = {"cost": None if url else price(name), "num_retries": retries}
     if seed is not None:
@@ -219,8 +264,8 @@ def connect(
         options |= {"api_base": url, "api_key": os.environ.get("SEXTANT_API_KEY") or "none"}
         options["engine"] = "lm15"
     temperature = 0.0 if _takes_temperature(name) else None
-    door = Door(name, budget, temperature=temperature, **options)
-    return Model(spec, {"model": spec, "temperature": temperature, "seed": seed}, door)
+    metered = MeteredLM(name, budget, temperature=temperature, **options)
+    return Model(spec, {"model": spec, "temperature": temperature, "seed": seed}, metered)
 
 
 def _takes_temperature(name: str) -> bool:
@@ -240,12 +285,21 @@ def price_is_known(spec: str) -> bool:
     return not url and price(name) is not None
 
 
+def check(spec: str) -> None:
+    """UsageError for a spec that names no model; quick, before anything is loaded."""
+    if spec != "offline":
+        _parse(spec)
+
+
 def _parse(spec: str) -> tuple[str, str]:
     """(LiteLLM name, base URL or "")."""
     name, at, url = spec.partition("@")
-    if at:
-        if not name or not url.startswith(("http://", "https://")):
-            raise UsageError(f"--lm {spec!r} is no server; write MODEL@http://host:port/v1")
+    if at and "://" in url:  # a name of a provider's may have an @ in it, too
+        if not name or not re.match(r"https?://[^/@]+(/|$)", url):
+            raise UsageError(
+                f"--lm {name + '@...'!r} is no server; write MODEL@http://host:port/v1, "
+                "and put a key for it in $SEXTANT_API_KEY"
+            )
         return f"openai/{name}", url
     provider, slash, model = spec.partition("/")
     if not (provider and slash and model):
@@ -273,8 +327,11 @@ def fault(error: BaseException) -> Fault:
     """Whose fault an exception of a program is.
 
     "refused": the provider will not serve this run at all (key, quota, model). "provider": it failed this
-    time (timeout, 429, 5xx, connection); the query stays owed. "system": everything else, an outcome.
+    time (timeout, 429, 5xx, connection), or the run stopped it (budget, full disk); the query stays owed.
+    "system": everything else, an outcome.
     """
+    if isinstance(error, BudgetReached | ProviderRefused | RunIncomplete):
+        return "provider"
     if isinstance(error, _REFUSALS) or getattr(error, "provider_code", None) in _REFUSAL_CODES:
         return "refused"
     return "provider" if dspy.is_retryable_lm_error(error) else "system"

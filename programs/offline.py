@@ -6,13 +6,14 @@ searches have used, keeps the passages that share the most weight, and takes the
 invents no word, understands none, and gives the same answer to the same input always. What it wins and loses
 against the bare retriever is in docs/results.md.
 
-DSPy hands an engine the rendered prompt only; `programs/lm.py` publishes the structured call beside it (`CALL`), and
+DSPy hands an engine the rendered prompt only; `programs/lm.py` publishes the structured call beside it, and
 `RULES` has one function for each output field, by the field's name.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Self
 
@@ -41,7 +42,17 @@ class Call(NamedTuple):
     inputs: Mapping[str, Any]
 
 
-CALL: ContextVar[Call | None] = ContextVar("call", default=None)
+_CALL: ContextVar[Call | None] = ContextVar("call", default=None)
+
+
+@contextmanager
+def published(call: Call) -> Iterator[None]:
+    """Let the engine see the structured call that is being made inside."""
+    token = _CALL.set(call)
+    try:
+        yield
+    finally:
+        _CALL.reset(token)
 
 
 def rewritten(inputs: Mapping[str, Any], statistics: TermStatistics) -> str:
@@ -131,7 +142,7 @@ class OfflineEngine:
 
     def complete(self, request: Request) -> Response:
         """Fill the output fields of the call that is being made, by `RULES`."""
-        call = CALL.get()
+        call = _CALL.get()
         if call is None:
             raise SextantError("offline is no language model and answers no free prompt; name a model with --lm")
         unknown: Sequence[str] = [name for name in call.signature.output_fields if name not in RULES]
@@ -157,4 +168,26 @@ class OfflineEngine:
 
     def __deepcopy__(self, memo: object) -> Self:
         # DSPy's optimizers copy the language model with the program; the statistics are the corpus'.
+        return self
+
+
+class AsyncOfflineEngine:
+    """The same for awaited predictors. Nothing in it waits."""
+
+    def __init__(self, engine: OfflineEngine) -> None:
+        self._engine = engine
+
+    async def complete(self, request: Request) -> Response:
+        """As `OfflineEngine.complete`."""
+        return self._engine.complete(request)
+
+    async def stream(self, request: Request) -> AsyncIterator[Any]:
+        """As `OfflineEngine.stream`."""
+        for event in self._engine.stream(request):
+            yield event
+
+    async def aclose(self) -> None:
+        """Nothing is held open."""
+
+    def __deepcopy__(self, memo: object) -> Self:
         return self

@@ -1,5 +1,6 @@
 """Corpus text on its way into a prompt: always inside a typed field, never as part of an instruction."""
 
+import re
 from collections.abc import Sequence
 
 import pydantic
@@ -17,8 +18,9 @@ class Passage(pydantic.BaseModel):
 def show(session: Session, doc_ids: Sequence[str], chars: int) -> list[Passage]:
     """The documents as passages of at most `chars` characters each, recorded as shown together."""
     texts = session.judge(doc_ids, chars)
-    return [
-        # DSPy marks fields of a prompt with [[ ## name ## ]]; a document must not be able to open one.
-        Passage(id=doc_id, text=text.replace("[[ ##", "[[ #").replace("## ]]", "# ]]"))
-        for doc_id, text in zip(doc_ids, texts, strict=True)
-    ]
+    return [Passage(id=doc_id, text=defused(text)) for doc_id, text in zip(doc_ids, texts, strict=True)]
+
+
+def defused(text: str) -> str:
+    """`text` without a field marker of DSPy's prompts, [[ ## name ## ]]: a blank goes between its brackets."""
+    return re.sub(r"\](?=\])", "] ", re.sub(r"\[(?=\[)", "[ ", text)) if "##" in text else text

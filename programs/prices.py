@@ -28,7 +28,10 @@ class Price:
 def price(model: str) -> Price | None:
     """The list price of `provider/model`, or None when it is not known."""
     table = _table()
-    row = table.get(model) or table.get(model.partition("/")[2])
+    provider, _, name = model.partition("/")
+    row = table.get(model)
+    if row is None and table.get(name, {}).get("litellm_provider") == provider:
+        row = table[name]  # a name alone may be another provider's, or of a server of the user's own
     if row is None or "input_cost_per_token" not in row or "output_cost_per_token" not in row:
         return None
     return Price(

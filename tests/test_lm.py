@@ -1,6 +1,7 @@
 """The door to models, against a local server that speaks the OpenAI protocol."""
 
 import asyncio
+import copy
 import json
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from openai_server import Failure, OpenAIServer, sensible
 from programs import lm
 from programs.journal import Answer, Journal
 from programs.prices import price
-from programs.rewrite import RewriteDescription
+from programs.rewrite import Rewrite, RewriteDescription
 from tools.errors import BudgetReached, UsageError
 from tools.records import Usage
+from tools.session import current
 
 TASK = ("--task", "congress", "--split", "dev", "--limit", "3")
 
@@ -29,10 +31,17 @@ def outcomes(result):
     return [json.loads(line) for line in (Path(result.json["run"]) / "outcomes.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("spec", ["gpt-5.2", "openai/", "/x", "", "m@localhost:8000", "@http://x/v1"])
+@pytest.mark.parametrize(
+    "spec",
+    ["gpt-5.2", "openai/", "/x", "m@localhost:8000", "@http://x/v1", "m@ftp://x/v1", "m@http://user:secret@x/v1"],
+)
 def test_a_spec_that_names_no_model_is_refused(spec, run):
     result = run("--program", "rewrite", *TASK, "--lm", spec)
-    assert result.code == 2 and "--lm" in result.err and result.err.count("\n") == 1
+    assert result.code == 2 and "--lm" in result.err and result.err.count("\n") == 1 and "secret" not in result.err
+
+
+def test_a_providers_name_may_have_an_at_sign_in_it():
+    lm.check("vertex_ai/claude-3-5-sonnet@20240620")
 
 
 @pytest.mark.parametrize(("program", "calls"), [("retrieve", 0), ("rewrite", 3), ("multihop", 24)])
@@ -123,8 +132,7 @@ def test_a_provider_that_refuses_ends_the_run_with_code_4_and_nothing_is_lost(st
 
 def test_a_provider_that_fails_and_recovers_leaves_queries_owed_and_they_are_answered_later(run, server):
     arguments = ("--program", "rewrite", *TASK, "--lm", server.spec, "--json")
-    failing = server.answer = lambda prompt: (_ for _ in ()).throw(Failure(503))
-    assert failing
+    server.answer = lambda prompt: (_ for _ in ()).throw(Failure(503))
     result = run(*arguments)
     assert result.code == 7 and result.json["owed"] == 3 and result.json["failed"] == 0
     assert result.json["metrics"] == {}, "an unfinished run has no headline score"
@@ -156,14 +164,75 @@ def test_calls_that_were_answered_before_an_outage_are_not_paid_for_again(run, s
 
 def test_repeated_samples_of_one_prompt_stay_different_answers(tmp_path):
     journal = Journal(tmp_path / "calls.jsonl")
-    journal.record("q1", "abc", 0).write(Answer(["first"], Usage(calls=1)))
-    journal.record("q1", "abc", 1).write(Answer(["second"], Usage(calls=1, paid_usd=None)))
+    journal.write("q1", "abc", Answer(["first"], Usage(calls=1)))
+    journal.write("q1", "abc", Answer(["second"], Usage(calls=1, paid_usd=None)))
+    assert journal.take("q1", "abc") is None, "a sitting does not answer itself: a second sample is a new call"
     with (tmp_path / "calls.jsonl").open("ab") as file:
         file.write(b'{"torn')
     again = Journal(tmp_path / "calls.jsonl")
-    assert again.record("q1", "abc", 1).answer == Answer(["second"], Usage(calls=1, paid_usd=None))
-    assert again.record("q1", "abc", 2).answer is again.record("q2", "abc", 0).answer is None
+    assert again.take("q2", "abc") is None
+    assert [again.take("q1", "abc").outputs for _ in range(2)] == [["first"], ["second"]]
+    assert again.take("q1", "abc") is None
     assert again.usage.calls == 2 and again.usage.paid_usd is None
+
+
+def test_an_answer_that_json_cannot_hold_is_not_kept_in_another_shape(tmp_path):
+    Journal(tmp_path / "calls.jsonl").write("q1", "abc", Answer([object()], Usage(calls=1)))
+    assert Journal(tmp_path / "calls.jsonl").take("q1", "abc") is None
+
+
+def test_an_outage_that_the_program_swallowed_is_not_an_outcome(run, server, monkeypatch):
+    forward = Rewrite.forward
+
+    def lenient(self, query):
+        try:
+            return forward(self, query)
+        except dspy.LMError:
+            session = current()
+            return session.submit([snippet.doc_id for snippet in session.search(query.text, 10)])
+
+    monkeypatch.setattr(Rewrite, "forward", lenient)
+    server.answer = lambda prompt: (_ for _ in ()).throw(Failure(503))
+    result = run("--program", "rewrite", *TASK, "--lm", server.spec, "--json")
+    assert result.code == 7 and result.json["owed"] == 3
+
+
+def test_a_dollar_budget_ends_where_a_call_has_no_price():
+    budget = lm.Budget(usd=1.0)
+    budget.take()
+    budget.spend(Usage(calls=1, paid_usd=None))
+    with pytest.raises(BudgetReached, match="not known"):
+        budget.take()
+    assert copy.deepcopy(budget) is budget
+
+
+def test_a_price_is_that_of_the_provider_and_not_of_a_name_that_it_shares():
+    assert price("openai/gpt-4o") is not None
+    assert [price(f"{server}/gpt-4o") for server in ("ollama", "hosted_vllm", "litellm_proxy")] == [None] * 3
+
+
+def test_the_list_price_takes_no_account_of_the_providers_cache():
+    metered = lm.MeteredLM("openai/gpt-5.2", lm.Budget(), cost=price("openai/gpt-5.2"))
+    reported = {"prompt_tokens": 1000, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 900}}
+    usage = metered._usage([reported])
+    assert 0 < usage.paid_usd < usage.list_usd == price("openai/gpt-5.2").of(1000, 0, 10)
+
+
+@pytest.mark.parametrize("answer", ["parsed", "unparsed"])
+def test_an_awaited_answer_is_repaired_too(answer, server):
+    def talk(prompt):
+        if answer == "parsed" or "JSON object" in prompt:
+            return sensible(prompt) if answer == "parsed" else {"raw": json.dumps({"rewritten": "ferry"})}
+        return {"raw": "no fields here"}
+
+    server.answer = talk
+
+    async def ask():
+        with lm.connect(server.spec).active():
+            return await dspy.Predict(RewriteDescription).acall(objective="", description="a harbour ferry")
+
+    assert asyncio.run(ask()).rewritten
+    assert len(server.requests) == (1 if answer == "parsed" else 2)
 
 
 def test_a_call_that_is_awaited_passes_the_same_door(server):
