@@ -6,19 +6,22 @@ the system: nothing is recorded and the query stays owed.
 """
 
 import contextvars
+import json
 import queue
 import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from evals.folder import Outcome, RunFolder
 from programs.lm import Model, fault, refusal
 from tools import session
-from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, SextantError
+from tools.errors import SextantError
 from tools.records import Query, Submission, Trace, Usage, trace_json, usage_json
+from tools.session import Session
 
 # Provider faults in a row after which a run gives up until it is resumed. Each of them stands for a call that failed
 # programs.lm.RETRIES times more, so this many mean an outage and not bad luck.
@@ -81,66 +84,97 @@ def _collect(
     stopped: threading.Event,
     on_outcome: Callable[[Outcome], None],
 ) -> str | None:
-    last_fault: str | None = None
-    ending: Exception | None = None
-    in_a_row = 0
+    faults = _Faults(model.name)
     try:
         while working:
             result = done.get()
             if result is None:
                 working -= 1
             elif isinstance(result, dict):
-                in_a_row = 0
+                faults.in_a_row = 0
                 folder.append(result)
                 on_outcome(result)
-            elif isinstance(result, SextantError):
-                ending = ending or result
+            elif faults.end_the_run(result):
                 stopped.set()
-            elif fault(result) == "refused":
-                ending = ending or refusal(result, model.name)
-                stopped.set()
-            else:
-                in_a_row += 1
-                last_fault = str(result).strip().partition("\n")[0]
-                if in_a_row >= OUTAGE:
-                    stopped.set()
     except KeyboardInterrupt:
-        stopped.set()
         while not done.empty():
             if isinstance(result := done.get(), dict):
                 folder.append(result)
         raise
     finally:
         stopped.set()
-    if ending:
-        raise ending
-    return last_fault
+    if faults.ending:
+        raise faults.ending
+    return faults.last
+
+
+@dataclass(slots=True)
+class _Faults:
+    """What kept queries from being answered, and when that is reason to stop."""
+
+    model: str
+    in_a_row: int = 0
+    last: str | None = None
+    ending: SextantError | None = None
+
+    def end_the_run(self, error: Exception) -> bool:
+        if isinstance(error, SextantError):
+            self.ending = self.ending or error
+        elif fault(error) == "refused":
+            self.ending = self.ending or refusal(error, self.model)
+        else:
+            self.in_a_row += 1
+            self.last = str(error).strip().partition("\n")[0]
+        return bool(self.ending) or self.in_a_row >= OUTAGE
 
 
 def attempt(system: System, query: Query, model: Model) -> Outcome | Exception:
     """One query's outcome, or the exception for which it stays owed."""
     started = time.perf_counter()
-    outcome: Outcome = {"query_id": query.query_id, "ranking": [], "answer": ""}
-    error = trace = None
+    error = fields = None
     try:
         with model.active():
             submission = system(query=query)
-        outcome |= {"ranking": list(submission.ranking), "answer": submission.answer}
-        trace = submission.trace
-    except (BudgetReached, ProviderRefused, RunIncomplete) as exception:
-        return exception
+        fields = _fields(submission)
     except (Exception, SystemExit) as exception:  # noqa: BLE001  # the system under test may raise anything
         if isinstance(exception, Exception) and fault(exception) != "system":
             return exception
-        error = f"{type(exception).__name__}: {exception}"
-        outcome["traceback"] = traceback.format_exc()
-    opened = session.current()  # of this context, so of this query
-    if error and opened:
+        error = exception
+    opened = session.current()  # of this context, so of this query; there is none after a submission
+    if opened and opened.fault:
+        return opened.fault  # the error followed from an answer that the provider owed
+    if error:
+        fields = _fields_of_failure(query, opened, error)
+    seconds = round(time.perf_counter() - started, 4)
+    return {"query_id": query.query_id, **(fields or {}), "seconds": seconds}
+
+
+def _fields(submission: Submission) -> Outcome:
+    """What is recorded of a submission. An exception when it is none, or cannot be scored or written."""
+    if not isinstance(submission, Submission):
+        raise TypeError(f"the system handed in {type(submission).__name__!r}, not a Submission")
+    ranking = list(submission.ranking)
+    if len(set(ranking)) < len(ranking):
+        raise ValueError("the ranking names a document twice")
+    fields: Outcome = {
+        "ranking": ranking,
+        "answer": submission.answer,
+        "trace": trace_json(submission.trace),
+        "usage": usage_json(submission.usage),
+        "error": None,
+    }
+    json.dumps(fields)
+    return fields
+
+
+def _fields_of_failure(query: Query, opened: Session | None, error: BaseException) -> Outcome:
+    if opened:
         opened.abandon("error")
-        trace = opened.trace
-    return outcome | {
-        "trace": trace_json(trace or Trace(query.query_id)),
+    return {
+        "ranking": [],
+        "answer": "",
+        "trace": trace_json(opened.trace if opened else Trace(query.query_id)),
         "usage": usage_json(opened.usage if opened else Usage()),
-        "error": error,
-        "seconds": round(time.perf_counter() - started, 4),
+        "error": f"{type(error).__name__}: {error}",
+        "traceback": "".join(traceback.format_exception(error)),
     }
