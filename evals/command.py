@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -44,6 +45,11 @@ def dollars(text: str) -> float:
     return amount
 
 
+def clean(text: str) -> str:
+    """`text` without control characters: it cannot move the cursor or colour the screen."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", "\N{REPLACEMENT CHARACTER}", text)
+
+
 def run_command(
     parser: Parser,
     command: Callable[[argparse.Namespace], int],
@@ -53,7 +59,7 @@ def run_command(
     try:
         return command(parser.parse_args(arguments))
     except SextantError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)  # noqa: T201
+        print(f"error: {clean(' '.join(str(error).split()))}", file=sys.stderr)  # noqa: T201
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201

@@ -86,19 +86,20 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise RunConflict(f"another process is running {path}; wait for it") from None
-        if (path / "config.json").exists():
-            _compare(path, config)
-        else:
+        # Written again on resuming, because the provenance may have changed: the data may have moved.
+        if not (path / "config.json").exists() or _same(path, config):
             write(path / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
         yield RunFolder(path, _outcomes(path / "outcomes.jsonl", repair=True))
 
 
-def _compare(path: Path, config: Config) -> None:
+def _same(path: Path, config: Config) -> bool:
+    """True when `path` is a run of `config`; RunConflict with the keys that differ when it is another."""
     old, new = _determining(read_config(path)), _determining(json.loads(json.dumps(config)))
     if changed := sorted(key for key in old | new if old.get(key) != new.get(key)):
         raise RunConflict(
             f"{path} holds a run with another {', '.join(changed)}; choose another --runs, or remove that folder"
         )
+    return True
 
 
 def read_config(path: Path) -> Config:

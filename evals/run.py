@@ -49,7 +49,7 @@ def parser() -> Parser:
     add("--retriever", default="bm25", metavar="NAME", help=f"one of {', '.join(sorted(RETRIEVERS))}")
     add(
         "--lm",
-        default=os.environ.get("SEXTANT_LM", "offline"),
+        default=os.environ.get("SEXTANT_LM") or "offline",
         metavar="SPEC",
         help="offline, provider/model or MODEL@http://host:port/v1; also $SEXTANT_LM",
     )
@@ -73,6 +73,10 @@ def command(arguments: argparse.Namespace) -> int:
     constructor = pick("program", arguments.program, SYSTEMS)
     values = parameters.parse(arguments.program, constructor, arguments.parameters)
     pick("retriever", arguments.retriever, RETRIEVERS)
+    environments.resolve(arguments.task)
+    from programs import lm
+
+    lm.check(arguments.lm)
     environment = environments.load(arguments.task, arguments.data, arguments.split)
     environment = environment.asking(limit=arguments.limit, query_ids=arguments.query_id)
 
@@ -120,9 +124,12 @@ def configuration(
     return {
         "task": environment.task,
         "data": environment.data if environment.data in ("mini", "full") else "folder",
+        "compiled": None,
+        "pool": None,
+        "max_p": False,
         "data_fingerprint": environment.fingerprint,  # texts, queries, judgements, exclusions, pools
         "split": environment.split,
-        "asked": {"limit": arguments.limit, "query_ids": arguments.query_id},
+        "asked": {"limit": arguments.limit, "query_ids": list(dict.fromkeys(arguments.query_id))},
         "program": arguments.program,
         "parameters": values,
         "depth": arguments.k,
@@ -132,6 +139,7 @@ def configuration(
         "versions": provenance.versions(),
         run_folder.PROVENANCE: {
             "data": environment.data,
+            "folder": None if environment.data in ("mini", "full") else str(Path(environment.data).resolve()),
             "source": environment.source,
             **provenance.origin(),
         },
@@ -161,10 +169,10 @@ def _run(
     if not arguments.json:
         resumed = f", {len(earlier)} answered before" if earlier else ""
         say(f"{environment.task}: {len(environment.queries)} queries{resumed}")
-    watch = Watch(len(environment.queries), earlier, metric, quiet=arguments.json)
+    watch = Watch(len(environment.queries), earlier, metric, lambda: model.calls, quiet=arguments.json)
 
     def report(outcome: run_folder.Outcome) -> None:
-        watch.add(value(outcome), outcome["usage"]["calls"], failed=outcome["error"] is not None)
+        watch.add(value(outcome), failed=outcome["error"] is not None)
 
     workers = arguments.max_concurrent or (1 if model.name == "offline" else WORKERS)
     try:

@@ -78,7 +78,7 @@ def environment_of(config: run_folder.Config) -> "Environment":
     """The environment that a run was made in; DataError when the data is no longer the same."""
     import environments
 
-    where = config[run_folder.PROVENANCE]["data"]
+    where = config[run_folder.PROVENANCE]["folder"] or config["data"]
     loaded = environments.load(config["task"], where, config["split"])
     chosen = loaded.asking(**config["asked"])
     if chosen.fingerprint != config["data_fingerprint"]:
@@ -100,7 +100,9 @@ def parser() -> Parser:
 def command(arguments: argparse.Namespace) -> int:
     """Score and print; exit code 7 when queries of the run have failed."""
     config = run_folder.read_config(arguments.run)
-    scores = {"run": str(arguments.run)} | score(arguments.run, environment_of(config))
+    environment = environment_of(config)
+    with run_folder.claim(arguments.run, config):
+        scores = {"run": str(arguments.run)} | score(arguments.run, environment)
     from evals.terminal import show
 
     show(scores, as_json=arguments.json)

@@ -5,44 +5,43 @@ data and models, so they are stripped of control characters before they are prin
 """
 
 import json
-import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import rich.box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task
 from rich.table import Table
+from rich.text import Text
+
+from evals.command import clean
 
 # A plain progress line is due after this many seconds or this share of the queries, whichever comes first.
 PLAIN_SECONDS = 5.0
 PLAIN_SHARE = 0.25
 
 
-def clean(text: str) -> str:
-    """`text` without control characters: it cannot move the cursor or colour the screen."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]", "\N{REPLACEMENT CHARACTER}", text)
-
-
 def say(text: str) -> None:
     """One line of talk, on stderr."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(escape(text))
+    Console(stderr=True, highlight=False, soft_wrap=True).print(escape(clean(text)))
 
 
 class Watch:
     """The progress of one run: queries done, running mean of the headline metric, calls, time, time left."""
 
-    def __init__(self, queries: int, earlier: Sequence[float], metric: str, *, quiet: bool = False) -> None:
-        """`earlier` has the metric's values of the queries that were answered in an earlier sitting."""
+    def __init__(
+        self, queries: int, earlier: Sequence[float], metric: str, calls: Callable[[], int], *, quiet: bool = False
+    ) -> None:
+        """`earlier` has the metric's values of queries answered before; `calls` tells the model calls so far."""
         self._queries = queries
         self._metric = metric
         self._values = list(earlier)
         self._earlier = len(earlier)
-        self._calls = 0
+        self._calls = calls
         self._failed = 0
         self._quiet = quiet
         self._started = self._printed = time.monotonic()
@@ -50,9 +49,8 @@ class Watch:
         self._live: Progress | None = None
         console = Console(stderr=True)
         if not quiet and console.is_terminal:
-            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[about]}"))
-            self._live = Progress(*columns, console=console)
-            self._row = self._live.add_task("", total=queries, completed=self._earlier, about="")
+            self._live = Progress(BarColumn(), MofNCompleteColumn(), _About(self), console=console)
+            self._row = self._live.add_task("", total=queries, completed=self._earlier)
 
     def __enter__(self) -> Self:
         if self._live:
@@ -65,31 +63,44 @@ class Watch:
         if self._live:
             self._live.stop()
 
-    def add(self, value: float, calls: int, failed: bool) -> None:
+    def add(self, value: float, *, failed: bool) -> None:
         """One more query is answered, with this value of the headline metric."""
         self._values.append(value)
-        self._calls += calls
         self._failed += failed
         done, now = len(self._values), time.monotonic()
         if self._live:
-            self._live.update(self._row, completed=done, about=self._about(now))
+            self._live.update(self._row, completed=done)
         elif not self._quiet and (
             done == self._queries
             or now - self._printed >= PLAIN_SECONDS
             or done - self._printed_at >= PLAIN_SHARE * self._queries
         ):
             self._printed, self._printed_at = now, done
-            say(f"{done}/{self._queries} queries  {self._about(now)}")
+            say(f"{done}/{self._queries} queries  {self.about()}")
 
-    def _about(self, now: float) -> str:
-        elapsed = now - self._started
-        left = elapsed / (len(self._values) - self._earlier) * (self._queries - len(self._values))
-        mean = sum(self._values) / len(self._values)
-        failed = f"  {self._failed} failed" if self._failed else ""
-        return (
-            f"{self._metric} {mean:.4f} so far  {self._calls} calls{failed}  "
-            f"{_clock(elapsed)} elapsed  {_clock(left)} left"
-        )
+    def about(self) -> str:
+        """Everything but the bar, in one line."""
+        elapsed = time.monotonic() - self._started
+        answered = len(self._values) - self._earlier
+        parts = [f"{self._metric} {sum(self._values) / len(self._values):.4f} so far"] if self._values else []
+        parts.append(f"{self._calls()} calls")
+        if self._failed:
+            parts.append(f"{self._failed} failed")
+        parts.append(f"{_clock(elapsed)} elapsed")
+        if answered:
+            parts.append(f"{_clock(elapsed / answered * (self._queries - len(self._values)))} left")
+        return "  ".join(parts)
+
+
+class _About(ProgressColumn):
+    """The words beside the bar; asked for by rich several times a second, so the clock and the calls go on."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def render(self, task: Task) -> Text:
+        return Text(self._watch.about())
 
 
 def _clock(seconds: float) -> str:
