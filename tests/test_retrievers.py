@@ -46,10 +46,13 @@ class TestContract:
     def test_more_than_the_corpus_has_may_be_asked_for(self, name, corpus):
         assert len(build(name, corpus).search("blood", k=100)) <= len(corpus)
 
-    @pytest.mark.parametrize("text", ["", "?!", "zyzzyva", "the of and", "\x00", "ﬁ ℵ 血"])
-    def test_a_text_without_known_words_is_an_ordinary_miss(self, name, corpus, text):
-        for hit in build(name, corpus).search(text, k=3):
-            assert hit.score == 0 or "the" in text
+    @pytest.mark.parametrize("text", ["", "?!", "zyzzyva", "\x00", "ﬁ ℵ 血"])
+    def test_a_text_without_known_words_finds_nothing(self, name, corpus, text):
+        assert build(name, corpus).search(text, k=3) == []
+
+    @pytest.mark.parametrize("k", [0, -1])
+    def test_no_documents_are_wanted_and_none_come(self, name, corpus, k):
+        assert build(name, corpus).search("blood", k=k) == []
 
     def test_a_kept_index_gives_the_same_hits_as_a_fresh_one(self, name, corpus, tmp_path):
         fresh = build(name, corpus).search("blue blood octopus", k=6)
@@ -61,7 +64,6 @@ class TestContract:
     def test_another_corpus_gets_another_index(self, name, corpus, tmp_path):
         build(name, corpus, tmp_path)
         changed = [Document(d.doc_id, d.text.replace("blue", "green")) for d in corpus.values()]
-        assert "green" in str(changed)
         hits = build(name, Corpus(changed), tmp_path).search("green", k=6)
         assert len([hit for hit in hits if hit.score > 0]) == 4
         assert len(list((tmp_path / "indexes").iterdir())) == 2

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
+from tools.errors import DataError
 from tools.records import Document
 
 
@@ -11,7 +12,10 @@ class Corpus(Mapping[str, Document]):
     """doc_id -> Document, in the order given. Immutable; positions are the retrievers' row numbers."""
 
     def __init__(self, documents: Iterable[Document]) -> None:
-        self._documents = {document.doc_id: document for document in documents}
+        self._documents: dict[str, Document] = {}
+        for document in documents:
+            if self._documents.setdefault(document.doc_id, document) is not document:
+                raise DataError(f"two documents have the id {document.doc_id!r}")
 
     def __getitem__(self, doc_id: str) -> Document:
         return self._documents[doc_id]

@@ -26,6 +26,8 @@ def append_line(path: Path, line: bytes) -> None:
             if file.write(line + b"\n") <= len(line):
                 raise OSError(0, "only a part of the line could be written; the disk is full")
             os.fsync(file.fileno())
+            if size == 0:
+                _sync(path.parent)
         except OSError:
             with suppress(OSError):
                 os.truncate(path, size)
@@ -41,6 +43,16 @@ def replace(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
+        _sync(path.parent)
     except OSError:
         beside.unlink(missing_ok=True)
         raise
+
+
+def _sync(folder: Path) -> None:
+    """Put a folder's list of names on disk: a new file is safe only when its name is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -38,7 +38,7 @@ class UnknownName(UsageError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
         close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
-        close = close or [known for known in names if name and name.lower() in known]
+        close = close or [other for other in names if name and name.lower() in other]
         if close:
             hint = f"did you mean {' or '.join(map(repr, close))}?"
         else:

@@ -60,6 +60,8 @@ class Ranker:
             allowed[self._rows(among or ())] = True
             allowed[self._rows(excluded)] = False
             scores = np.where(allowed, scores, -np.inf)
+        if k < 1:
+            return []
         kth_best = np.partition(scores, len(scores) - k)[len(scores) - k] if k < len(scores) else -np.inf
         if kth_best > above:
             better, tied = np.flatnonzero(scores > kth_best), np.flatnonzero(scores == kth_best)

@@ -16,8 +16,8 @@ import numpy as np
 from tools.corpus import Corpus
 from tools.records import Hit
 from tools.retrievers.base import Ranker
-from tools.retrievers.postings import count, engine
-from tools.retrievers.store import kept
+from tools.retrievers.postings import count, index_of
+from tools.retrievers.store import load_or_build
 from tools.text import TermStatistics, words
 
 
@@ -35,7 +35,9 @@ class BM25:
             "bm25s": bm25s.__version__,
             "corpus": corpus.fingerprint,
         }
-        self._index, self._average_length = kept(home, key, build=lambda: _build(corpus, k1, b), save=_save, load=_load)
+        self._index, self._average_length = load_or_build(
+            home, key, build=lambda: _build(corpus, k1, b), save=_save, load=_load
+        )
 
     def search(
         self,
@@ -73,7 +75,7 @@ def _build(corpus: Corpus, k1: float, b: float) -> _Built:
     idf = np.log(1 + (documents - n + 0.5) / (n + 0.5))
     length = postings.lengths[postings.document] / average
     weights = idf[postings.word] * postings.count / (postings.count + k1 * (1 - b + b * length))
-    return engine(postings, weights.astype(np.float32)), average
+    return index_of(postings, weights.astype(np.float32)), average
 
 
 def _save(built: _Built, folder: Path) -> None:

@@ -50,7 +50,7 @@ def count(texts: Iterable[Sequence[str]]) -> Postings:
     return Postings(vocabulary, word, document, counts, frequency, np.asarray(lengths, dtype=np.int64))
 
 
-def engine(postings: Postings, weights: NDArray[Any]) -> bm25s.BM25:
+def index_of(postings: Postings, weights: NDArray[Any]) -> bm25s.BM25:
     """A bm25s index that scores a document with the sum of `weights`, shape (postings,), of the query's words."""
     index = bm25s.BM25(dtype=weights.dtype.name)
     index.scores = {

@@ -23,8 +23,8 @@ import numpy as np
 from tools.corpus import Corpus
 from tools.records import Hit
 from tools.retrievers.base import Ranker
-from tools.retrievers.postings import count, engine
-from tools.retrievers.store import kept
+from tools.retrievers.postings import count, index_of
+from tools.retrievers.store import load_or_build
 
 # As the release's WildChat script does it, the only one there that calls rank_bm25: lower case, everything but
 # ASCII letters, digits and blanks becomes a blank, words of one character are dropped, no stop words.
@@ -59,7 +59,7 @@ class RankBM25:
             "bm25s": bm25s.__version__,
             "corpus": corpus.fingerprint,
         }
-        self._index = kept(
+        self._index = load_or_build(
             home,
             key,
             build=lambda: okapi_index((words(text) for text in corpus.texts()), k1, b, epsilon),
@@ -93,7 +93,7 @@ def okapi_index(texts: Iterable[Sequence[str]], k1: float, b: float, epsilon: fl
     postings = count(texts)
     idf = _okapi_idf(postings.frequency.tolist(), len(postings.lengths), epsilon)
     counts, lengths = postings.count, postings.lengths[postings.document]
-    return engine(
+    return index_of(
         postings,
         idf[postings.word] * (counts * (k1 + 1) / (counts + k1 * (1 - b + b * lengths / postings.average_length))),
     )

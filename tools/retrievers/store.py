@@ -6,16 +6,17 @@ leaves a stray temporary folder and never half an index. One that cannot be read
 
 import hashlib
 import json
-import os
 import shutil
+import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def kept(
+def load_or_build(
     home: Path | None,
     key: Mapping[str, object],
     *,
@@ -33,24 +34,30 @@ def kept(
     text = json.dumps(key, sort_keys=True)
     digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     place = home / "indexes" / f"{key.get('kind', 'index')}-{digest}"
-    loaded = _try_load(place, load)
-    if loaded is not None:
-        return loaded
+    index = _try_load(place, load)
+    if index is not None:
+        return index
     index = build()
+    with suppress(OSError):  # a read-only or full home costs time, not results
+        _put(place, text, lambda folder: save(index, folder))
+        loaded = _try_load(place, load)
+        return index if loaded is None else loaded
+    return index
+
+
+def _put(place: Path, key: str, save: Callable[[Path], None]) -> None:
+    beside = place.with_name(f".{place.name}-{uuid.uuid4().hex}")
+    beside.mkdir(parents=True)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        beside = place.with_name(f".{place.name}-{os.getpid()}")
-        beside.mkdir(exist_ok=True)
+        save(beside)
+        (beside / "key.json").write_text(key + "\n", encoding="utf-8")
         try:
-            save(index, beside)
-            (beside / "key.json").write_text(text + "\n", encoding="utf-8")
-            shutil.rmtree(place, ignore_errors=True)  # only ever a damaged one
             beside.rename(place)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
-    except OSError:
-        return index  # a read-only or full home costs time, not results
-    return _try_load(place, load) or index
+        except OSError:  # something is there: a damaged index, or that of another process, no worse than ours
+            shutil.rmtree(place, ignore_errors=True)
+            beside.rename(place)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 def _try_load(place: Path, load: Callable[[Path], T]) -> T | None:
