@@ -61,13 +61,14 @@ def load(task: str, data: str | None = None, split: str = "test") -> Environment
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
     fetched = home() / "data" / suite_name
+    complete = fetched / f"{name}.complete.json"  # written last by a fetch, so that it proves the task's files whole
     if data is None:
-        data = "full" if (fetched / "complete.json").exists() else "mini"
+        data = "full" if complete.exists() else "mini"
     if data == "mini":
         folder = _MINI / suite_name
     elif data == "full":
         folder = fetched
-        if not (folder / "complete.json").exists():
+        if not complete.exists():
             raise DataError(
                 f"the full release of {full_name} is not in {folder}; "
                 "use --data mini, or --data FOLDER with a copy of the release"

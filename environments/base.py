@@ -66,7 +66,7 @@ class Environment:
         known = {query.query_id: query for query in self.queries}
         if strange := [query_id for query_id in query_ids if query_id not in known]:
             raise UnknownName(f"query of {self.task}, {self.split} split,", strange[0], known)
-        queries = tuple(known[query_id] for query_id in query_ids) if query_ids else self.queries
+        queries = tuple(known[query_id] for query_id in dict.fromkeys(query_ids)) if query_ids else self.queries
         return self._with(queries[:limit], self.split)
 
     def narrow(self, dev: DevSplit, split: str) -> "Environment":
@@ -94,6 +94,8 @@ def _check(environment: Environment, query: Query) -> None:
         )
     if leaked := relevant & query.excluded:
         raise DataError(f"{where} excludes its own answer {min(leaked)!r}")
+    if query.candidates is not None and (unknown := sorted(query.candidates - environment.documents.keys())):
+        raise DataError(f"{where} has {unknown[0]!r} in its pool, which is not in the corpus")
     if query.candidates is not None and (outside := relevant - query.candidates):
         raise DataError(f"{where} has the relevant document {min(outside)!r} outside its pool")
 

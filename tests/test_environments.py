@@ -111,7 +111,7 @@ def test_without_data_given_it_is_the_miniature_until_the_release_is_there(tmp_p
     place = environments.home() / "data/obliq"
     place.parent.mkdir(parents=True)
     folder.rename(place)
-    (place / "complete.json").write_text("{}")
+    (place / "congress.complete.json").write_text("{}")
     assert environments.load("congress", split="all").data == "full"
 
 
@@ -159,6 +159,7 @@ FAULTS = {
     "a duplicated query": (QUERIES, append(b'{"_id": "Q1", "text": "x"}\n'), r"line 5: the id 'Q1' was there"),
     "a missing field": (CORPUS, append(b'{"_id": "D9"}\n'), r"line 8: field 'text' is missing"),
     "a number for an id": (CORPUS, append(b'{"_id": 9, "text": "x"}\n'), r"line 8: field '_id' is missing or not a"),
+    "nesting without end": (CORPUS, append(b"[" * 100_000 + b"\n"), r"line 8: the JSON is nested too deeply"),
     "a list for a row": (CORPUS, append(b'["D9"]\n'), r"line 8: not a JSON object"),
     "an empty id": (CORPUS, append(b'{"_id": "", "text": "x"}\n'), r"line 8: the id is empty"),
     "no words": (CORPUS, lambda path: path.write_text('{"_id": "D0", "text": "?!"}\n'), r"has no words in it"),
@@ -192,7 +193,7 @@ def test_damaged_data_is_named_with_file_and_line(fault, folder, run):
 
 def test_a_gzip_file_that_breaks_off_is_damaged(folder):
     corpus = folder / "tip-of-tongue/congress" / CORPUS
-    whole = gzip.compress(corpus.read_bytes() * 1)
+    whole = gzip.compress(corpus.read_bytes())
     corpus.unlink()
     corpus.with_suffix(".jsonl.gz").write_bytes(whole[:-20])
     with pytest.raises(DataError, match=r"the gzip file breaks off|not a whole JSON"):
@@ -204,9 +205,7 @@ def test_a_missing_or_empty_folder_is_said(where, tmp_path, run):
     (tmp_path / "empty").mkdir()
     result = run("--program", "retrieve", "--task", "congress", "--data", tmp_path / where)
     assert result.code == 3 and result.err.count("\n") == 1
-    assert ("no folder" if where == "missing" else "corpus/corpus.jsonl") in result.err.replace(
-        "not a folder", "no folder"
-    )
+    assert {"missing": "is not a folder", "empty": "holds no corpus/corpus.jsonl"}[where] in result.err
 
 
 def test_a_split_without_queries_is_said(folder):

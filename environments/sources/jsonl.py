@@ -45,6 +45,8 @@ def rows(path: Path, *required: str) -> Iterator[tuple[int, dict[str, Any]]]:
             raise DataError(
                 f"{path}, line {number}: not a whole JSON object (column {error.colno}: {error.msg})"
             ) from None
+        except RecursionError:
+            raise DataError(f"{path}, line {number}: the JSON is nested too deeply") from None
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: not a JSON object")
         for name in required:

@@ -1,7 +1,7 @@
 """OBLIQ-Bench's file layout: corpus/corpus.jsonl, queries+qrels/queries.jsonl and queries+qrels/qrels.tsv.
 
 Rows of the first two are {"_id", "text"}; the third has a header line (`query-id corpus-id score`, with hyphens or
-underscores) and integer scores. Either JSON Lines file may be gzipped. Pooled judgements and exclusion lists, which
+underscores) and integer scores. Each file may be gzipped. Pooled judgements and exclusion lists, which
 other tasks of the release have, are not read yet.
 """
 
