@@ -16,7 +16,7 @@ check: .venv/installed-check
 	$(BIN)/mypy
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv
 
 # An installation is as old as its stamp: it is made again only when one of these files changes.
 .venv/installed: pyproject.toml constraints.txt
