@@ -6,12 +6,14 @@ order of their selection, then the rest by the best rank that a search gave them
 reranking of the candidates, is left out.
 """
 
+from dataclasses import dataclass, field
+
 import dspy
 
 from programs.passage import Passage, show
 from tools.errors import LimitReached, UsageError
 from tools.records import Query, Submission
-from tools.session import Toolbox
+from tools.session import Session, Toolbox
 
 
 class NextSearch(dspy.Signature):
@@ -73,37 +75,45 @@ class MultiHop(dspy.Module):
     def forward(self, query: Query) -> Submission:
         """Up to `hops` x `per_hop` documents, selected ones first."""
         session = self.toolbox.open(query)
-        about = {"objective": query.objective, "description": query.text}
-        searches: list[str] = []
-        notes: list[str] = []
-        selected: list[str] = []
-        best_rank: dict[str, int] = {}  # over all hops; insertion order is the order of surfacing
+        found = _Found()
         why = "steps"
         for hop in range(1, self.hops + 1):
             session.hop = hop
-            text = self.next_search(
-                **about, notes=notes, earlier_searches=searches, hops_left=self.hops - hop
-            ).search.strip()
-            if not text:
-                why = "done"
+            if ended := self._hop(session, query, found, hops_left=self.hops - hop):
+                why = ended
                 break
-            searches.append(text)
-            try:
-                found = [snippet.doc_id for snippet in session.search(text, self.per_hop)]
-            except LimitReached:
-                why = "budget"  # what was found so far is still a legal submission
-                break
-            unread = [doc_id for doc_id in found if doc_id not in best_rank]
-            for rank, doc_id in enumerate(found, start=1):
-                best_rank[doc_id] = min(rank, best_rank.get(doc_id, rank))
-            if not unread:
-                continue
-            passages = show(session, unread, self.read_chars)
-            read = self.read_passages(**about, notes=notes, passages=passages)
-            selected += session.select(read.selected, among=unread)
+        # A stable sort: of equal ranks, the one that surfaced in the earlier hop stays first.
+        rest = sorted((doc for doc in found.best_rank if doc not in found.selected), key=found.best_rank.__getitem__)
+        return session.submit((found.selected + rest)[: self.depth], why=why)
+
+    def _hop(self, session: Session, query: Query, found: "_Found", *, hops_left: int) -> str:
+        """One search and one reading, added to `found`; says why, when nothing more can be searched."""
+        about = {"objective": query.objective, "description": query.text, "notes": found.notes}
+        text = self.next_search(**about, earlier_searches=found.searches, hops_left=hops_left).search.strip()
+        if not text:
+            return "done"
+        found.searches.append(text)
+        try:
+            doc_ids = [snippet.doc_id for snippet in session.search(text, self.per_hop)]
+        except LimitReached:
+            return "budget"  # what was found so far is still a legal submission
+        unread = [doc_id for doc_id in doc_ids if doc_id not in found.best_rank]
+        for rank, doc_id in enumerate(doc_ids, start=1):
+            found.best_rank[doc_id] = min(rank, found.best_rank.get(doc_id, rank))
+        if unread:
+            read = self.read_passages(**about, passages=show(session, unread, self.read_chars))
+            found.selected += session.select(read.selected, among=unread)
             if observations := read.observations.strip():
                 session.note(observations)
-                notes.append(observations)
-        # A stable sort: of equal ranks, the one that surfaced in the earlier hop stays first.
-        rest = sorted((doc for doc in best_rank if doc not in selected), key=best_rank.__getitem__)
-        return session.submit((selected + rest)[: self.depth], why=why)
+                found.notes.append(observations)
+        return ""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the hops of one query have gathered."""
+
+    searches: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    selected: list[str] = field(default_factory=list)  # in the order of selection
+    best_rank: dict[str, int] = field(default_factory=dict)  # over all hops, in the order of surfacing
