@@ -88,8 +88,9 @@ class MultiHop(dspy.Module):
 
     def _hop(self, session: Session, query: Query, found: "_Found", *, hops_left: int) -> str:
         """One search and one reading, added to `found`; says why, when nothing more can be searched."""
-        about = {"objective": query.objective, "description": query.text, "notes": found.notes}
-        text = self.next_search(**about, earlier_searches=found.searches, hops_left=hops_left).search.strip()
+        # Copies, because DSPy keeps a call's inputs for demonstrations, and these lists go on growing.
+        about = {"objective": query.objective, "description": query.text, "notes": list(found.notes)}
+        text = self.next_search(**about, earlier_searches=list(found.searches), hops_left=hops_left).search.strip()
         if not text:
             return "done"
         found.searches.append(text)
