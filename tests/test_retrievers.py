@@ -15,7 +15,7 @@ import environments
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document
-from tools.retrievers import RETRIEVERS, build
+from tools.retrievers import RETRIEVERS, build, store
 from tools.retrievers.base import Ranker
 from tools.retrievers.bm25 import BM25
 from tools.retrievers.rank_bm25 import okapi_index, words
@@ -74,6 +74,12 @@ class TestContract:
         [index] = (tmp_path / "indexes").iterdir()
         (index / spoil).write_bytes(b"")
         assert build(name, corpus, tmp_path).search("blue blood", k=6) == expected
+
+    def test_an_index_made_by_other_code_is_not_used(self, name, corpus, tmp_path, monkeypatch):
+        expected = build(name, corpus, tmp_path).search("blue blood", k=6)
+        monkeypatch.setattr(store, "_code", lambda: "as it was before an edit")
+        assert build(name, corpus, tmp_path).search("blue blood", k=6) == expected
+        assert len(list((tmp_path / "indexes").iterdir())) == 2
 
     def test_a_home_that_cannot_be_written_costs_no_results(self, name, corpus, tmp_path):
         (tmp_path / "file").write_text("not a folder")

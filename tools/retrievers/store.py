@@ -10,6 +10,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,12 +27,13 @@ def load_or_build(
 ) -> T:
     """The index for `key`: loaded from under `home` when it is there, else built, saved and loaded.
 
-    `key` must hold everything that shapes the index (kind, parameters, corpus fingerprint, library
-    version). With no home, or one that cannot be written, the index is built in memory.
+    `key` must hold what shapes the index (kind, parameters, corpus fingerprint, library version); the code that
+    builds it is added here, so that an edited tokenizer never meets an index that it did not make. With no
+    home, or one that cannot be written, the index is built in memory.
     """
     if home is None:
         return build()
-    text = json.dumps(key, sort_keys=True)
+    text = json.dumps({**key, "code": _code()}, sort_keys=True)
     digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     place = home / "indexes" / f"{key.get('kind', 'index')}-{digest}"
     index = _try_load(place, load)
@@ -43,6 +45,14 @@ def load_or_build(
         loaded = _try_load(place, load)
         return index if loaded is None else loaded
     return index
+
+
+@cache
+def _code() -> str:
+    """A digest over the sources that decide what an index holds: the retrievers, and what a word is."""
+    here = Path(__file__).parent
+    sources = [*sorted(here.glob("*.py")), here.parent / "text.py"]
+    return hashlib.blake2b(b"\0".join(path.read_bytes() for path in sources), digest_size=8).hexdigest()
 
 
 def _put(place: Path, key: str, save: Callable[[Path], None]) -> None:
