@@ -23,8 +23,8 @@ from tools.errors import SextantError
 from tools.records import Query, Submission, Trace, Usage, trace_json, usage_json
 from tools.session import Session
 
-# Provider faults in a row after which a run gives up until it is resumed. Each of them stands for a call that failed
-# programs.lm.RETRIES times more, so this many mean an outage and not bad luck.
+# Provider faults in a row after which a run gives up until it is resumed. Each of them stands for a call that was tried
+# again as often as programs.lm.WAITS says, so this many mean an outage and not bad luck.
 OUTAGE = 5
 
 

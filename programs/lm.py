@@ -5,14 +5,16 @@ A spec is `offline` (no model), `MODEL@http://host:port/v1` (any server that spe
 off, because it is shared between runs and keeps no usage; a run keeps its answers in its own journal.
 """
 
+import asyncio
 import os
-import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 # LiteLLM downloads a price map when it is imported, and DSPy on the first call, unless told not to.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -24,11 +26,13 @@ from programs import offline
 from programs.journal import Answer, Journal, digest
 from programs.prices import Price, price
 from tools import session
-from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, UsageError
+from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, SextantError, UsageError
 from tools.records import Usage
 from tools.text import TermStatistics
 
-RETRIES = 2  # after a failed attempt, at the provider's word or after 1 and 2 seconds; then the query is owed
+# Seconds before a failed call is tried again, unless the provider says how many; then the query is owed.
+WAITS = (1.0, 2.0, None)
+LONGEST_WAIT = 60.0  # a provider that asks for more is not waited for
 
 
 class Budget:
@@ -77,6 +81,16 @@ class Budget:
         return self
 
 
+def _pause(error: Exception, wait: float | None) -> float:
+    """Seconds until a failed call is worth another try; raises it again when it is not."""
+    if wait is None or not dspy.is_retryable_lm_error(error):
+        raise error
+    asked = getattr(error, "retry_after", None)
+    if asked is not None and asked > LONGEST_WAIT:
+        raise error
+    return wait if asked is None else max(0.0, float(asked))
+
+
 @dataclass(slots=True)
 class _Call:
     outputs: Any = None
@@ -91,24 +105,33 @@ class MeteredLM(dspy.LM):
 
     def __init__(self, model: str, budget: Budget, *, cost: Price | None = None, free: bool = False, **options: Any):
         """A call without a known `cost` has an unknown price, unless it is `free`."""
-        super().__init__(model, cache=False, **options)
+        super().__init__(model, cache=False, num_retries=0, **options)
         self.budget = budget
         self.free = free
         self.cost = cost
         self.journal: Journal | None = None
+        self.answered = False  # whether this model has answered anything yet
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """DSPy's own call."""
         with self._call(messages or prompt, kwargs) as call:
-            if call.outputs is None:
-                call.outputs = super().__call__(prompt, messages=messages, **kwargs)
+            for wait in () if call.outputs is not None else WAITS:
+                try:
+                    call.outputs = super().__call__(prompt, messages=messages, **kwargs)
+                    break
+                except dspy.LMError as error:
+                    time.sleep(_pause(error, wait))
         return call.outputs
 
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """DSPy's own call, awaited."""
         with self._call(messages or prompt, kwargs) as call:
-            if call.outputs is None:
-                call.outputs = await super().acall(prompt, messages=messages, **kwargs)
+            for wait in () if call.outputs is not None else WAITS:
+                try:
+                    call.outputs = await super().acall(prompt, messages=messages, **kwargs)
+                    break
+                except dspy.LMError as error:
+                    await asyncio.sleep(_pause(error, wait))
         return call.outputs
 
     @contextmanager
@@ -130,16 +153,28 @@ class MeteredLM(dspy.LM):
             with dspy.track_usage() as tracker:
                 yield call
             usage = self._usage([entry for entries in tracker.usage_data.values() for entry in entries])
+            self.answered = True
         except Exception as error:
-            if payer and fault(error) != "system":
-                payer.fault = error
-            raise
+            reason = self._reason(error)
+            if payer and fault(reason) != "system":
+                payer.fault = reason
+            raise reason from error
         finally:
             self.budget.spend(usage)
             if payer:
                 payer.charge(usage)
         if self.journal and payer:
             self.journal.write(payer.query_id, request, Answer(call.outputs, usage))
+
+    def _reason(self, error: Exception) -> Exception:
+        """What an exception of a call means, where its type does not say so."""
+        if isinstance(error.__cause__, SextantError):
+            return error.__cause__  # the offline engine's own words, which DSPy wraps
+        ours = isinstance(error, dspy.LMInvalidRequestError) and not isinstance(error, dspy.ContextWindowExceededError)
+        if ours and not self.answered:
+            # Before any answer, a request that is not acceptable means settings, and would fail every query.
+            return refusal(error, self.model)
+        return error
 
     def _usage(self, reported: list[dict[str, Any]]) -> Usage:
         tokens_in = sum(entry.get("prompt_tokens") or 0 for entry in reported)
@@ -241,7 +276,6 @@ def connect(
     statistics: TermStatistics | None = None,
     budget: Budget | None = None,
     seed: int | None = None,
-    retries: int = RETRIES,
 ) -> Model:
     """The model that `spec` names; nothing is sent yet.
 
@@ -253,10 +287,10 @@ def connect(
             raise UsageError("offline weighs words by a corpus; give it the corpus' statistics")
         engine = offline.OfflineEngine(statistics)
         engines: dict[str, Any] = {"engine": engine, "async_engine": offline.AsyncOfflineEngine(engine)}
-        metered = MeteredLM(offline.VERSION, budget, free=True, num_retries=0, **engines)
+        metered = MeteredLM(offline.VERSION, budget, free=True, **engines)
         return Model("offline", {"model": offline.VERSION}, metered)
     name, url = _parse(spec)
-    options: dict[str, Any] = {"cost": None if url else price(name), "num_retries": retries}
+    options: dict[str, Any] = {"cost": None if url else price(name)}
     if seed is not None:
         options["seed"] = seed
     if url:
@@ -266,6 +300,16 @@ def connect(
     temperature = 0.0 if _takes_temperature(name) else None
     metered = MeteredLM(name, budget, temperature=temperature, **options)
     return Model(spec, {"model": spec, "temperature": temperature, "seed": seed}, metered)
+
+
+def _is_server(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc and parts.port != 0
+        )
+    except ValueError:
+        return False
 
 
 def _takes_temperature(name: str) -> bool:
@@ -295,7 +339,7 @@ def _parse(spec: str) -> tuple[str, str]:
     """(LiteLLM name, base URL or "")."""
     name, at, url = spec.partition("@")
     if at and "://" in url:  # a name of a provider's may have an @ in it, too
-        if not name or not re.match(r"https?://[^/@]+(/|$)", url):
+        if not name or not _is_server(url):
             raise UsageError(
                 f"--lm {name + '@...'!r} is no server; write MODEL@http://host:port/v1, "
                 "and put a key for it in $SEXTANT_API_KEY"
@@ -311,30 +355,35 @@ def _parse(spec: str) -> tuple[str, str]:
 
 Fault = Literal["refused", "provider", "system"]
 
+# The provider's words, as types, HTTP statuses and OpenAI's codes, for what would be so for every query of the run.
 _REFUSALS = (
     dspy.LMAuthError,
     dspy.LMBillingError,
+    dspy.LMConfigurationError,
     dspy.LMNotConfiguredError,
     dspy.LMUnsupportedModelError,
 )
-
-
-# OpenAI's codes for a setting that the model does not take: the same for every query of the run.
+_REFUSAL_STATUSES = (401, 402, 403, 404, 405)
 _REFUSAL_CODES = ("unsupported_parameter", "unsupported_value")
 
 
 def fault(error: BaseException) -> Fault:
     """Whose fault an exception of a program is.
 
-    "refused": the provider will not serve this run at all (key, quota, model). "provider": it failed this
-    time (timeout, 429, 5xx, connection), or the run stopped it (budget, full disk); the query stays owed.
-    "system": everything else, an outcome.
+    "refused": nobody will answer this run at all (key, quota, model, settings). "provider": a call was not
+    answered this time (timeout, 429, 5xx, connection, a gateway's page), or the run itself stopped it (budget,
+    full disk); the query stays owed. "system": everything else, an outcome.
     """
-    if isinstance(error, BudgetReached | ProviderRefused | RunIncomplete):
+    if isinstance(error, BudgetReached | RunIncomplete):
         return "provider"
-    if isinstance(error, _REFUSALS) or getattr(error, "provider_code", None) in _REFUSAL_CODES:
+    if isinstance(error, (ProviderRefused, UsageError, *_REFUSALS)):
         return "refused"
-    return "provider" if dspy.is_retryable_lm_error(error) else "system"
+    if getattr(error, "status", None) in _REFUSAL_STATUSES or getattr(error, "provider_code", None) in _REFUSAL_CODES:
+        return "refused"
+    # What the program sent is at fault: too long, or not acceptable as content.
+    if isinstance(error, dspy.LMInvalidRequestError | dspy.LMUnsupportedFeatureError):
+        return "system"
+    return "provider" if isinstance(error, dspy.LMError) else "system"
 
 
 def refusal(error: BaseException, spec: str) -> ProviderRefused:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 
 from dspy.lm15 import Message, Request, Response, Usage, response_to_events
 
-from tools.errors import SextantError
+from tools.errors import UsageError
 from tools.text import TermStatistics, sentences, words
 
 VERSION = "offline/1"  # goes into run configs: raise it with every change that changes an answer
@@ -144,10 +144,10 @@ class OfflineEngine:
         """Fill the output fields of the call that is being made, by `RULES`."""
         call = _CALL.get()
         if call is None:
-            raise SextantError("offline is no language model and answers no free prompt; name a model with --lm")
+            raise UsageError("offline is no language model and answers no free prompt; name a model with --lm")
         unknown: Sequence[str] = [name for name in call.signature.output_fields if name not in RULES]
         if unknown:
-            raise SextantError(
+            raise UsageError(
                 f"offline cannot fill the field {unknown[0]!r}; name a model with --lm, or write a rule for it"
             )
         outputs = {name: RULES[name](call.inputs, self._statistics) for name in call.signature.output_fields}

@@ -18,7 +18,7 @@ class Passage(pydantic.BaseModel):
 def show(session: Session, doc_ids: Sequence[str], chars: int) -> list[Passage]:
     """The documents as passages of at most `chars` characters each, recorded as shown together."""
     texts = session.judge(doc_ids, chars)
-    return [Passage(id=doc_id, text=defused(text)) for doc_id, text in zip(doc_ids, texts, strict=True)]
+    return [Passage(id=defused(doc_id), text=defused(text)) for doc_id, text in zip(doc_ids, texts, strict=True)]
 
 
 def defused(text: str) -> str:

@@ -14,9 +14,9 @@ from typing import Any
 
 
 class Failure(Exception):
-    def __init__(self, status: int, code: str = "", message: str = "no") -> None:
+    def __init__(self, status: int, code: str = "", message: str = "no", retry_after: float | None = None) -> None:
         super().__init__(status)
-        self.status, self.code, self.message = status, code, message
+        self.status, self.code, self.message, self.retry_after = status, code, message, retry_after
 
 
 def sensible(prompt: str) -> dict[str, Any]:
@@ -34,6 +34,7 @@ class OpenAIServer:
     def __init__(self, answer: Callable[[str], dict[str, Any]] = sensible, delay: float = 0.0) -> None:
         self.answer = answer
         self.delay = delay
+        self.page: bytes | None = None  # sent instead of any answer, as a gateway would
         self.requests: list[dict[str, Any]] = []
         self.authorizations: list[str] = []
         outer = self
@@ -46,14 +47,17 @@ class OpenAIServer:
                 outer.requests.append(body)
                 outer.authorizations.append(self.headers["authorization"])
                 time.sleep(outer.delay)
+                retry_after = None
                 prompt = "\n\n".join(_text(message["content"]) for message in body["messages"])
                 try:
                     status, reply = 200, _reply(body["model"], outer.answer(prompt), prompt)
                 except Failure as failure:
-                    status = failure.status
+                    status, retry_after = failure.status, failure.retry_after
                     reply = {"error": {"message": failure.message, "code": failure.code, "type": failure.code}}
-                data = json.dumps(reply).encode()
+                data = outer.page or json.dumps(reply).encode()
                 self.send_response(status)
+                if retry_after is not None:
+                    self.send_header("retry-after", str(retry_after))
                 self.send_header("content-type", "application/json")
                 self.send_header("content-length", str(len(data)))
                 self.end_headers()

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import json
+import time
 from pathlib import Path
 
 import dspy
@@ -128,6 +129,56 @@ def test_a_provider_that_refuses_ends_the_run_with_code_4_and_nothing_is_lost(st
     server.answer = sensible
     assert run(*arguments).json["usage"]["calls"] == 3, "two of them were answered before"
     assert len(server.requests) == 4
+
+
+@pytest.mark.parametrize(
+    "failure", [Failure(404), Failure(400, "", "no such thing"), Failure(405)], ids=["404", "a first 400", "405"]
+)
+def test_a_wrong_address_or_request_ends_the_run_and_poisons_nothing(failure, run, server):
+    arguments = ("--program", "rewrite", *TASK, "--lm", server.spec, "--json")
+    server.answer = lambda prompt: (_ for _ in ()).throw(failure)
+    result = run(*arguments)
+    assert result.code == 4 and (result.json["owed"], result.json["failed"]) == (3, 0)
+    server.answer = sensible
+    assert run(*arguments).code == 0
+
+
+def test_a_400_after_an_answer_is_a_fault_of_the_system(run, server):
+    def object_to_the_second(prompt):
+        if len(server.requests) == 2:
+            raise Failure(400, "content_filter", "not this one")
+        return sensible(prompt)
+
+    server.answer = object_to_the_second
+    result = run("--program", "rewrite", *TASK, "--lm", server.spec, "--max-concurrent", 1, "--json")
+    assert result.code == 7 and (result.json["owed"], result.json["failed"]) == (0, 1)
+
+
+def test_a_page_of_a_gateway_instead_of_an_answer_leaves_the_query_owed(run, server):
+    server.page = b"<html>we will be back soon</html>"
+    arguments = ("--program", "rewrite", *TASK, "--lm", server.spec, "--json")
+    result = run(*arguments)
+    assert result.code == 7 and (result.json["owed"], result.json["failed"]) == (3, 0)
+    server.page = None
+    assert run(*arguments).code == 0
+
+
+def test_a_provider_that_asks_for_an_hour_is_not_waited_for(run, server):
+    server.answer = lambda prompt: (_ for _ in ()).throw(Failure(429, "rate_limit", retry_after=3600))
+    started = time.monotonic()
+    result = run("--program", "rewrite", *TASK, "--lm", server.spec, "--json")
+    assert result.code == 7 and result.json["owed"] == 3 and time.monotonic() - started < 10
+
+
+def test_a_provider_that_asks_for_a_moment_gets_it(run, server):
+    def busy_at_first(prompt):
+        if len(server.requests) == 1:
+            raise Failure(429, "rate_limit", retry_after=0.2)
+        return sensible(prompt)
+
+    server.answer = busy_at_first
+    result = run("--program", "rewrite", *TASK, "--lm", server.spec, "--max-concurrent", 1, "--json")
+    assert result.code == 0 and len(server.requests) == 4
 
 
 def test_a_provider_that_fails_and_recovers_leaves_queries_owed_and_they_are_answered_later(run, server):

@@ -177,7 +177,7 @@ def test_offline_says_which_field_it_cannot_fill(searched):
 
     toolbox, model = searched
     toolbox.open(QUERY)
-    with model.active(), pytest.raises(dspy.LMError, match="offline cannot fill the field 'poem'"):
+    with model.active(), pytest.raises(UsageError, match="offline cannot fill the field 'poem'"):
         dspy.Predict("description -> poem")(description="x")
 
 
