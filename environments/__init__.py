@@ -17,7 +17,14 @@ _MINI = Path(__file__).parent / "mini"
 
 def home() -> Path:
     """Where fetched data and built indexes are kept: $SEXTANT_HOME, or ~/.cache/sextant."""
-    return Path(os.environ.get("SEXTANT_HOME") or "~/.cache/sextant").expanduser()
+    return _path(os.environ.get("SEXTANT_HOME") or "~/.cache/sextant")
+
+
+def _path(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise UsageError(f"{text!r} starts with a home directory that is not known; write the whole path") from None
 
 
 def suite(name: str) -> Suite:
@@ -74,7 +81,7 @@ def load(task: str, data: str | None = None, split: str = "test") -> Environment
                 "use --data mini, or --data FOLDER with a copy of the release"
             )
     else:
-        folder = Path(data).expanduser()
+        folder = _path(data)
         if not folder.is_dir():
             raise DataError(f"--data {data!r} is not a folder; give mini, full or a folder that exists")
     return suite(suite_name).load(name, data, folder, split)

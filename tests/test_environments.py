@@ -161,7 +161,23 @@ FAULTS = {
     "a number for an id": (CORPUS, append(b'{"_id": 9, "text": "x"}\n'), r"line 8: field '_id' is missing or not a"),
     "nesting without end": (CORPUS, append(b"[" * 100_000 + b"\n"), r"line 8: the JSON is nested too deeply"),
     "a list for a row": (CORPUS, append(b'["D9"]\n'), r"line 8: not a JSON object"),
-    "an empty id": (CORPUS, append(b'{"_id": "", "text": "x"}\n'), r"line 8: the id is empty"),
+    "an empty id": (CORPUS, append(b'{"_id": "", "text": "x"}\n'), r"line 8: the id '' is empty"),
+    "a NUL in an id": (CORPUS, append(b'{"_id": "a\\u0000", "text": "x"}\n'), r"line 8: the id .* no id may have"),
+    "half a character in an id": (
+        CORPUS,
+        append(b'{"_id": "a\\ud83d", "text": "x"}\n'),
+        r"line 8: the id .* no id may have",
+    ),
+    "a number of 5,000 digits": (
+        CORPUS,
+        append(b'{"_id": "D9", "text": ' + b"9" * 5000 + b"}\n"),
+        r"line 8: .*too long a",
+    ),
+    "a grade beyond counting": (
+        QRELS,
+        append(b"Q1\tD2\t1099511627776\n"),
+        r"line 6: the score '1099511627776' is not a",
+    ),
     "no words": (CORPUS, lambda path: path.write_text('{"_id": "D0", "text": "?!"}\n'), r"has no words in it"),
     "an empty corpus": (CORPUS, lambda path: path.write_text(""), r"has no words in it"),
     "no queries": (QUERIES, lambda path: path.write_text("\n"), r"has no queries in it"),
@@ -189,6 +205,11 @@ def test_damaged_data_is_named_with_file_and_line(fault, folder, run):
     assert result.code == 3
     assert re.search(message, result.err)
     assert result.err.startswith("error: ") and result.err.count("\n") == 1 and result.out == ""
+
+
+def test_half_a_character_in_a_text_is_replaced_and_a_blank_line_skipped(folder):
+    append(b'{"_id": "D9", "text": "a ferry \\ud83d"}\n  \n')(folder / "tip-of-tongue/congress" / CORPUS)
+    assert environments.load("congress", str(folder), "all").documents["D9"].text == "a ferry \N{REPLACEMENT CHARACTER}"
 
 
 def test_a_gzip_file_that_breaks_off_is_damaged(folder):

@@ -28,8 +28,8 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
                     text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     raise DataError(f"{path}, line {number}: byte {raw[error.start]:#04x} is not UTF-8") from None
-                if text := text.strip("\r\n"):
-                    yield number, text
+                if text.strip():
+                    yield number, text.strip("\r\n")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: the gzip file breaks off after line {number} ({error})") from None
     except OSError as error:
@@ -45,8 +45,8 @@ def rows(path: Path, *required: str) -> Iterator[tuple[int, dict[str, Any]]]:
             raise DataError(
                 f"{path}, line {number}: not a whole JSON object (column {error.colno}: {error.msg})"
             ) from None
-        except RecursionError:
-            raise DataError(f"{path}, line {number}: the JSON is nested too deeply") from None
+        except (RecursionError, ValueError):
+            raise DataError(f"{path}, line {number}: the JSON is nested too deeply, or has too long a number") from None
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: not a JSON object")
         for name in required:

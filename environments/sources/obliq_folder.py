@@ -5,6 +5,7 @@ underscores) and integer scores. Each file may be gzipped. Pooled judgements and
 other tasks of the release have, are not read yet.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,13 @@ from environments.sources import jsonl
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document, Query
+
+LARGEST_GRADE = 10_000  # trec_eval counts gains in 32 bits
+
+# A lone surrogate is half a character, as a cut-off emoji leaves it in JSON; no provider takes a text with one.
+_HALF = re.compile("[\ud800-\udfff]")
+# Control characters, line ends of every kind, and half characters: they would break run files and terminals.
+_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +39,10 @@ def read(folder: Path, *, objective: str) -> Release:
             f"{folder} holds no corpus/corpus.jsonl; "
             "a data folder has the release's layout, e.g. tip-of-tongue/congress/corpus/corpus.jsonl"
         )
-    texts = _texts(jsonl.find(folder / "corpus", "corpus.jsonl"))
+    corpus_file = jsonl.find(folder / "corpus", "corpus.jsonl")
+    texts = _texts(corpus_file)
     if not any(character.isalnum() for text in texts.values() for character in text):
-        raise DataError(f"{folder / 'corpus'} has no words in it; nothing can be searched")
+        raise DataError(f"{corpus_file} has no words in it; nothing can be searched")
     queries_file = jsonl.find(folder / "queries+qrels", "queries.jsonl")
     query_texts = _texts(queries_file)
     if not query_texts:
@@ -56,9 +65,11 @@ def _texts(path: Path) -> dict[str, str]:
     for number, row in jsonl.rows(path, "_id", "text"):
         if row["_id"] in texts:
             raise DataError(f"{path}, line {number}: the id {row['_id']!r} was there before")
-        if not row["_id"]:
-            raise DataError(f"{path}, line {number}: the id is empty")
-        texts[row["_id"]] = row["text"]
+        if not row["_id"] or _UNFIT.search(row["_id"]):
+            raise DataError(
+                f"{path}, line {number}: the id {row['_id']!r} is empty or has a character that no id may have"
+            )
+        texts[row["_id"]] = _HALF.sub("\N{REPLACEMENT CHARACTER}", row["text"])
     return texts
 
 
@@ -74,7 +85,11 @@ def _qrels(path: Path) -> dict[str, dict[str, int]]:
         try:
             grade = int(score)
         except ValueError:
-            raise DataError(f"{path}, line {number}: the score {score!r} is not a whole number") from None
+            grade = LARGEST_GRADE + 1
+        if abs(grade) > LARGEST_GRADE:
+            raise DataError(
+                f"{path}, line {number}: the score {score[:20]!r} is not a whole number up to {LARGEST_GRADE}"
+            )
         if doc_id in qrels.setdefault(query_id, {}):
             raise DataError(f"{path}, line {number}: {query_id!r} and {doc_id!r} are judged twice")
         qrels[query_id][doc_id] = grade
