@@ -27,12 +27,12 @@ def current() -> "Session | None":
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one session may use. Counts are calls, None is no limit; lengths are characters."""
+    """What one session may use; None is no limit. Counts are calls, lengths are characters."""
 
     searches: int | None = None
     reads: int | None = None
     snippet_chars: int = 300
-    read_chars: int = 8_000
+    read_chars: int | None = None
 
 
 class Toolbox:
@@ -169,7 +169,7 @@ class Session:
         named = list(dict.fromkeys(doc_ids))
         kept = [doc_id for doc_id in named if doc_id in among and doc_id in self._shown]
         with self._lock:
-            self.trace.invented_ids += len(named) - len(kept)
+            self.trace.invented_ids += sum(doc_id not in self._shown for doc_id in named)
         self._record("select", "", tuple(kept))
         dropped = tuple(doc_id for doc_id in among if doc_id not in kept)
         self._record("drop", "", dropped)
@@ -206,8 +206,9 @@ class Session:
         """End the session without a ranking, e.g. after an error; the trace stays."""
         self._record("stop", why)
 
-    def _reading_length(self, chars: int | None) -> int:
-        return self._limits.read_chars if chars is None else min(chars, self._limits.read_chars)
+    def _reading_length(self, chars: int | None) -> int | None:
+        limits = [limit for limit in (chars, self._limits.read_chars) if limit is not None]
+        return min(limits, default=None)
 
     def _find(self, doc_id: str) -> Document:
         if doc_id not in self._surfaced or doc_id in self._query.excluded:
