@@ -48,7 +48,11 @@ class TestContract:
 
     @pytest.mark.parametrize("text", ["", "?!", "zyzzyva", "\x00", "ﬁ ℵ 血"])
     def test_a_text_without_known_words_finds_nothing(self, name, corpus, text):
-        assert build(name, corpus).search(text, k=3) == []
+        hits = build(name, corpus).search(text, k=6)
+        if name == "rank_bm25":  # there, as in the library, every document is a hit, the last one first
+            assert [hit.doc_id for hit in hits] == list(corpus)[::-1] and {hit.score for hit in hits} == {0.0}
+        else:
+            assert hits == []
 
     @pytest.mark.parametrize("k", [0, -1])
     def test_no_documents_are_wanted_and_none_come(self, name, corpus, k):
@@ -164,9 +168,6 @@ def assert_equal_to_the_library(corpus: Corpus, queries: list[str]) -> None:
     for query in queries:
         scores = library.get_scores(words(query))
         hits = ours.search(query, k=len(corpus))
-        if not any(word in library.idf for word in words(query)):
-            assert hits == []
-            continue
         order = library_order(scores)
         assert [hit.score for hit in hits] == [scores[row] for row in order], "equal to the last bit"
         assert [hit.doc_id for hit in hits] == [corpus.doc_ids[row] for row in order]

@@ -7,9 +7,9 @@ idf is put into bm25s' engine, in double precision and in the library's own orde
 equal to the last bit: tests/test_retrievers.py compares them with the library on real and adversarial text.
 
 Two things follow the library where the other retrievers differ. Every document is a hit, also one that shares no
-word with the query (but a query without a single known word has none). Of equal scores the later document goes
-first, which is what the library's reversed sort does wherever that sort is stable; NumPy's default is not, beyond 16
-elements, so there the library's order of ties depends on the machine, and ours does not.
+word with the query. Of equal scores the later document goes first, which is what the library's reversed sort does
+where that sort is stable; NumPy's default is not, so the library's own order of ties depends on the machine, and ours
+does not.
 """
 
 import math
@@ -78,9 +78,7 @@ class RankBM25:
         """The `k` documents that `BM25Okapi.get_scores` puts first, best first."""
         known = self._index.vocab_dict
         query = [known[word] for word in words(text) if word in known]
-        if not query:
-            return []
-        scores = self._index.get_scores_from_ids(query)
+        scores = self._index.get_scores_from_ids(query) if query else np.zeros(self._index.scores["num_docs"])
         return self._ranker.top(scores, k, excluded=excluded, among=among)
 
 

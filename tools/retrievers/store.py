@@ -75,5 +75,5 @@ def _try_load(place: Path, load: Callable[[Path], T]) -> T | None:
         return None
     try:
         return load(place)
-    except (OSError, ValueError, KeyError, EOFError):
+    except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError):
         return None
