@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from tools.errors import INTERRUPTED, SextantError, UsageError
+from tools.errors import INTERRUPTED, DataError, RunIncomplete, SextantError, UsageError
 
 
 class Parser(argparse.ArgumentParser):
@@ -47,7 +47,7 @@ def dollars(text: str) -> float:
 
 def clean(text: str) -> str:
     """`text` without control characters: it cannot move the cursor or colour the screen."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]", "\N{REPLACEMENT CHARACTER}", text)
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]", "\N{REPLACEMENT CHARACTER}", text)
 
 
 def run_command(
@@ -55,7 +55,7 @@ def run_command(
     command: Callable[[argparse.Namespace], int],
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """Parse, run, and turn every deliberate error into one line on stderr and its exit code."""
+    """Parse, run, and turn what can go wrong into one line on stderr and its exit code."""
     try:
         return command(parser.parse_args(arguments))
     except SextantError as error:
@@ -64,7 +64,25 @@ def run_command(
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
+    except OSError as error:  # a path that may not be read, or is too long, or is of the wrong kind
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"error: {clean(f'{where}{error.strerror or error}')}", file=sys.stderr)  # noqa: T201
+        return DataError.exit_code
+
+
+def put_out(text: str) -> None:
+    """Write the command's result on stdout; RunIncomplete when it cannot be, e.g. on a full disk.
+
+    A reader who has gone, as in `| head`, is no error, and neither is a closed stdout.
+    """
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output has gone, as in `| head`; Python would complain once more on exit.
+        # Python would complain once more on exit, when it flushes what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except (OSError, UnicodeEncodeError) as error:
+        sys.stdout = None  # for the same reason
+        raise RunIncomplete(f"the result cannot be printed ({error}); it is in the run folder") from None

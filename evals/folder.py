@@ -106,9 +106,11 @@ def read_config(path: Path) -> Config:
     """The configuration of the run in `path`. DataError when there is none."""
     try:
         config: Config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        if not {"task", "split", "program", PROVENANCE}.issubset(config):
+            raise ValueError("keys are missing")
+    except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{path} is not a run folder; it holds no config.json") from None
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise DataError(f"{path / 'config.json'} is damaged ({error}); remove the folder, or mend it") from None
     return config
 
@@ -124,12 +126,23 @@ def _outcomes(path: Path, *, repair: bool) -> dict[str, Outcome]:
     for number, line in enumerate(disk.read_lines(path, repair=repair), start=1):
         try:
             outcome: Outcome = json.loads(line)
+            _check_outcome(outcome)
             outcomes[outcome["query_id"]] = outcome
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise DataError(
                 f"{path}, line {number} is damaged; remove the line to have that query answered again"
             ) from None
     return outcomes
+
+
+def _check_outcome(outcome: Outcome) -> None:
+    """TypeError or KeyError for a row that is no outcome."""
+    for name, kind in {"query_id": str, "ranking": list, "trace": dict, "usage": dict}.items():
+        if not isinstance(outcome[name], kind):
+            raise TypeError(name)
+    if outcome["error"] is not None and not isinstance(outcome["error"], str):
+        raise TypeError("error")
+    usage(outcome)
 
 
 def usage(outcome: Outcome) -> Usage:

@@ -6,6 +6,7 @@ own beyond checking that the arguments fit together.
 
 import argparse
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -213,5 +214,10 @@ def _conclude(
     return 7 if result["failed"] else 0
 
 
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _interrupt)  # a scheduler's way of pressing Ctrl-C
     sys.exit(run_command(parser(), command))

@@ -4,10 +4,11 @@ Colours and a live line on a terminal, plain lines elsewhere; rich itself honour
 data and models, so they are stripped of control characters before they are printed.
 """
 
+import io
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,16 +19,27 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
-from evals.command import clean
+from evals.command import clean, put_out
 
 # A plain progress line is due after this many seconds or this share of the queries, whichever comes first.
 PLAIN_SECONDS = 5.0
 PLAIN_SHARE = 0.25
 
 
+class _Talk(Console):
+    """The console for talk: when nobody listens, because the pipe is closed or the disk full, it falls silent."""
+
+    def __init__(self) -> None:
+        super().__init__(stderr=True, highlight=False, soft_wrap=True)
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True  # rich would end the program
+
+
 def say(text: str) -> None:
     """One line of talk, on stderr."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(escape(clean(text)))
+    with suppress(OSError):
+        _Talk().print(escape(clean(text)))
 
 
 class Watch:
@@ -47,9 +59,10 @@ class Watch:
         self._started = self._printed = time.monotonic()
         self._printed_at = self._earlier
         self._live: Progress | None = None
-        console = Console(stderr=True)
+        console = _Talk()
         if not quiet and console.is_terminal:
-            self._live = Progress(BarColumn(), MofNCompleteColumn(), _About(self), console=console)
+            # The bar is last: it is what a narrow terminal may cut off.
+            self._live = Progress(MofNCompleteColumn(), _About(self), BarColumn(bar_width=20), console=console)
             self._row = self._live.add_task("", total=queries, completed=self._earlier)
 
     def __enter__(self) -> Self:
@@ -112,15 +125,26 @@ def _clock(seconds: float) -> str:
 def show(scores: dict[str, Any], *, as_json: bool = False) -> None:
     """Print a run's scores, or what is known of an unfinished one, on stdout."""
     if as_json:
-        sys.stdout.write(json.dumps(scores) + "\n")
+        put_out(json.dumps(scores) + "\n")
         return
-    console = Console(highlight=False, soft_wrap=True)
+    text = io.StringIO()
+    # Rich looks at the real stdout for width and colours, but writes into the text, so that it meets no closed pipe.
+    real = Console()
+    console = Console(
+        file=text,
+        highlight=False,
+        soft_wrap=True,
+        width=real.width,
+        force_terminal=real.is_terminal,
+        color_system=real.color_system,  # type: ignore[arg-type]
+    )
     for line in _headings(scores):
         console.print(escape(clean(line)))
     if scores["metrics"]:
         console.print(_table(scores["metrics"]))
     for line in _footings(scores):
         console.print(escape(clean(line)))
+    put_out(text.getvalue())
 
 
 def _headings(scores: dict[str, Any]) -> list[str]:

@@ -226,6 +226,47 @@ def test_a_folder_is_one_process_own(run):
         pass
 
 
+@pytest.mark.parametrize("row", [b'{"query_id": "MINI-q01"}', b'{"query_id": "x", "ranking": null}', b"[]"])
+def test_a_row_that_is_no_outcome_is_named(row, run):
+    path = Path(run(*RETRIEVE, "--json").json["run"]) / "outcomes.jsonl"
+    path.write_bytes(path.read_bytes() + row + b"\n")
+    result = run(*RETRIEVE)
+    assert result.code == 3 and "outcomes.jsonl, line 13 is damaged" in result.err
+
+
+def test_a_path_that_cannot_be_read_is_one_line(run, capsys, tmp_path):
+    assert run(*RETRIEVE, "--data", "x" * 5000).code == 3
+    assert run_command(score.parser(), score.command, [str(ROOT / "README.md")]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_nobody_listening_does_not_end_a_run(shell, tmp_path):
+    process = start(shell, tmp_path, *MULTIHOP)
+    process.stdout.close()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 0
+    [path] = (tmp_path / "runs").rglob("outcomes.jsonl")
+    assert len(run_folder.read_outcomes(path.parent)) == 12
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_result_that_cannot_be_printed_is_in_the_folder(shell, tmp_path):
+    with Path("/dev/full").open("w") as full:
+        process = start(shell, tmp_path, *RETRIEVE, stdout=full)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 7 and "it is in the run folder" in err and "Traceback" not in err
+    assert list((tmp_path / "runs").rglob("scores.json"))
+
+
+def test_sigterm_is_a_ctrl_c(shell, tmp_path, server):
+    server.delay = 0.3
+    process = start(shell, tmp_path, *MULTIHOP, "--lm", server.spec)
+    wait_for_outcomes(tmp_path, 1)
+    process.terminate()
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 130 and "are safe in" in err
+
+
 def test_a_torn_last_line_is_a_query_still_owed_and_a_damaged_one_is_named(run):
     whole = run(*MULTIHOP, "--json").json
     path = Path(whole["run"]) / "outcomes.jsonl"
