@@ -24,7 +24,7 @@ from tools.text import TermStatistics, sentences, words
 
 VERSION = "offline/1"  # goes into run configs: raise it with every change that changes an answer
 
-# Chosen on the dev splits of the miniature and of real hearings (docs/offline.md), then left alone.
+# How these were chosen, and on which queries, is in docs/offline.md.
 SEARCH_WORDS = 20  # words in each search after the first
 NOTES_SHARE = 0.3  # of a word's weight that comes from the notes; the rest from the description
 DECAY = 0.5  # what a word keeps of its weight for each earlier search that used it
