@@ -31,7 +31,7 @@ from tools.records import Usage
 from tools.text import TermStatistics
 
 # Seconds before a failed call is tried again, unless the provider says how many; then the query is owed.
-WAITS = (1.0, 2.0, None)
+WAITS = (1.0, 2.0)
 LONGEST_WAIT = 60.0  # a provider that asks for more is not waited for
 
 
@@ -81,26 +81,27 @@ class Budget:
         return self
 
 
-def _pause(error: Exception, wait: float | None) -> float:
-    """Seconds until a failed call is worth another try; raises it again when it is not."""
-    if wait is None or not dspy.is_retryable_lm_error(error):
-        raise error
-    asked = getattr(error, "retry_after", None)
-    if asked is not None and asked > LONGEST_WAIT:
-        raise error
-    return wait if asked is None else max(0.0, float(asked))
-
-
 @dataclass(slots=True)
 class _Call:
+    """One call on its way: what it returned, once it did, and how often it has failed."""
+
     outputs: Any = None
+    failures: int = 0
+
+    def pause(self, error: Exception) -> float:
+        """Seconds until the call is worth another try after `error`; raises that again when it is not."""
+        asked = getattr(error, "retry_after", None)
+        if self.failures == len(WAITS) or not dspy.is_retryable_lm_error(error) or (asked or 0.0) > LONGEST_WAIT:
+            raise error
+        self.failures += 1
+        return WAITS[self.failures - 1] if asked is None else max(0.0, float(asked))
 
 
 class MeteredLM(dspy.LM):
     """DSPy's language model behind the budget, the journal and the books: no call gets past them.
 
     In this order: an answer that an earlier sitting of the run paid for is taken from the journal; else the
-    budget is asked; the call is made; its answer goes to the journal; its usage is booked on the session.
+    budget is asked; the call is made; its usage is booked on the session; its answer goes to the journal.
     """
 
     def __init__(self, model: str, budget: Budget, *, cost: Price | None = None, free: bool = False, **options: Any):
@@ -115,27 +116,25 @@ class MeteredLM(dspy.LM):
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """DSPy's own call."""
         with self._call(messages or prompt, kwargs) as call:
-            for wait in () if call.outputs is not None else WAITS:
+            while call.outputs is None:
                 try:
                     call.outputs = super().__call__(prompt, messages=messages, **kwargs)
-                    break
                 except dspy.LMError as error:
-                    time.sleep(_pause(error, wait))
+                    time.sleep(call.pause(error))
         return call.outputs
 
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """DSPy's own call, awaited."""
         with self._call(messages or prompt, kwargs) as call:
-            for wait in () if call.outputs is not None else WAITS:
+            while call.outputs is None:
                 try:
                     call.outputs = await super().acall(prompt, messages=messages, **kwargs)
-                    break
                 except dspy.LMError as error:
-                    await asyncio.sleep(_pause(error, wait))
+                    await asyncio.sleep(call.pause(error))
         return call.outputs
 
     @contextmanager
-    def _call(self, asked: Any, kwargs: dict[str, Any]) -> Iterator["_Call"]:
+    def _call(self, asked: Any, kwargs: dict[str, Any]) -> Iterator[_Call]:
         """What comes before and after a call; its `outputs` are there already when they were paid for before."""
         payer, call, request = session.current(), _Call(), ""
         if self.journal and payer:
@@ -158,6 +157,8 @@ class MeteredLM(dspy.LM):
             reason = self._reason(error)
             if payer and fault(reason) != "system":
                 payer.fault = reason
+            if reason is error:
+                raise
             raise reason from error
         finally:
             self.budget.spend(usage)
@@ -260,6 +261,7 @@ class Model:
         if self.name != "offline":
             self._lm.journal = Journal(folder / "calls.jsonl")
             spent = self._lm.journal.usage
+            self._lm.answered = spent.calls > 0  # in an earlier sitting
         self._lm.budget.resume(spent)
 
     @contextmanager

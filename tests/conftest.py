@@ -9,6 +9,7 @@ from typing import NamedTuple
 os.environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 import pytest
+from openai_server import OpenAIServer
 
 from tools.corpus import Corpus
 from tools.records import Document
@@ -55,6 +56,14 @@ def run(tmp_path, capsys):
 def shell():
     """The same as a process of its own, for what only a process can show."""
     return [sys.executable, "-m", "evals.run"]
+
+
+@pytest.fixture
+def server():
+    """A local server that speaks the OpenAI protocol; tests say what it answers."""
+    made = OpenAIServer()
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

@@ -4,11 +4,12 @@ import asyncio
 import copy
 import json
 import time
+from itertools import count
 from pathlib import Path
 
 import dspy
 import pytest
-from openai_server import Failure, OpenAIServer, sensible
+from openai_server import Failure, sensible
 
 from programs import lm
 from programs.journal import Answer, Journal
@@ -19,13 +20,6 @@ from tools.records import Usage
 from tools.session import current
 
 TASK = ("--task", "congress", "--split", "dev", "--limit", "3")
-
-
-@pytest.fixture
-def server():
-    made = OpenAIServer()
-    yield made
-    made.close()
 
 
 def outcomes(result):
@@ -154,6 +148,14 @@ def test_a_400_after_an_answer_is_a_fault_of_the_system(run, server):
     assert result.code == 7 and (result.json["owed"], result.json["failed"]) == (0, 1)
 
 
+def test_a_400_that_comes_first_after_a_resume_is_a_fault_of_the_system_too(run, server):
+    arguments = ("--program", "rewrite", *TASK, "--lm", server.spec, "--max-concurrent", 1, "--json")
+    assert run(*arguments, "--budget-calls", 1).json["owed"] == 2
+    server.answer = lambda prompt: (_ for _ in ()).throw(Failure(400, "content_filter"))
+    result = run(*arguments)
+    assert result.code == 7 and (result.json["owed"], result.json["failed"]) == (0, 2), "the model has answered before"
+
+
 def test_a_page_of_a_gateway_instead_of_an_answer_leaves_the_query_owed(run, server):
     server.page = b"<html>we will be back soon</html>"
     arguments = ("--program", "rewrite", *TASK, "--lm", server.spec, "--json")
@@ -197,13 +199,15 @@ def test_calls_that_were_answered_before_an_outage_are_not_paid_for_again(run, s
     arguments = ("--program", "multihop", *TASK, "--lm", server.spec, "--json")
     answered = []
 
-    def until_the_tenth(prompt):
-        if len(answered) >= 10:
+    coming = count()
+
+    def until_the_fourth(prompt):
+        if next(coming) >= 4:  # no query of this program is through after four calls
             raise Failure(503)
         answered.append(prompt)
         return sensible(prompt)
 
-    server.answer = until_the_tenth
+    server.answer = until_the_fourth
     result = run(*arguments)
     assert result.code == 7 and result.json["owed"] == 3, "every query was cut off in the middle"
     server.answer = lambda prompt: answered.append(prompt) or sensible(prompt)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 import pytrec_eval
-from openai_server import OpenAIServer
 
 import environments
 from evals import folder as run_folder
@@ -26,13 +25,6 @@ from tools.errors import RunConflict
 ROOT = Path(__file__).parent.parent
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev")
 RETRIEVE = ("--program", "retrieve", "--task", "congress", "--split", "dev")
-
-
-@pytest.fixture
-def server():
-    made = OpenAIServer()
-    yield made
-    made.close()
 
 
 def test_a_run_prints_its_table_and_leaves_its_folder(run):
