@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from tools.corpus import Corpus
@@ -53,13 +53,25 @@ class Environment:
     queries: tuple[Query, ...]  # those of the split, in the release's order
     qrels: Qrels  # of those queries
     metric: str  # the headline metric of the task's own paper, e.g. "nDCG@10"
-    fingerprint: str = field(init=False)  # over everything above that numbers depend on
 
     def __post_init__(self) -> None:
         """Refuse a world in which a perfect searcher could not score full marks."""
         for query in self.queries:
             _check(self, query)
-        object.__setattr__(self, "fingerprint", _fingerprint(self))
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hex digits over everything that numbers depend on: texts, queries, judgements, exclusions, pools."""
+        content = {
+            "corpus": self.documents.fingerprint,
+            "queries": [
+                [q.query_id, q.text, q.objective, sorted(q.excluded), q.candidates and sorted(q.candidates)]
+                for q in self.queries
+            ],
+            "qrels": {query_id: dict(grades) for query_id, grades in self.qrels.items()},
+        }
+        text = json.dumps(content, sort_keys=True)
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     def asking(self, *, limit: int | None = None, query_ids: Sequence[str] = ()) -> "Environment":
         """The environment with only the queries named, if any are, and of those only the first `limit`."""
@@ -98,19 +110,6 @@ def _check(environment: Environment, query: Query) -> None:
         raise DataError(f"{where} has {unknown[0]!r} in its pool, which is not in the corpus")
     if query.candidates is not None and (outside := relevant - query.candidates):
         raise DataError(f"{where} has the relevant document {min(outside)!r} outside its pool")
-
-
-def _fingerprint(environment: Environment) -> str:
-    content = {
-        "corpus": environment.documents.fingerprint,
-        "queries": [
-            [q.query_id, q.text, q.objective, sorted(q.excluded), q.candidates and sorted(q.candidates)]
-            for q in environment.queries
-        ],
-        "qrels": {query_id: dict(grades) for query_id, grades in environment.qrels.items()},
-    }
-    text = json.dumps(content, sort_keys=True)
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# Nothing below may phone home or spin idle cores; said before the libraries that look here are imported.
-os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+# Nothing below may phone home or spin idle cores; said before the libraries that look here are imported. LiteLLM's own
+# switch is in programs/lm.py.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -90,7 +90,7 @@ def command(arguments: argparse.Namespace) -> int:
     from tools.session import Toolbox
 
     retriever = retrievers.build(arguments.retriever, environment.documents, environments.home())
-    model = _connect(arguments, environment)
+    model = _connect(arguments, environment, retriever)
     system = constructor(Toolbox(environment.documents, retriever), depth=arguments.k, **values)
     config = configuration(arguments, environment, retriever, model, values)
     path = run_folder.place(arguments.runs, config)
@@ -99,7 +99,7 @@ def command(arguments: argparse.Namespace) -> int:
         return _conclude(arguments, environment, folder, problem, started)
 
 
-def _connect(arguments: argparse.Namespace, environment: "Environment") -> "Model":
+def _connect(arguments: argparse.Namespace, environment: "Environment", retriever: "Retriever") -> "Model":
     from programs import lm
     from tools.retrievers.bm25 import BM25
 
@@ -109,7 +109,8 @@ def _connect(arguments: argparse.Namespace, environment: "Environment") -> "Mode
         )
     statistics = None
     if arguments.lm == "offline":
-        statistics = BM25(environment.documents, environments.home()).statistics()
+        index = retriever if isinstance(retriever, BM25) else BM25(environment.documents, environments.home())
+        statistics = index.statistics()
     budget = lm.Budget(calls=arguments.budget_calls, usd=arguments.budget_usd)
     return lm.connect(arguments.lm, statistics=statistics, budget=budget, seed=arguments.seed)
 
