@@ -1,4 +1,8 @@
-"""A corpus: documents by id, in a fixed order, with a fingerprint that an index can be kept under."""
+"""A corpus: documents by id, in a fixed order, with a fingerprint that an index can be kept under.
+
+There are two kinds with one face. `Corpus` holds its documents in memory. `StoredCorpus` (tools/stored_corpus.py) reads
+them from disk one at a time, for releases of a million passages.
+"""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,21 +33,56 @@ class Corpus(Mapping[str, Document]):
     @cached_property
     def doc_ids(self) -> tuple[str, ...]:
         """All ids, in corpus order."""
-        return tuple(self._documents)
+        return tuple(self)
+
+    def stream(self) -> Iterator[Document]:
+        """Every document, in corpus order."""
+        yield from self._documents.values()
 
     def texts(self) -> Iterator[str]:
         """What retrievers index of each document, in corpus order: the title, then the text."""
-        for document in self._documents.values():
+        for document in self.stream():
             yield f"{document.title} {document.text}" if document.title else document.text
+
+    def repeats(self) -> dict[str, str]:
+        """doc_id -> the first document with the same title and text, for every document that is not that first."""
+        first: dict[bytes, str] = {}
+        repeats = {}
+        for document in self.stream():
+            _, title, text, _ = encoded(document)
+            digest = hashlib.blake2b(title + b"\0" + text, digest_size=16).digest()
+            if (original := first.setdefault(digest, document.doc_id)) != document.doc_id:
+                repeats[document.doc_id] = original
+        return repeats
 
     @cached_property
     def fingerprint(self) -> str:
-        """Sixteen hex digits over every id, title and text, in order: two equal ones index alike."""
-        digest = hashlib.blake2b(digest_size=8)
-        for document in self._documents.values():
-            for part in (document.doc_id, document.title, document.text):
-                data = part.encode("utf-8", "surrogatepass")
-                # Lengths keep ("ab", "c") and ("a", "bc") apart.
-                digest.update(len(data).to_bytes(8, "little"))
-                digest.update(data)
-        return digest.hexdigest()
+        """Sixteen hex digits over every id, title, text and parent, in order: two equal ones index alike."""
+        fingerprint = Fingerprint()
+        for document in self.stream():
+            fingerprint.add(*encoded(document))
+        return str(fingerprint)
+
+
+def encoded(document: Document) -> tuple[bytes, bytes, bytes, bytes]:
+    """The fields of a document as bytes, in the order in which they are stored and hashed."""
+    fields = (document.doc_id, document.title, document.text, document.parent)
+    doc_id, title, text, parent = (field.encode("utf-8", "surrogatepass") for field in fields)
+    return doc_id, title, text, parent
+
+
+class Fingerprint:
+    """A digest over the fields of many documents."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.blake2b(digest_size=8)
+
+    def add(self, *fields: bytes) -> None:
+        """One document more."""
+        for field in fields:
+            # Lengths keep ("ab", "c") and ("a", "bc") apart.
+            self._digest.update(len(field).to_bytes(8, "little"))
+            self._digest.update(field)
+
+    def __str__(self) -> str:
+        return self._digest.hexdigest()

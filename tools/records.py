@@ -16,6 +16,7 @@ class Document:
     doc_id: str
     text: str
     title: str = ""
+    parent: str = ""  # the document that a passage was cut from; empty for a whole document
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Snippet:
     doc_id: str
     title: str
     text: str
+    score: float = 0.0  # the retriever's, comparable only inside one result list
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,9 @@ class Submission:
     trace: Trace
     answer: str = ""  # empty when the task asks only for documents
     usage: Usage = field(default_factory=Usage)  # of all model calls of the session
+    # One per ranked document, never rising, where the system gives any: two equal ones are a tie, which protocols
+    # that compare documents pairwise count as a loss.
+    scores: tuple[float, ...] = ()
 
 
 def step_json(step: Step) -> dict[str, Any]:

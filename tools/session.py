@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Self
 
 from tools.errors import DocumentNotFound, LimitReached
@@ -118,7 +119,10 @@ class Session:
         found = [self._documents[hit.doc_id] for hit in hits]
         doc_ids = tuple(document.doc_id for document in found)
         cut = self._limits.snippet_chars
-        snippets = [Snippet(document.doc_id, document.title, document.text[:cut]) for document in found]
+        snippets = [
+            Snippet(document.doc_id, document.title, document.text[:cut], hit.score)
+            for document, hit in zip(found, hits, strict=True)
+        ]
         with self._lock:
             self._surfaced.update(doc_ids)
             self._shown.update(doc_ids if shown else ())
@@ -185,11 +189,14 @@ class Session:
         """Record an order that a model gave."""
         self._record("rank", "", tuple(doc_ids))
 
-    def submit(self, ranking: Sequence[str], *, why: str = "done", answer: str = "") -> Submission:
-        """End the session with `ranking`, best first.
+    def submit(
+        self, ranking: Sequence[str], *, scores: Sequence[float] = (), why: str = "done", answer: str = ""
+    ) -> Submission:
+        """End the session with `ranking`, best first, and its `scores` where the system has any.
 
-        ValueError when it repeats or invents a document. Raises `fault` again when a model call failed and the
-        program went on without the answer: such a ranking says nothing about the program.
+        ValueError when it repeats or invents a document, or when the scores don't fit it. Raises `fault` again
+        when a model call failed and the program went on without the answer: such a ranking says nothing about
+        the program.
         """
         if self.fault:
             raise self.fault
@@ -197,10 +204,12 @@ class Session:
             raise ValueError("the ranking names a document twice")
         if strange := [doc_id for doc_id in ranking if doc_id not in self._surfaced]:
             raise ValueError(f"the ranking names {strange[0]!r}, which no search of the session returned")
+        if scores and (len(scores) != len(ranking) or any(a < b for a, b in pairwise(scores))):
+            raise ValueError("the scores must be one a ranked document, and never rise")
         self._record("stop", why)
         if _CURRENT.get() is self:
             _CURRENT.set(None)  # what is asked of a model from here on is not for this query
-        return Submission(tuple(ranking), self.trace, answer, self.usage)
+        return Submission(tuple(ranking), self.trace, answer, self.usage, tuple(scores))
 
     def abandon(self, why: str) -> None:
         """End the session without a ranking, e.g. after an error; the trace stays."""

@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # NumPy is behind it, and a command's --help lists the names 
 RETRIEVERS = {
     "bm25": "tools.retrievers.bm25:BM25",
     "rank_bm25": "tools.retrievers.rank_bm25:RankBM25",
+    "pool_bm25": "tools.retrievers.pool_bm25:PoolBM25",
+    "dense": "tools.retrievers.dense:Dense",
 }
 
 

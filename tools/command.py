@@ -1,0 +1,88 @@
+"""What every command line shares: one-line errors, exit codes, argument types. Knows no command."""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from tools.errors import INTERRUPTED, DataError, RunIncomplete, SextantError, UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that says what is wrong in one line, and takes no abbreviated options."""
+
+    def __init__(self, **kwargs: object) -> None:
+        super().__init__(
+            **{"allow_abbrev": False, "formatter_class": argparse.ArgumentDefaultsHelpFormatter, **kwargs}  # type: ignore[arg-type]
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Exit code 2, without the usage block; --help has that."""
+        raise UsageError(f"{message}; see --help")
+
+
+def positive(text: str) -> int:
+    """An argument type: a whole number of at least 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return number
+
+
+def dollars(text: str) -> float:
+    """An argument type: an amount above 0."""
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = 0.0
+    if not amount > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an amount above 0")
+    return amount
+
+
+def clean(text: str) -> str:
+    """`text` without control characters: it cannot move the cursor or colour the screen."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]", "\N{REPLACEMENT CHARACTER}", text)
+
+
+def run_command(
+    parser: Parser,
+    command: Callable[[argparse.Namespace], int],
+    arguments: Sequence[str] | None = None,
+) -> int:
+    """Parse, run, and turn what can go wrong into one line on stderr and its exit code."""
+    try:
+        return command(parser.parse_args(arguments))
+    except SextantError as error:
+        print(f"error: {clean(' '.join(str(error).split()))}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
+    except OSError as error:  # a path that may not be read, or is too long, or is of the wrong kind
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"error: {clean(f'{where}{error.strerror or error}')}", file=sys.stderr)  # noqa: T201
+        return DataError.exit_code
+
+
+def put_out(text: str) -> None:
+    """Write the command's result on stdout; RunIncomplete when it cannot be, e.g. on a full disk.
+
+    A reader who has gone, as in `| head`, is no error, and neither is a closed stdout.
+    """
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python would complain once more on exit, when it flushes what is left.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, UnicodeEncodeError) as error:
+        sys.stdout = None  # for the same reason
+        raise RunIncomplete(f"the result cannot be printed ({error}); it is in the run folder") from None
