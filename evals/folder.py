@@ -35,7 +35,7 @@ def _determining(config: Config) -> Config:
 
 def place(runs: Path, config: Config) -> Path:
     """Where a run of `config` goes: RUNS/<suite>-<task>/<program>-<lm>-<digest>."""
-    task: str = config["task"].replace("/", "-")
+    task: str = re.sub("[/:]", "-", config["task"])
     model = re.sub(r"[^A-Za-z0-9.]+", "-", config["lm"]["name"]).strip("-")
     return runs / task / f"{config['program']}-{model}-{digest(config)}"
 

@@ -1,33 +1,171 @@
-"""Ranking metrics, by ir_measures' names and with its values. Reads no files and averages nothing.
+"""Metrics of rankings, by ir_measures' names and with its values, and of pairwise comparisons. Reads no files.
 
-Gain is the grade itself (linear), the discount log2(rank + 1), as trec_eval has it; a document is relevant from
-grade 1 on. tests/test_metrics.py compares every metric with pytrec_eval.
+nDCG@k  gain is the grade itself (linear), the discount log2(rank + 1), the ideal order from all judged
+        documents; grades may be fractions, which is why this is not left to trec_eval: it has whole numbers only
+R@k, P@k, RR@k   a document is relevant from grade 1 on; without @k the whole ranking counts
+Win(x)  the share of a query's comparisons of that label that are won: strictly higher score, ties lose
+Win     of all its comparisons; Triplets is the label of BIRCO's dev triplets (appendix D)
+Flip    the share of comparisons that come out otherwise for the query's twin
+
+A metric can be undefined for a query: recall where nothing is relevant, Win(3) where no comparison has that label. Such
+a query is left out of that metric's mean. tests/test_metrics.py checks each against pytrec_eval or a count by hand.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import ir_measures
+from tools.errors import UnknownName
 
-# To add one: its name as ir_measures parses it. The order is that of tables.
-METRICS = ("nDCG@10", "nDCG@50", "R@10", "R@50", "R@100", "R@1000", "RR@10")
+if TYPE_CHECKING:
+    from environments.base import Comparison, Environment, Judgements
+
+Values = dict[str, dict[str, float | None]]  # metric -> query_id -> value in [0, 1], or None where it is undefined
 
 
-def per_query(
-    rankings: Mapping[str, Sequence[str]],
-    qrels: Mapping[str, Mapping[str, int]],
-    metrics: Sequence[str] = METRICS,
-) -> dict[str, dict[str, float]]:
-    """Value in [0, 1] by metric and query, for every query of `qrels`; 0 where the ranking is empty or absent.
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What a system handed in for one query."""
 
-    `rankings` has doc ids best first, each at most once. Unjudged documents count as grade 0.
-    """
-    run = {
-        query_id: {doc_id: float(len(ranking) - place) for place, doc_id in enumerate(ranking)}
-        for query_id, ranking in rankings.items()
-    }
-    measures = [ir_measures.parse_measure(name) for name in metrics]
-    values: dict[str, dict[str, float]] = {name: dict.fromkeys(qrels, 0.0) for name in metrics}
-    grades = {query_id: dict(judged) for query_id, judged in qrels.items()}
-    for value in ir_measures.iter_calc(measures, grades, run):
-        values[str(value.measure)][value.query_id] = float(value.value)
-    return values
+    doc_ids: Sequence[str]  # best first, each at most once
+    scores: Sequence[float] = ()  # one a document, where the system gave any
+
+    def prefers(self, better: str, worse: str) -> bool:
+        """Whether `better` is strictly above `worse`; what is not ranked is below everything that is."""
+        if better not in self.doc_ids:
+            return False
+        if worse not in self.doc_ids:
+            return True
+        first, second = self.doc_ids.index(better), self.doc_ids.index(worse)
+        return self.scores[first] > self.scores[second] if self.scores else first < second
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A ranking with what its query's judgements say of it."""
+
+    gains: Sequence[float]  # of the ranked documents, best first
+    ideal: Sequence[float]  # of all judged documents, highest first
+    hits: Sequence[bool]  # which ranked documents are relevant
+    relevant: int  # how many documents are
+
+
+def ndcg(judged: Judged, k: int) -> float | None:
+    """Normalised discounted cumulated gain (Järvelin and Kekäläinen 2002), linear; 0 where nothing can be gained."""
+    ideal = _discounted(judged.ideal[:k])
+    return _discounted(judged.gains[:k]) / ideal if ideal else 0.0
+
+
+def _discounted(gains: Sequence[float]) -> float:
+    return math.fsum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, start=1) if gain)
+
+
+def recall(judged: Judged, k: int) -> float | None:
+    """The share of the relevant documents that are among the first `k`; undefined where nothing is relevant."""
+    return sum(judged.hits[:k]) / judged.relevant if judged.relevant else None
+
+
+def precision(judged: Judged, k: int) -> float | None:
+    """The share of `k` places that hold a relevant document."""
+    return sum(judged.hits[:k]) / k
+
+
+def reciprocal_rank(judged: Judged, k: int) -> float | None:
+    """1 / the rank of the first relevant document, 0 where none is among the first `k`."""
+    return next((1 / rank for rank, hit in enumerate(judged.hits[:k], start=1) if hit), 0.0)
+
+
+# To add one: its name before the @, and a function of a judged ranking and a cutoff.
+RANKING: dict[str, Callable[[Judged, int], float | None]] = {
+    "nDCG": ndcg,
+    "R": recall,
+    "P": precision,
+    "RR": reciprocal_rank,
+}
+_NAME = re.compile(r"(?P<kind>[A-Za-z]+)(@(?P<cutoff>[1-9]\d*))?")
+PAIRWISE = ("Win", "Flip", "Triplets")
+
+
+def per_query(rankings: Mapping[str, Ranking], environment: "Environment", judgements: str = "") -> Values:
+    """Every metric of `environment` for each of its queries, by its headline judgements or the ones named."""
+    chosen = environment.judgements[judgements or environment.headline]
+    asked = [query.query_id for query in environment.queries]
+    values: Values = {}
+    for name in environment.metrics:
+        if is_pairwise(name):
+            values[name] = {query_id: _pairwise(name, query_id, rankings, environment) for query_id in asked}
+    by_rank = [name for name in environment.metrics if not is_pairwise(name)]
+    for query_id in asked:
+        judged = judge(rankings.get(query_id, Ranking(())).doc_ids, chosen, query_id)
+        for name in by_rank:
+            values.setdefault(name, {})[query_id] = ranking_metric(name, judged)
+    return {name: values[name] for name in environment.metrics}
+
+
+def is_pairwise(name: str) -> bool:
+    """Whether a metric is counted over comparisons; such a one has nothing to do with judgements."""
+    return name.partition("(")[0] in PAIRWISE
+
+
+def ranking_metric(name: str, judged: Judged) -> float | None:
+    """One metric of one ranking. UnknownName for a name that is none."""
+    match = _NAME.fullmatch(name)
+    if not match or match["kind"] not in RANKING:
+        raise UnknownName("metric", name, RANKING)
+    # Without a cutoff, the whole of any ranking.
+    return RANKING[match["kind"]](judged, int(match["cutoff"] or 1_000_000_000))
+
+
+def judge(ranking: Sequence[str], judgements: "Judgements", query_id: str) -> Judged:
+    """What the judgements say of a ranking; unjudged documents count as grade 0, and so do negative grades."""
+    grades = judgements.qrels.get(query_id, {})
+    binary = grades if judgements.binary is None else judgements.binary.get(query_id, {})
+    if judgements.unit_of and not judgements.judged_by_unit:
+        grades, binary = _by_unit(grades, judgements.unit_of), _by_unit(binary, judgements.unit_of)
+    units = collapsed(ranking, judgements)
+    return Judged(
+        gains=[max(grades.get(unit, 0.0), 0.0) for unit in units],
+        ideal=sorted((max(grade, 0.0) for grade in grades.values()), reverse=True),
+        hits=[binary.get(unit, 0.0) >= 1 for unit in units],
+        relevant=sum(grade >= 1 for grade in binary.values()),
+    )
+
+
+def collapsed(ranking: Sequence[str], judgements: "Judgements") -> list[str]:
+    """The ranking in the units that are scored: each where its best placed document is (MaxP, Dai and Callan 2019)."""
+    if judgements.unit_of is None:
+        return list(ranking)
+    return list(dict.fromkeys(map(judgements.unit_of, ranking)))
+
+
+def _by_unit(grades: Mapping[str, float], unit_of: Callable[[str], str]) -> dict[str, float]:
+    merged: dict[str, float] = {}
+    for doc_id, grade in grades.items():
+        unit = unit_of(doc_id)
+        merged[unit] = max(grade, merged.get(unit, grade))
+    return merged
+
+
+def _pairwise(name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment") -> float | None:
+    comparisons = environment.comparisons.get(query_id, ())
+    ranking = rankings.get(query_id, Ranking(()))
+    if name == "Flip":
+        if query_id not in environment.twins:
+            return None
+        twin = environment.twins[query_id]
+        here, there = won(comparisons, ranking), won(environment.comparisons[twin], rankings.get(twin, Ranking(())))
+        return share(a != b for a, b in zip(here, there, strict=True))
+    return share(won([c for c in comparisons if name in ("Win", c.label)], ranking))
+
+
+def won(comparisons: Iterable["Comparison"], ranking: Ranking) -> list[bool]:
+    """Which comparisons a ranking wins."""
+    return [ranking.prefers(comparison.better, comparison.worse) for comparison in comparisons]
+
+
+def share(outcomes: Iterable[bool]) -> float | None:
+    """The share of true ones; None of none."""
+    counted = list(outcomes)
+    return sum(counted) / len(counted) if counted else None

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import environments
 from agents import AGENTS
-from environments.base import SPLITS
+from environments.base import INSTRUCTIONS, SPLITS
 from evals import folder as run_folder
 from evals import parameters, provenance
-from evals.command import Parser, dollars, positive, run_command
 from programs import PROGRAMS
+from tools.command import Parser, dollars, positive, run_command
 from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, SextantError, UsageError
 from tools.retrievers import RETRIEVERS
 from tools.table import pick
@@ -47,6 +48,13 @@ def parser() -> Parser:
     add("--task", required=True, metavar="TASK", help="a task, e.g. congress or obliq/congress")
     add("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched, else mini")
     add("--split", default="test", metavar="SPLIT", help=f"which queries: {', '.join(SPLITS)}")
+    add("--qrels", default="", metavar="NAME", help="which judgements lead, e.g. gold or pooled; all are reported")
+    add(
+        "--instruction",
+        default="task",
+        metavar="KIND",
+        help=f"what a query says of its task: {', '.join(INSTRUCTIONS)}",
+    )
     add("--retriever", default="bm25", metavar="NAME", help=f"one of {', '.join(sorted(RETRIEVERS))}")
     add(
         "--lm",
@@ -57,7 +65,7 @@ def parser() -> Parser:
     add("--limit", type=positive, metavar="N", help="ask only the first N queries")
     add("--query-id", action="append", default=[], metavar="ID", help="ask only this query; repeatable")
     add("-P", dest="parameters", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the program")
-    add("--k", type=positive, default=1000, metavar="N", help="documents in a ranking")
+    add("--k", type=positive, metavar="N", help="documents in a ranking; the task's own number, mostly 1000")
     add("--seed", type=int, metavar="N", help="the model's sampling seed, where it takes one")
     add("--max-concurrent", type=positive, metavar="N", help=f"queries at a time; {WORKERS}, or 1 offline")
     add("--budget-usd", type=dollars, metavar="X", help="stop before the call after X dollars are spent")
@@ -78,7 +86,9 @@ def command(arguments: argparse.Namespace) -> int:
     from programs import lm
 
     lm.check(arguments.lm)
-    environment = environments.load(arguments.task, arguments.data, arguments.split)
+    environment = environments.load(
+        arguments.task, arguments.data, arguments.split, qrels=arguments.qrels, instruction=arguments.instruction
+    )
     environment = environment.asking(limit=arguments.limit, query_ids=arguments.query_id)
 
     if len(environment.documents) >= LARGE and not arguments.json:
@@ -90,8 +100,10 @@ def command(arguments: argparse.Namespace) -> int:
     from tools.session import Toolbox
 
     retriever = retrievers.build(arguments.retriever, environment.documents, environments.home())
+    if getattr(retriever, "needs_pool", False) and any(query.candidates is None for query in environment.queries):
+        raise UsageError(f"{arguments.retriever} ranks candidate pools, and {environment.task} has none; use another")
     model = _connect(arguments, environment, retriever)
-    system = constructor(Toolbox(environment.documents, retriever), depth=arguments.k, **values)
+    system = constructor(Toolbox(environment.documents, retriever), depth=arguments.k or environment.depth, **values)
     config = configuration(arguments, environment, retriever, model, values)
     path = run_folder.place(arguments.runs, config)
     with run_folder.claim(path, config) as folder:
@@ -128,13 +140,15 @@ def configuration(
         "data": environment.data if environment.data in ("mini", "full") else "folder",
         "compiled": None,
         "pool": None,
-        "max_p": False,
+        "max_p": environment.max_p,
+        "judgements": environment.headline,
+        "instruction": arguments.instruction,
         "data_fingerprint": environment.fingerprint,  # texts, queries, judgements, exclusions, pools
         "split": environment.split,
         "asked": {"limit": arguments.limit, "query_ids": list(dict.fromkeys(arguments.query_id))},
         "program": arguments.program,
         "parameters": values,
-        "depth": arguments.k,
+        "depth": arguments.k or environment.depth,
         "retriever": {"name": arguments.retriever, "with": retriever.name},
         "lm": {"name": model.name, **model.settings},
         "code": provenance.code_digest(),
@@ -158,14 +172,15 @@ def _run(
     """Answer what is owed; return why some of it still is, if it is."""
     from evals.metrics import per_query
     from evals.runner import run
+    from evals.score import ranking_of
     from evals.terminal import Watch, say
 
     metric = environment.metric
 
-    def value(outcome: run_folder.Outcome) -> float:
+    def value(outcome: run_folder.Outcome) -> float | None:
         query_id = outcome["query_id"]
-        rankings, qrels = {query_id: outcome["ranking"]}, {query_id: environment.qrels[query_id]}
-        return per_query(rankings, qrels, [metric])[metric][query_id]
+        one = replace(environment.asking(query_ids=[query_id]), metrics=(metric,))
+        return per_query({query_id: ranking_of(outcome)}, one)[metric][query_id]
 
     earlier = [value(outcome) for outcome in folder.outcomes.values()]
     if not arguments.json:

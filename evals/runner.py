@@ -163,6 +163,8 @@ def _fields(submission: Submission) -> Outcome:
         "usage": usage_json(submission.usage),
         "error": None,
     }
+    if submission.scores:
+        fields["scores"] = [float(score) for score in submission.scores]
     json.dumps(fields)
     return fields
 

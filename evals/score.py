@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evals import folder as run_folder
-from evals.command import Parser, run_command
+from tools.command import Parser, run_command
 from tools.errors import DataError, RunIncomplete
 from tools.records import total, usage_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from environments.base import Environment
+    from evals.metrics import Ranking, Values
 
 
 def score(path: Path, environment: "Environment") -> dict[str, Any]:
@@ -26,8 +29,7 @@ def score(path: Path, environment: "Environment") -> dict[str, Any]:
 
     RunIncomplete when the run owes queries. `environment` must be the one that the run was made in.
     """
-    from evals.metrics import METRICS, per_query
-    from evals.stats import bootstrap_mean
+    from evals.metrics import collapsed, is_pairwise, per_query
 
     config = run_folder.read_config(path)
     outcomes = run_folder.read_outcomes(path)
@@ -37,22 +39,62 @@ def score(path: Path, environment: "Environment") -> dict[str, Any]:
             f"{path} owes {len(owed)} of {len(asked)} queries, e.g. {owed[0]!r}; "
             "give the same run command again to resume it"
         )
-    rankings = {query_id: outcomes[query_id]["ranking"] for query_id in asked}
-    values = per_query(rankings, environment.qrels)
-    intervals = {name: bootstrap_mean([values[name][query_id] for query_id in asked]) for name in METRICS}
+    rankings = {query_id: ranking_of(outcomes[query_id]) for query_id in asked}
+    values = per_query(rankings, environment)
+    # Other judgements are reported under "<metric> [<judgements>]"; comparisons don't depend on judgements.
+    for other in environment.judgements:
+        if other != environment.headline:
+            beside = per_query(rankings, environment, other)
+            values |= {f"{name} [{other}]": column for name, column in beside.items() if not is_pairwise(name)}
     scores = summary(config, outcomes, asked) | {
-        "metrics": {name: interval._asdict() for name, interval in intervals.items()}
+        "judgements": environment.headline,
+        "metrics": {
+            name: measured for name, column in values.items() if (measured := _measured(column, environment.resampled))
+        },
+        "notes": [*filter(None, [environment.split_note]), *environment.notes],
     }
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["query_id", *METRICS, "error"])
-    for query_id in asked:
-        row = [repr(values[name][query_id]) for name in METRICS]
-        writer.writerow([query_id, *row, outcomes[query_id]["error"] or ""])
-    run_folder.write(path / "run.trec", run_folder.trec(rankings, tag=path.name))
-    run_folder.write(path / "scores.csv", table.getvalue())
+    units = {
+        query_id: collapsed(ranking.doc_ids, environment.judgements[environment.headline])
+        for query_id, ranking in rankings.items()
+    }
+    run_folder.write(path / "run.trec", run_folder.trec(units, tag=path.name))
+    run_folder.write(path / "scores.csv", _table(asked, values, outcomes))
     run_folder.write(path / "scores.json", json.dumps(scores, indent=2) + "\n")
     return scores
+
+
+def ranking_of(outcome: run_folder.Outcome) -> "Ranking":
+    """What an outcome says of a ranking; a failed query has an empty one."""
+    from evals.metrics import Ranking
+
+    return Ranking(outcome["ranking"], outcome.get("scores") or ())
+
+
+def _measured(column: "Mapping[str, float | None]", resampled: bool) -> dict[str, Any] | None:
+    """A metric's mean with its interval over the queries for which it is defined; None where it never is."""
+    from evals.stats import bootstrap_mean, resampled_mean
+
+    defined = [value for value in column.values() if value is not None]
+    if not defined:
+        return None
+    measured: dict[str, Any] = bootstrap_mean(defined)._asdict()
+    if len(defined) < len(column):
+        measured["queries"] = len(defined)
+    if resampled:
+        measured["resampled"] = resampled_mean(defined)._asdict()
+    return measured
+
+
+def _table(asked: list[str], values: "Values", outcomes: dict[str, run_folder.Outcome]) -> str:
+    """scores.csv: one row a query, an empty cell where a metric is undefined for it."""
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["query_id", *values, "error"])
+    for query_id in asked:
+        cells = [column[query_id] for column in values.values()]
+        row = ["" if value is None else repr(value) for value in cells]
+        writer.writerow([query_id, *row, outcomes[query_id]["error"] or ""])
+    return table.getvalue()
 
 
 def summary(config: run_folder.Config, outcomes: dict[str, run_folder.Outcome], asked: list[str]) -> dict[str, Any]:
@@ -62,6 +104,7 @@ def summary(config: run_folder.Config, outcomes: dict[str, run_folder.Outcome], 
         "task": config["task"],
         "data": config[run_folder.PROVENANCE]["data"],
         "split": config["split"],
+        "instruction": config["instruction"],
         "program": config["program"],
         "retriever": config["retriever"]["name"],
         "lm": config["lm"]["name"],
@@ -79,7 +122,9 @@ def environment_of(config: run_folder.Config) -> "Environment":
     import environments
 
     where = config[run_folder.PROVENANCE]["folder"] or config["data"]
-    loaded = environments.load(config["task"], where, config["split"])
+    loaded = environments.load(
+        config["task"], where, config["split"], qrels=config["judgements"], instruction=config["instruction"]
+    )
     chosen = loaded.asking(**config["asked"])
     if chosen.fingerprint != config["data_fingerprint"]:
         raise DataError(

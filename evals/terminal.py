@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
-from evals.command import clean, put_out
+from tools.command import clean, put_out
 
 # A plain progress line is due after this many seconds or this share of the queries, whichever comes first.
 PLAIN_SECONDS = 5.0
@@ -46,13 +46,19 @@ class Watch:
     """The progress of one run: queries done, running mean of the headline metric, calls, time, time left."""
 
     def __init__(
-        self, queries: int, earlier: Sequence[float], metric: str, calls: Callable[[], int], *, quiet: bool = False
+        self,
+        queries: int,
+        earlier: Sequence[float | None],
+        metric: str,
+        calls: Callable[[], int],
+        *,
+        quiet: bool = False,
     ) -> None:
         """`earlier` has the metric's values of queries answered before; `calls` tells the model calls so far."""
         self._queries = queries
         self._metric = metric
-        self._values = list(earlier)
-        self._earlier = len(earlier)
+        self._values = [value for value in earlier if value is not None]
+        self._done = self._earlier = len(earlier)
         self._calls = calls
         self._failed = 0
         self._quiet = quiet
@@ -76,11 +82,12 @@ class Watch:
         if self._live:
             self._live.stop()
 
-    def add(self, value: float, *, failed: bool) -> None:
-        """One more query is answered, with this value of the headline metric."""
-        self._values.append(value)
+    def add(self, value: float | None, *, failed: bool) -> None:
+        """One more query is answered, with this value of the headline metric, None where that is undefined for it."""
+        self._values += [] if value is None else [value]
+        self._done += 1
         self._failed += failed
-        done, now = len(self._values), time.monotonic()
+        done, now = self._done, time.monotonic()
         if self._live:
             self._live.update(self._row, completed=done)
         elif not self._quiet and (
@@ -94,14 +101,14 @@ class Watch:
     def about(self) -> str:
         """Everything but the bar, in one line."""
         elapsed = time.monotonic() - self._started
-        answered = len(self._values) - self._earlier
+        answered = self._done - self._earlier
         parts = [f"{self._metric} {sum(self._values) / len(self._values):.4f} so far"] if self._values else []
         parts.append(f"{self._calls()} calls")
         if self._failed:
             parts.append(f"{self._failed} failed")
         parts.append(f"{_clock(elapsed)} elapsed")
         if answered:
-            parts.append(f"{_clock(elapsed / answered * (self._queries - len(self._values)))} left")
+            parts.append(f"{_clock(elapsed / answered * (self._queries - self._done))} left")
         return "  ".join(parts)
 
 
@@ -151,21 +158,35 @@ def _headings(scores: dict[str, Any]) -> list[str]:
     kind = scores["data"]
     note = "mini: bundled, invented; not comparable with published figures" if kind == "mini" else kind
     model = "offline, no language model" if scores["lm"] == "offline" else scores["lm"]
+    judgements = f", {scores['judgements']} judgements" if scores.get("judgements", "gold") != "gold" else ""
     return [
-        f"{scores['task']}  {scores['split']} split  ({note})",
+        f"{scores['task']}  {scores['split']} split{judgements}  ({note})",
         f"{scores['program']} over {scores['retriever']}, model: {model}",
     ]
 
 
-def _table(metrics: dict[str, dict[str, float | None]]) -> Table:
+def _table(metrics: dict[str, dict[str, Any]]) -> Table:
+    """One row a metric; other judgements of the same metric, "nDCG@10 [pooled]", are columns of its row."""
+    names = [name for name in metrics if "[" not in name]
+    others = list(dict.fromkeys(name[name.index("[") + 1 : -1] for name in metrics if "[" in name))
+    resampled = any("resampled" in metrics[name] for name in names)
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("metric")
     table.add_column("mean", justify="right")
     table.add_column("95 % interval", justify="right")
-    for name, value in metrics.items():
+    if resampled:
+        table.add_column("mean of 1,000 resamples", justify="right")
+    for other in others:
+        table.add_column(escape(other), justify="right")
+    for name in names:
+        value = metrics[name]
         low, high = value["low"], value["high"]
-        interval = "too few queries" if low is None or high is None else f"{low:.4f} to {high:.4f}"
-        table.add_row(name, f"{value['mean']:.4f}", interval)
+        cells = ["too few queries" if low is None or high is None else f"{low:.4f} to {high:.4f}"]
+        if resampled:
+            cells.append(f"{value['resampled']['mean']:.4f} +- {value['resampled']['error']:.4f}")
+        cells += [f"{metrics[key]['mean']:.4f}" if (key := f"{name} [{other}]") in metrics else "" for other in others]
+        few = f" ({value['queries']} queries)" if "queries" in value else ""
+        table.add_row(escape(name) + few, f"{value['mean']:.4f}", *cells)
     return table
 
 
@@ -177,7 +198,7 @@ def _footings(scores: dict[str, Any]) -> list[str]:
         queries += f", {scores['failed']} failed (scored 0; their errors are in outcomes.jsonl)"
     if scores["owed"]:
         queries += f", {scores['owed']} still owed: unfinished, so there is no score"
-    lines = [queries]
+    lines = [*scores.get("notes", []), queries]
     used = f"{usage['calls']} calls"
     if scores["lm"] != "offline":
         used += f", {usage['input_tokens']} tokens in, {usage['output_tokens']} out, {price}"

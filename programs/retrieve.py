@@ -17,4 +17,5 @@ class Retrieve(dspy.Module):
     def forward(self, query: Query) -> Submission:
         """The first `depth` documents for the query's own text."""
         session = self.toolbox.open(query)
-        return session.submit([found.doc_id for found in session.search(query.text, self.depth)])
+        found = session.search(query.text, self.depth)
+        return session.submit([hit.doc_id for hit in found], scores=[hit.score for hit in found])
