@@ -3,16 +3,19 @@
 import os
 from pathlib import Path
 
-from environments.base import SPLITS, Environment, Suite
+from environments.base import INSTRUCTIONS, SPLITS, Environment, Request, Suite
 from tools.errors import DataError, UnknownName, UsageError
 from tools.table import pick
 
 # To add one: environments/<name>.py with a SUITE, named here, and its miniature under environments/mini/<name>.
 SUITES = {
     "obliq": "environments.obliq:SUITE",
+    "crumb": "environments.crumb:SUITE",
+    "birco": "environments.birco:SUITE",
+    "multiconir": "environments.multiconir:SUITE",
 }
 
-_MINI = Path(__file__).parent / "mini"
+MINI = Path(__file__).parent / "mini"  # the bundled miniatures
 
 
 def home() -> Path:
@@ -39,49 +42,70 @@ def tasks() -> list[str]:
 
 
 def resolve(name: str) -> str:
-    """The full name of a task given by its full or its short name.
+    """The full name of a task given by its full or its short name, with its variant unless that is the default.
 
     A short name works while one suite has it. UsageError names both when two have; UnknownName offers
     the nearest names when none has.
     """
+    plain, _, variant = name.partition(":")
     known = tasks()
-    if name in known:
-        return name
-    matches = [task for task in known if task.partition("/")[2] == name]
+    matches = [task for task in known if plain in (task, task.partition("/")[2])]
     if len(matches) > 1:
-        raise UsageError(f"{name!r} is a task of several suites; say {' or '.join(matches)}")
+        raise UsageError(f"{plain!r} is a task of several suites; say {' or '.join(matches)}")
     if not matches:
         short = {task.partition("/")[2] for task in known}
-        raise UnknownName("task", name, known if "/" in name else short)
-    return matches[0]
+        raise UnknownName("task", plain, known if "/" in plain else short)
+    variants = suite(matches[0].partition("/")[0]).variants
+    if variant and variant not in variants:
+        if variants == ("",):
+            raise UsageError(f"{matches[0]} has no variants; leave out ':{variant}'")
+        raise UnknownName(f"variant of {matches[0]}", variant, variants)
+    return matches[0] if variant in ("", variants[0]) else f"{matches[0]}:{variant}"
 
 
-def load(task: str, data: str | None = None, split: str = "test") -> Environment:
-    """A task's environment.
-
-    `data` is "mini" (bundled), "full" (fetched), or a folder in the release's layout; without it, full if
-    it has been fetched, else mini. UsageError or UnknownName for a wrong argument, DataError for data
-    that is missing or damaged.
-    """
-    full_name = resolve(task)
-    suite_name, _, name = full_name.partition("/")
-    if split not in SPLITS:
-        raise UnknownName("split", split, SPLITS)
+def folder_of(task: str, data: str | None) -> tuple[str, Path]:
+    """("mini", "full" or the folder as given; where the files are) for a task's full name."""
+    suite_name, _, name = task.partition(":")[0].partition("/")
     fetched = home() / "data" / suite_name
     complete = fetched / f"{name}.complete.json"  # written last by a fetch, so that it proves the task's files whole
     if data is None:
         data = "full" if complete.exists() else "mini"
     if data == "mini":
-        folder = _MINI / suite_name
-    elif data == "full":
-        folder = fetched
+        return data, MINI / suite_name
+    if data == "full":
         if not complete.exists():
             raise DataError(
-                f"the full release of {full_name} is not in {folder}; "
-                "use --data mini, or --data FOLDER with a copy of the release"
+                f"the full release of {task} is not in {fetched}; get it with `python -m environments fetch {task}`, "
+                "or use --data mini, or --data FOLDER with a copy of the release"
             )
-    else:
-        folder = _path(data)
-        if not folder.is_dir():
-            raise DataError(f"--data {data!r} is not a folder; give mini, full or a folder that exists")
-    return suite(suite_name).load(name, data, folder, split)
+        return data, fetched
+    folder = _path(data)
+    if not folder.is_dir():
+        raise DataError(f"--data {data!r} is not a folder; give mini, full or a folder that exists")
+    return data, folder
+
+
+def load(
+    task: str, data: str | None = None, split: str = "test", *, qrels: str = "", instruction: str = "task"
+) -> Environment:
+    """A task's environment.
+
+    `data` is "mini" (bundled), "full" (fetched), or a folder in the release's layout; without it, full if
+    it has been fetched, else mini. `qrels` says which judgements lead, where a task has several;
+    `instruction` what the queries' objective says. UsageError or UnknownName for a wrong argument,
+    DataError for data that is missing or damaged.
+    """
+    full_name = resolve(task)
+    suite_name, _, rest = full_name.partition("/")
+    name, _, variant = rest.partition(":")
+    chosen = suite(suite_name)
+    for kind, value, known in (
+        ("split", split, SPLITS),
+        ("instruction", instruction, INSTRUCTIONS),
+        (f"judgements of {full_name}", qrels or chosen.judgements[0], chosen.judgements),
+    ):
+        if value not in known:
+            raise UnknownName(kind, value, known)
+    data, folder = folder_of(full_name, data)
+    request = Request(name, variant or chosen.variants[0], data, folder, split, home(), qrels, instruction)
+    return chosen.load(request)

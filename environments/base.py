@@ -3,20 +3,25 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
 from tools.records import Query
 
-# query_id -> doc_id -> grade. Grades are the release's own; 0 is "judged, not relevant" and absence is "not
-# judged", and the two are kept apart because some metrics tell them apart.
-Qrels = Mapping[str, Mapping[str, int]]
-
+# query_id -> doc_id -> grade. Grades are the release's own, fractions included; 0 is "judged, not relevant" and
+# absence is "not judged", and the two are kept apart because some metrics tell them apart.
+Qrels = Mapping[str, Mapping[str, float]]
 
 SPLITS = ("dev", "test", "all")
+OURS = "the split is ours; the paper's figures are over all queries (--split all)"
+
+# What a query's objective says: the task's own words, words that fit any task, or nothing (CRUMB section 6, BIRCO's
+# +O).
+INSTRUCTIONS = ("task", "generic", "none")
+GENERIC = "Find the documents that are relevant to the query."
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +45,69 @@ class DevSplit:
         wanted = {"dev": dev, "test": set(query_ids) - dev, "all": set(query_ids)}[split]
         return [query_id for query_id in query_ids if query_id in wanted]
 
+    def __str__(self) -> str:
+        return f"ours, not the paper's: {self.share:.0%} of the queries are dev, by SHA-256 of '{self.seed}:<query id>'"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgements:
+    """One way in which a task's rankings are judged."""
+
+    qrels: Qrels  # what nDCG gains
+    binary: Qrels | None = None  # what counts as relevant (grade 1 or more), where the release says that apart
+    # What is scored in place of a document: the parent of a passage (MaxP), or the first of equal texts. Of the
+    # documents of one unit the best placed counts, which is the one with the highest score.
+    unit_of: Callable[[str], str] | None = None
+    judged_by_unit: bool = True  # `qrels` names units; where it names documents, they are mapped like a ranking's
+
+    def of(self, query_ids: Iterable[str]) -> "Judgements":
+        """The judgements of some queries alone."""
+        wanted = list(query_ids)
+        binary = None if self.binary is None else {query_id: self.binary.get(query_id, {}) for query_id in wanted}
+        qrels = {query_id: self.qrels[query_id] for query_id in wanted if query_id in self.qrels}
+        return dataclasses.replace(self, qrels=qrels, binary=binary)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two documents of one query of which the first should be scored strictly higher; a tie is a loss."""
+
+    label: str  # comparisons of one label make one metric, e.g. "1" for Win(1)
+    better: str
+    worse: str
+
 
 @dataclass(frozen=True, slots=True)
 class Environment:
     """One task, loaded: what is asked, what can be found, and what counts as found."""
 
-    task: str  # "<suite>/<name>", e.g. "obliq/congress"
+    task: str  # "<suite>/<name>", e.g. "obliq/congress", or "<suite>/<name>:<variant>"
     data: str  # "mini", "full", or the folder that it was read from
     split: str  # "dev", "test" or "all"
     source: str  # where the data came from, in words
     documents: Corpus
     queries: tuple[Query, ...]  # those of the split, in the release's order
-    qrels: Qrels  # of those queries
+    judgements: Mapping[str, Judgements]  # by name, e.g. "gold" and "pooled"; of those queries
+    headline: str  # the judgements that metrics are named after; others are reported beside them
+    metrics: tuple[str, ...]  # names as evals.metrics reads them, in the order of tables
     metric: str  # the headline metric of the task's own paper, e.g. "nDCG@10"
+    comparisons: Mapping[str, tuple[Comparison, ...]] = field(default_factory=dict)  # by query id
+    twins: Mapping[str, str] = field(default_factory=dict)  # query id -> the same need in other words, for Flip
+    depth: int = 1000  # documents in a ranking, where the paper's protocol has no other number
+    max_p: bool = False  # documents are passages, and the headline judges their parents
+    resampled: bool = False  # the paper's figures are means over bootstrap resamples, so both means are reported
+    split_note: str = ""  # whose split it is, where that limits what it can be compared with
+    notes: tuple[str, ...] = ()  # what else a reader of its scores should know
 
     def __post_init__(self) -> None:
         """Refuse a world in which a perfect searcher could not score full marks."""
         for query in self.queries:
             _check(self, query)
+
+    @property
+    def qrels(self) -> Qrels:
+        """The headline judgements' grades."""
+        return self.judgements[self.headline].qrels
 
     @property
     def fingerprint(self) -> str:
@@ -68,9 +118,17 @@ class Environment:
                 [q.query_id, q.text, q.objective, sorted(q.excluded), q.candidates and sorted(q.candidates)]
                 for q in self.queries
             ],
-            "qrels": {query_id: dict(grades) for query_id, grades in self.qrels.items()},
+            "judgements": {
+                name: [judgements.qrels, judgements.binary, judgements.unit_of is not None]
+                for name, judgements in self.judgements.items()
+            },
+            "comparisons": {
+                query_id: [[c.label, c.better, c.worse] for c in comparisons]
+                for query_id, comparisons in self.comparisons.items()
+            },
+            "twins": dict(self.twins),
         }
-        text = json.dumps(content, sort_keys=True)
+        text = json.dumps(content, sort_keys=True, default=dict)
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     def asking(self, *, limit: int | None = None, query_ids: Sequence[str] = ()) -> "Environment":
@@ -86,36 +144,96 @@ class Environment:
         chosen = set(dev.choose([query.query_id for query in self.queries], split))
         if not chosen:
             raise UsageError(f"the {split} split of {self.source} has no queries; use --split all")
-        return self._with(tuple(query for query in self.queries if query.query_id in chosen), split)
+        narrowed = self._with(tuple(query for query in self.queries if query.query_id in chosen), split)
+        return dataclasses.replace(narrowed, split_note="" if split == "all" else OURS)
 
     def _with(self, queries: tuple[Query, ...], split: str) -> "Environment":
-        qrels = {query.query_id: self.qrels[query.query_id] for query in queries}
-        return dataclasses.replace(self, queries=queries, qrels=qrels, split=split)
+        chosen = dict.fromkeys(query.query_id for query in queries)
+        return dataclasses.replace(
+            self,
+            queries=queries,
+            split=split,
+            judgements={name: judgements.of(chosen) for name, judgements in self.judgements.items()},
+            comparisons={query_id: self.comparisons[query_id] for query_id in chosen if query_id in self.comparisons},
+            twins={
+                query_id: self.twins[query_id]
+                for query_id in chosen
+                if query_id in self.twins and self.twins[query_id] in chosen
+            },
+        )
 
 
 def _check(environment: Environment, query: Query) -> None:
     where = f"{environment.task} in {environment.source}: query {query.query_id!r}"
+    documents, judged_by_unit = environment.documents, environment.judgements[environment.headline].unit_of
     grades = environment.qrels.get(query.query_id, {})
     relevant = {doc_id for doc_id, grade in grades.items() if grade > 0}
     if not relevant:
         raise DataError(f"{where} has no judgement above 0, so nothing can be found for it")
-    if missing := sorted(grades.keys() - environment.documents.keys()):
+    if not judged_by_unit and (missing := sorted(doc_id for doc_id in grades if doc_id not in documents)):
         raise DataError(
             f"{where} judges {len(missing)} documents that are not in the corpus, e.g. {missing[0]!r}; "
             "are both from the same release?"
         )
     if leaked := relevant & query.excluded:
         raise DataError(f"{where} excludes its own answer {min(leaked)!r}")
-    if query.candidates is not None and (unknown := sorted(query.candidates - environment.documents.keys())):
+    if query.candidates is not None and (unknown := sorted(d for d in query.candidates if d not in documents)):
         raise DataError(f"{where} has {unknown[0]!r} in its pool, which is not in the corpus")
     if query.candidates is not None and (outside := relevant - query.candidates):
         raise DataError(f"{where} has the relevant document {min(outside)!r} outside its pool")
 
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """What a suite is asked to load; everything in it has been checked against the suite's own tables."""
+
+    name: str  # of the task, without its suite
+    variant: str  # one of the suite's
+    data: str  # "mini", "full" or a folder's name as given
+    folder: Path
+    split: str  # one of SPLITS
+    home: Path  # where a large corpus may be kept in a form that opens at once
+    qrels: str = ""  # which judgements lead; "" leaves it to the task
+    instruction: str = "task"  # one of INSTRUCTIONS
+
+    def objective(self, of_task: str) -> str:
+        """What the queries' objective says, for a task whose own is `of_task`."""
+        return {"task": of_task, "generic": GENERIC, "none": ""}[self.instruction]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The public release of a suite, pinned."""
+
+    kind: str  # "hub" (Hugging Face datasets), "github", or "zenodo"
+    repository: str  # "owner/name"; of Zenodo, the record's number
+    revision: str  # commit; of Zenodo, empty: a record never changes
+    licence: str
+    paper: str
+
+    def __str__(self) -> str:
+        return f"{self.repository}@{self.revision[:8]}" if self.revision else f"{self.kind} {self.repository}"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a task without its data: the first half of its card."""
+
+    asked: str  # what a searcher is asked, in a sentence
+    metric: str  # the paper's headline
+    protocol: str  # how it is scored, in a sentence or two
+    dev_split: str
+    documents: int | None  # in the paper; None where it does not say
+    queries: int  # test queries in the paper
+    files: tuple[str, ...]  # of the release, all needed
+
+
+@dataclass(frozen=True, slots=True)
 class Suite:
     """What a benchmark's file declares. Cheap to import: nothing is read until `load` is called."""
 
-    tasks: tuple[str, ...]
-    # (task name, data: "mini", "full" or a folder's name as given, that folder, split) -> environment
-    load: Callable[[str, str, Path, str], Environment]
+    release: Release
+    tasks: Mapping[str, Facts]
+    load: Callable[[Request], Environment]
+    variants: tuple[str, ...] = ("",)  # the first is the default, and is not part of a task's name
+    judgements: tuple[str, ...] = ("gold",)  # what --qrels may say

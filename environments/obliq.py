@@ -1,18 +1,35 @@
 """OBLIQ-Bench: queries whose relevance is latent and verifiable, but hard to surface.
 
-The Congress task (section 4, appendix D.5): a hazy recollection of one moment in a committee hearing, and one
-speaker-turn passage that it is about. The release has no dev split, and the papers report all queries
-(`--split all`). Ours is 20 % of them by hash, a third of the miniature's 36.
+Five tasks over five corpora (section 4 of the paper, appendix D). The release has no dev split, and the paper reports
+all queries (`--split all`). Ours is 20 % of them by hash, a third of a miniature's.
+
+Three tasks have pooled judgements beside the gold ones; both are scored in every run. In WildChat half of the
+documents repeat the text of another. They are judged by id, so nothing is merged before scoring; a third set of
+figures, in which equal texts count as one document, stands beside the official two.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 
-from environments.base import DevSplit, Environment, Suite
-from environments.sources import obliq_folder
+from environments.base import DevSplit, Environment, Facts, Judgements, Release, Request, Suite
+from environments.sources import release_forms
+from environments.sources.collection import Collection
+from tools.corpus import Corpus
+from tools.errors import UsageError
+from tools.records import Query
 
-RELEASE = "dianetc/OBLIQ-Bench@4ebee29f"  # on the Hugging Face hub
+RELEASE = Release(
+    kind="hub",
+    repository="dianetc/OBLIQ-Bench",
+    revision="4ebee29f68ceeb62ca00bd73d5478acdd3cd7764",
+    licence="CC BY 4.0",
+    paper="OBLIQ-Bench: Exposing Overlooked Bottlenecks in Modern Retrievers with Latent and Implicit Queries",
+)
 SEED = "sextant-obliq-1"
+DEV, DEV_MINI = DevSplit(SEED, 0.2), DevSplit(SEED, 1 / 3)
+METRICS = ("nDCG@10", "nDCG@50", "R@10", "R@50", "R@100", "R@1000", "RR@10")
+GOLD, POOLED, MERGED = "gold", "pooled", "gold, equal texts merged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +38,59 @@ class Task:
 
     folder: str  # inside the release
     objective: str  # what counts as a find, in our words; shown to models
-    metric: str
-    dev: DevSplit
-    dev_mini: DevSplit
+    documents: int  # in the paper's Table 1, as are the queries
+    queries: int
+    pooled: bool = False  # judgements of pooled results are released
+    masked: bool = False  # so are documents that must not be shown, query by query
+    duplicates: bool = False  # so many documents repeat a text that it deserves figures of its own
 
 
 TASKS = {
+    "twitter": Task(
+        folder="descriptive/twitter",
+        objective=(
+            "The collection holds short public posts about one conflict. The query names a stance. Posts are wanted "
+            "that hold this stance without saying so: by irony, hedging, framing, a rhetorical question, or by what "
+            "they choose to mention. A post that states the stance outright, or only reports news, is no find."
+        ),
+        documents=72_122,
+        queries=281,
+        pooled=True,
+    ),
+    "wildchat": Task(
+        folder="descriptive/wildchat",
+        objective=(
+            "The collection holds conversations between people and an AI assistant. The query describes a way in which "
+            "an assistant can fail. Conversations are wanted in which that failure happens, whether or not anybody in "
+            "them notices; what they are about does not matter."
+        ),
+        documents=507_729,
+        queries=40,
+        pooled=True,
+        duplicates=True,
+    ),
+    "math": Task(
+        folder="analogues/math",
+        objective=(
+            "The collection holds statements of mathematical problems. The query is one such problem. Wanted are the "
+            "problems that are solved by the same idea of proof, whatever field they come from and whatever they are "
+            "about; problems that only look alike are no finds."
+        ),
+        documents=3_508,
+        queries=151,
+        pooled=True,
+        masked=True,
+    ),
+    "writing": Task(
+        folder="analogues/writing",
+        objective=(
+            "The collection holds passages of prose by many authors. The query is one such passage. Wanted are other "
+            "passages by the same author, recognised by the way of writing; what a passage is about is no evidence."
+        ),
+        documents=10_389,
+        queries=512,
+        masked=True,
+    ),
     "congress": Task(
         folder="tip-of-tongue/congress",
         objective=(
@@ -34,29 +98,72 @@ TASKS = {
             "one moment of one hearing, imperfectly and without names, and a detail or two may be wrong. "
             "The one passage in which that moment happens is wanted."
         ),
-        metric="nDCG@10",
-        dev=DevSplit(SEED, 0.2),
-        dev_mini=DevSplit(SEED, 1 / 3),
+        documents=213_650,
+        queries=254,
     ),
 }
 
 
-def load(name: str, data: str, folder: Path, split: str) -> Environment:
-    """The task called `name`, read from `folder` (the release, or the task's own folder in it)."""
-    task = TASKS[name]
-    place = folder / task.folder if (folder / task.folder).is_dir() else folder
-    release = obliq_folder.read(place, objective=task.objective)
+def load(request: Request) -> Environment:
+    """One task, read from the release, the task's own folder in it, or a copy in BEIR's or TREC's form."""
+    task = TASKS[request.name]
+    place = request.folder / task.folder if (request.folder / task.folder).is_dir() else request.folder
+    files = release_forms.read(place, request.home)
+    judgements = _judgements(task, files)
+    if request.qrels and request.qrels not in judgements:
+        raise UsageError(f"obliq/{request.name} in {place} has no {request.qrels} judgements; leave out --qrels")
+    objective = request.objective(task.objective)
     whole = Environment(
-        task=f"obliq/{name}",
-        data=data,
+        task=f"obliq/{request.name}",
+        data=request.data,
         split="all",
-        source={"mini": "the bundled miniature", "full": RELEASE}.get(data, str(place)),
-        documents=release.documents,
-        queries=release.queries,
-        qrels=release.qrels,
-        metric=task.metric,
+        source={"mini": "the bundled miniature", "full": str(RELEASE)}.get(request.data, str(place)),
+        documents=files.documents,
+        queries=tuple(
+            Query(query_id, text, objective, files.excluded.get(query_id, frozenset()))
+            for query_id, text in files.queries.items()
+        ),
+        judgements=judgements,
+        headline=request.qrels or GOLD,
+        metrics=METRICS,
+        metric="nDCG@10",
     )
-    return whole.narrow(task.dev_mini if data == "mini" else task.dev, split)
+    return whole.narrow(DEV_MINI if request.data == "mini" else DEV, request.split)
 
 
-SUITE = Suite(tasks=tuple(TASKS), load=load)
+def _judgements(task: Task, files: Collection) -> dict[str, Judgements]:
+    judgements = {GOLD: Judgements(files.gold)}
+    if files.pooled is not None:
+        judgements[POOLED] = Judgements(files.pooled)
+    if task.duplicates:
+        judgements[MERGED] = Judgements(files.gold, unit_of=_first_of_equal(files.documents), judged_by_unit=False)
+    return judgements
+
+
+def _first_of_equal(documents: Corpus) -> Callable[[str], str]:
+    """doc_id -> the first document with the same text; the corpus is gone through at the first question."""
+    mapping = cache(documents.repeats)
+    return lambda doc_id: mapping().get(doc_id, doc_id)
+
+
+def _facts(task: Task) -> Facts:
+    inside = f"{task.folder}/queries+qrels"
+    files = [f"{task.folder}/corpus/corpus.jsonl", f"{inside}/queries.jsonl", f"{inside}/qrels.tsv"]
+    protocol = "All documents are ranked; gain is the grade, linear."
+    if task.pooled:
+        files.append(f"{inside}/qrels_pool.tsv")
+        protocol += " Gold and pooled judgements are both scored (G/P)."
+    if task.masked:
+        files.append(f"{inside}/per_query_excluded_ids.json")
+        protocol += " The listed documents are left out of each query's results before the cut."
+    if task.duplicates:
+        protocol += " Documents are judged by id; a figure with equal texts merged stands beside it."
+    return Facts(task.objective, "nDCG@10", protocol, str(DEV), task.documents, task.queries, tuple(files))
+
+
+SUITE = Suite(
+    release=RELEASE,
+    tasks={name: _facts(task) for name, task in TASKS.items()},
+    load=load,
+    judgements=(GOLD, POOLED),
+)

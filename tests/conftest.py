@@ -39,7 +39,7 @@ class Result(NamedTuple):
 def run(tmp_path, capsys):
     """`python -m evals.run ARGUMENTS`, in this process."""
     from evals import run as module
-    from evals.command import run_command
+    from tools.command import run_command
 
     def command(*arguments: object) -> Result:
         words = [str(argument) for argument in arguments]

@@ -106,7 +106,7 @@ def test_a_name_is_full_or_short_and_a_misspelt_one_is_answered_with_the_nearest
 
 def test_without_data_given_it_is_the_miniature_until_the_release_is_there(tmp_path, folder):
     assert environments.load("congress").data == "mini"
-    with pytest.raises(DataError, match=r"is not in .*; use --data mini"):
+    with pytest.raises(DataError, match=r"is not in .*; get it with .* fetch obliq/congress`, or use --data mini"):
         environments.load("congress", "full")
     place = environments.home() / "data/obliq"
     place.parent.mkdir(parents=True)
@@ -193,7 +193,7 @@ FAULTS = {
     "a judgement for no document": (QRELS, append(b"Q1\tD99\t1\n"), r"not in the corpus, e\.g\. 'D99'"),
     "two judgements": (QRELS, append(b"Q1\tD1\t1\n"), r"line 6: 'Q1' and 'D1' are judged twice"),
     "a short row": (QRELS, append(b"Q1\tD1\n"), r"line 6: 2 columns where 3 are expected"),
-    "a score in words": (QRELS, append(b"Q1\tD2\tgood\n"), r"line 6: the score 'good' is not a whole number"),
+    "a score in words": (QRELS, append(b"Q1\tD2\tgood\n"), r"line 6: the score 'good' is not a number"),
 }
 
 

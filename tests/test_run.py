@@ -19,7 +19,7 @@ import pytrec_eval
 import environments
 from evals import folder as run_folder
 from evals import score
-from evals.command import run_command
+from tools.command import run_command
 from tools.errors import RunConflict
 
 ROOT = Path(__file__).parent.parent
@@ -78,7 +78,8 @@ def test_the_scores_are_what_pytrec_eval_makes_of_the_run_file(run):
         result = run("--program", program, "--task", "congress", "--split", "all", "--json").json
         with (Path(result["run"]) / "run.trec").open() as file:
             ranked = pytrec_eval.parse_run(file)
-        qrels = {q: dict(g) for q, g in environments.load("congress", "mini", "all").qrels.items()}
+        graded = environments.load("congress", "mini", "all").qrels
+        qrels = {q: {doc_id: int(grade) for doc_id, grade in grades.items()} for q, grades in graded.items()}
         values = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10,50", "recall.10,50,100,1000"}).evaluate(ranked)
         for ours, theirs in {
             "nDCG@10": "ndcg_cut_10",

@@ -1,29 +1,41 @@
-"""JSON Lines and tab-separated files, plain or gzipped, with errors that name file and line."""
+"""JSON, JSON Lines and tab-separated files, plain or gzipped, with errors that name file and line."""
 
 import gzip
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterator
+from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
 from tools.errors import DataError
 
+LONGEST = 64 << 20  # bytes in a line; a file that has lost its line ends must not fill the memory
+
 
 def find(folder: Path, name: str) -> Path:
     """`folder/name`, or the same file gzipped; DataError when neither is there."""
-    for candidate in (folder / name, folder / f"{name}.gz"):
-        if candidate.is_file():
-            return candidate
-    raise DataError(f"{folder / name} is missing (nor is there a {name}.gz)")
+    found = seek(folder, name)
+    if found is None:
+        raise DataError(f"{folder / name} is missing (nor is there a {name}.gz)")
+    return found
+
+
+def seek(folder: Path, name: str) -> Path | None:
+    """The same, or None when neither is there."""
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
     """(line number from 1, text without its line end) of each line that is not blank."""
     number = 0
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            for number, raw in enumerate(file, start=1):
+        with _opened(path) as file:
+            while raw := file.readline(LONGEST + 1):
+                number += 1
+                if len(raw) > LONGEST:
+                    raise DataError(f"{path}, line {number}: longer than {LONGEST >> 20} MiB, so no line of this data")
                 try:
                     text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
@@ -53,3 +65,33 @@ def rows(path: Path, *required: str) -> Iterator[tuple[int, dict[str, Any]]]:
             if not isinstance(row.get(name), str):
                 raise DataError(f"{path}, line {number}: field {name!r} is missing or not a string")
         yield number, row
+
+
+def whole(path: Path) -> Any:
+    """What a file of one JSON value holds. A key that is in an object twice is an error: one of them would vanish."""
+    try:
+        with _opened(path) as file:
+            return json.loads(file.read(), object_pairs_hook=_object)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path}, line {error.lineno}: not whole JSON (column {error.colno}: {error.msg}); fetch it again"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise DataError(f"{path} is not whole JSON ({reason}); fetch it again") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: the gzip file breaks off ({error})") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    read = dict(pairs)
+    if len(read) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the key {twice[:60]!r} is there twice")
+    return read
+
+
+def _opened(path: Path) -> BufferedIOBase:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")

@@ -1,96 +1,96 @@
-"""OBLIQ-Bench's file layout: corpus/corpus.jsonl, queries+qrels/queries.jsonl and queries+qrels/qrels.tsv.
+"""OBLIQ-Bench's file layout: corpus/corpus.jsonl, and queries.jsonl, qrels.tsv and more in queries+qrels/.
 
 Rows of the first two are {"_id", "text"}; the third has a header line (`query-id corpus-id score`, with hyphens or
-underscores) and integer scores. Each file may be gzipped. Pooled judgements and exclusion lists, which
-other tasks of the release have, are not read yet.
+underscores). Some tasks have pooled judgements beside the gold ones (qrels_pool.tsv), some a list of documents that
+must not be shown for a query (per_query_excluded_ids.json). Each file may be gzipped.
 """
 
-import re
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
-from environments.base import Qrels
-from environments.sources import jsonl
-from tools.corpus import Corpus
+from environments.sources import checks, jsonl, kept
+from environments.sources.collection import Collection
 from tools.errors import DataError
-from tools.records import Document, Query
-
-LARGEST_GRADE = 10_000  # trec_eval counts gains in 32 bits
-
-# A lone surrogate is half a character, as a cut-off emoji leaves it in JSON; no provider takes a text with one.
-_HALF = re.compile("[\ud800-\udfff]")
-# Control characters, line ends of every kind, and half characters: they would break run files and terminals.
-_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+from tools.records import Document
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
-    """One task's files, read whole."""
-
-    documents: Corpus
-    queries: tuple[Query, ...]
-    qrels: Qrels
-
-
-def read(folder: Path, *, objective: str) -> Release:
-    """The task in `folder`; every query carries `objective`. DataError for anything missing or damaged."""
+def read(folder: Path, home: Path) -> Collection:
+    """The task in `folder`. DataError for anything missing or damaged."""
     if not (folder / "corpus").is_dir():
         raise DataError(
             f"{folder} holds no corpus/corpus.jsonl; "
             "a data folder has the release's layout, e.g. tip-of-tongue/congress/corpus/corpus.jsonl"
         )
     corpus_file = jsonl.find(folder / "corpus", "corpus.jsonl")
-    texts = _texts(corpus_file)
-    if not any(character.isalnum() for text in texts.values() for character in text):
-        raise DataError(f"{corpus_file} has no words in it; nothing can be searched")
-    queries_file = jsonl.find(folder / "queries+qrels", "queries.jsonl")
-    query_texts = _texts(queries_file)
-    if not query_texts:
+    documents = kept.corpus(home, [corpus_file], lambda: _documents(corpus_file))
+    inside = folder / "queries+qrels"
+    queries_file = jsonl.find(inside, "queries.jsonl")
+    queries = dict(_texts(queries_file))
+    if not queries:
         raise DataError(f"{queries_file} has no queries in it")
-    qrels_file = jsonl.find(folder / "queries+qrels", "qrels.tsv")
-    qrels = _qrels(qrels_file)
-    if strangers := qrels.keys() - query_texts.keys():
-        raise DataError(f"{qrels_file} judges the query {min(strangers)!r}, which {queries_file} has not")
-    if unjudged := query_texts.keys() - qrels.keys():
+    qrels_file = jsonl.find(inside, "qrels.tsv")
+    gold = _qrels(qrels_file, queries)
+    if unjudged := queries.keys() - gold.keys():
         raise DataError(f"{queries_file}: query {min(unjudged)!r} has no judgement in {qrels_file}")
-    return Release(
-        documents=Corpus(Document(doc_id, text) for doc_id, text in texts.items()),
-        queries=tuple(Query(query_id, text, objective) for query_id, text in query_texts.items()),
-        qrels=qrels,
-    )
+    pool_file = jsonl.seek(inside, "qrels_pool.tsv")
+    pooled = None if pool_file is None else _qrels(pool_file, queries, documents)
+    masks = jsonl.seek(inside, "per_query_excluded_ids.json")
+    return Collection(documents, queries, gold, pooled, {} if masks is None else _excluded(masks, queries))
 
 
-def _texts(path: Path) -> dict[str, str]:
-    texts: dict[str, str] = {}
+def _documents(path: Path) -> Iterator[Document]:
+    has_words = False
+    for doc_id, text in _texts(path):
+        has_words = has_words or any(character.isalnum() for character in text)
+        yield Document(doc_id, text)
+    if not has_words:
+        raise DataError(f"{path} has no words in it; nothing can be searched")
+
+
+def _texts(path: Path) -> Iterator[tuple[str, str]]:
+    seen = set[str]()
     for number, row in jsonl.rows(path, "_id", "text"):
-        if row["_id"] in texts:
-            raise DataError(f"{path}, line {number}: the id {row['_id']!r} was there before")
-        if not row["_id"] or _UNFIT.search(row["_id"]):
-            raise DataError(
-                f"{path}, line {number}: the id {row['_id']!r} is empty or has a character that no id may have"
-            )
-        texts[row["_id"]] = _HALF.sub("\N{REPLACEMENT CHARACTER}", row["text"])
-    return texts
+        where = f"{path}, line {number}"
+        identifier = checks.identifier(row["_id"], where)
+        if identifier in seen:
+            raise DataError(f"{where}: the id {identifier!r} was there before")
+        seen.add(identifier)
+        yield identifier, checks.text(row["text"], where)
 
 
-def _qrels(path: Path) -> dict[str, dict[str, int]]:
-    qrels: dict[str, dict[str, int]] = {}
+def _qrels(path: Path, queries: Mapping[str, str], documents: Container[str] = ()) -> dict[str, dict[str, float]]:
+    """The judgements in `path`; `documents` are checked here where no environment will be led by these judgements."""
+    qrels: dict[str, dict[str, float]] = {}
     for count, (number, text) in enumerate(jsonl.lines(path)):
         cells = text.split("\t")
+        where = f"{path}, line {number}"
         if len(cells) != 3:
-            raise DataError(f"{path}, line {number}: {len(cells)} columns where 3 are expected, tab separated")
+            raise DataError(f"{where}: {len(cells)} columns where 3 are expected, tab separated")
         query_id, doc_id, score = cells
         if count == 0 and query_id.replace("_", "-") == "query-id":
             continue
-        try:
-            grade = int(score)
-        except ValueError:
-            grade = LARGEST_GRADE + 1
-        if abs(grade) > LARGEST_GRADE:
-            raise DataError(
-                f"{path}, line {number}: the score {score[:20]!r} is not a whole number up to {LARGEST_GRADE}"
-            )
         if doc_id in qrels.setdefault(query_id, {}):
-            raise DataError(f"{path}, line {number}: {query_id!r} and {doc_id!r} are judged twice")
-        qrels[query_id][doc_id] = grade
+            raise DataError(f"{where}: {query_id!r} and {doc_id!r} are judged twice")
+        if documents and doc_id not in documents:
+            raise DataError(f"{where}: the document {checks.shown(doc_id)} is not in the corpus")
+        qrels[query_id][doc_id] = checks.grade(score, where)
+    if strangers := qrels.keys() - queries.keys():
+        raise DataError(f"{path} judges the query {min(strangers)!r}, which queries.jsonl has not")
     return qrels
+
+
+def _excluded(path: Path, queries: Mapping[str, str]) -> dict[str, frozenset[str]]:
+    masks = jsonl.whole(path)
+    if not isinstance(masks, dict):
+        raise DataError(f"{path} is not an object of lists of ids, one a query; fetch it again")
+    listed: dict[str, frozenset[str]] = {}
+    for query_id, doc_ids in masks.items():
+        where = f"{path}, query {checks.shown(query_id)}"
+        if not isinstance(doc_ids, list):
+            raise DataError(f"{where}: {checks.shown(doc_ids)} where a list of ids is expected; fetch it again")
+        listed[query_id] = frozenset(checks.identifier(doc_id, where) for doc_id in doc_ids)
+    if unlisted := queries.keys() - listed.keys():
+        raise DataError(f"{path} has no entry for query {min(unlisted)!r}; a search would show what it must not")
+    if strangers := listed.keys() - queries.keys():
+        raise DataError(f"{path} has an entry for the query {min(strangers)!r}, which queries.jsonl has not")
+    return listed

@@ -1,0 +1,191 @@
+"""`python -m environments list | show TASK | fetch TASK | check TASK | search TASK "words"`: the data, without a run.
+
+Only `fetch` touches the network. What is computed is in card.py and fetch.py; this prints it.
+"""
+
+import argparse
+import json
+import sys
+import textwrap
+from typing import Any
+
+import environments
+from environments.base import SPLITS
+from tools.command import Parser, clean, positive, put_out, run_command
+from tools.errors import DataError, UnknownName
+from tools.retrievers import RETRIEVERS
+
+SHOWN = 280  # characters of a text in a card or a search result
+
+
+def parser() -> Parser:
+    """The command line."""
+    made = Parser(prog="python -m environments", description="The benchmarks' tasks: what is there, and is it right.")
+    verbs = made.add_subparsers(dest="verb", required=True, metavar="list | show | fetch | check | search")
+
+    def verb(name: str, about: str, *, task: bool = True) -> argparse.ArgumentParser:
+        added = verbs.add_parser(name, help=about, description=about)
+        if task:
+            added.add_argument("task", metavar="TASK", help="e.g. congress, birco/relic, crumb/legal_qa:document")
+        if name in ("show", "check", "search"):
+            added.add_argument("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched")
+        if name != "fetch":
+            added.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+        return added
+
+    verb("list", "every task, with what is known of it", task=False)
+    verb("show", "a task's card")
+    verb("fetch", "download a task's public release")
+    verb("check", "whether a task's data is whole")
+    search = verb("search", "try a task's search tool by hand")
+    search.add_argument("words", metavar="WORDS", help="what to search for")
+    search.add_argument("--retriever", default="bm25", metavar="NAME", help=f"one of {', '.join(sorted(RETRIEVERS))}")
+    search.add_argument("--k", type=positive, default=10, metavar="N", help="documents to show")
+    search.add_argument("--query-id", metavar="ID", help="search as for this query: its pool, its exclusions, its gold")
+    search.add_argument("--split", default="all", metavar="SPLIT", help=f"where the query is: {', '.join(SPLITS)}")
+    return made
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Do one verb; exit code 3 when `check` finds something wrong."""
+    return {"list": _list, "show": _show, "fetch": _fetch, "check": _check, "search": _search}[arguments.verb](
+        arguments
+    )
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from environments.card import row
+
+    rows = [row(task) for task in environments.tasks()]
+    if arguments.json:
+        put_out(json.dumps(rows) + "\n")
+        return 0
+    heads = ["suite", "task", "documents", "dev", "test", "metric", "data", "paper's documents", "queries"]
+    keys = ["suite", "task", "documents", "dev", "test", "metric", "data", "paper_documents", "paper_queries"]
+    cells = [["-" if row[key] is None else str(row[key]) for key in keys] for row in rows]
+    numbers = {2, 3, 4, 7, 8}
+    put_out(_table(heads, cells, numbers) + "\nmini: bundled, invented, not comparable with published figures\n")
+    return 0
+
+
+def _table(heads: list[str], rows: list[list[str]], right: set[int]) -> str:
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+
+    def line(cells: list[str]) -> str:
+        pairs = zip(cells, widths, strict=True)
+        return "  ".join(c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(pairs)).rstrip()
+
+    return "\n".join([line(heads), line(["-" * width for width in widths]), *map(line, rows)]) + "\n"
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from environments.card import card
+
+    facts = card(arguments.task, arguments.data)
+    put_out(json.dumps(facts) + "\n" if arguments.json else _card_text(facts))
+    return 0
+
+
+def _card_text(facts: dict[str, Any]) -> str:
+    here, paper, release = facts["here"], facts["paper"], facts["release"]
+    counted = f"{here['documents']} documents, {here['dev']} dev and {here['test']} test queries"
+    revision = f" at {release['revision']}" if release["revision"] else ""
+    rows = {
+        "asked": facts["asked"],
+        "here": f"{here['data']} ({here['source']}): {counted}, {here['relevant_per_query']:.1f} relevant a query",
+        "paper": f"{paper['title']}: {paper['documents'] or 'no count of'} documents, {paper['queries']} queries",
+        "protocol": facts["protocol"],
+        "metrics": f"{', '.join(facts['metrics'])}; the paper's headline is {facts['metric']}",
+        "judgements": ", ".join(facts["judgements"]),
+        "variants": ", ".join(f":{variant}" for variant in facts["variants"]) or "none",
+        "dev split": f"{facts['dev_split']}; here: {_some(facts['dev_queries'])}",
+        "licence": facts["licence"],
+        "release": f"{release['of']}{revision} ({release['by']})",
+    }
+    lines = [facts["task"], ""]
+    for name, said in rows.items():
+        lines += textwrap.wrap(clean(said), 110, initial_indent=f"{name:<12}", subsequent_indent=" " * 12)
+    for number, sample in enumerate(facts["samples"], start=1):
+        lines += ["", f"sample {number}: query {clean(sample['query_id'])}", _quoted(sample["query"])]
+        for kind in ("relevant", "irrelevant"):
+            if sample[kind]:
+                lines += [f"  {kind}: {clean(sample[kind]['doc_id'])}", _quoted(sample[kind]["text"])]
+    return "\n".join(lines) + "\n"
+
+
+def _some(names: list[str], most: int = 12) -> str:
+    more = f" and {len(names) - most} more (--json has all)" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _quoted(text: str) -> str:
+    flat = clean(" ".join(text.split()))
+    cut = flat if len(flat) <= SHOWN else flat[:SHOWN].rsplit(" ", 1)[0] + " ..."
+    return textwrap.fill(cut, 110, initial_indent="    ", subsequent_indent="    ")
+
+
+def _fetch(arguments: argparse.Namespace) -> int:
+    from environments.fetch import fetch
+
+    folder = fetch(environments.resolve(arguments.task), say=_say)
+    put_out(f"{folder}\n")
+    return 0
+
+
+def _say(text: str) -> None:
+    print(clean(text), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from environments.card import findings
+
+    found = []
+    for finding in findings(arguments.task, arguments.data):
+        found.append(finding)
+        if not arguments.json:
+            put_out(f"{'ok   ' if finding.fine else 'WRONG'}  {clean(finding.what)}: {clean(finding.said)}\n")
+    if arguments.json:
+        put_out(json.dumps([{"what": f.what, "fine": f.fine, "said": f.said} for f in found]) + "\n")
+    if wrong := [finding for finding in found if not finding.fine]:
+        raise DataError(f"{wrong[0].what}: {wrong[0].said}")
+    return 0
+
+
+def _search(arguments: argparse.Namespace) -> int:
+    from tools import retrievers
+    from tools.records import Query
+    from tools.session import Toolbox
+    from tools.table import pick
+
+    pick("retriever", arguments.retriever, RETRIEVERS)
+    environment = environments.load(arguments.task, arguments.data, arguments.split)
+    query = Query("by-hand", arguments.words)
+    grades: dict[str, float] = {}
+    if arguments.query_id is not None:
+        [query] = environment.asking(query_ids=[arguments.query_id]).queries
+        grades = dict(environment.qrels[query.query_id])
+    judgements = environment.judgements[environment.headline]
+    retriever = retrievers.build(arguments.retriever, environment.documents, environments.home())
+    if getattr(retriever, "needs_pool", False) and query.candidates is None:
+        raise UnknownName("retriever for a search without a pool", arguments.retriever, set(RETRIEVERS) - {"pool_bm25"})
+    session = Toolbox(environment.documents, retriever).open(query)
+    hits = []
+    for rank, hit in enumerate(session.search(arguments.words, arguments.k), start=1):
+        unit = judgements.unit_of(hit.doc_id) if judgements.unit_of else hit.doc_id
+        hits.append(
+            {"rank": rank, "doc_id": hit.doc_id, "score": hit.score, "grade": grades.get(unit), "text": hit.text}
+        )
+    if arguments.json:
+        put_out(json.dumps(hits) + "\n")
+        return 0
+    for found in hits:
+        grade = "" if found["grade"] is None else f"  judged {found['grade']:g}"
+        put_out(f"{found['rank']:>3}  {clean(str(found['doc_id']))}  {found['score']:.3f}{grade}\n")
+        put_out(_quoted(str(found["text"])) + "\n")
+    if not hits:
+        _say("nothing found")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(parser(), command))

@@ -1,0 +1,221 @@
+"""BIRCO: five reranking tasks with complex objectives. Every query has a small pool, and only that is ranked.
+
+Labels are kept as released, fractions included (DORIS-MAE's are means over annotators), and gain is linear. Queries
+without a label of 1 or more have no recall, and are left out of its mean, as in the official script. The paper's
+figures are means over 1,000 bootstrap resamples with seed 42; both that and the plain mean are given (evals/stats.py).
+
+The dev split is the release's: another set of queries and documents. There the paper counts triplets (appendix D): how
+often the more relevant of two documents is ranked higher. `:corpus` ranks all documents of the split instead of the
+pool, with a query's own text left out where it is a document, too.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations, product
+
+from environments.base import Comparison, Environment, Facts, Judgements, Release, Request, Suite
+from environments.sources import beir_folder, birco_sets
+from environments.sources.birco_sets import BircoSet
+from tools.corpus import Corpus
+from tools.errors import DataError, UsageError
+from tools.records import Document, Query
+
+RELEASE = Release(
+    kind="github",
+    repository="BIRCO-benchmark/BIRCO",
+    revision="84b2b05c862cff6f6a80c06a6a11e6a7cd12e838",
+    licence="CC BY-NC 4.0 (DORIS-MAE), CC BY-SA 4.0 (ArguAna, Clinical-Trial), ODC-BY (WhatsThatBook), MIT (RELIC)",
+    paper="BIRCO: A Benchmark of Information Retrieval Tasks with Complex Objectives",
+)
+METRICS = ("nDCG@10", "R@5", "R@20")
+TRIPLETS = "Triplets"  # the metric of dev triplets; their comparisons have this label
+POOL, CORPUS = "pool", "corpus"
+DEV = "the release's: other queries over other documents"
+
+Labels = Mapping[str, float]
+Pairs = Iterator[tuple[str, str]]
+
+
+def by_label(labels: Labels) -> Pairs:
+    """All pairs of documents with different labels, the higher one first."""
+    levels: dict[float, list[str]] = {}
+    for doc_id, label in labels.items():
+        levels.setdefault(label, []).append(doc_id)
+    for better, worse in combinations(sorted(levels, reverse=True), 2):
+        yield from product(levels[better], levels[worse])
+
+
+def among_the_better(labels: Labels) -> Pairs:
+    """DORIS-MAE's pairs: both labels over half of the query's best, and more than 0.25 apart (appendix D)."""
+    half = max(labels.values()) / 2
+    for better, worse in by_label(labels):
+        if labels[worse] > half and labels[better] - labels[worse] > 0.25:
+            yield better, worse
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A row of the benchmark: everything in which its tasks differ."""
+
+    folder: str  # inside the release
+    objective: str  # in our words
+    queries: int  # test queries; the paper's Table 1 has 100 for clinical trials, the release 50
+    dev_queries: int  # appendix B
+    pairs: Callable[[Labels], Pairs] = by_label
+
+
+TASKS = {
+    "doris_mae": Task(
+        folder="doris-mae",
+        objective=(
+            "The query is a researcher's description of what they need, with several requirements. Each candidate is "
+            "the abstract of a paper. The more of the requirements an abstract meets, the better it is."
+        ),
+        queries=60,
+        dev_queries=40,
+        pairs=among_the_better,
+    ),
+    "arguana": Task(
+        folder="arguana",
+        objective=(
+            "The query is an argument in a debate: it takes a side and makes a particular point. Wanted is the passage "
+            "from the other side that answers this very point. Passages on the same side, and answers to other points "
+            "of the same debate, are no finds. References to sources don't matter."
+        ),
+        queries=100,
+        dev_queries=50,
+    ),
+    "whatsthatbook": Task(
+        folder="wtb",
+        objective=(
+            "Somebody is looking for a book whose title they forgot. They remember parts of it, in their own words, "
+            "and some of that may be wrong. Each candidate describes one book. Wanted is the description of the book "
+            "that fits what they remember as a whole."
+        ),
+        queries=100,
+        dev_queries=50,
+    ),
+    "clinical_trial": Task(
+        folder="clinical-trial",
+        objective=(
+            "The query is a patient's case report. Each candidate describes a clinical trial. Wanted are trials for "
+            "which this patient could be recruited: the right condition, and no criterion that shuts the patient out."
+        ),
+        queries=50,
+        dev_queries=9,
+    ),
+    "relic": Task(
+        folder="relic",
+        objective=(
+            "The query is a piece of literary analysis from which one quotation has been taken out; a mask marks its "
+            "place. Each candidate is a passage of the work that is discussed. Wanted is the passage that was quoted: "
+            "it bears out what is claimed just before or after the gap, reads naturally there, and repeats nothing "
+            "that the analysis quotes already."
+        ),
+        queries=100,
+        dev_queries=50,
+    ),
+}
+
+
+def load(request: Request) -> Environment:
+    """One task, from the release or the task's own folder."""
+    task = TASKS[request.name]
+    parts = _parts(request, task)
+    objective = request.objective(task.objective)
+    documents = _documents(parts, request)
+    queries = [
+        Query(query_id, text, objective, *_scope(request.variant, query_id, part))
+        for part in parts.values()
+        for query_id, text in part.queries.items()
+    ]
+    qrels = {query_id: labels for part in parts.values() for query_id, labels in part.qrels.items()}
+    triplets = {
+        query_id: tuple(Comparison(TRIPLETS, better, worse) for better, worse in task.pairs(labels))
+        for query_id, labels in (parts["dev"].qrels if "dev" in parts else {}).items()
+    }
+    return Environment(
+        task=f"birco/{request.name}" + ("" if request.variant == POOL else f":{request.variant}"),
+        data=request.data,
+        split=request.split,
+        source={"mini": "the bundled miniature", "full": str(RELEASE)}.get(request.data, str(request.folder)),
+        documents=documents,
+        queries=tuple(queries),
+        judgements={"gold": Judgements(qrels)},
+        headline="gold",
+        metrics=(*METRICS, TRIPLETS) if request.split == "dev" else METRICS,
+        metric="nDCG@10",
+        comparisons=triplets if request.split == "dev" else {},
+        resampled=True,
+    )
+
+
+def _parts(request: Request, task: Task) -> dict[str, BircoSet]:
+    splits = ("test", "dev") if request.split == "all" else (request.split,)
+    for place in (request.folder / "datasets" / task.folder, request.folder / task.folder, request.folder):
+        if any(place.glob("*_set.*")):
+            return {split: birco_sets.read(place, split) for split in splits}
+    if beir_folder.is_one(request.folder):
+        return _from_beir(request, splits)
+    raise DataError(
+        f"{request.folder} holds no datasets/{task.folder}/test_set.pickle; "
+        "a data folder has the release's layout, or is the task's own folder in it"
+    )
+
+
+def _from_beir(request: Request, splits: tuple[str, ...]) -> dict[str, BircoSet]:
+    """A port in BEIR's form, as MTEB has: test queries only, and DORIS-MAE's labels cut to whole numbers."""
+    if splits != ("test",):
+        raise UsageError(f"{request.folder} is a port without dev queries; use --split test")
+    port = beir_folder.read(request.folder, request.home)
+    if request.name == "doris_mae" and all(
+        grade == int(grade) for labels in port.gold.values() for grade in labels.values()
+    ):
+        raise DataError(
+            f"{request.folder} has DORIS-MAE's labels cut to whole numbers, which makes other figures of them; "
+            "use the release's test_set.pickle"
+        )
+    texts = {document.doc_id: document.text for document in port.documents.stream()}
+    return {"test": BircoSet(port.queries, texts, port.gold)}
+
+
+def _documents(parts: Mapping[str, BircoSet], request: Request) -> Corpus:
+    texts: dict[str, str] = {}
+    for part in parts.values():
+        for doc_id, text in part.documents.items():
+            if texts.setdefault(doc_id, text) != text:
+                raise UsageError(
+                    f"the dev and the test documents of birco/{request.name} share the id {doc_id!r}; "
+                    "they are separate collections, so use --split test or --split dev"
+                )
+    return Corpus(Document(doc_id, text) for doc_id, text in texts.items())
+
+
+def _scope(variant: str, query_id: str, part: BircoSet) -> tuple[frozenset[str], frozenset[str] | None]:
+    """What a query must not and may be shown: its own text, and its pool."""
+    own = frozenset({query_id} & part.documents.keys())
+    pool = frozenset(part.qrels[query_id])
+    return (own - pool, None) if variant == CORPUS else (frozenset(), pool)
+
+
+def _facts(task: Task) -> Facts:
+    return Facts(
+        asked=task.objective,
+        metric="nDCG@10",
+        protocol=(
+            "Each query's pool is ranked; gain is the label, linear; labels from 1 on count for recall, and queries "
+            "without any are left out of it. The paper's figures are means over 1,000 bootstrap resamples."
+        ),
+        dev_split=f"{DEV}; triplets of appendix D are counted on it",
+        documents=None,
+        queries=task.queries,
+        files=tuple(f"datasets/{task.folder}/{split}_set.pickle" for split in ("test", "dev")),
+    )
+
+
+SUITE = Suite(
+    release=RELEASE,
+    tasks={name: _facts(task) for name, task in TASKS.items()},
+    load=load,
+    variants=(POOL, CORPUS),
+)

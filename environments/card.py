@@ -1,0 +1,219 @@
+"""What is known of a task, in words: the cards of `environments list` and `show`, and the findings of `check`.
+
+Reads data through `environments.load` alone, and prints nothing.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import environments
+from environments.base import Environment, Facts, Judgements
+from tools.errors import SextantError
+from tools.records import Query
+
+SAMPLES = 3
+
+
+def state(task: str) -> str:
+    """Where a task's data stands: "full" once it has been fetched, else "mini"."""
+    return environments.folder_of(task, None)[0]
+
+
+def row(task: str) -> dict[str, Any]:
+    """A task's line in the list: counts of the data that a run would use now, and of the paper."""
+    suite_name, _, name = task.partition("/")
+    facts = environments.suite(suite_name).tasks[name]
+    known = {"suite": suite_name, "task": name, "metric": facts.metric, "data": state(task)}
+    paper = {"paper_documents": facts.documents, "paper_queries": facts.queries}
+    counts: dict[str, int | None] = {"documents": None, "dev": None, "test": None}
+    if known["data"] == "mini":  # a fetched release is too large to be read for a list; `show` counts it
+        dev, test = (environments.load(task, "mini", split) for split in ("dev", "test"))
+        counts = {"documents": len(test.documents), "dev": len(dev.queries), "test": len(test.queries)}
+    return known | counts | paper
+
+
+def card(task: str, data: str | None = None) -> dict[str, Any]:
+    """Everything that a user should know before running a task."""
+    full_name = environments.resolve(task)
+    suite_name, _, name = full_name.partition(":")[0].partition("/")
+    suite = environments.suite(suite_name)
+    facts: Facts = suite.tasks[name]
+    dev, test = (environments.load(full_name, data, split) for split in ("dev", "test"))
+    return {
+        "task": full_name,
+        "asked": facts.asked,
+        "metric": facts.metric,
+        "metrics": list(test.metrics),
+        "protocol": facts.protocol,
+        "judgements": list(test.judgements),
+        "variants": list(suite.variants[1:]),
+        "dev_split": facts.dev_split,
+        "dev_queries": [query.query_id for query in dev.queries],
+        "paper": {"title": suite.release.paper, "documents": facts.documents, "queries": facts.queries},
+        "here": {
+            "data": test.data,
+            "source": test.source,
+            "documents": len(test.documents),
+            "dev": len(dev.queries),
+            "test": len(test.queries),
+            "relevant_per_query": _relevant(test),
+        },
+        "licence": suite.release.licence if test.data != "mini" else "that of this repository; the text is original",
+        "release": {"of": suite.release.repository, "revision": suite.release.revision, "by": suite.release.kind},
+        "samples": [sample(test, query) for query in test.queries[:SAMPLES]],
+    }
+
+
+def _relevant(environment: Environment) -> float:
+    counts = [sum(grade > 0 for grade in grades.values()) for grades in environment.qrels.values()]
+    return sum(counts) / len(counts)
+
+
+def sample(environment: Environment, query: Query) -> dict[str, Any]:
+    """A query with a relevant document and one that is not: judged so if there is any, else from its pool or corpus."""
+    judgements = environment.judgements[environment.headline]
+    grades = judgements.qrels.get(query.query_id, {})
+    best = max(grades, key=grades.__getitem__)
+    zeros = [doc_id for doc_id, grade in grades.items() if grade <= 0]
+    others = zeros or _others(environment, query, judgements)
+    return {
+        "query_id": query.query_id,
+        "query": query.text,
+        "relevant": _shown(environment, best, judgements),
+        "irrelevant": _shown(environment, others[0], judgements) if others else None,
+    }
+
+
+def _others(environment: Environment, query: Query, judgements: Judgements) -> list[str]:
+    judged = set(judgements.qrels[query.query_id])
+    unit = judgements.unit_of or str
+    for doc_id in query.candidates or environment.documents:
+        if unit(doc_id) not in judged and doc_id not in query.excluded:
+            return [doc_id]
+    return []
+
+
+def _shown(environment: Environment, identifier: str, judgements: Judgements) -> dict[str, str]:
+    documents = environment.documents
+    if identifier in documents:
+        return {"doc_id": identifier, "text": documents[identifier].text}
+    # A parent of passages (MaxP): its first passage stands for it.
+    unit = judgements.unit_of or str
+    text = next((document.text for document in documents.stream() if unit(document.doc_id) == identifier), "")
+    return {"doc_id": identifier, "text": text}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that `check` looked at."""
+
+    what: str
+    fine: bool
+    said: str
+
+
+def findings(task: str, data: str | None = None) -> Iterator[Finding]:
+    """What `check` has to say of a task's data, one thing after another; loading it is the first of them."""
+    full_name = environments.resolve(task)
+    suite_name, _, name = full_name.partition(":")[0].partition("/")
+    suite = environments.suite(suite_name)
+    try:
+        parts = {split: environments.load(full_name, data, split) for split in ("dev", "test")}
+    except SextantError as error:
+        yield Finding("loading", False, str(error))
+        return
+    test = parts["test"]
+    facts = suite.tasks[name]
+    yield Finding("loading", True, f"{test.source}, fingerprint {test.fingerprint}")
+    yield from _counts(parts, facts)
+    yield _overlap(parts)
+    for split, part in parts.items():
+        for named, judgements in part.judgements.items():
+            yield from _judgements(part, split, named, judgements)
+    yield _duplicates(test)
+    yield from _golden(parts, suite_name, name)
+
+
+def _counts(parts: dict[str, Environment], facts: Facts) -> Iterator[Finding]:
+    dev, test = parts["dev"], parts["test"]
+    said = f"{len(test.documents)} documents, {len(dev.queries)} dev and {len(test.queries)} test queries"
+    if test.data != "full":
+        yield Finding("counts", True, said)
+        return
+    asked = len(test.queries) if not test.split_note else len(test.queries) + len(dev.queries)
+    if test.comparisons:  # a record asks several queries
+        asked = len({query.query_id.partition("-")[0] for part in parts.values() for query in part.queries})
+    fine = asked == facts.queries and facts.documents in (None, len(test.documents))
+    paper = f"the paper has {facts.documents or 'no count of'} documents and {facts.queries} queries"
+    yield Finding("counts", fine, f"{said}; {paper}")
+
+
+def _overlap(parts: dict[str, Environment]) -> Finding:
+    dev, test = ({query.query_id for query in part.queries} for part in parts.values())
+    both = sorted(dev & test)
+    texts = Counter(query.text for part in parts.values() for query in part.queries)
+    repeated = sum(count - 1 for count in texts.values())
+    said = f"no query in both; {repeated} query texts that come again" if not both else f"{both[0]!r} is in both"
+    return Finding("dev and test", not both, said)
+
+
+def _judgements(part: Environment, split: str, named: str, judgements: Judgements) -> Iterator[Finding]:
+    units = judgements.unit_of and judgements.judged_by_unit
+    known = {judgements.unit_of(doc_id) for doc_id in part.documents} if units and judgements.unit_of else None
+    lost = missing = pairs = 0
+    example = ""
+    for query in part.queries:
+        grades = judgements.qrels.get(query.query_id, {})
+        pairs += len(grades)
+        missing += not any(grade > 0 for grade in grades.values())
+        for identifier in grades:
+            if identifier not in (part.documents if known is None else known):
+                lost += 1
+                example = example or f", e.g. {identifier!r} of query {query.query_id!r}"
+    where = f"{named} judgements, {split}"
+    counted = Counter(grade for grades in judgements.qrels.values() for grade in grades.values())
+    scale = ", ".join(f"{grade:g}: {count}" for grade, count in sorted(counted.items())[:8])
+    yield Finding(where, not lost, f"{pairs} of them ({scale}); {lost} name no document{example}")
+    yield Finding(f"queries without {where}", not missing, f"{missing} have nothing relevant")
+
+
+def _duplicates(environment: Environment) -> Finding:
+    repeats = len(environment.documents.repeats())
+    return Finding("equal texts", True, f"{repeats} documents repeat an earlier one's text; judged by id, never merged")
+
+
+GOLDEN = environments.MINI / "golden.json"
+
+
+def golden(environment: Environment) -> dict[str, str]:
+    """A digest of the first, the tenth and the last document and query: enough to see that order and form are right."""
+    documents = environment.documents
+    ids = documents.doc_ids
+    chosen: dict[str, tuple[str, ...]] = {}
+    for place, at in (("first", 0), ("tenth", 9), ("last", -1)):
+        if at < len(ids):
+            document = documents[ids[at]]
+            chosen[f"{place} document"] = (document.doc_id, document.title, document.text)
+        if at < len(environment.queries):
+            chosen[f"{place} query"] = (environment.queries[at].query_id, environment.queries[at].text)
+    return {what: hashlib.sha256(json.dumps(record).encode()).hexdigest()[:16] for what, record in chosen.items()}
+
+
+def _golden(parts: dict[str, Environment], suite_name: str, name: str) -> Iterator[Finding]:
+    test = parts["test"]
+    digests = golden(test)
+    listed = ", ".join(f"{what} {digest}" for what, digest in digests.items())
+    recorded: dict[str, dict[str, str]] = {}
+    if test.data == "mini" and GOLDEN.exists():
+        recorded = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    wanted = recorded.get(f"{suite_name}/{name}")
+    if wanted is None or test.task != f"{suite_name}/{name}":
+        yield Finding("golden records", True, f"none on record for this data; {listed}")
+        return
+    wrong = [what for what, digest in wanted.items() if digests.get(what) != digest]
+    said = f"first, tenth and last are as recorded ({listed})" if not wrong else f"the {wrong[0]} is another one"
+    yield Finding("golden records", not wrong, said)

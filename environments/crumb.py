@@ -1,0 +1,196 @@
+"""CRUMB: eight complex retrieval tasks in one form, as passages and as whole documents.
+
+`crumb/legal_qa` searches passages, `crumb/legal_qa:document` whole documents; three tasks were never cut, and have the
+same text in both. Three other tasks are judged by document when passages are searched (MaxP, section 3.1 of the paper):
+2,000 passages are retrieved, and a document is ranked where its best passage is. The official script keeps the
+passage's id there, which no judgement has; here it is the parent's. Validation queries are the dev split.
+"""
+
+from dataclasses import dataclass
+from itertools import chain
+
+from environments.base import Environment, Facts, Judgements, Release, Request, Suite
+from environments.sources import crumb_folder
+from environments.sources.crumb_folder import LabelledQuery
+from tools.corpus import Corpus
+from tools.errors import DataError, UsageError
+from tools.records import Query
+
+RELEASE = Release(
+    kind="hub",
+    repository="jfkback/crumb",
+    revision="adc97d85cd0c641d4fc48ff8dc1019d51ebbb88f",
+    licence="CC BY-NC 4.0",
+    paper="Benchmarking Information Retrieval Models on Complex Retrieval Tasks",
+)
+METRICS = ("nDCG@10", "R@100", "R@1000", "nDCG@5", "P@10", "R@10", "RR@10")
+PASSAGE, DOCUMENT = "passage", "document"
+# What judges: passages, or whole documents (which is MaxP when passages are searched).
+BY_PASSAGE, BY_DOCUMENT = "passage", "document"
+MAX_P_DEPTH = 2000  # passages a query, section 4 of the paper
+DEV = "the release's: validation queries, 10 % of all or 100, whichever is fewer"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A row of the benchmark: everything in which its tasks differ."""
+
+    names: tuple[str, ...]  # its folder in the release, then its name as a split on the hub
+    instruction: str  # Table 3 in our words, for a release row without one
+    passages: int  # Table 1, as are the evaluation queries
+    queries: int
+    max_p: bool = False
+    whole: bool = False  # never cut into passages: both variants search the same text
+
+
+TASKS = {
+    "tip_of_the_tongue": Task(
+        names=("tip_of_the_tongue",),
+        instruction="Somebody describes a thing whose name escapes them; find the page about that thing.",
+        passages=1_083_337,
+        queries=135,
+        max_p=True,
+    ),
+    "stack_exchange": Task(
+        names=("stack_exchange",),
+        instruction="Find pages that help to answer the question.",
+        passages=40_956,
+        queries=107,
+    ),
+    "paper_retrieval": Task(
+        names=("scientific_paper", "paper_retrieval"),
+        instruction="Find scientific papers that meet the requirements.",
+        passages=363_133,
+        queries=72,
+        whole=True,
+    ),
+    "set_ops": Task(
+        names=("set_operation_entity_retrieval",),
+        instruction="Find the pages of all things that satisfy every part of the request.",
+        passages=651_704,
+        queries=423,
+        max_p=True,
+    ),
+    "clinical_trial": Task(
+        names=("clinical_trial",),
+        instruction="Find clinical trials that suit the patient whose history is given.",
+        passages=914_628,
+        queries=113,
+        max_p=True,
+    ),
+    "legal_qa": Task(
+        names=("legal_qa",),
+        instruction="Find the legal texts that decide the question, of the place that it names.",
+        passages=1_182_626,
+        queries=6_753,
+    ),
+    "theorem_retrieval": Task(
+        names=("theorem_retrieval",),
+        instruction="Find theorems that help to solve the problem.",
+        passages=23_839,
+        queries=69,
+        whole=True,
+    ),
+    "code_retrieval": Task(
+        names=("code_retrieval",),
+        instruction="Find programs that solve the problem.",
+        passages=232_444,
+        queries=3_665,
+        whole=True,
+    ),
+}
+
+
+def load(request: Request) -> Environment:
+    """One task in one variant, from the release in either of its forms, or the task's own folder."""
+    task = TASKS[request.name]
+    # In the release, the document corpus of a task that was never cut is its passage file.
+    config = "full_document_corpus" if request.variant == DOCUMENT and not task.whole else "passage_corpus"
+    documents = crumb_folder.corpus(request.folder, task.names, config, request.home)
+    rows = _rows(request, task)
+    judgements = _judgements(request, task, rows, documents)
+    headline = request.qrels or next(iter(judgements))
+    if headline not in judgements:
+        raise UsageError(f"crumb/{request.name}:{request.variant} has no judgements by {headline}; leave out --qrels")
+    max_p = judgements[headline].unit_of is not None
+    return Environment(
+        task=f"crumb/{request.name}" + ("" if request.variant == PASSAGE else f":{request.variant}"),
+        data=request.data,
+        split=request.split,
+        source={"mini": "the bundled miniature", "full": str(RELEASE)}.get(request.data, str(request.folder)),
+        documents=documents,
+        queries=tuple(
+            Query(row.query_id, row.text, request.objective(row.instruction or task.instruction)) for row in rows
+        ),
+        judgements=judgements,
+        headline=headline,
+        metrics=METRICS,
+        metric="nDCG@10",
+        depth=MAX_P_DEPTH if max_p else 1000,
+        max_p=max_p,
+        notes=_notes(request, task),
+    )
+
+
+def _rows(request: Request, task: Task) -> list[LabelledQuery]:
+    parts = {
+        "dev": ("validation_queries",),
+        "test": ("evaluation_queries",),
+        "all": ("evaluation_queries", "validation_queries"),
+    }[request.split]
+    rows = list(chain.from_iterable(crumb_folder.queries(request.folder, task.names, part) for part in parts))
+    if len({row.query_id for row in rows}) < len(rows):
+        raise DataError(f"{request.folder}: an evaluation query and a validation query have the same id")
+    return rows
+
+
+def _judgements(request: Request, task: Task, rows: list[LabelledQuery], documents: Corpus) -> dict[str, Judgements]:
+    by_document = {row.query_id: row.full_document for row in rows}
+    if request.variant == DOCUMENT and not task.whole:
+        return {BY_DOCUMENT: Judgements(by_document)}
+    binary = {row.query_id: row.passage_binary for row in rows} if any(row.passage_binary for row in rows) else None
+    by_passage = {BY_PASSAGE: Judgements({row.query_id: row.passage for row in rows}, binary)}
+    if not task.max_p:
+        return by_passage
+
+    def parent(doc_id: str) -> str:
+        # The official script cuts the chunk number off; the release also says the parent outright.
+        return documents[doc_id].parent or doc_id.partition(":")[0]
+
+    return {BY_DOCUMENT: Judgements(by_document, unit_of=parent), **by_passage}
+
+
+def _notes(request: Request, task: Task) -> tuple[str, ...]:
+    if request.variant == DOCUMENT and task.whole:
+        return ("this task was never cut into passages: :document searches the same text",)
+    return ()
+
+
+def _facts(task: Task) -> Facts:
+    folder = task.names[0]
+    protocol = "All passages are ranked; nDCG gains the label, linear; recall and the rest take labels from 1 on."
+    if task.max_p:
+        protocol += f" MaxP: {MAX_P_DEPTH} passages a query, of which the best of each document counts."
+    if task.whole:
+        protocol += " Not cut into passages."
+    if "scientific_paper" in task.names:
+        protocol += " Recall and the rest take the binary labels that are released beside the graded ones."
+    corpora = ["passage_corpus.jsonl"] if task.whole else ["passage_corpus.jsonl", "full_document_corpus.jsonl"]
+    return Facts(
+        asked=task.instruction,
+        metric="nDCG@10",
+        protocol=protocol,
+        dev_split=DEV,
+        documents=task.passages,
+        queries=task.queries,
+        files=tuple(f"{folder}/{name}" for name in [*corpora, "eval/query_labels.jsonl", "val/query_labels.jsonl"]),
+    )
+
+
+SUITE = Suite(
+    release=RELEASE,
+    tasks={name: _facts(task) for name, task in TASKS.items()},
+    load=load,
+    variants=(PASSAGE, DOCUMENT),
+    judgements=(BY_DOCUMENT, BY_PASSAGE),
+)

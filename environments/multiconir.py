@@ -1,0 +1,249 @@
+"""MultiConIR: queries of one to ten conditions, and documents that meet some of them.
+
+Each of five domains is a search task (find the one document that meets all ten conditions, among all documents of its
+domain) and four protocols of the paper (section 3.3), as variants:
+
+- `:complexity`     the query with k conditions, k = 1 to 10, against a document that fails one: Win(k)
+- `:monotonicity`   all ten conditions; documents that fail 0, 1, ... 10 of them: Win(k) is the k-1 over the k
+- `:format`         the same with the query told as a list and as prose: Flip, how often the two disagree
+- `:length512`, `:length1024`   monotonicity with documents padded to that many words
+
+A comparison is won when the better document's score is strictly higher; a tie is a loss. In the files HN{i} of Task 1
+belongs to Query{i}; elsewhere i of its ten conditions are replaced, so the wanted order is Positive, HN1, ... HN10.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from environments.base import OURS, Comparison, DevSplit, Environment, Facts, Judgements, Release, Request, Suite
+from environments.sources import multiconir_csv, release_forms
+from environments.sources.multiconir_csv import HARD, TENS, Row
+from tools.corpus import Corpus
+from tools.errors import DataError, UsageError
+from tools.records import Document, Query
+
+RELEASE = Release(
+    kind="github",
+    repository="EIT-NLP/MultiConIR",
+    revision="034b19d0ea827a28004f5885f02f0b8ce6af937d",
+    licence="Apache-2.0",
+    paper="MultiConIR: Towards Multi-Conditional Information Retrieval",
+)
+SEARCH, COMPLEXITY, MONOTONICITY, FORMAT = "search", "complexity", "monotonicity", "format"
+LENGTHS = {"length512": "512", "length1024": "1024"}
+SEED = "sextant-multiconir-1"
+DEV, DEV_MINI = DevSplit(SEED, 0.2), DevSplit(SEED, 1 / 3)
+WINS = tuple(f"Win({k})" for k in TENS)
+LADDER = ("Positive", *HARD)  # from all ten conditions met to none
+
+PADDED = "Each document has been padded with sentences that mean nothing; they are to be ignored. "
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A row of the benchmark: a domain."""
+
+    name: str  # in the release's file names
+    objective: str  # in our words
+    records: int  # Table 7
+
+
+TASKS = {
+    "books": Task("Books", "The query lists conditions on a book. Wanted is the book that meets all of them.", 482),
+    "movies": Task("Movies", "The query lists conditions on a film. Wanted is the film that meets all of them.", 500),
+    "people": Task("People", "The query lists conditions on a person. Wanted is the one who meets all of them.", 420),
+    "medical_case": Task(
+        "Medical Case", "The query lists findings and events. Wanted is the case report that has all of them.", 479
+    ),
+    "legal_document": Task(
+        "Legal Document", "The query lists conditions on a legal text. Wanted is the text that meets all of them.", 426
+    ),
+}
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What a protocol gathers, record by record."""
+
+    documents: dict[str, str] = field(default_factory=dict)  # text -> doc_id: equal texts are one document
+    queries: list[Query] = field(default_factory=list)
+    grades: dict[str, dict[str, float]] = field(default_factory=dict)
+    comparisons: dict[str, tuple[Comparison, ...]] = field(default_factory=dict)
+    twins: dict[str, str] = field(default_factory=dict)
+
+    def document(self, text: str, doc_id: str) -> str:
+        """The id of the document with this text, `doc_id` unless there was one before."""
+        return self.documents.setdefault(text, doc_id)
+
+    def ask(self, query_id: str, text: str, objective: str, grades: dict[str, float], *, pooled: bool) -> None:
+        """One query, over the pool that `grades` names or over all documents."""
+        self.queries.append(Query(query_id, text, objective, candidates=frozenset(grades) if pooled else None))
+        self.grades[query_id] = grades
+
+
+def load(request: Request) -> Environment:
+    """One domain in one variant, from the release or a folder with its datasets."""
+    task = TASKS[request.name]
+    variant = request.variant
+    if not any((request.folder / part).is_dir() for part in ("datasets", "Task1", "Task2_&_3", "Task4")):
+        return _ported(request, task)
+    draft = _Draft()
+    dev = DEV_MINI if request.data == "mini" else DEV
+    if variant in LENGTHS:
+        rows = multiconir_csv.read(request.folder, task.name, LENGTHS[variant])
+        chosen = _chosen(rows, dev, request)
+        for record, row in enumerate(rows, start=1):
+            _ladder(draft, row, record, LENGTHS[variant])
+        for record in chosen:
+            _monotonicity(draft, rows[record - 1], record, request.objective(PADDED + task.objective), LENGTHS[variant])
+    else:
+        single = multiconir_csv.read(request.folder, task.name, "Task1")
+        rows = multiconir_csv.read(request.folder, task.name, "Task2_&_3")
+        _all_documents(draft, single, rows)
+        ask = {SEARCH: _search, COMPLEXITY: _complexity, MONOTONICITY: _monotonicity, FORMAT: _format}[variant]
+        asked = single if variant == COMPLEXITY else rows
+        for record in _chosen(asked, dev, request):
+            ask(draft, asked[record - 1], record, request.objective(task.objective))
+    return _environment(request, draft)
+
+
+def _chosen(rows: Sequence[Row], dev: DevSplit, request: Request) -> list[int]:
+    """The numbers, from 1, of the records of the split; all queries of a record are in the same split."""
+    chosen = [int(name) for name in dev.choose([str(n) for n in range(1, len(rows) + 1)], request.split)]
+    if not chosen:
+        raise UsageError(f"the {request.split} split of {request.folder} has no records; use --split all")
+    return chosen
+
+
+def _all_documents(draft: _Draft, single: Sequence[Row], rows: Sequence[Row]) -> None:
+    """Every document of the domain, unpadded: what an index over the corpus holds, whatever is asked."""
+    for record, row in enumerate(rows, start=1):
+        _ladder(draft, row, record)
+    for record, row in enumerate(single, start=1):
+        draft.document(row["Positive"], f"{record}-T1-Positive")
+        for n in TENS:
+            draft.document(row[f"HN{n}"], f"{record}-T1-HN{n}")
+            draft.document(row[f"HN_{n}"], f"{record}-T1-HN_{n}")
+
+
+def _ladder(draft: _Draft, row: Row, record: int, prefix: str = "") -> list[str]:
+    """The ids of a record's positive and its ten negatives, best first."""
+    start = f"{record}-{prefix}-" if prefix else f"{record}-"
+    return [draft.document(row[name], f"{start}{name}") for name in LADDER]
+
+
+def _search(draft: _Draft, row: Row, record: int, objective: str) -> None:
+    positive = _ladder(draft, row, record)[0]
+    draft.ask(f"{record}", row["Query10"], objective, {positive: 1.0}, pooled=False)
+
+
+def _complexity(draft: _Draft, row: Row, record: int, objective: str) -> None:
+    positive = draft.document(row["Positive"], f"{record}-T1-Positive")
+    for k in TENS:
+        query_id, negative = f"{record}-q{k}", draft.document(row[f"HN{k}"], f"{record}-T1-HN{k}")
+        draft.ask(query_id, row[f"Query{k}"], objective, {negative: 0.0, positive: 1.0}, pooled=True)
+        draft.comparisons[query_id] = (Comparison(f"Win({k})", positive, negative),)
+
+
+def _rungs(ladder: Sequence[str]) -> tuple[Comparison, ...]:
+    return tuple(Comparison(f"Win({k})", ladder[k - 1], ladder[k]) for k in TENS)
+
+
+def _monotonicity(draft: _Draft, row: Row, record: int, objective: str, prefix: str = "") -> None:
+    ladder = _ladder(draft, row, record, prefix)
+    query_id = f"{record}-q10"
+    draft.ask(query_id, row["Query10"], objective, _conditions_met(ladder), pooled=True)
+    draft.comparisons[query_id] = _rungs(ladder)
+
+
+def _format(draft: _Draft, row: Row, record: int, objective: str) -> None:
+    ladder = _ladder(draft, row, record)
+    as_list, as_prose = f"{record}-list", f"{record}-prose"
+    for query_id, text in ((as_list, row["Query10"]), (as_prose, row["Natural_Query10"])):
+        draft.ask(query_id, text, objective, _conditions_met(ladder), pooled=True)
+        draft.comparisons[query_id] = _rungs(ladder)
+    draft.twins[as_prose] = as_list
+
+
+def _conditions_met(ladder: Sequence[str]) -> dict[str, float]:
+    """doc_id -> how many of the ten conditions the document meets."""
+    grades: dict[str, float] = {}
+    for failed, doc_id in enumerate(ladder):
+        grades.setdefault(doc_id, 10.0 - failed)
+    return grades
+
+
+def _metrics(variant: str) -> tuple[tuple[str, ...], str]:
+    """(the metrics of a variant, the headline)."""
+    if variant == SEARCH:
+        return ("nDCG@10", "R@1", "R@10", "R@100", "R@1000", "RR@10"), "nDCG@10"
+    if variant == FORMAT:
+        return ("Flip", "Win", *WINS), "Flip"
+    return ("Win", *WINS) if variant == COMPLEXITY else ("Win", *WINS, "nDCG@10"), "Win"
+
+
+def _environment(request: Request, draft: _Draft) -> Environment:
+    metrics, headline = _metrics(request.variant)
+    return Environment(
+        task=f"multiconir/{request.name}" + ("" if request.variant == SEARCH else f":{request.variant}"),
+        data=request.data,
+        split=request.split,
+        source={"mini": "the bundled miniature", "full": str(RELEASE)}.get(request.data, str(request.folder)),
+        documents=Corpus(Document(doc_id, text) for text, doc_id in draft.documents.items()),
+        queries=tuple(draft.queries),
+        judgements={"gold": Judgements(draft.grades)},
+        headline="gold",
+        metrics=metrics,
+        metric=headline,
+        comparisons=draft.comparisons,
+        twins=draft.twins,
+        split_note="" if request.split == "all" else OURS,
+    )
+
+
+def _ported(request: Request, task: Task) -> Environment:
+    """A port of the domain in BEIR's form, as the hub's second version has it: a search task and nothing else."""
+    if request.variant != SEARCH:
+        raise DataError(f"{request.folder} holds no datasets/ of the release, and :{request.variant} needs them")
+    inside = request.folder / task.name
+    port = release_forms.read(inside if inside.is_dir() else request.folder, request.home)
+    metrics, headline = _metrics(SEARCH)
+    objective = request.objective(task.objective)
+    return Environment(
+        task=f"multiconir/{request.name}",
+        data=request.data,
+        split="all",
+        source=str(request.folder),
+        documents=port.documents,
+        queries=tuple(Query(query_id, text, objective) for query_id, text in port.queries.items()),
+        judgements={"gold": Judgements(port.gold)},
+        headline="gold",
+        metrics=metrics,
+        metric=headline,
+    ).narrow(DEV, request.split)
+
+
+def _facts(task: Task) -> Facts:
+    files = [f"Task1/{task.name}_Task1.csv", f"Task2_&_3/{task.name}_Task2_&_3.csv"]
+    files += [f"Task4/{task.name}_{words}.csv" for words in LENGTHS.values()]
+    return Facts(
+        asked=task.objective,
+        metric="Win, Flip",
+        protocol=(
+            "Win(k): share of comparisons in which the document that meets more conditions is scored strictly higher. "
+            "Flip: share of comparisons whose outcome changes with the query's style. A tie is a loss. "
+            "As a search task: rank all documents of the domain."
+        ),
+        dev_split=str(DEV),
+        documents=None,
+        queries=task.records,
+        files=tuple(f"datasets/{name}" for name in files),
+    )
+
+
+SUITE = Suite(
+    release=RELEASE,
+    tasks={name: _facts(task) for name, task in TASKS.items()},
+    load=load,
+    variants=(SEARCH, COMPLEXITY, MONOTONICITY, FORMAT, *LENGTHS),
+)

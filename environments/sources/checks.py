@@ -1,0 +1,66 @@
+"""What every reader demands of an id, a text and a grade, whatever file they stand in."""
+
+import math
+import re
+from typing import Any
+
+from tools.errors import DataError
+
+LARGEST_GRADE = 10_000  # trec_eval counts gains in 32 bits
+
+# A lone surrogate is half a character, as a cut-off emoji leaves it in JSON; no provider takes a text with one.
+_HALF = re.compile("[\ud800-\udfff]")
+# Control characters, line ends of every kind, and half characters: they would break run files and terminals.
+_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# Python's own float() also reads "1_0" and digits of other scripts, which in a data file are damage.
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
+
+
+def shown(value: Any) -> str:
+    """`value` for a message: short, on one line, and made in no time whatever it is."""
+    if isinstance(value, str):
+        return f"{value[:60]!r:.60}"
+    if isinstance(value, int) and abs(value) > 10**20:  # Python refuses to write out the longest
+        return "a huge number"
+    # What a container holds can be nested without end, or hold itself.
+    return repr(value) if value is None or isinstance(value, (int, float)) else f"a {type(value).__name__}"
+
+
+def identifier(value: Any, where: str) -> str:
+    """`value` as an id; blanks and slashes are allowed in it."""
+    if not isinstance(value, str):
+        raise DataError(f"{where}: the id {shown(value)} is not a string")
+    if not value.strip() or _UNFIT.search(value):
+        raise DataError(f"{where}: the id {shown(value)} is empty or has a character that no id may have")
+    return value
+
+
+def text(value: Any, where: str, name: str = "text") -> str:
+    """`value` as a text, half characters replaced."""
+    if not isinstance(value, str):
+        raise DataError(f"{where}: field {name!r} is missing or not a string")
+    return _HALF.sub("\N{REPLACEMENT CHARACTER}", value)
+
+
+def optional_text(value: Any, where: str, name: str) -> str:
+    """`value` as a text; empty where it is None."""
+    return "" if value is None else text(value, where, name)
+
+
+def grade(value: Any, where: str) -> float:
+    """`value`, a number or one in a cell of a table, as a grade."""
+    try:
+        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+            raise ValueError
+        if isinstance(value, str) and not _NUMBER.fullmatch(value):
+            raise ValueError
+        number = float(value)
+        if not math.isfinite(number) or abs(number) > LARGEST_GRADE:
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise DataError(f"{where}: the score {_cell(value)} is not a number up to {LARGEST_GRADE}") from None
+    return number
+
+
+def _cell(value: Any) -> str:
+    return repr(value[:20]) if isinstance(value, str) else shown(value)

@@ -1,0 +1,114 @@
+"""TREC's forms: a topics file (SGML or XML), a qrels file of four columns, and the documents as JSON Lines.
+
+A folder has topics.txt or topics.xml, qrels.txt, and corpus.jsonl with {"id" or "_id" or "docno", "title", "text"}.
+Topics are <top><num>...<title>...<desc>...</top>, closed or not, or <topic number="1">...</topic>; a query's text is
+the title, with the description and the narrative after it where there are any.
+"""
+
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from environments.sources import checks, jsonl, kept, tables
+from environments.sources.collection import Collection
+from tools.errors import DataError
+from tools.records import Document
+
+_START = re.compile(r"(?=<top>|<topic\b)", re.I)
+_TOPIC = re.compile(r"<(top)>(.*?)</top>(.*)|<topic\b([^<>]*)>(.*?)</topic>(.*)", re.DOTALL | re.I)
+_NUMBER = re.compile(r"\bnumber\s*=\s*[\"']?([^\"'>\s]+)", re.I)
+# A field ends where the next tag begins; "p < 0.05" is no tag.
+_FIELD = re.compile(
+    r"<(num|title|desc|narr|question|description|narrative)>(.*?)(?=</?[a-z][\w-]*(?:\s[^<>]*)?>|\Z)", re.DOTALL | re.I
+)
+_LABEL = re.compile(r"^\s*(number|topic|title|description|narrative)\s*:\s*", re.I)
+# What may stand between topics: the declaration, comments, and the tags of a root element.
+_BETWEEN = re.compile(r"<(?!/top(?:ic)?\s*>)[^<>]*>|\s+", re.I)
+
+
+def is_one(folder: Path) -> bool:
+    """Whether `folder` looks like this layout."""
+    return any((folder / name).is_file() for name in ("topics.txt", "topics.xml"))
+
+
+def read(folder: Path, home: Path) -> Collection:
+    """The data set in `folder`. DataError for anything missing or damaged."""
+    topics = next(path for name in ("topics.txt", "topics.xml") if (path := folder / name).is_file())
+    corpus_files = tables.find(folder, "corpus")
+    documents = kept.corpus(home, corpus_files, lambda: _documents(corpus_files))
+    queries = _topics(topics)
+    qrels_file = jsonl.find(folder, "qrels.txt")
+    qrels = _qrels(qrels_file)
+    judged = {query_id: text for query_id, text in queries.items() if query_id in qrels}
+    if strangers := qrels.keys() - queries.keys():
+        raise DataError(f"{qrels_file} judges the topic {min(strangers)!r}, which {topics} has not")
+    return Collection(documents, judged, qrels)
+
+
+def _documents(files: list[Path]) -> Iterator[Document]:
+    seen = set[str]()
+    has_words = False
+    for where, row in tables.rows(files):
+        doc_id = checks.identifier(tables.pick_column(where, row, "id", "_id", "docno", "docid", "doc_id"), where)
+        if doc_id in seen:
+            raise DataError(f"{where}: the id {doc_id!r} was there before")
+        seen.add(doc_id)
+        text = checks.text(tables.pick_column(where, row, "text", "contents", "body"), where)
+        has_words = has_words or any(character.isalnum() for character in text)
+        yield Document(doc_id, text, checks.optional_text(row.get("title"), where, "title"))
+    if not has_words:
+        raise DataError(f"{files[0]} has no words in it; nothing can be searched")
+
+
+def _topics(path: Path) -> dict[str, str]:
+    before, *pieces = _START.split("\n".join(line for _, line in jsonl.lines(path)))
+    topics: dict[str, str] = {}
+    between = [before]
+    for count, piece in enumerate(pieces, start=1):
+        where = f"{path}, topic {count}"
+        match = _TOPIC.fullmatch(piece)
+        if not match:
+            raise DataError(f"{where} has no end; was the file broken off?")
+        top, inside, after, attributes, content, behind = match.groups()
+        between.append(after if top else behind)
+        number, text = _topic(attributes or "", inside if top else content, where, of_xml=not top)
+        if number in topics:
+            raise DataError(f"{path}: topic {number!r} is there twice")
+        topics[number] = text
+    if not topics:
+        raise DataError(f"{path} has no <top> or <topic> in it")
+    if rest := _BETWEEN.sub("", "".join(between)):
+        raise DataError(f"{path}: {checks.shown(rest)} stands outside of any topic")
+    return topics
+
+
+def _topic(attributes: str, inside: str, where: str, *, of_xml: bool) -> tuple[str, str]:
+    """(number, text) of one topic."""
+    fields = [(name.lower(), _LABEL.sub("", html.unescape(value))) for name, value in _FIELD.findall(inside)]
+    numbers = _NUMBER.findall(attributes) or [value for name, value in fields if name == "num"]
+    if len(numbers) != 1:
+        raise DataError(f"{where} has {len(numbers)} numbers where one is expected")
+    parts = [value for name, value in fields if name != "num"]
+    if of_xml and not fields:  # the query stands in the element itself
+        parts = [html.unescape(inside)]
+    text = checks.text(" ".join(" ".join(parts).split()), where)
+    if not text:
+        raise DataError(f"{where} has neither a title nor a description")
+    return checks.identifier(numbers[0].strip(), where), text
+
+
+def _qrels(path: Path) -> dict[str, dict[str, float]]:
+    qrels: dict[str, dict[str, float]] = {}
+    for number, text in jsonl.lines(path):
+        cells = text.split()
+        where = f"{path}, line {number}"
+        if len(cells) != 4:
+            raise DataError(f"{where}: {len(cells)} columns where 4 are expected: topic, 0, document, grade")
+        topic, _, doc_id, score = cells
+        if doc_id in qrels.setdefault(topic, {}):
+            raise DataError(f"{where}: {topic!r} and {doc_id!r} are judged twice")
+        qrels[topic][doc_id] = checks.grade(score, where)
+    if not qrels:
+        raise DataError(f"{path} has no judgements in it")
+    return qrels

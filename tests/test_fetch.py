@@ -1,0 +1,483 @@
+"""Fetching a release: what is whole is marked, what breaks off goes on, and what is wrong is thrown away."""
+
+import errno
+import hashlib
+import json
+import os
+import pickle
+import resource
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from hub_server import HubServer
+
+import environments
+from environments import birco, obliq
+from environments.base import Facts, Release, Suite
+from environments.fetch import Bar, fetch
+from tools.errors import DataError, RunConflict, UnknownName, UsageError
+
+MINI = Path(environments.__file__).parent / "mini/obliq"
+PATHS = obliq.SUITE.tasks["congress"].files
+CORPUS, QUERIES, QRELS = "/corpus.jsonl", "/queries.jsonl", "/qrels.tsv"
+
+# A release on Zenodo, of which the project has none yet.
+ZENODO = Suite(
+    release=Release("zenodo", "1234567", "", "CC BY 4.0", "none"),
+    tasks={"toy": Facts("what", "nDCG@10", "so", "none", None, 1, ("a corpus.jsonl", "qrels.tsv"))},
+    load=lambda request: pytest.fail("is only fetched"),
+)
+
+
+@pytest.fixture(autouse=True)
+def allowed(monkeypatch):
+    # conftest forbids the Hub to all tests, and its library reads that once, whichever test imports it.
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_TOKEN", "hf_of_the_test")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    servers = []
+
+    def start(release: Release, files: dict[str, bytes]) -> HubServer:
+        server = HubServer(release.repository, release.revision, files)
+        servers.append(server)
+        for name in ("HF_ENDPOINT", "SEXTANT_GITHUB_API", "SEXTANT_GITHUB_RAW", "SEXTANT_ZENODO"):
+            monkeypatch.setenv(name, server.address)
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def hub(serve):
+    return serve(obliq.RELEASE, {path: (MINI / path).read_bytes() for path in PATHS})
+
+
+@pytest.fixture
+def github(serve):
+    def pickled(split: str) -> bytes:
+        texts = {f"{split}-d{n}": f"A passage about a {word}." for n, word in enumerate(["ferry", "dam", "radio"])}
+        labels = {f"{split}-q": {doc_id: n for n, doc_id in enumerate(texts)}}
+        return pickle.dumps({"query": {f"{split}-q": "A radio?"}, "corpus": texts, "qrel": labels})
+
+    files = {f"datasets/relic/{split}_set.pickle": pickled(split) for split in ("test", "dev")}
+    return serve(birco.RELEASE, {"README.md": b"BIRCO", **files})
+
+
+@pytest.fixture
+def zenodo(serve, monkeypatch):
+    monkeypatch.setitem(environments.SUITES, "zen", "test_fetch:ZENODO")
+    return serve(ZENODO.release, {"a corpus.jsonl": b"x" * 50_000, "qrels.tsv": b"q\td\t1\n"})
+
+
+@pytest.fixture
+def lines():
+    return []
+
+
+@pytest.fixture
+def get(lines):
+    """`fetch`, without the waiting."""
+
+    def call(task: str = "obliq/congress", **options) -> Path:
+        return fetch(task, **{"say": lines.append, "pause": lambda seconds: None, **options})
+
+    return call
+
+
+def data(suite: str = "obliq") -> Path:
+    return environments.home() / "data" / suite
+
+
+def marked() -> bool:
+    return any(data().glob("*.complete.json"))
+
+
+def leftovers() -> list[str]:
+    return sorted(path.name for path in data().rglob("*.part*"))
+
+
+def test_a_task_of_the_hub_is_fetched_whole_and_then_loads(hub, get, lines):
+    with pytest.raises(DataError, match="is not in"):
+        environments.load("obliq/congress", "full")
+    assert get() == data()
+    environment = environments.load("obliq/congress", split="all")
+    assert (environment.data, len(environment.documents), len(environment.queries)) == ("full", 288, 36)
+    assert lines[0].startswith("obliq/congress: 3 files, ")
+    assert lines[0].endswith(" kB from dianetc/OBLIQ-Bench@4ebee29f (CC BY 4.0)")
+    assert lines[-1] == f"obliq/congress: whole and checked, in {data()}"
+    assert leftovers() == []
+
+
+def test_the_marker_says_what_was_fetched_from_where(hub, get):
+    get()
+    mark = json.loads((data() / "congress.complete.json").read_text())
+    assert mark["task"] == "obliq/congress"
+    assert [mark[key] for key in ("repository", "revision", "licence")] == [
+        obliq.RELEASE.repository,
+        obliq.RELEASE.revision,
+        "CC BY 4.0",
+    ]
+    assert len(mark["fetched"]) == len("2026-11-21")
+    assert mark["files"] == {
+        path: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for path, content in hub.files.items()
+    }
+
+
+def test_the_token_goes_to_the_hub_and_not_to_where_it_keeps_large_files(hub, get):
+    get()
+    authorization = {Path(sent.path).name: sent.authorization for sent in hub.sent}
+    assert authorization == {
+        "corpus.jsonl": None,
+        "queries.jsonl": "Bearer hf_of_the_test",
+        "qrels.tsv": "Bearer hf_of_the_test",
+    }
+
+
+def test_nothing_is_asked_but_the_listing_and_the_files(hub, get):
+    get()
+    assert len(hub.asked) == 1 + 2 * len(PATHS)  # each file is redirected once
+
+
+def test_a_task_on_github_is_fetched_and_loads_and_its_variant_is_ignored(github, get):
+    get("birco/relic:corpus")
+    environment = environments.load("birco/relic", "full")
+    assert [query.query_id for query in environment.queries] == ["test-q"]
+    assert {sent.authorization for sent in github.sent} == {None}
+    assert not (data("birco") / "README.md").exists()
+
+
+def test_a_record_of_zenodo_is_fetched(zenodo, get):
+    get("zen/toy")
+    assert (data("zen") / "a corpus.jsonl").read_bytes() == b"x" * 50_000
+    assert json.loads((data("zen") / "toy.complete.json").read_text())["repository"] == "1234567"
+
+
+def test_zenodos_number_of_all_versions_is_not_taken_for_a_record(zenodo, get, monkeypatch):
+    whole = zenodo.listing
+    monkeypatch.setattr(zenodo, "listing", lambda path: (found := whole(path)) and {**found, "id": 7654321})
+    with pytest.raises(DataError, match="record 1234567 of Zenodo with record 7654321"):
+        get("zen/toy")
+
+
+def test_a_second_fetch_asks_nobody(hub, get, lines):
+    get()
+    asked = len(hub.asked)
+    assert get() == data()
+    assert len(hub.asked) == asked
+    assert lines[-1] == f"obliq/congress: all 3 files from dianetc/OBLIQ-Bench@4ebee29f are in {data()} already"
+
+
+@pytest.mark.parametrize("ending", [CORPUS, QRELS])
+def test_a_file_that_has_gone_or_changed_its_size_is_fetched_again_and_no_other(hub, get, ending):
+    get()
+    path = next(data().rglob(ending[1:]))
+    path.unlink() if ending == CORPUS else path.write_bytes(b"short")
+    hub.sent.clear()
+    get()
+    assert [Path(sent.path).name for sent in hub.sent] == [path.name]
+    assert environments.load("obliq/congress").data == "full"
+
+
+def test_another_pinned_revision_is_fetched_even_when_an_older_one_is_there(hub, get, lines):
+    get()
+    marker = data() / "congress.complete.json"
+    marker.write_text(marker.read_text().replace(obliq.RELEASE.revision, "0" * 40))
+    get()
+    assert json.loads(marker.read_text())["revision"] == obliq.RELEASE.revision
+
+
+@pytest.mark.parametrize("damage", ["", "[]", '{"files": []}', "\x00"])
+def test_a_damaged_marker_counts_as_none(hub, get, damage):
+    get()
+    (data() / "congress.complete.json").write_text(damage)
+    get()
+    assert environments.load("obliq/congress").data == "full"
+
+
+# What breaks off.
+
+
+@pytest.mark.parametrize("weak", [False, True], ids=["strong ETag", "weak ETag"])
+def test_an_interrupted_download_goes_on_in_the_same_command_where_it_stopped(hub, get, weak):
+    hub.cuts, hub.weak = [100_000], weak
+    get()
+    first, second = (sent for sent in hub.sent if sent.path.endswith(CORPUS))
+    assert (first.status, first.count) == (200, 100_000)
+    assert (second.status, second.first) == (206, 100_000)
+    assert hub.bytes_sent(CORPUS) == len(hub.files[PATHS[0]])
+
+
+def test_what_a_failed_command_has_downloaded_is_not_sent_again_to_the_next(hub, get, lines):
+    hub.cuts = [100_000, 0, 0]
+    with pytest.raises(DataError, match=r"cannot be reached \(.*\); the same command goes on where this one stopped"):
+        get()
+    assert not marked() and leftovers() == ["corpus.jsonl.part", "corpus.jsonl.part.json"]
+    get()
+    assert hub.bytes_sent(CORPUS) == len(hub.files[PATHS[0]])
+    assert "; 100.0 kB of it are here already" in lines[-2 if len(lines) > 2 else -1] or any(
+        "; 100.0 kB of it are here already" in line for line in lines
+    )
+    assert environments.load("obliq/congress").data == "full" and leftovers() == []
+
+
+def test_a_server_without_ranges_is_asked_for_the_whole_file_again(hub, get):
+    hub.cuts, hub.ranges = [100_000], False
+    get()
+    assert [sent.status for sent in hub.sent if sent.path.endswith(CORPUS)] == [200, 200]
+    assert next(data().rglob("corpus.jsonl")).read_bytes() == hub.files[PATHS[0]]
+
+
+@pytest.mark.parametrize("weak", [False, True], ids=["strong ETag", "weak ETag"])
+def test_a_part_is_begun_again_when_the_server_has_another_version(hub, get, weak):
+    hub.weak, right = weak, hub.files[PATHS[0]]
+    hub.files[PATHS[0]], hub.cuts = b"?" * len(right), [100_000, 0, 0]
+    with pytest.raises(DataError, match="cannot be reached"):
+        get()
+    hub.files[PATHS[0]] = right
+    get()
+    assert next(data().rglob("corpus.jsonl")).read_bytes() == right
+
+
+def test_a_part_of_another_revisions_file_is_not_gone_on_with(hub, get):
+    hub.cuts = [100_000, 0, 0]
+    with pytest.raises(DataError):
+        get()
+    hub.files[PATHS[0]] = hub.listed[PATHS[0]] = hub.files[PATHS[0]].replace(b"committee", b"Committee")
+    hub.sent.clear()
+    get()
+    assert [sent.first for sent in hub.sent if sent.path.endswith(CORPUS)] == [0]
+
+
+def test_a_large_file_comes_through_a_line_that_breaks_often(zenodo, get):
+    zenodo.files["a corpus.jsonl"] = zenodo.listed["a corpus.jsonl"] = os.urandom(7_500_000)
+    zenodo.cuts = [1_100_000] * 6
+    get("zen/toy")
+    assert zenodo.bytes_sent("a corpus.jsonl") == 7_500_000
+
+
+def test_a_line_that_breaks_at_the_same_place_each_time_is_given_up(zenodo, get):
+    zenodo.files["a corpus.jsonl"] = zenodo.listed["a corpus.jsonl"] = os.urandom(2_500_000)
+    zenodo.cuts, zenodo.ranges = [1_100_000] * 100, False
+    with pytest.raises(DataError, match="cannot be reached"):
+        get("zen/toy")
+    assert len(zenodo.sent) <= 4
+
+
+def test_a_server_that_is_overloaded_for_a_moment_is_asked_again_after_growing_waits(hub, get):
+    waits = []
+    hub.busy = 2
+    get(pause=waits.append)
+    assert waits == [1.0, 4.0] and marked()
+
+
+@pytest.mark.parametrize("name", ["hub", "github", "zenodo"])
+def test_a_server_that_stays_overloaded_is_given_up(name, get, request):
+    request.getfixturevalue(name).busy = 100
+    with pytest.raises(DataError, match=r"127\.0\.0\.1:\d+ cannot be reached \(503 Service Unavailable\)"):
+        get({"hub": "obliq/congress", "github": "birco/relic", "zenodo": "zen/toy"}[name])
+
+
+@pytest.mark.parametrize("task", ["obliq/congress", "birco/relic"])
+def test_a_server_that_is_gone_is_named(task, get, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    monkeypatch.setenv("SEXTANT_GITHUB_API", address)
+    with pytest.raises(DataError, match=rf"{address[7:]} cannot be reached \(.*refused.*\); the same command goes on"):
+        get(task)
+
+
+def test_a_full_disk_says_how_much_is_there_and_the_same_command_goes_on(hub, get):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))  # a file may grow no larger; no disk has to be filled
+    try:
+        with pytest.raises(DataError, match=rf"{os.strerror(errno.EFBIG)}; 100\.0 kB of .* are here\. Make room, and"):
+            get()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not marked()
+    get()
+    assert [sent.first for sent in hub.sent if sent.path.endswith(CORPUS)] == [0, 100_000]
+    assert environments.load("obliq/congress").data == "full"
+
+
+def test_nothing_is_downloaded_when_there_is_no_room_for_it(hub, get):
+    with pytest.raises(
+        DataError, match=r"has room for 5\.0 kB, and .* more are needed; make room, or set SEXTANT_HOME"
+    ):
+        get(free=lambda folder: 5_000)
+    assert hub.sent == [] and not marked()
+
+
+# What is wrong.
+
+
+@pytest.mark.parametrize("ending", [CORPUS, QRELS], ids=["by LFS", "by blob id"])
+def test_a_file_with_another_checksum_is_thrown_away_and_nothing_is_marked(hub, get, ending):
+    path = next(path for path in PATHS if path.endswith(ending))
+    hub.files[path] = hub.files[path][:-2] + b"?\n"
+    with pytest.raises(DataError) as caught:
+        get()
+    expected, got = hub.listed[path], hub.files[path]
+    assert str(caught.value).startswith(f"{path} of revision 4ebee29f of dianetc/OBLIQ-Bench is not what is listed")
+    if ending == CORPUS:
+        assert hashlib.sha256(expected).hexdigest() in str(caught.value)
+        assert hashlib.sha256(got).hexdigest() in str(caught.value)
+    assert str(caught.value).endswith("fetch again; if it stays so, the release has changed")
+    assert not marked() and leftovers() == []
+    hub.files[path] = expected
+    get()
+    assert marked()
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 10, b"x" * 10_000_000], ids=["empty", "short", "long"])
+def test_a_file_of_another_size_is_thrown_away(github, get, content):
+    github.files["datasets/relic/dev_set.pickle"] = content
+    with pytest.raises(DataError, match=r"dev_set.pickle of revision 84b2b05c of .* is not what is listed"):
+        get("birco/relic")
+    assert not list(data("birco").rglob("*.part*")) and not list(data("birco").glob("*.complete.json"))
+
+
+def test_zenodos_checksum_is_compared(zenodo, get):
+    zenodo.files["qrels.tsv"] = b"q\td\t2\n"
+    with pytest.raises(DataError, match="expected md5:"):
+        get("zen/toy")
+
+
+def test_a_revision_that_is_gone_is_named(hub, get):
+    hub.revision = "0" * 40
+    with pytest.raises(DataError, match=r"revision 4ebee29f of dianetc/OBLIQ-Bench is not there any more \(404"):
+        get()
+    assert len(hub.asked) == 1
+
+
+def test_a_commit_or_a_record_that_is_gone_is_named(github, get):
+    github.revision = "0" * 40
+    with pytest.raises(DataError, match="revision 84b2b05c of BIRCO-benchmark/BIRCO is not there any more"):
+        get("birco/relic")
+
+
+def test_a_mirror_that_answers_with_another_revision_is_not_believed(hub, get, monkeypatch):
+    whole = hub.listing
+    monkeypatch.setattr(hub, "listing", lambda path: (found := whole(path)) and {**found, "sha": "0" * 40})
+    with pytest.raises(DataError, match="answers for revision 4ebee29f of dianetc/OBLIQ-Bench with revision '0000"):
+        get()
+
+
+@pytest.mark.parametrize("name", ["hub", "github"])
+def test_a_file_that_the_release_does_not_have_is_named(name, get, request):
+    server, task = request.getfixturevalue(name), {"hub": "obliq/congress", "github": "birco/relic"}[name]
+    *_, last = server.listed
+    del server.listed[last]
+    with pytest.raises(DataError, match=rf"revision \w+ of \S+ has no file '{last}'"):
+        get(task)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_release_that_is_not_for_everybody_asks_for_a_token(hub, get, status):
+    hub.status = status
+    with pytest.raises(DataError, match=rf"\({status} .*a token may be needed: set HF_TOKEN"):
+        get()
+    assert len(hub.asked) == 1
+
+
+@pytest.mark.parametrize("answer", ["<html>Log in to the hotel's network</html>", {"siblings": 3}, ["x"]])
+@pytest.mark.parametrize("task", ["obliq/congress", "birco/relic"])
+def test_a_page_that_is_no_listing_is_not_taken_for_one(hub, get, monkeypatch, answer, task):
+    hub.repository, hub.revision = (suite := environments.suite(task.split("/")[0])).release.repository, ""
+    monkeypatch.setattr(hub, "listing", lambda path: answer)
+    with pytest.raises(DataError, match=rf"answers for revision {suite.release.revision[:8]} .* no listing of files"):
+        get(task)
+
+
+@pytest.mark.parametrize("name", ["hub", "github"])
+@pytest.mark.parametrize("path", ["../../outside", "/etc/outside", "datasets/../../../outside"])
+def test_a_listing_with_a_path_that_leads_out_of_the_folder_is_refused(name, path, get, request, tmp_path):
+    server, task = request.getfixturevalue(name), {"hub": "obliq/congress", "github": "birco/relic"}[name]
+    server.listed[path] = server.files[path] = b"hostile"
+    with pytest.raises(DataError, match="leads out of its folder"):
+        get(task)
+    assert server.sent == [] and not list(tmp_path.rglob("outside"))
+
+
+# Who else is there, and what is said.
+
+
+def test_another_process_that_fetches_the_same_task_is_waited_for_by_hand(hub, get):
+    data().mkdir(parents=True)
+    hold = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(1, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, data() / ".congress.lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        other.stdout.readline()
+        with pytest.raises(RunConflict, match="another process is fetching obliq/congress"):
+            get()
+        assert hub.asked == []
+        other.communicate(b"\n")
+    get()
+    assert marked()
+
+
+def test_the_hubs_offline_switch_is_respected_and_named(hub, get, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(UsageError, match="HF_HUB_OFFLINE is set; unset it to fetch"):
+        get()
+    assert hub.asked == []
+
+
+def test_a_home_that_cannot_be_written_is_named(hub, get, tmp_path, monkeypatch):
+    (tmp_path / "a-file").write_text("")
+    monkeypatch.setenv("SEXTANT_HOME", str(tmp_path / "a-file"))
+    with pytest.raises(UsageError, match="a-file.* cannot be written: Not a directory; set SEXTANT_HOME"):
+        get()
+
+
+def test_a_name_that_no_task_has_is_answered_with_the_nearest(get):
+    with pytest.raises(UnknownName, match="obliq/congress"):
+        get("obliq/congres")
+
+
+def test_without_a_terminal_every_tenth_is_a_line_and_not_more(hub, get, lines):
+    get()
+    shares = [int(line.partition("%")[0]) for line in lines if "% of" in line]
+    assert 1 <= len(shares) <= 10 and shares == sorted(shares)
+
+
+def test_the_bar_is_told_what_is_there_already_and_ends_at_the_whole(hub, get):
+    told = []
+
+    class Told(Bar):
+        def __init__(self, total, done, say):
+            told.append((total, done))
+            super().__init__(total, done, say)
+
+        def at(self, done):
+            told.append(done)
+
+    hub.cuts = [100_000, 0, 0]
+    with pytest.raises(DataError):
+        get()
+    get(bar=Told)
+    total = sum(map(len, hub.files.values()))
+    assert told[0] == (total, 100_000)
+    assert told[1] == 100_000 and told[1:] == sorted(told[1:]) and told[-1] == total
+
+
+def test_on_a_terminal_there_is_a_bar_and_no_line(monkeypatch, lines):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # by which rich takes anything for a terminal
+    with Bar(1000, 0, lines.append) as shown:
+        shown.at(1000)
+    assert lines == []
