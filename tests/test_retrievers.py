@@ -15,7 +15,7 @@ import environments
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document
-from tools.retrievers import RETRIEVERS, build, store
+from tools.retrievers import RETRIEVERS, build, postings, store
 from tools.retrievers.base import Ranker
 from tools.retrievers.bm25 import BM25
 from tools.retrievers.rank_bm25 import okapi_index, words
@@ -146,6 +146,20 @@ def test_the_cut_is_that_of_a_full_sort(scores, k):
     expected = sorted(zip(doc_ids, scores, strict=True), key=lambda pair: (-pair[1], pair[0]))[:k]
     hits = Ranker(doc_ids).top(np.array(scores, dtype=float), k)
     assert [(hit.doc_id, hit.score) for hit in hits] == expected
+
+
+@pytest.mark.parametrize("block", [1, 7, 50, 10**9])
+def test_counting_in_blocks_is_counting_at_once(corpus, block, monkeypatch):
+    texts = [tokens(text) for text in corpus.texts()] + [[], ["blood", "blood", "new"], []]
+    monkeypatch.setattr(postings, "BLOCK", block)
+    counted = postings.count(texts)
+    by_row = {row: word for word, row in counted.vocabulary.items()}
+    triples = zip(counted.word.tolist(), counted.document.tolist(), counted.count.tolist(), strict=True)
+    found = [(by_row[row], document, number) for row, document, number in triples]
+    expected = {(word, n, text.count(word)) for n, text in enumerate(texts) for word in text}
+    assert set(found) == expected and len(found) == len(expected)
+    assert list(counted.word) == sorted(counted.word), "ordered by word"
+    assert counted.frequency.tolist() == [sum(word in text for text in texts) for word in counted.vocabulary]
 
 
 def test_bm25_is_the_formula(corpus):
