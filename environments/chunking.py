@@ -71,6 +71,7 @@ def _empty_section(path: list[str], fresh: list[str], level: int) -> Iterator[_B
     """A heading that a next one of `level` closes before any content came; its words are content enough to keep."""
     if fresh and _level(fresh[-1]) >= level:
         yield _Block(fresh.pop(), tuple(path[:-1]), tuple(fresh))
+        fresh.clear()
 
 
 def _level(heading: str) -> int:

@@ -131,7 +131,7 @@ def open_or_store(place: Path, documents: Callable[[], Iterable[Document]]) -> C
     A folder is complete or absent: it is written beside its place and moved there. Where it cannot be
     written, for want of room or permission, the documents are read once more and held in memory.
     """
-    with suppress(OSError, ValueError, KeyError):
+    with suppress(OSError, ValueError, KeyError, EOFError):
         return StoredCorpus(place)
     beside = place.with_name(f".{place.name}-{uuid.uuid4().hex}")
     try:

@@ -1,0 +1,107 @@
+"""A stored corpus is the same as one in memory, and costs next to nothing to open."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tools.corpus import Corpus
+from tools.errors import DataError
+from tools.records import Document
+from tools.retrievers import build
+from tools.stored_corpus import StoredCorpus, open_or_store, store
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+DOCUMENTS = st.lists(
+    st.builds(Document, doc_id=TEXTS.filter(bool), text=TEXTS, title=TEXTS, parent=TEXTS),
+    max_size=12,
+    unique_by=lambda document: document.doc_id,
+)
+
+
+@given(documents=DOCUMENTS, stranger=TEXTS)
+@settings(max_examples=60, deadline=None)
+def test_a_stored_corpus_is_the_one_in_memory(documents, stranger, tmp_path_factory):
+    place = tmp_path_factory.mktemp("store") / "corpus"
+    held, kept = Corpus(documents), open_or_store(place, lambda: iter(documents))
+    assert isinstance(kept, StoredCorpus)
+    assert list(kept) == list(held) and kept.doc_ids == held.doc_ids and len(kept) == len(held)
+    assert dict(kept) == dict(held)
+    assert list(kept.stream()) == list(held.stream()) and list(kept.texts()) == list(held.texts())
+    assert kept.fingerprint == held.fingerprint
+    assert kept.repeats() == held.repeats()
+    assert (stranger in kept) == (stranger in held) and kept.get(stranger) == held.get(stranger)
+    assert 7 not in kept and None not in kept
+
+
+def test_the_second_opening_reads_no_document_again(tmp_path):
+    place = tmp_path / "corpora" / "x"
+    open_or_store(place, lambda: iter([Document("a", "one"), Document("b", "two")]))
+
+    def unread():
+        raise AssertionError("the source was read again")
+
+    assert open_or_store(place, unread)["b"].text == "two"
+
+
+@pytest.mark.parametrize("name", ["meta.json", "fields.bin", "ends.npy", "id_ends.npy", "order.npy"])
+def test_a_damaged_store_is_made_again(name, tmp_path):
+    documents = [Document("a", "one"), Document("b", "two")]
+    place = tmp_path / "x"
+    open_or_store(place, lambda: iter(documents))
+    (place / name).write_bytes(b"")
+    assert open_or_store(place, lambda: iter(documents))["a"].text == "one"
+    assert StoredCorpus(place)["b"].text == "two"
+
+
+def test_a_home_that_cannot_be_written_costs_memory_and_no_results(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    corpus = open_or_store(tmp_path / "file" / "x", lambda: iter([Document("a", "one")]))
+    assert corpus["a"].text == "one" and not isinstance(corpus, StoredCorpus)
+
+
+def test_an_id_that_comes_twice_leaves_nothing_behind(tmp_path):
+    with pytest.raises(DataError, match="two documents have the id 'a'"):
+        open_or_store(tmp_path / "x", lambda: iter([Document("a", "one"), Document("a", "two")]))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_retrievers_find_in_a_stored_corpus_what_they_find_in_memory(corpus, tmp_path):
+    store(corpus.values(), tmp_path / "x")
+    query = "why is octopus blood blue"
+    for name in ("bm25", "rank_bm25"):
+        assert build(name, StoredCorpus(tmp_path / "x")).search(query, k=6) == build(name, corpus).search(query, k=6)
+
+
+MEASURE = """
+import json, random, resource, sys, time
+from pathlib import Path
+from tools.stored_corpus import StoredCorpus
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+before, start = peak(), time.perf_counter()
+corpus = StoredCorpus(Path(sys.argv[1]))
+opened = time.perf_counter() - start
+ids = [f"passage-{n}" for n in random.Random(0).sample(range(len(corpus)), 1000)]
+start = time.perf_counter()
+for doc_id in ids:
+    assert len(corpus[doc_id].text) == 2700
+print(json.dumps([opened, (time.perf_counter() - start) / 1000, peak() - before]))
+"""
+
+
+def test_opening_and_reading_cost_the_same_whatever_the_size(tmp_path):
+    text = "".join(chr(97 + n * n % 26) for n in range(5400))
+    for size in (1_000, 40_000):
+        passages = (Document(f"passage-{n}", text[n % 2700 : n % 2700 + 2700]) for n in range(size))
+        store(passages, tmp_path / str(size))
+    opened, read, grown = {}, {}, {}
+    for size in (1_000, 40_000):
+        command = [sys.executable, "-c", MEASURE, str(tmp_path / str(size))]
+        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        opened[size], read[size], grown[size] = json.loads(printed)
+    assert opened[40_000] < opened[1_000] + 0.5  # seconds
+    assert read[40_000] < 0.001  # seconds a document; some 30 microseconds on a quiet machine
+    assert grown[40_000] < grown[1_000] + 20  # MiB; the 40,000 texts are 103 MiB
