@@ -123,6 +123,7 @@ def load(request: Request) -> Environment:
     task = TASKS[request.name]
     parts = _parts(request, task)
     objective = request.objective(task.objective)
+    _refuse_shared_queries(parts, request)
     documents = _documents(parts, request)
     queries = [
         Query(query_id, text, objective, *_scope(request.variant, query_id, part))
@@ -175,8 +176,16 @@ def _from_beir(request: Request, splits: tuple[str, ...]) -> dict[str, BircoSet]
             f"{request.folder} has DORIS-MAE's labels cut to whole numbers, which makes other figures of them; "
             "use the release's test_set.pickle"
         )
-    texts = {document.doc_id: document.text for document in port.documents.stream()}
+    texts = dict(zip(port.documents, port.documents.texts(), strict=True))  # titles are part of the texts
     return {"test": BircoSet(port.queries, texts, port.gold)}
+
+
+def _refuse_shared_queries(parts: Mapping[str, BircoSet], request: Request) -> None:
+    if len(parts) > 1 and (shared := sorted(parts["dev"].queries.keys() & parts["test"].queries.keys())):
+        raise UsageError(
+            f"the dev and the test queries of birco/{request.name} share the id {shared[0]!r}; "
+            "use --split test or --split dev"
+        )
 
 
 def _documents(parts: Mapping[str, BircoSet], request: Request) -> Corpus:

@@ -170,7 +170,8 @@ def _judgements(part: Environment, split: str, named: str, judgements: Judgement
         grades = judgements.qrels.get(query.query_id, {})
         pairs += len(grades)
         missing += not any(grade > 0 for grade in grades.values())
-        for identifier in grades:
+        binary = (judgements.binary or {}).get(query.query_id, {})
+        for identifier in dict.fromkeys([*grades, *binary]):
             if identifier not in (part.documents if known is None else known):
                 lost += 1
                 example = example or f", e.g. {identifier!r} of query {query.query_id!r}"

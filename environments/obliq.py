@@ -16,7 +16,7 @@ from environments.base import DevSplit, Environment, Facts, Judgements, Release,
 from environments.sources import release_forms
 from environments.sources.collection import Collection
 from tools.corpus import Corpus
-from tools.errors import UsageError
+from tools.errors import DataError, UsageError
 from tools.records import Query
 
 RELEASE = Release(
@@ -109,6 +109,11 @@ def load(request: Request) -> Environment:
     task = TASKS[request.name]
     place = request.folder / task.folder if (request.folder / task.folder).is_dir() else request.folder
     files = release_forms.read(place, request.home)
+    if task.masked and not files.excluded:
+        raise DataError(
+            f"{place} has no queries+qrels/per_query_excluded_ids.json, and obliq/{request.name} is not to be searched "
+            "without it: results would show documents that the benchmark masks"
+        )
     judgements = _judgements(task, files)
     if request.qrels and request.qrels not in judgements:
         raise UsageError(f"obliq/{request.name} in {place} has no {request.qrels} judgements; leave out --qrels")

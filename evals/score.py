@@ -104,7 +104,7 @@ def summary(config: run_folder.Config, outcomes: dict[str, run_folder.Outcome], 
         "task": config["task"],
         "data": config[run_folder.PROVENANCE]["data"],
         "split": config["split"],
-        "instruction": config["instruction"],
+        "instruction": config.get("instruction", "task"),
         "program": config["program"],
         "retriever": config["retriever"]["name"],
         "lm": config["lm"]["name"],
@@ -123,7 +123,11 @@ def environment_of(config: run_folder.Config) -> "Environment":
 
     where = config[run_folder.PROVENANCE]["folder"] or config["data"]
     loaded = environments.load(
-        config["task"], where, config["split"], qrels=config["judgements"], instruction=config["instruction"]
+        config["task"],
+        where,
+        config["split"],
+        qrels=config.get("judgements", ""),
+        instruction=config.get("instruction", "task"),
     )
     chosen = loaded.asking(**config["asked"])
     if chosen.fingerprint != config["data_fingerprint"]:

@@ -148,7 +148,7 @@ def show(scores: dict[str, Any], *, as_json: bool = False) -> None:
     for line in _headings(scores):
         console.print(escape(clean(line)))
     if scores["metrics"]:
-        console.print(_table(scores["metrics"]))
+        console.print(_table(scores["metrics"], scores["judgements"]))
     for line in _footings(scores):
         console.print(escape(clean(line)))
     put_out(text.getvalue())
@@ -165,14 +165,14 @@ def _headings(scores: dict[str, Any]) -> list[str]:
     ]
 
 
-def _table(metrics: dict[str, dict[str, Any]]) -> Table:
+def _table(metrics: dict[str, dict[str, Any]], judgements: str) -> Table:
     """One row a metric; other judgements of the same metric, "nDCG@10 [pooled]", are columns of its row."""
     names = [name for name in metrics if "[" not in name]
     others = list(dict.fromkeys(name[name.index("[") + 1 : -1] for name in metrics if "[" in name))
     resampled = any("resampled" in metrics[name] for name in names)
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("metric")
-    table.add_column("mean", justify="right")
+    table.add_column(judgements if others else "mean", justify="right")
     table.add_column("95 % interval", justify="right")
     if resampled:
         table.add_column("mean of 1,000 resamples", justify="right")

@@ -7,6 +7,7 @@ from typing import Any
 from tools.errors import DataError
 
 LARGEST_GRADE = 10_000  # trec_eval counts gains in 32 bits
+LONGEST_ID = 500  # characters; a longer one is a text that slipped into the wrong column
 
 # A lone surrogate is half a character, as a cut-off emoji leaves it in JSON; no provider takes a text with one.
 _HALF = re.compile("[\ud800-\udfff]")
@@ -32,6 +33,8 @@ def identifier(value: Any, where: str) -> str:
         raise DataError(f"{where}: the id {shown(value)} is not a string")
     if not value.strip() or _UNFIT.search(value):
         raise DataError(f"{where}: the id {shown(value)} is empty or has a character that no id may have")
+    if len(value) > LONGEST_ID:
+        raise DataError(f"{where}: the id that begins {value[:40]!r} is longer than {LONGEST_ID} characters")
     return value
 
 

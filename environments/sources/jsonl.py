@@ -52,11 +52,13 @@ def rows(path: Path, *required: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, object) of each line; every field in `required` is there and is a string."""
     for number, text in lines(path):
         try:
-            row = json.loads(text)
+            row = _DECODER.decode(text)
         except json.JSONDecodeError as error:
             raise DataError(
                 f"{path}, line {number}: not a whole JSON object (column {error.colno}: {error.msg})"
             ) from None
+        except _KeyTwice as error:
+            raise DataError(f"{path}, line {number}: {error}") from None
         except (RecursionError, ValueError):
             raise DataError(f"{path}, line {number}: the JSON is nested too deeply, or has too long a number") from None
         if not isinstance(row, dict):
@@ -68,7 +70,7 @@ def rows(path: Path, *required: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def whole(path: Path) -> Any:
-    """What a file of one JSON value holds. A key that is in an object twice is an error: one of them would vanish."""
+    """What a file of one JSON value holds."""
     try:
         with _opened(path) as file:
             return json.loads(file.read(), object_pairs_hook=_object)
@@ -85,12 +87,19 @@ def whole(path: Path) -> Any:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
+class _KeyTwice(ValueError):
+    """An object has a key twice, of which JSON readers keep the last and say nothing."""
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     read = dict(pairs)
     if len(read) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"the key {twice[:60]!r} is there twice")
+        raise _KeyTwice(f"the key {twice[:60]!r} is there twice")
     return read
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def _opened(path: Path) -> BufferedIOBase:

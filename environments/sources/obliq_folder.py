@@ -69,10 +69,12 @@ def _qrels(path: Path, queries: Mapping[str, str], documents: Container[str] = (
         query_id, doc_id, score = cells
         if count == 0 and query_id.replace("_", "-") == "query-id":
             continue
+        checks.identifier(query_id, where)
+        checks.identifier(doc_id, where)
         if doc_id in qrels.setdefault(query_id, {}):
             raise DataError(f"{where}: {query_id!r} and {doc_id!r} are judged twice")
         if documents and doc_id not in documents:
-            raise DataError(f"{where}: the document {checks.shown(doc_id)} is not in the corpus")
+            raise DataError(f"{where}: the document {doc_id!r} is not in the corpus")
         qrels[query_id][doc_id] = checks.grade(score, where)
     if strangers := qrels.keys() - queries.keys():
         raise DataError(f"{path} judges the query {min(strangers)!r}, which queries.jsonl has not")

@@ -73,8 +73,10 @@ def _parquet(path: Path, columns: Sequence[str] | None) -> Iterator[tuple[str, d
                     number += 1
                     yield f"{path}, row {number}", row
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise DataError(f"{path} cannot be read as Parquet after row {number} ({reason}); fetch it again") from None
+        reason = "".join(character if character.isprintable() else "?" for character in str(error).partition("\n")[0])
+        raise DataError(
+            f"{path} cannot be read as Parquet after row {number} ({reason:.200}); fetch it again"
+        ) from None
 
 
 def pick_column(where: str, row: dict[str, Any], *names: str) -> Any:

@@ -19,9 +19,8 @@ _START = re.compile(r"(?=<top>|<topic\b)", re.I)
 _TOPIC = re.compile(r"<(top)>(.*?)</top>(.*)|<topic\b([^<>]*)>(.*?)</topic>(.*)", re.DOTALL | re.I)
 _NUMBER = re.compile(r"\bnumber\s*=\s*[\"']?([^\"'>\s]+)", re.I)
 # A field ends where the next tag begins; "p < 0.05" is no tag.
-_FIELD = re.compile(
-    r"<(num|title|desc|narr|question|description|narrative)>(.*?)(?=</?[a-z][\w-]*(?:\s[^<>]*)?>|\Z)", re.DOTALL | re.I
-)
+_TAG = re.compile(r"(</?[a-z][\w-]*(?:\s[^<>]*)?>)", re.I)
+_FIELDS = ("num", "title", "desc", "narr", "question", "description", "narrative")
 _LABEL = re.compile(r"^\s*(number|topic|title|description|narrative)\s*:\s*", re.I)
 # What may stand between topics: the declaration, comments, and the tags of a root element.
 _BETWEEN = re.compile(r"<(?!/top(?:ic)?\s*>)[^<>]*>|\s+", re.I)
@@ -85,13 +84,20 @@ def _topics(path: Path) -> dict[str, str]:
 
 def _topic(attributes: str, inside: str, where: str, *, of_xml: bool) -> tuple[str, str]:
     """(number, text) of one topic."""
-    fields = [(name.lower(), _LABEL.sub("", html.unescape(value))) for name, value in _FIELD.findall(inside)]
+    before, *rest = _TAG.split(inside)
+    tagged = [
+        (tag.strip("</>").split()[0].lower(), tag, value) for tag, value in zip(rest[::2], rest[1::2], strict=True)
+    ]
+    fields = [(name, _LABEL.sub("", html.unescape(value))) for name, tag, value in tagged if not tag.startswith("</")]
+    outside = "".join([before, *(value for _, tag, value in tagged if tag.startswith("</"))]).strip()
+    if of_xml and not tagged:  # the query stands in the element itself
+        fields, outside = [("title", html.unescape(before))], ""
+    if outside:
+        raise DataError(f"{where}: {checks.shown(outside)} stands outside of any field")
     numbers = _NUMBER.findall(attributes) or [value for name, value in fields if name == "num"]
     if len(numbers) != 1:
         raise DataError(f"{where} has {len(numbers)} numbers where one is expected")
-    parts = [value for name, value in fields if name != "num"]
-    if of_xml and not fields:  # the query stands in the element itself
-        parts = [html.unescape(inside)]
+    parts = [value for name, value in fields if name in _FIELDS and name != "num"]
     text = checks.text(" ".join(" ".join(parts).split()), where)
     if not text:
         raise DataError(f"{where} has neither a title nor a description")
@@ -106,6 +112,8 @@ def _qrels(path: Path) -> dict[str, dict[str, float]]:
         if len(cells) != 4:
             raise DataError(f"{where}: {len(cells)} columns where 4 are expected: topic, 0, document, grade")
         topic, _, doc_id, score = cells
+        checks.identifier(topic, where)
+        checks.identifier(doc_id, where)
         if doc_id in qrels.setdefault(topic, {}):
             raise DataError(f"{where}: {topic!r} and {doc_id!r} are judged twice")
         qrels[topic][doc_id] = checks.grade(score, where)
