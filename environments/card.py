@@ -6,7 +6,7 @@ Reads data through `environments.load` alone, and prints nothing.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,9 +131,12 @@ def findings(task: str, data: str | None = None) -> Iterator[Finding]:
     yield Finding("loading", True, f"{test.source}, fingerprint {test.fingerprint}")
     yield from _counts(parts, facts)
     yield _overlap(parts)
-    for split, part in parts.items():
-        for named, judgements in part.judgements.items():
-            yield from _judgements(part, split, named, judgements)
+    for named in test.judgements:
+        units = _units(test, named)
+        for split, part in parts.items():
+            # Dev may be over other documents (BIRCO), but never in other units.
+            known = part.documents if units is None else units
+            yield from _judgements(part, split, named, known)
     yield _duplicates(test)
     yield from _golden(parts, suite_name, name)
 
@@ -161,9 +164,16 @@ def _overlap(parts: dict[str, Environment]) -> Finding:
     return Finding("dev and test", not both, said)
 
 
-def _judgements(part: Environment, split: str, named: str, judgements: Judgements) -> Iterator[Finding]:
-    units = judgements.unit_of and judgements.judged_by_unit
-    known = {judgements.unit_of(doc_id) for doc_id in part.documents} if units and judgements.unit_of else None
+def _units(environment: Environment, named: str) -> set[str] | None:
+    """What judgements name in place of documents, e.g. the parents of all passages; None where they name documents."""
+    judgements = environment.judgements[named]
+    if judgements.unit_of is None or not judgements.judged_by_unit:
+        return None
+    return {judgements.unit_of(doc_id) for doc_id in environment.documents}
+
+
+def _judgements(part: Environment, split: str, named: str, known: Container[str]) -> Iterator[Finding]:
+    judgements = part.judgements[named]
     lost = missing = pairs = 0
     example = ""
     for query in part.queries:
@@ -172,7 +182,7 @@ def _judgements(part: Environment, split: str, named: str, judgements: Judgement
         missing += not any(grade > 0 for grade in grades.values())
         binary = (judgements.binary or {}).get(query.query_id, {})
         for identifier in dict.fromkeys([*grades, *binary]):
-            if identifier not in (part.documents if known is None else known):
+            if identifier not in known:
                 lost += 1
                 example = example or f", e.g. {identifier!r} of query {query.query_id!r}"
     where = f"{named} judgements, {split}"

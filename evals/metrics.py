@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tools.errors import UnknownName
@@ -25,20 +26,22 @@ if TYPE_CHECKING:
 Values = dict[str, dict[str, float | None]]  # metric -> query_id -> value in [0, 1], or None where it is undefined
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ranking:
     """What a system handed in for one query."""
 
     doc_ids: Sequence[str]  # best first, each at most once
     scores: Sequence[float] = ()  # one a document, where the system gave any
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {doc_id: place for place, doc_id in enumerate(self.doc_ids)}
+
     def prefers(self, better: str, worse: str) -> bool:
         """Whether `better` is strictly above `worse`; what is not ranked is below everything that is."""
-        if better not in self.doc_ids:
-            return False
-        if worse not in self.doc_ids:
-            return True
-        first, second = self.doc_ids.index(better), self.doc_ids.index(worse)
+        first, second = self._places.get(better), self._places.get(worse)
+        if first is None or second is None:
+            return first is not None
         return self.scores[first] > self.scores[second] if self.scores else first < second
 
 
@@ -102,6 +105,15 @@ def per_query(rankings: Mapping[str, Ranking], environment: "Environment", judge
         for name in by_rank:
             values.setdefault(name, {})[query_id] = ranking_metric(name, judged)
     return {name: values[name] for name in environment.metrics}
+
+
+def of_query(name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment") -> float | None:
+    """One metric for one query, by the headline judgements; None where it is undefined, or not known yet."""
+    if is_pairwise(name):
+        twin = environment.twins.get(query_id, query_id)
+        return _pairwise(name, query_id, rankings, environment) if twin in rankings else None
+    judgements = environment.judgements[environment.headline]
+    return ranking_metric(name, judge(rankings[query_id].doc_ids, judgements, query_id))
 
 
 def is_pairwise(name: str) -> bool:

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -170,7 +169,7 @@ def _run(
     system: Any,
 ) -> SextantError | None:
     """Answer what is owed; return why some of it still is, if it is."""
-    from evals.metrics import per_query
+    from evals.metrics import of_query
     from evals.runner import run
     from evals.score import ranking_of
     from evals.terminal import Watch, say
@@ -179,8 +178,7 @@ def _run(
 
     def value(outcome: run_folder.Outcome) -> float | None:
         query_id = outcome["query_id"]
-        one = replace(environment.asking(query_ids=[query_id]), metrics=(metric,))
-        return per_query({query_id: ranking_of(outcome)}, one)[metric][query_id]
+        return of_query(metric, query_id, {query_id: ranking_of(outcome)}, environment)
 
     earlier = [value(outcome) for outcome in folder.outcomes.values()]
     if not arguments.json:
