@@ -107,5 +107,5 @@ def load(
         if value not in known:
             raise UnknownName(kind, value, known)
     data, folder = folder_of(full_name, data)
-    request = Request(name, variant or chosen.variants[0], data, folder, split, home(), qrels, instruction)
+    request = Request(full_name, name, variant or chosen.variants[0], data, folder, split, home(), qrels, instruction)
     return chosen.load(request)

@@ -187,7 +187,8 @@ def _check(environment: Environment, query: Query) -> None:
 class Request:
     """What a suite is asked to load; everything in it has been checked against the suite's own tables."""
 
-    name: str  # of the task, without its suite
+    task: str  # the full name, e.g. "obliq/congress" or "crumb/legal_qa:document"
+    name: str  # of the task, without suite and variant
     variant: str  # one of the suite's
     data: str  # "mini", "full" or a folder's name as given
     folder: Path
@@ -195,6 +196,10 @@ class Request:
     home: Path  # where a large corpus may be kept in a form that opens at once
     qrels: str = ""  # which judgements lead; "" leaves it to the task
     instruction: str = "task"  # one of INSTRUCTIONS
+
+    def source(self, release: "Release") -> str:
+        """Where the data comes from, in words."""
+        return {"mini": "the bundled miniature", "full": str(release)}.get(self.data, str(self.folder))
 
     def objective(self, of_task: str) -> str:
         """What the queries' objective says, for a task whose own is `of_task`."""

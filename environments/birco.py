@@ -136,10 +136,10 @@ def load(request: Request) -> Environment:
         for query_id, labels in (parts["dev"].qrels if "dev" in parts else {}).items()
     }
     return Environment(
-        task=f"birco/{request.name}" + ("" if request.variant == POOL else f":{request.variant}"),
+        task=request.task,
         data=request.data,
         split=request.split,
-        source={"mini": "the bundled miniature", "full": str(RELEASE)}.get(request.data, str(request.folder)),
+        source=request.source(RELEASE),
         documents=documents,
         queries=tuple(queries),
         judgements={"gold": Judgements(qrels)},

@@ -114,10 +114,10 @@ def load(request: Request) -> Environment:
         raise UsageError(f"crumb/{request.name}:{request.variant} has no judgements by {headline}; leave out --qrels")
     max_p = judgements[headline].unit_of is not None
     return Environment(
-        task=f"crumb/{request.name}" + ("" if request.variant == PASSAGE else f":{request.variant}"),
+        task=request.task,
         data=request.data,
         split=request.split,
-        source={"mini": "the bundled miniature", "full": str(RELEASE)}.get(request.data, str(request.folder)),
+        source=request.source(RELEASE),
         documents=documents,
         queries=tuple(
             Query(row.query_id, row.text, request.objective(row.instruction or task.instruction)) for row in rows

@@ -185,10 +185,10 @@ def _metrics(variant: str) -> tuple[tuple[str, ...], str]:
 def _environment(request: Request, draft: _Draft) -> Environment:
     metrics, headline = _metrics(request.variant)
     return Environment(
-        task=f"multiconir/{request.name}" + ("" if request.variant == SEARCH else f":{request.variant}"),
+        task=request.task,
         data=request.data,
         split=request.split,
-        source={"mini": "the bundled miniature", "full": str(RELEASE)}.get(request.data, str(request.folder)),
+        source=request.source(RELEASE),
         documents=Corpus(Document(doc_id, text) for text, doc_id in draft.documents.items()),
         queries=tuple(draft.queries),
         judgements={"gold": Judgements(draft.grades)},
@@ -210,10 +210,10 @@ def _ported(request: Request, task: Task) -> Environment:
     metrics, headline = _metrics(SEARCH)
     objective = request.objective(task.objective)
     return Environment(
-        task=f"multiconir/{request.name}",
+        task=request.task,
         data=request.data,
         split="all",
-        source=str(request.folder),
+        source=request.source(RELEASE),
         documents=port.documents,
         queries=tuple(Query(query_id, text, objective) for query_id, text in port.queries.items()),
         judgements={"gold": Judgements(port.gold)},

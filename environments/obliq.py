@@ -119,10 +119,10 @@ def load(request: Request) -> Environment:
         raise UsageError(f"obliq/{request.name} in {place} has no {request.qrels} judgements; leave out --qrels")
     objective = request.objective(task.objective)
     whole = Environment(
-        task=f"obliq/{request.name}",
+        task=request.task,
         data=request.data,
         split="all",
-        source={"mini": "the bundled miniature", "full": str(RELEASE)}.get(request.data, str(place)),
+        source=request.source(RELEASE),
         documents=files.documents,
         queries=tuple(
             Query(query_id, text, objective, files.excluded.get(query_id, frozenset()))

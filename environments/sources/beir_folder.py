@@ -10,6 +10,7 @@ from pathlib import Path
 
 from environments.sources import checks, jsonl, kept, tables
 from environments.sources.collection import Collection
+from environments.sources.kept import Placed
 from tools.errors import DataError
 from tools.records import Document
 
@@ -46,20 +47,11 @@ def _inside(folder: Path) -> Path:
     return folder / "data" if (folder / "data" / "corpus").is_dir() else folder
 
 
-def _documents(files: list[Path]) -> Iterator[Document]:
-    seen = set[str]()
-    has_words = False
+def _documents(files: list[Path]) -> Iterator[Placed]:
     for where, row in tables.rows(files):
         doc_id = checks.identifier(tables.pick_column(where, row, *_ID), where)
-        if doc_id in seen:
-            raise DataError(f"{where}: the id {doc_id!r} was there before")
-        seen.add(doc_id)
         text = checks.text(tables.pick_column(where, row, *_TEXT), where)
-        title = checks.optional_text(row.get("title"), where, "title")
-        has_words = has_words or any(character.isalnum() for character in text)
-        yield Document(doc_id, text, title)
-    if not has_words:
-        raise DataError(f"{files[0]} has no words in it; nothing can be searched")
+        yield where, Document(doc_id, text, checks.optional_text(row.get("title"), where, "title"))
 
 
 def _qrels(place: Path) -> dict[str, dict[str, float]]:
@@ -70,11 +62,8 @@ def _qrels(place: Path) -> dict[str, dict[str, float]]:
     rows = _tsv(found) if found else tables.rows(tables.find(place, "qrels", "default"))
     qrels: dict[str, dict[str, float]] = {}
     for where, row in rows:
-        query_id = checks.identifier(tables.pick_column(where, row, *_QUERY), where)
-        doc_id = checks.identifier(tables.pick_column(where, row, *_DOCUMENT), where)
-        if doc_id in qrels.setdefault(query_id, {}):
-            raise DataError(f"{where}: {query_id!r} and {doc_id!r} are judged twice")
-        qrels[query_id][doc_id] = checks.grade(tables.pick_column(where, row, *_SCORE), where)
+        query_id, doc_id, score = (tables.pick_column(where, row, *names) for names in (_QUERY, _DOCUMENT, _SCORE))
+        checks.judge(qrels, query_id, doc_id, score, where)
     if not qrels:
         raise DataError(f"{found or place} has no judgements in it")
     return qrels

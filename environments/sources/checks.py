@@ -65,5 +65,14 @@ def grade(value: Any, where: str) -> float:
     return number
 
 
+def judge(qrels: dict[str, dict[str, float]], query_id: Any, doc_id: Any, score: Any, where: str) -> None:
+    """Add one judgement to `qrels`; a pair can be judged once."""
+    identifier(query_id, where)
+    identifier(doc_id, where)
+    if doc_id in qrels.setdefault(query_id, {}):
+        raise DataError(f"{where}: {query_id!r} and {doc_id!r} are judged twice")
+    qrels[query_id][doc_id] = grade(score, where)
+
+
 def _cell(value: Any) -> str:
     return repr(value[:20]) if isinstance(value, str) else shown(value)

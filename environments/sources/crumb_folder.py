@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from environments.sources import checks, kept, tables
+from environments.sources.kept import Placed
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document
@@ -69,20 +70,12 @@ def _stems(folder: Path, names: Sequence[str], config: str, raw: str) -> list[st
     return [*(f"{name}/{raw}" for name in names), *(f"{config}/{name}" for name in names), raw]
 
 
-def _documents(files: Sequence[Path]) -> Iterator[Document]:
-    seen = set[str]()
-    has_words = False
+def _documents(files: Sequence[Path]) -> Iterator[Placed]:
     for where, row in tables.rows(files, ("document_id", "document_content", "parent_id")):
         doc_id = checks.identifier(tables.pick_column(where, row, "document_id"), where)
-        if doc_id in seen:
-            raise DataError(f"{where}: the id {doc_id!r} was there before")
-        seen.add(doc_id)
         text = checks.text(tables.pick_column(where, row, "document_content"), where, "document_content")
         parent = row.get("parent_id")
-        has_words = has_words or any(character.isalnum() for character in text)
-        yield Document(doc_id, text, parent="" if parent is None else checks.identifier(parent, where))
-    if not has_words:
-        raise DataError(f"{files[0]} has no words in it; nothing can be searched")
+        yield where, Document(doc_id, text, parent="" if parent is None else checks.identifier(parent, where))
 
 
 def _query(where: str, row: dict[str, Any]) -> LabelledQuery:

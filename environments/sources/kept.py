@@ -11,17 +11,25 @@ from functools import cache
 from pathlib import Path
 
 from tools.corpus import Corpus
+from tools.errors import DataError
 from tools.records import Document
 from tools.stored_corpus import FORMAT, open_or_store
 
 LARGE = 8_000_000  # bytes of files from which on a corpus is kept: about a quarter of a second of reading
 
 
-def corpus(home: Path, files: Sequence[Path], read: Callable[[], Iterator[Document]]) -> Corpus:
-    """The documents that `read()` yields from `files`, in that order."""
+# Where a document stands, for messages ("FILE, line 7"), and the document.
+Placed = tuple[str, Document]
+
+
+def corpus(home: Path, files: Sequence[Path], read: Callable[[], Iterator[Placed]]) -> Corpus:
+    """The documents that `read()` yields from `files`, in that order.
+
+    DataError when an id comes twice, or when there is no word in all of them.
+    """
     states = [path.stat() for path in files]
     if sum(state.st_size for state in states) < LARGE:
-        return Corpus(read())
+        return Corpus(_checked(read(), files[0]))
     key = {
         "format": FORMAT,
         "code": _code(),
@@ -30,7 +38,20 @@ def corpus(home: Path, files: Sequence[Path], read: Callable[[], Iterator[Docume
         ],
     }
     digest = hashlib.blake2b(json.dumps(key).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-    return open_or_store(home / "corpora" / digest, read)
+    return open_or_store(home / "corpora" / digest, lambda: _checked(read(), files[0]))
+
+
+def _checked(placed: Iterator[Placed], file: Path) -> Iterator[Document]:
+    seen = set[str]()
+    has_words = False
+    for where, document in placed:
+        if document.doc_id in seen:
+            raise DataError(f"{where}: the id {document.doc_id!r} was there before")
+        seen.add(document.doc_id)
+        has_words = has_words or any(character.isalnum() for character in document.text)
+        yield document
+    if not has_words:
+        raise DataError(f"{file} has no words in it; nothing can be searched")
 
 
 @cache

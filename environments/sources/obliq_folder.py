@@ -10,6 +10,7 @@ from pathlib import Path
 
 from environments.sources import checks, jsonl, kept
 from environments.sources.collection import Collection
+from environments.sources.kept import Placed
 from tools.errors import DataError
 from tools.records import Document
 
@@ -25,7 +26,7 @@ def read(folder: Path, home: Path) -> Collection:
     documents = kept.corpus(home, [corpus_file], lambda: _documents(corpus_file))
     inside = folder / "queries+qrels"
     queries_file = jsonl.find(inside, "queries.jsonl")
-    queries = dict(_texts(queries_file))
+    queries = _queries(queries_file)
     if not queries:
         raise DataError(f"{queries_file} has no queries in it")
     qrels_file = jsonl.find(inside, "qrels.tsv")
@@ -38,24 +39,25 @@ def read(folder: Path, home: Path) -> Collection:
     return Collection(documents, queries, gold, pooled, {} if masks is None else _excluded(masks, queries))
 
 
-def _documents(path: Path) -> Iterator[Document]:
-    has_words = False
-    for doc_id, text in _texts(path):
-        has_words = has_words or any(character.isalnum() for character in text)
-        yield Document(doc_id, text)
-    if not has_words:
-        raise DataError(f"{path} has no words in it; nothing can be searched")
+def _documents(path: Path) -> Iterator[Placed]:
+    for where, doc_id, text in _texts(path):
+        yield where, Document(doc_id, text)
 
 
-def _texts(path: Path) -> Iterator[tuple[str, str]]:
-    seen = set[str]()
+def _queries(path: Path) -> dict[str, str]:
+    queries: dict[str, str] = {}
+    for where, query_id, text in _texts(path):
+        if query_id in queries:
+            raise DataError(f"{where}: the id {query_id!r} was there before")
+        queries[query_id] = text
+    return queries
+
+
+def _texts(path: Path) -> Iterator[tuple[str, str, str]]:
+    """(where it stands, id, text) of each row."""
     for number, row in jsonl.rows(path, "_id", "text"):
         where = f"{path}, line {number}"
-        identifier = checks.identifier(row["_id"], where)
-        if identifier in seen:
-            raise DataError(f"{where}: the id {identifier!r} was there before")
-        seen.add(identifier)
-        yield identifier, checks.text(row["text"], where)
+        yield where, checks.identifier(row["_id"], where), checks.text(row["text"], where)
 
 
 def _qrels(path: Path, queries: Mapping[str, str], documents: Container[str] = ()) -> dict[str, dict[str, float]]:
@@ -69,13 +71,9 @@ def _qrels(path: Path, queries: Mapping[str, str], documents: Container[str] = (
         query_id, doc_id, score = cells
         if count == 0 and query_id.replace("_", "-") == "query-id":
             continue
-        checks.identifier(query_id, where)
-        checks.identifier(doc_id, where)
-        if doc_id in qrels.setdefault(query_id, {}):
-            raise DataError(f"{where}: {query_id!r} and {doc_id!r} are judged twice")
+        checks.judge(qrels, query_id, doc_id, score, where)
         if documents and doc_id not in documents:
             raise DataError(f"{where}: the document {doc_id!r} is not in the corpus")
-        qrels[query_id][doc_id] = checks.grade(score, where)
     if strangers := qrels.keys() - queries.keys():
         raise DataError(f"{path} judges the query {min(strangers)!r}, which queries.jsonl has not")
     return qrels

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from environments.sources import checks, jsonl, kept, tables
 from environments.sources.collection import Collection
+from environments.sources.kept import Placed
 from tools.errors import DataError
 from tools.records import Document
 
@@ -45,19 +46,11 @@ def read(folder: Path, home: Path) -> Collection:
     return Collection(documents, judged, qrels)
 
 
-def _documents(files: list[Path]) -> Iterator[Document]:
-    seen = set[str]()
-    has_words = False
+def _documents(files: list[Path]) -> Iterator[Placed]:
     for where, row in tables.rows(files):
         doc_id = checks.identifier(tables.pick_column(where, row, "id", "_id", "docno", "docid", "doc_id"), where)
-        if doc_id in seen:
-            raise DataError(f"{where}: the id {doc_id!r} was there before")
-        seen.add(doc_id)
         text = checks.text(tables.pick_column(where, row, "text", "contents", "body"), where)
-        has_words = has_words or any(character.isalnum() for character in text)
-        yield Document(doc_id, text, checks.optional_text(row.get("title"), where, "title"))
-    if not has_words:
-        raise DataError(f"{files[0]} has no words in it; nothing can be searched")
+        yield where, Document(doc_id, text, checks.optional_text(row.get("title"), where, "title"))
 
 
 def _topics(path: Path) -> dict[str, str]:
@@ -112,11 +105,7 @@ def _qrels(path: Path) -> dict[str, dict[str, float]]:
         if len(cells) != 4:
             raise DataError(f"{where}: {len(cells)} columns where 4 are expected: topic, 0, document, grade")
         topic, _, doc_id, score = cells
-        checks.identifier(topic, where)
-        checks.identifier(doc_id, where)
-        if doc_id in qrels.setdefault(topic, {}):
-            raise DataError(f"{where}: {topic!r} and {doc_id!r} are judged twice")
-        qrels[topic][doc_id] = checks.grade(score, where)
+        checks.judge(qrels, topic, doc_id, score, where)
     if not qrels:
         raise DataError(f"{path} has no judgements in it")
     return qrels
