@@ -1,0 +1,189 @@
+"""What a public release lists, asked over the network: each file's size, and the address of its content.
+
+Three kinds of service are asked: the Hugging Face Hub, GitHub and Zenodo. A listing is of the pinned revision or it is
+refused, and so is one whose paths lead out of their folder. Questions are asked again a few times, and then given up
+with one line. What is done with the files is in fetch.py.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from environments.base import Release
+from tools.errors import DataError, UsageError
+
+WAITS = (1.0, 4.0)  # seconds before the second and the third try; a fourth is not made
+WORTH = 1_000_000  # a try that brought so many new bytes was none in vain, and the count begins again
+LISTING_SECONDS = 30.0
+TIMEOUT = httpx.Timeout(30.0, connect=10.0)  # seconds without a byte, not for a whole file
+
+_OVERLOADED = (408, 429)
+_T = TypeVar("_T")
+
+_Row = tuple[str, Any, Any, Any]  # path, size, address and URL of a listed file, unchecked
+
+Pause = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file as the pinned release lists it."""
+
+    path: str  # inside the release, with slashes
+    size: int  # in bytes
+    address: str  # "sha256:<hex>", "git:<hex>" (a blob id) or "md5:<hex>"
+    url: str
+
+
+def _base(variable: str, usual: str) -> str:
+    return (os.environ.get(variable) or usual).rstrip("/")
+
+
+def connect(release: Release) -> httpx.Client:
+    """A client for the release's listing and files. UsageError when the Hub may not be used."""
+    # A compressed answer could not be resumed: its ranges count compressed bytes.
+    headers = {"accept-encoding": "identity", "user-agent": "sextant"}
+    if release.kind == "hub":
+        headers |= _hub_headers()
+    return httpx.Client(headers=headers, follow_redirects=True, timeout=TIMEOUT)
+
+
+def _hub_headers() -> dict[str, str]:
+    """Who asks, and with which token, if there is one. httpx does not send it on to the hosts that files come from."""
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # read when the library is imported
+    import huggingface_hub
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented, but re-exported lazily
+
+    if huggingface_hub.is_offline_mode():
+        name = "HF_HUB_OFFLINE" if os.environ.get("HF_HUB_OFFLINE") else "TRANSFORMERS_OFFLINE"
+        raise UsageError(f"{name} is set; unset it to fetch")
+    headers: dict[str, str] = build_hf_headers(library_name="sextant")
+    return headers
+
+
+def listing(client: httpx.Client, release: Release, paths: tuple[str, ...], pause: Pause) -> list[Listed]:
+    """The files named by `paths`, as listed; DataError when one is missing or the listing cannot be trusted."""
+    base, ask = {
+        "hub": (_base("HF_ENDPOINT", "https://huggingface.co"), _hub),
+        "github": (_base("SEXTANT_GITHUB_API", "https://api.github.com"), _github),
+        "zenodo": (_base("SEXTANT_ZENODO", "https://zenodo.org"), _zenodo),
+    }[release.kind]
+    what = pinned(release)
+    try:
+        rows = {row[0]: row for row in tried(lambda: ask(client, release, base), what, base, pause)}
+        _check_inside(rows, release)
+        listed = [_listed(*rows[path]) for path in paths if path in rows]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise DataError(
+            f"{base} answers for {what} with what is no listing of files; is it the right address?"
+        ) from None
+    if missing := [path for path in paths if path not in rows]:
+        raise DataError(f"{what} has no file {missing[0]!r}")
+    return listed
+
+
+def _hub(client: httpx.Client, release: Release, base: str) -> list[_Row]:
+    from huggingface_hub import HfApi, hf_hub_url
+
+    # The whole repository is asked for, because of all questions about its files only this one takes a time limit.
+    info = HfApi(endpoint=base, library_name="sextant").dataset_info(
+        release.repository, revision=release.revision, files_metadata=True, timeout=LISTING_SECONDS
+    )
+    if info.sha != release.revision:
+        raise DataError(f"{base} answers for {pinned(release)} with revision {info.sha!r:.50}")
+    rows = []
+    for file in info.siblings or ():
+        address = f"sha256:{file.lfs.sha256}" if file.lfs else f"git:{file.blob_id}"
+        url = hf_hub_url(
+            release.repository, file.rfilename, repo_type="dataset", revision=release.revision, endpoint=base
+        )
+        rows.append((file.rfilename, file.size, address, url))
+    return rows
+
+
+def _github(client: httpx.Client, release: Release, base: str) -> list[_Row]:
+    raw = f"{_base('SEXTANT_GITHUB_RAW', 'https://raw.githubusercontent.com')}/{release.repository}/{release.revision}"
+    answer = client.get(f"{base}/repos/{release.repository}/git/trees/{release.revision}", params={"recursive": "1"})
+    blobs = [entry for entry in answer.raise_for_status().json()["tree"] if entry["type"] == "blob"]
+    return [(blob["path"], blob["size"], f"git:{blob['sha']}", f"{raw}/{quote(blob['path'])}") for blob in blobs]
+
+
+def _zenodo(client: httpx.Client, release: Release, base: str) -> list[_Row]:
+    record = client.get(f"{base}/api/records/{release.repository}").raise_for_status().json()
+    if str(record["id"]) != release.repository:  # the number of all versions leads to the newest
+        raise DataError(f"{base} answers for {pinned(release)} with record {record['id']!r:.50}")
+    return [(file["key"], file["size"], file["checksum"], file["links"]["self"]) for file in record["files"]]
+
+
+def _listed(path: str, size: Any, address: Any, url: Any) -> Listed:
+    """A row of a listing; ValueError when a file could not be checked by it."""
+    if not isinstance(size, int) or size < 0 or not isinstance(url, str):
+        raise ValueError(path)
+    if not re.fullmatch(r"sha256:[0-9a-f]{64}|git:[0-9a-f]{40}|md5:[0-9a-f]{32}", address):
+        raise ValueError(path)
+    return Listed(path, size, address, url)
+
+
+def _check_inside(paths: Iterable[str], release: Release) -> None:
+    """A listing with a path that leads out of its folder is no honest one, whatever else is in it."""
+    for path in paths:
+        if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or "\0" in path:
+            raise DataError(f"the listing of {pinned(release)} is refused: {path!r:.200} leads out of its folder")
+
+
+def pinned(release: Release) -> str:
+    """The release as messages name it."""
+    if not release.revision:
+        return f"record {release.repository} of Zenodo"
+    return f"revision {release.revision[:8]} of {release.repository}"
+
+
+def tried(call: Callable[[], _T], what: str, address: str, pause: Pause, here: Callable[[], int] = int) -> _T:
+    """What `call` returns, tried up to three times; DataError when the server refuses `what`, or is not reached.
+
+    `here` tells the bytes that there are of a file. A try that brought a good many is not counted, so that a large
+    file comes through a bad line; each such try gets further than all before it, so there is an end.
+    """
+    tries, most = 0, here()
+    while True:
+        try:
+            return call()
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            response = getattr(error, "response", None)  # of a status; the Hub's own errors are httpx's, too
+            if response is not None and response.status_code < 500 and response.status_code not in _OVERLOADED:
+                raise _refused(response, what) from None
+            tries += 1
+            if (now := here()) >= most + WORTH:
+                tries, most = 1, now
+            if tries > len(WAITS):
+                reason = str(error) or type(error).__name__ if response is None else status(response)
+                raise DataError(
+                    f"{urlsplit(address).netloc or address} cannot be reached ({reason}); "
+                    "the same command goes on where this one stopped"
+                ) from None
+        pause(WAITS[tries - 1])
+
+
+def _refused(response: httpx.Response, what: str) -> DataError:
+    said, host = status(response), response.url.host
+    if response.status_code in (404, 410, 422):  # 422 is GitHub's answer for what cannot be a commit
+        return DataError(f"{what} is not there any more ({said} from {host})")
+    if response.headers.get("x-ratelimit-remaining") == "0":
+        return DataError(f"{host} takes no more requests from here for now ({said}); try again in an hour")
+    if response.status_code in (401, 403):
+        return DataError(
+            f"{host} does not give {what} to everybody, or not any more ({said}); "
+            "a token may be needed: set HF_TOKEN for the Hugging Face Hub"
+        )
+    return DataError(f"{host} refuses {what} ({said})")
+
+
+def status(response: httpx.Response) -> str:
+    """An answer's status as messages name it, e.g. "404 Not Found"."""
+    return f"{response.status_code} {response.reason_phrase}".strip()
