@@ -1,0 +1,240 @@
+"""Every bundled miniature: its structure, its size, and that counting words does not solve it."""
+
+import json
+import re
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+import environments
+from environments.card import findings
+from environments.chunking import bert_tokens, chunks
+from environments.padding import pad
+from environments.sources import crumb_folder, multiconir_csv
+
+TASKS = environments.tasks()
+OBLIQ, CRUMB, BIRCO, MULTICONIR = (
+    [task for task in TASKS if task.startswith(f"{suite}/")] for suite in environments.SUITES
+)
+
+
+def load(task, split="all"):
+    return environments.load(task, "mini", split)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_check_finds_nothing_wrong(task):
+    assert [finding for finding in findings(task, "mini") if not finding.fine] == []
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_its_golden_records_are_on_record(task):
+    [golden] = [finding for finding in findings(task, "mini") if finding.what == "golden records"]
+    assert golden.said.startswith("first, tenth and last are as recorded")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_it_has_a_dev_part(task):
+    dev, test = load(task, "dev"), load(task, "test")
+    assert dev.queries and test.queries
+    assert not {query.query_id for query in dev.queries} & {query.query_id for query in test.queries}
+
+
+@pytest.mark.parametrize("task", OBLIQ)
+def test_a_task_of_obliq_bench_has_its_size(task):
+    whole = load(task)
+    assert len(whole.documents) >= 48 and len(whole.queries) >= 10
+
+
+@pytest.mark.parametrize("task", [f"obliq/{name}" for name in ("twitter", "wildchat", "math")])
+def test_gold_judgements_are_among_the_pooled_ones(task):
+    judgements = load(task).judgements
+    for query_id, grades in judgements["gold"].qrels.items():
+        assert grades.items() <= judgements["pooled"].qrels[query_id].items()
+        assert set(grades.values()) == {2.0}
+
+
+def test_a_stance_is_not_asked_for_in_the_posts_own_words():
+    whole = load("twitter")
+    for query in whole.queries:
+        for doc_id in whole.qrels[query.query_id]:
+            assert not runs(query.text, 4) & runs(whole.documents[doc_id].text, 4), (query.query_id, doc_id)
+
+
+def test_half_of_the_repeated_conversations_are_the_trap_that_the_release_has():
+    whole = load("wildchat")
+    repeats = whole.documents.repeats()
+    assert len(repeats) == 3
+    gold = {doc_id for grades in whole.qrels.values() for doc_id in grades}
+    judged = Counter(sum(doc_id in gold for doc_id in pair) for pair in repeats.items())
+    assert judged == {0: 1, 1: 1, 2: 1}  # no copy judged, only one of two, both
+
+
+def test_a_problem_masks_itself_and_its_relevant_problems_are_others():
+    whole = load("math")
+    for query in whole.queries:
+        [masked] = query.excluded
+        assert whole.documents[masked].text == query.text
+    assert sum(" " in doc_id for doc_id in whole.documents) == 1, "as in the release, for run files to stand"
+
+
+def test_a_snippet_masks_its_own_post_and_authors_are_groups():
+    whole = load("writing")
+    authors = {frozenset(whole.qrels[q.query_id]) | q.excluded | {q.query_id} for q in whole.queries}
+    assert len(authors) == 8
+    for first in authors:
+        assert len(first) == 9 and sum(bool(first & other) for other in authors) == 1
+
+
+@pytest.mark.parametrize("task", CRUMB)
+def test_a_task_of_crumb_has_its_size_in_both_variants(task):
+    whole, documents = load(task), load(f"{task}:document")
+    assert len(documents.documents) >= 24 and len(whole.documents) >= len(documents.documents)
+    assert len(load(task, "test").queries) >= 6 and len(load(task, "dev").queries) >= 3
+    assert [q.query_id for q in whole.queries] == [q.query_id for q in documents.queries]
+
+
+CHUNKED = ["tip_of_the_tongue", "stack_exchange", "set_ops", "clinical_trial", "legal_qa"]
+
+
+@pytest.mark.parametrize("name", CHUNKED)
+def test_passages_are_what_the_chunking_makes_of_the_documents(name):
+    passages, documents = load(f"crumb/{name}").documents, load(f"crumb/{name}:document").documents
+    cut = {
+        f"{document.doc_id}:{number}": (text, document.doc_id)
+        for document in documents.stream()
+        for number, text in enumerate(chunks(document.text, bert_tokens()))
+    }
+    assert cut == {passage.doc_id: (passage.text, passage.parent) for passage in passages.stream()}
+    assert len(cut) > 1.4 * len(documents), "long documents"
+    assert sum(text.count("\n## ") + text.startswith("## ") for text, _ in cut.values()) > len(documents), "headings"
+
+
+@pytest.mark.parametrize("name", CHUNKED)
+def test_a_passage_that_is_judged_is_of_a_document_that_is(name):
+    suite = environments.crumb.TASKS[name]
+    for config in ("evaluation_queries", "validation_queries"):
+        for row in crumb_folder.queries(environments.MINI / "crumb", suite.names, config):
+            parents = {passage.partition(":")[0] for passage, label in row.passage.items() if label > 0}
+            assert parents and parents <= {doc_id for doc_id, label in row.full_document.items() if label > 0}
+
+
+def test_max_p_judges_parents_in_three_tasks_of_crumb():
+    judged = {task: (load(task).max_p, load(task).depth) for task in CRUMB}
+    assert {task.partition("/")[2] for task, (max_p, _) in judged.items() if max_p} == {
+        "tip_of_the_tongue",
+        "set_ops",
+        "clinical_trial",
+    }
+    assert all(depth == (2000 if max_p else 1000) for max_p, depth in judged.values())
+
+
+def test_papers_alone_have_binary_labels_beside_the_graded_ones():
+    assert [task for task in CRUMB if load(task).judgements[load(task).headline].binary] == ["crumb/paper_retrieval"]
+
+
+def test_every_program_of_the_code_task_can_be_parsed():
+    for document in load("crumb/code_retrieval").documents.stream():
+        compile(re.sub(r"^```(python)?|```$", "", document.text.strip(), flags=re.M), document.doc_id, "exec")
+
+
+@pytest.mark.parametrize("task", BIRCO)
+def test_a_task_of_birco_has_pools_of_twelve_or_more_and_no_document_in_both_splits(task):
+    test, dev = load(task, "test"), load(task, "dev")
+    assert len(test.queries) >= 6 and len(dev.queries) >= 3
+    assert all(len(query.candidates) >= 12 for part in (test, dev) for query in part.queries)
+    assert not set(test.documents) & set(dev.documents)
+    texts = [{document.text for document in part.documents.stream()} for part in (test, dev)]
+    assert not texts[0] & texts[1]
+
+
+def test_the_traps_of_bircos_release_are_in_its_miniature():
+    doris = load("birco/doris_mae", "test")
+    assert any(grade % 1 for grades in doris.qrels.values() for grade in grades.values()), "fractions"
+    assert any(max(grades.values()) < 1 for grades in doris.qrels.values()), "a query without recall"
+    arguana = load("birco/arguana", "test")
+    own = [query for query in arguana.queries if query.query_id in arguana.documents]
+    assert own and all(query.query_id not in query.candidates for query in own)
+    assert all(q.query_id in q.excluded for q in load("birco/arguana:corpus", "test").queries if q in own or q.excluded)
+    book = load("birco/whatsthatbook", "dev")
+    assert all(query.candidates == set(book.documents) for query in book.queries)
+    assert {grade for grades in load("birco/clinical_trial").qrels.values() for grade in grades.values()} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("task", MULTICONIR)
+def test_a_domain_of_multiconir_has_three_records_and_ten_conditions(task):
+    domain = environments.multiconir.TASKS[task.partition("/")[2]].name
+    single, rows = (multiconir_csv.read(environments.MINI / "multiconir", domain, f) for f in ("Task1", "Task2_&_3"))
+    assert len(single) == len(rows) == 3
+    for row, ladder in zip(single, rows, strict=True):
+        assert row["Positive"] == ladder["Positive"] and row["Query10"] == ladder["Query10"]
+        assert len({row[name] for name in row}) == 31, "ten queries, a positive, twenty negatives, all different"
+        assert len({ladder[name] for name in ladder}) == 13
+        lengths = [len(row[f"Query{n}"].split()) for n in range(1, 11)]
+        assert all(longer > 0.9 * shorter for shorter, longer in pairwise(lengths)), "a condition more, reworded"
+        assert lengths[-1] > 4 * lengths[0]
+        assert not runs(row["Query10"], 8) & runs(row["Positive"], 8)
+
+
+@pytest.mark.parametrize("task", MULTICONIR)
+@pytest.mark.parametrize("words", ["512", "1024"])
+def test_lengthened_documents_are_the_same_ones_padded(task, words):
+    name = environments.multiconir.TASKS[task.partition("/")[2]].name
+    folder = environments.MINI / "multiconir"
+    plain, padded = (multiconir_csv.read(folder, name, file) for file in ("Task2_&_3", words))
+    for before, after in zip(plain, padded, strict=True):
+        for column in ("Positive", *multiconir_csv.HARD):
+            assert after[column] == pad(before[column], int(words))
+
+
+def runs(text: str, length: int) -> set[tuple[str, ...]]:
+    words = re.findall(r"\w+", text.lower())
+    return {tuple(words[n : n + length]) for n in range(len(words) - length + 1)}
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task not in MULTICONIR])  # whose documents are variants
+def test_no_text_is_stamped_from_a_template(task):
+    whole = load(f"{task}:document" if task in CRUMB else task)
+    repeats = whole.documents.repeats()
+    texts = [
+        re.sub(r"^(#+|-) .*$", "", document.text, flags=re.M).strip()
+        for document in whole.documents.stream()
+        if document.doc_id not in repeats
+    ]
+    shared = Counter(run for text in texts for run in runs(text, 10))
+    # A run of ten words in three texts or more is a formula; headings and lists are left out.
+    assert sum(count > 2 for count in shared.values()) <= len(texts) / 2
+    openings = Counter(" ".join(text.split()[:4]) for text in texts)
+    assert openings.most_common(1)[0][1] <= max(3, len(texts) // 12)
+
+
+TABLE = (environments.MINI.parent.parent / "docs/miniatures.md").read_text(encoding="utf-8")
+
+
+def cells(task: str) -> list[str]:
+    [line] = [line for line in TABLE.splitlines() if line.startswith(f"| `{task}` |")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_table_in_the_documents_says_what_bm25_gets(task, run):
+    printed = run("--program", "retrieve", "--task", task, "--data", "mini", "--split", "all", "--json").json
+    assert cells(task)[3] == f"{printed['metrics']['nDCG@10']['mean']:.3f}"
+    whole = load(task)
+    assert cells(task)[1:3] == [str(len(whole.documents)), str(len(whole.queries))]
+
+
+@pytest.mark.parametrize("task", ["obliq/twitter", "birco/relic"])  # the others take minutes to encode
+def test_the_table_in_the_documents_says_what_the_dense_retriever_gets(task, run):
+    words = ("--program", "retrieve", "--task", task, "--data", "mini", "--split", "all", "--retriever", "dense")
+    assert float(cells(task)[4]) == pytest.approx(run(*words, "--json").json["metrics"]["nDCG@10"]["mean"], abs=0.002)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_no_miniature_is_trivial(task):
+    assert max(map(float, cells(task)[3:5])) < 0.8
+
+
+def test_the_golden_records_are_of_every_task():
+    assert json.loads((environments.MINI / "golden.json").read_text()).keys() == set(TASKS)
