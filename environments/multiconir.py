@@ -234,7 +234,7 @@ def _facts(task: Task) -> Facts:
             "Flip: share of comparisons whose outcome changes with the query's style. A tie is a loss. "
             "As a search task: rank all documents of the domain."
         ),
-        dev_split=str(DEV),
+        dev_split=f"{DEV}, by record; a third in the miniature",
         documents=None,
         queries=task.records,
         files=tuple(f"datasets/{name}" for name in files),
