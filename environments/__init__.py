@@ -1,9 +1,10 @@
 """Benchmarks as environments: `load("congress")` is OBLIQ-Bench's Congress task, ready to be searched."""
 
+import json
 import os
 from pathlib import Path
 
-from environments.base import INSTRUCTIONS, SPLITS, Environment, Request, Suite
+from environments.base import INSTRUCTIONS, SPLITS, Environment, Release, Request, Suite, check
 from tools.errors import DataError, UnknownName, UsageError
 from tools.table import pick
 
@@ -24,6 +25,8 @@ def home() -> Path:
 
 
 def _path(text: str) -> Path:
+    if not text.strip():
+        raise UsageError("the name of a folder is empty; give mini, full or a folder")
     try:
         return Path(text).expanduser()
     except RuntimeError:
@@ -63,6 +66,15 @@ def resolve(name: str) -> str:
     return matches[0] if variant in ("", variants[0]) else f"{matches[0]}:{variant}"
 
 
+def fetched_from(marker: Path, release: Release) -> bool:
+    """Whether what a fetch marked complete is of this release, at this revision."""
+    try:
+        mark = json.loads(marker.read_bytes())
+        return (mark["repository"], mark["revision"]) == (release.repository, release.revision)
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
 def folder_of(task: str, data: str | None) -> tuple[str, Path]:
     """("mini", "full" or the folder as given; where the files are) for a task's full name."""
     suite_name, _, name = task.partition(":")[0].partition("/")
@@ -77,6 +89,11 @@ def folder_of(task: str, data: str | None) -> tuple[str, Path]:
             raise DataError(
                 f"the full release of {task} is not in {fetched}; get it with `python -m environments fetch {task}`, "
                 "or use --data mini, or --data FOLDER with a copy of the release"
+            )
+        if not fetched_from(complete, suite(suite_name).release):
+            raise DataError(
+                f"{complete} is not of the revision that is pinned now ({suite(suite_name).release}); "
+                f"get that with `python -m environments fetch {task}`, or use --data mini"
             )
         return data, fetched
     folder = _path(data)
@@ -108,4 +125,6 @@ def load(
             raise UnknownName(kind, value, known)
     data, folder = folder_of(full_name, data)
     request = Request(full_name, name, variant or chosen.variants[0], data, folder, split, home(), qrels, instruction)
-    return chosen.load(request)
+    environment = chosen.load(request)
+    check(environment)
+    return environment

@@ -5,14 +5,15 @@ Only `fetch` touches the network. What is computed is in card.py and fetch.py; t
 
 import argparse
 import json
+import signal
 import sys
 import textwrap
 from typing import Any
 
 import environments
 from environments.base import SPLITS
-from tools.command import Parser, clean, positive, put_out, run_command
-from tools.errors import DataError, UnknownName
+from tools.command import Parser, clean, interrupt, positive, put_out, run_command, say
+from tools.errors import DataError, UsageError
 from tools.retrievers import RETRIEVERS
 
 SHOWN = 280  # characters of a text in a card or a search result
@@ -42,7 +43,7 @@ def parser() -> Parser:
     search.add_argument("--retriever", default="bm25", metavar="NAME", help=f"one of {', '.join(sorted(RETRIEVERS))}")
     search.add_argument("--k", type=positive, default=10, metavar="N", help="documents to show")
     search.add_argument("--query-id", metavar="ID", help="search as for this query: its pool, its exclusions, its gold")
-    search.add_argument("--split", default="all", metavar="SPLIT", help=f"where the query is: {', '.join(SPLITS)}")
+    search.add_argument("--split", default="test", metavar="SPLIT", help=f"where the query is: {', '.join(SPLITS)}")
     return made
 
 
@@ -127,13 +128,9 @@ def _quoted(text: str) -> str:
 def _fetch(arguments: argparse.Namespace) -> int:
     from environments.fetch import fetch
 
-    folder = fetch(environments.resolve(arguments.task), say=_say)
+    folder = fetch(environments.resolve(arguments.task), say=say)
     put_out(f"{folder}\n")
     return 0
-
-
-def _say(text: str) -> None:
-    print(clean(text), file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -166,8 +163,8 @@ def _search(arguments: argparse.Namespace) -> int:
         grades = dict(environment.qrels[query.query_id])
     judgements = environment.judgements[environment.headline]
     retriever = retrievers.build(arguments.retriever, environment.documents, environments.home())
-    if getattr(retriever, "needs_pool", False) and query.candidates is None:
-        raise UnknownName("retriever for a search without a pool", arguments.retriever, set(RETRIEVERS) - {"pool_bm25"})
+    if retriever.needs_pool and query.candidates is None:
+        raise UsageError(f"{arguments.retriever} ranks candidate pools; give --query-id, on a task that has them")
     session = Toolbox(environment.documents, retriever).open(query)
     hits = []
     for rank, hit in enumerate(session.search(arguments.words, arguments.k), start=1):
@@ -183,9 +180,10 @@ def _search(arguments: argparse.Namespace) -> int:
         put_out(f"{found['rank']:>3}  {clean(str(found['doc_id']))}  {found['score']:.3f}{grade}\n")
         put_out(_quoted(str(found["text"])) + "\n")
     if not hits:
-        _say("nothing found")
+        say("nothing found")
     return 0
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, interrupt)
     sys.exit(run_command(parser(), command))

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,7 +72,7 @@ class Judgements:
 class Comparison:
     """Two documents of one query of which the first should be scored strictly higher; a tie is a loss."""
 
-    label: str  # comparisons of one label make one metric, e.g. "1" for Win(1)
+    label: str  # the metric that comparisons of this label make, e.g. "Win(1)"
     better: str
     worse: str
 
@@ -99,11 +99,6 @@ class Environment:
     split_note: str = ""  # whose split it is, where that limits what it can be compared with
     notes: tuple[str, ...] = ()  # what else a reader of its scores should know
 
-    def __post_init__(self) -> None:
-        """Refuse a world in which a perfect searcher could not score full marks."""
-        for query in self.queries:
-            _check(self, query)
-
     @property
     def qrels(self) -> Qrels:
         """The headline judgements' grades."""
@@ -112,27 +107,27 @@ class Environment:
     @property
     def fingerprint(self) -> str:
         """Sixteen hex digits over everything that numbers depend on: texts, queries, judgements, exclusions, pools."""
-        content = {
-            "corpus": self.documents.fingerprint,
-            "queries": [
-                [q.query_id, q.text, q.objective, sorted(q.excluded), q.candidates and sorted(q.candidates)]
-                for q in self.queries
-            ],
-            "judgements": {
-                name: [judgements.qrels, judgements.binary, judgements.unit_of is not None]
-                for name, judgements in self.judgements.items()
-            },
-            "comparisons": {
-                query_id: [[c.label, c.better, c.worse] for c in comparisons]
-                for query_id, comparisons in self.comparisons.items()
-            },
-            "twins": dict(self.twins),
-        }
-        text = json.dumps(content, sort_keys=True, default=dict)
-        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        digest = hashlib.blake2b(self.documents.fingerprint.encode(), digest_size=8)
+
+        def add(*content: object) -> None:
+            text = json.dumps(content, sort_keys=True, default=dict)
+            digest.update(text.encode("utf-8", "surrogatepass") + b"\n")
+
+        # Query by query: the judgements of some tasks make a text of hundreds of megabytes.
+        for query in self.queries:
+            pool = query.candidates and sorted(query.candidates)
+            add(query.query_id, query.text, query.objective, sorted(query.excluded), pool)
+            for name, judgements in sorted(self.judgements.items()):
+                binary = None if judgements.binary is None else judgements.binary.get(query.query_id)
+                add(name, judgements.qrels.get(query.query_id), binary, judgements.unit_of is not None)
+            add([[c.label, c.better, c.worse] for c in self.comparisons.get(query.query_id, ())])
+            add(self.twins.get(query.query_id))
+        return digest.hexdigest()
 
     def asking(self, *, limit: int | None = None, query_ids: Sequence[str] = ()) -> "Environment":
         """The environment with only the queries named, if any are, and of those only the first `limit`."""
+        if limit is None and not query_ids:
+            return self
         known = {query.query_id: query for query in self.queries}
         if strange := [query_id for query_id in query_ids if query_id not in known]:
             raise UnknownName(f"query of {self.task}, {self.split} split,", strange[0], known)
@@ -163,21 +158,33 @@ class Environment:
         )
 
 
-def _check(environment: Environment, query: Query) -> None:
-    where = f"{environment.task} in {environment.source}: query {query.query_id!r}"
-    documents, judged_by_unit = environment.documents, environment.judgements[environment.headline].unit_of
+def check(environment: Environment) -> None:
+    """DataError for a world in which a perfect searcher could not score full marks by the headline judgements."""
+    documents = environment.documents
+    by_unit = environment.judgements[environment.headline].unit_of is not None
+    named = {doc_id for query in environment.queries for doc_id in query.candidates or ()}
+    if not by_unit:
+        named.update(*(grades.keys() for grades in environment.qrels.values()))
+    missing = {doc_id for doc_id in named if doc_id not in documents}  # each once: a corpus may be on disk
+    for query in environment.queries:
+        _check(environment, query, missing, f"{environment.task} in {environment.source}: query {query.query_id!r}")
+
+
+def _check(environment: Environment, query: Query, missing: set[str], where: str) -> None:
     grades = environment.qrels.get(query.query_id, {})
     relevant = {doc_id for doc_id, grade in grades.items() if grade > 0}
+    if not query.text.strip():
+        raise DataError(f"{where} has no text")
     if not relevant:
         raise DataError(f"{where} has no judgement above 0, so nothing can be found for it")
-    if not judged_by_unit and (missing := sorted(doc_id for doc_id in grades if doc_id not in documents)):
+    if lost := sorted(missing & grades.keys()):
         raise DataError(
-            f"{where} judges {len(missing)} documents that are not in the corpus, e.g. {missing[0]!r}; "
+            f"{where} judges {len(lost)} documents that are not in the corpus, e.g. {lost[0]!r}; "
             "are both from the same release?"
         )
     if leaked := relevant & query.excluded:
         raise DataError(f"{where} excludes its own answer {min(leaked)!r}")
-    if query.candidates is not None and (unknown := sorted(d for d in query.candidates if d not in documents)):
+    if query.candidates is not None and (unknown := sorted(missing & query.candidates)):
         raise DataError(f"{where} has {unknown[0]!r} in its pool, which is not in the corpus")
     if query.candidates is not None and (outside := relevant - query.candidates):
         raise DataError(f"{where} has the relevant document {min(outside)!r} outside its pool")
@@ -196,6 +203,18 @@ class Request:
     home: Path  # where a large corpus may be kept in a form that opens at once
     qrels: str = ""  # which judgements lead; "" leaves it to the task
     instruction: str = "task"  # one of INSTRUCTIONS
+
+    def place(self, own: Sequence[str], others: Collection[str]) -> Path:
+        """The task's own folder: the first of `own` in the given one, or that one itself.
+
+        UsageError when the given one is, by its name, the folder of another task.
+        """
+        for name in own:
+            if (self.folder / name).is_dir():
+                return self.folder / name
+        if self.folder.name in {Path(name).name for name in others} - {Path(name).name for name in own}:
+            raise UsageError(f"{self.folder} is the folder of another task than {self.task}; give the right one")
+        return self.folder
 
     def source(self, release: "Release") -> str:
         """Where the data comes from, in words."""
@@ -228,7 +247,7 @@ class Facts:
     metric: str  # the paper's headline
     protocol: str  # how it is scored, in a sentence or two
     dev_split: str
-    documents: int | None  # in the paper; None where it does not say
+    documents: Mapping[str, int]  # by variant, in the paper; none where it does not say
     queries: int  # test queries in the paper
     files: tuple[str, ...]  # of the release, all needed
 

@@ -153,9 +153,9 @@ def load(request: Request) -> Environment:
 
 def _parts(request: Request, task: Task) -> dict[str, BircoSet]:
     splits = ("test", "dev") if request.split == "all" else (request.split,)
-    for place in (request.folder / "datasets" / task.folder, request.folder / task.folder, request.folder):
-        if any(place.glob("*_set.*")):
-            return {split: birco_sets.read(place, split) for split in splits}
+    place = request.place([f"datasets/{task.folder}", task.folder], [other.folder for other in TASKS.values()])
+    if any(place.glob("*_set.*")):
+        return {split: birco_sets.read(place, split) for split in splits}
     if beir_folder.is_one(request.folder):
         return _from_beir(request, splits)
     raise DataError(
@@ -216,7 +216,7 @@ def _facts(task: Task) -> Facts:
             "without any are left out of it. The paper's figures are means over 1,000 bootstrap resamples."
         ),
         dev_split=f"{DEV}; triplets of appendix D are counted on it",
-        documents=None,
+        documents={},
         queries=task.queries,
         files=tuple(f"datasets/{task.folder}/{split}_set.pickle" for split in ("test", "dev")),
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import environments
 from environments.base import Environment, Facts, Judgements
-from tools.errors import SextantError
+from tools.errors import DataError
 from tools.records import Query
 
 SAMPLES = 3
@@ -28,7 +28,8 @@ def row(task: str) -> dict[str, Any]:
     suite_name, _, name = task.partition("/")
     facts = environments.suite(suite_name).tasks[name]
     known = {"suite": suite_name, "task": name, "metric": facts.metric, "data": state(task)}
-    paper = {"paper_documents": facts.documents, "paper_queries": facts.queries}
+    variant = environments.suite(suite_name).variants[0]
+    paper = {"paper_documents": facts.documents.get(variant), "paper_queries": facts.queries}
     counts: dict[str, int | None] = {"documents": None, "dev": None, "test": None}
     if known["data"] == "mini":  # a fetched release is too large to be read for a list; `show` counts it
         dev, test = (environments.load(task, "mini", split) for split in ("dev", "test"))
@@ -42,6 +43,7 @@ def card(task: str, data: str | None = None) -> dict[str, Any]:
     suite_name, _, name = full_name.partition(":")[0].partition("/")
     suite = environments.suite(suite_name)
     facts: Facts = suite.tasks[name]
+    documents = facts.documents.get(full_name.partition(":")[2] or suite.variants[0])
     dev, test = (environments.load(full_name, data, split) for split in ("dev", "test"))
     return {
         "task": full_name,
@@ -53,7 +55,7 @@ def card(task: str, data: str | None = None) -> dict[str, Any]:
         "variants": list(suite.variants[1:]),
         "dev_split": facts.dev_split,
         "dev_queries": [query.query_id for query in dev.queries],
-        "paper": {"title": suite.release.paper, "documents": facts.documents, "queries": facts.queries},
+        "paper": {"title": suite.release.paper, "documents": documents, "queries": facts.queries},
         "here": {
             "data": test.data,
             "source": test.source,
@@ -91,7 +93,8 @@ def sample(environment: Environment, query: Query) -> dict[str, Any]:
 def _others(environment: Environment, query: Query, judgements: Judgements) -> list[str]:
     judged = set(judgements.qrels[query.query_id])
     unit = judgements.unit_of or str
-    for doc_id in query.candidates or environment.documents:
+    # From the end: in MultiConIR, what stands next to a document differs from it in a sentence.
+    for doc_id in query.candidates or reversed(environment.documents.doc_ids):
         if unit(doc_id) not in judged and doc_id not in query.excluded:
             return [doc_id]
     return []
@@ -102,9 +105,10 @@ def _shown(environment: Environment, identifier: str, judgements: Judgements) ->
     if identifier in documents:
         return {"doc_id": identifier, "text": documents[identifier].text}
     # A parent of passages (MaxP): its first passage stands for it.
+    first = documents.get(f"{identifier}:0")
     unit = judgements.unit_of or str
-    text = next((document.text for document in documents.stream() if unit(document.doc_id) == identifier), "")
-    return {"doc_id": identifier, "text": text}
+    found = first or next((d for d in documents.stream() if unit(d.doc_id) == identifier), None)
+    return {"doc_id": identifier, "text": found.text if found else ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +127,17 @@ def findings(task: str, data: str | None = None) -> Iterator[Finding]:
     suite = environments.suite(suite_name)
     try:
         parts = {split: environments.load(full_name, data, split) for split in ("dev", "test")}
-    except SextantError as error:
+    except DataError as error:
         yield Finding("loading", False, str(error))
         return
     test = parts["test"]
     facts = suite.tasks[name]
     yield Finding("loading", True, f"{test.source}, fingerprint {test.fingerprint}")
-    yield from _counts(parts, facts)
+    if test.data == "full":
+        yield _files(full_name)
+    yield from _counts(parts, facts, facts.documents.get(full_name.partition(":")[2] or suite.variants[0]))
+    for note in test.notes:
+        yield Finding("note", True, note)
     yield _overlap(parts)
     for named in test.judgements:
         units = _units(test, named)
@@ -137,11 +145,24 @@ def findings(task: str, data: str | None = None) -> Iterator[Finding]:
             # Dev may be over other documents (BIRCO), but never in other units.
             known = part.documents if units is None else units
             yield from _judgements(part, split, named, known)
+    yield _masks(test)
     yield _duplicates(test)
     yield from _golden(parts, suite_name, name)
 
 
-def _counts(parts: dict[str, Environment], facts: Facts) -> Iterator[Finding]:
+def _files(task: str) -> Finding:
+    """Whether the fetched files are still what they were when they were checked."""
+    suite_name, _, name = task.partition(":")[0].partition("/")
+    folder = environments.home() / "data" / suite_name
+    marked = json.loads((folder / f"{name}.complete.json").read_text(encoding="utf-8"))["files"]
+    for path, known in marked.items():
+        with (folder / path).open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != known["sha256"]:
+                return Finding("files", False, f"{folder / path} has changed since it was fetched; fetch it again")
+    return Finding("files", True, f"{len(marked)} files, each with the SHA-256 that it was fetched with")
+
+
+def _counts(parts: dict[str, Environment], facts: Facts, documents: int | None) -> Iterator[Finding]:
     dev, test = parts["dev"], parts["test"]
     said = f"{len(test.documents)} documents, {len(dev.queries)} dev and {len(test.queries)} test queries"
     if test.data != "full":
@@ -150,8 +171,8 @@ def _counts(parts: dict[str, Environment], facts: Facts) -> Iterator[Finding]:
     asked = len(test.queries) if not test.split_note else len(test.queries) + len(dev.queries)
     if test.comparisons:  # a record asks several queries
         asked = len({query.query_id.partition("-")[0] for part in parts.values() for query in part.queries})
-    fine = asked == facts.queries and facts.documents in (None, len(test.documents))
-    paper = f"the paper has {facts.documents or 'no count of'} documents and {facts.queries} queries"
+    fine = asked == facts.queries and documents in (None, len(test.documents))
+    paper = f"the paper has {documents or 'no count of'} documents and {facts.queries} queries"
     yield Finding("counts", fine, f"{said}; {paper}")
 
 
@@ -190,6 +211,20 @@ def _judgements(part: Environment, split: str, named: str, known: Container[str]
     scale = ", ".join(f"{grade:g}: {count}" for grade, count in sorted(counted.items())[:8])
     yield Finding(where, not lost, f"{pairs} of them ({scale}); {lost} name no document{example}")
     yield Finding(f"queries without {where}", not missing, f"{missing} have nothing relevant")
+
+
+def _masks(environment: Environment) -> Finding:
+    """Documents that a query must not be shown have to exist, and nothing that counts may be among them."""
+    unknown = sum(doc_id not in environment.documents for query in environment.queries for doc_id in query.excluded)
+    positive = sum(
+        judgements.qrels.get(query.query_id, {}).get(doc_id, 0) > 0
+        for judgements in environment.judgements.values()
+        for query in environment.queries
+        for doc_id in query.excluded
+    )
+    masked = sum(len(query.excluded) for query in environment.queries)
+    said = f"{masked} of them; {unknown} name no document, {positive} are judged relevant"
+    return Finding("masked documents", not unknown and not positive, said)
 
 
 def _duplicates(environment: Environment) -> Finding:

@@ -81,17 +81,19 @@ def _level(heading: str) -> int:
 def _parts(markdown: str) -> Iterator[str]:
     """Headings, and the runs of lines between headings and blank lines; blank lines inside a fence don't count."""
     lines: list[str] = []
-    fenced = False
+    fence = ""  # what opened the code block at hand
     for line in markdown.splitlines():
-        heading = not fenced and _HEADING.match(line)
-        if heading or (not fenced and not line.strip()):
+        heading = not fence and _HEADING.match(line)
+        if heading or (not fence and not line.strip()):
             if lines:
                 yield "\n".join(lines)
                 lines = []
             if heading:
                 yield line.strip()
             continue
-        fenced ^= bool(_FENCE.match(line))
+        if marker := _FENCE.match(line):
+            # Only what opened a block closes it.
+            fence = marker[1] if not fence else "" if marker[1] == fence else fence
         lines.append(line.rstrip())
     if lines:
         yield "\n".join(lines)

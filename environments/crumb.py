@@ -39,8 +39,14 @@ class Task:
     instruction: str  # Table 3 in our words, for a release row without one
     passages: int  # Table 1, as are the evaluation queries
     queries: int
+    documents: int | None = None  # Table 2; None where the task was never cut, and both variants search the same text
     max_p: bool = False
-    whole: bool = False  # never cut into passages: both variants search the same text
+    binary: bool = False  # labels for recall and the rest are released beside the graded ones
+
+    @property
+    def whole(self) -> bool:
+        """Whether its documents were never cut into passages."""
+        return self.documents is None
 
 
 TASKS = {
@@ -49,6 +55,7 @@ TASKS = {
         instruction="Somebody describes a thing whose name escapes them; find the page about that thing.",
         passages=1_083_337,
         queries=135,
+        documents=231_852,
         max_p=True,
     ),
     "stack_exchange": Task(
@@ -56,19 +63,21 @@ TASKS = {
         instruction="Find pages that help to answer the question.",
         passages=40_956,
         queries=107,
+        documents=5_035,
     ),
     "paper_retrieval": Task(
         names=("scientific_paper", "paper_retrieval"),
         instruction="Find scientific papers that meet the requirements.",
         passages=363_133,
         queries=72,
-        whole=True,
+        binary=True,
     ),
     "set_ops": Task(
         names=("set_operation_entity_retrieval",),
         instruction="Find the pages of all things that satisfy every part of the request.",
         passages=651_704,
         queries=423,
+        documents=325_505,
         max_p=True,
     ),
     "clinical_trial": Task(
@@ -76,6 +85,7 @@ TASKS = {
         instruction="Find clinical trials that suit the patient whose history is given.",
         passages=914_628,
         queries=113,
+        documents=375_580,
         max_p=True,
     ),
     "legal_qa": Task(
@@ -83,20 +93,19 @@ TASKS = {
         instruction="Find the legal texts that decide the question, of the place that it names.",
         passages=1_182_626,
         queries=6_753,
+        documents=296_274,
     ),
     "theorem_retrieval": Task(
         names=("theorem_retrieval",),
         instruction="Find theorems that help to solve the problem.",
         passages=23_839,
         queries=69,
-        whole=True,
     ),
     "code_retrieval": Task(
         names=("code_retrieval",),
         instruction="Find programs that solve the problem.",
         passages=232_444,
         queries=3_665,
-        whole=True,
     ),
 }
 
@@ -104,6 +113,7 @@ TASKS = {
 def load(request: Request) -> Environment:
     """One task in one variant, from the release in either of its forms, or the task's own folder."""
     task = TASKS[request.name]
+    request.place(task.names, [name for other in TASKS.values() for name in other.names])
     # In the release, the document corpus of a task that was never cut is its passage file.
     config = "full_document_corpus" if request.variant == DOCUMENT and not task.whole else "passage_corpus"
     documents = crumb_folder.corpus(request.folder, task.names, config, request.home)
@@ -148,7 +158,11 @@ def _judgements(request: Request, task: Task, rows: list[LabelledQuery], documen
     by_document = {row.query_id: row.full_document for row in rows}
     if request.variant == DOCUMENT and not task.whole:
         return {BY_DOCUMENT: Judgements(by_document)}
-    binary = {row.query_id: row.passage_binary for row in rows} if any(row.passage_binary for row in rows) else None
+    binary = {row.query_id: row.passage_binary for row in rows} if task.binary else None
+    if unlabelled := [row.query_id for row in rows if task.binary and not row.passage_binary]:
+        raise DataError(
+            f"{request.folder}: query {unlabelled[0]!r} has no passage_binary_qrels, which {request.task} is scored by"
+        )
     by_passage = {BY_PASSAGE: Judgements({row.query_id: row.passage for row in rows}, binary)}
     if not task.max_p:
         return by_passage
@@ -157,6 +171,13 @@ def _judgements(request: Request, task: Task, rows: list[LabelledQuery], documen
         # The official script cuts the chunk number off; the release also says the parent outright.
         return documents[doc_id].parent or doc_id.partition(":")[0]
 
+    for row in rows[:5]:  # a look at a few: parents that no judgement names would score 0 without a word
+        judged = [passage for passage, label in row.passage.items() if label > 0 and passage in documents]
+        if judged and not any(parent(passage) in row.full_document for passage in judged):
+            raise DataError(
+                f"{request.folder}: the documents judged for query {row.query_id!r} are not those that its passages "
+                f"were cut from, e.g. {parent(judged[0])!r}; are all files from the same release?"
+            )
     return {BY_DOCUMENT: Judgements(by_document, unit_of=parent), **by_passage}
 
 
@@ -173,7 +194,7 @@ def _facts(task: Task) -> Facts:
         protocol += f" MaxP: {MAX_P_DEPTH} passages a query, of which the best of each document counts."
     if task.whole:
         protocol += " Not cut into passages."
-    if "scientific_paper" in task.names:
+    if task.binary:
         protocol += " Recall and the rest take the binary labels that are released beside the graded ones."
     corpora = ["passage_corpus.jsonl"] if task.whole else ["passage_corpus.jsonl", "full_document_corpus.jsonl"]
     return Facts(
@@ -181,7 +202,7 @@ def _facts(task: Task) -> Facts:
         metric="nDCG@10",
         protocol=protocol,
         dev_split=DEV,
-        documents=task.passages,
+        documents={PASSAGE: task.passages, DOCUMENT: task.documents or task.passages},
         queries=task.queries,
         files=tuple(f"{folder}/{name}" for name in [*corpora, "eval/query_labels.jsonl", "val/query_labels.jsonl"]),
     )

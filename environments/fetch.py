@@ -126,11 +126,11 @@ def fetch(
 
 def _is_whole(marker: Path, release: Release, paths: tuple[str, ...]) -> bool:
     """Whether the marker is of this revision, and the files have the sizes in it."""
+    if not environments.fetched_from(marker, release):
+        return False
     try:
-        mark = json.loads(marker.read_bytes())
-        sizes = {path: mark["files"][path]["bytes"] for path in paths}
-        pinned = (mark["repository"], mark["revision"]) == (release.repository, release.revision)
-        return pinned and all((marker.parent / path).stat().st_size == size for path, size in sizes.items())
+        sizes = {path: json.loads(marker.read_bytes())["files"][path]["bytes"] for path in paths}
+        return all((marker.parent / path).stat().st_size == size for path, size in sizes.items())
     except (FileNotFoundError, NotADirectoryError, ValueError, LookupError, TypeError):
         return False
 

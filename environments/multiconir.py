@@ -12,11 +12,11 @@ A comparison is won when the better document's score is strictly higher; a tie i
 belongs to Query{i}; elsewhere i of its ten conditions are replaced, so the wanted order is Positive, HN1, ... HN10.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from environments.base import OURS, Comparison, DevSplit, Environment, Facts, Judgements, Release, Request, Suite
-from environments.sources import multiconir_csv, release_forms
+from environments.sources import beir_folder, multiconir_csv
 from environments.sources.multiconir_csv import HARD, TENS, Row
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
@@ -65,15 +65,24 @@ TASKS = {
 class _Draft:
     """What a protocol gathers, record by record."""
 
-    documents: dict[str, str] = field(default_factory=dict)  # text -> doc_id: equal texts are one document
+    documents: dict[str, str] = field(default_factory=dict)  # doc_id -> text
+    ids: dict[str, str] = field(default_factory=dict)  # text -> doc_id of the first document with it
     queries: list[Query] = field(default_factory=list)
     grades: dict[str, dict[str, float]] = field(default_factory=dict)
     comparisons: dict[str, tuple[Comparison, ...]] = field(default_factory=dict)
     twins: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
-    def document(self, text: str, doc_id: str) -> str:
-        """The id of the document with this text, `doc_id` unless there was one before."""
-        return self.documents.setdefault(text, doc_id)
+    def document(self, text: str, doc_id: str, beside: Collection[str] = ()) -> str:
+        """The id of the document with this text: `doc_id`, or that of an earlier one unless it is in `beside`.
+
+        The same text in two files is one document; in one pool, `beside`, it stays two, as published.
+        """
+        chosen = self.ids.setdefault(text, doc_id)
+        if chosen in beside:
+            chosen = doc_id
+        self.documents.setdefault(chosen, text)
+        return chosen
 
     def ask(self, query_id: str, text: str, objective: str, grades: dict[str, float], *, pooled: bool) -> None:
         """One query, over the pool that `grades` names or over all documents."""
@@ -99,6 +108,8 @@ def load(request: Request) -> Environment:
     else:
         single = multiconir_csv.read(request.folder, task.name, "Task1")
         rows = multiconir_csv.read(request.folder, task.name, "Task2_&_3")
+        if not {row["Positive"] for row in single} & {row["Positive"] for row in rows}:
+            draft.notes.append(f"Task1 and Task2_&_3 of {task.name} have no positive document in common")
         _all_documents(draft, single, rows)
         ask = {SEARCH: _search, COMPLEXITY: _complexity, MONOTONICITY: _monotonicity, FORMAT: _format}[variant]
         asked = single if variant == COMPLEXITY else rows
@@ -129,7 +140,10 @@ def _all_documents(draft: _Draft, single: Sequence[Row], rows: Sequence[Row]) ->
 def _ladder(draft: _Draft, row: Row, record: int, prefix: str = "") -> list[str]:
     """The ids of a record's positive and its ten negatives, best first."""
     start = f"{record}-{prefix}-" if prefix else f"{record}-"
-    return [draft.document(row[name], f"{start}{name}") for name in LADDER]
+    ladder: list[str] = []
+    for name in LADDER:
+        ladder.append(draft.document(row[name], f"{start}{name}", beside=ladder))
+    return ladder
 
 
 def _search(draft: _Draft, row: Row, record: int, objective: str) -> None:
@@ -140,7 +154,8 @@ def _search(draft: _Draft, row: Row, record: int, objective: str) -> None:
 def _complexity(draft: _Draft, row: Row, record: int, objective: str) -> None:
     positive = draft.document(row["Positive"], f"{record}-T1-Positive")
     for k in TENS:
-        query_id, negative = f"{record}-q{k}", draft.document(row[f"HN{k}"], f"{record}-T1-HN{k}")
+        query_id = f"{record}-q{k}"
+        negative = draft.document(row[f"HN{k}"], f"{record}-T1-HN{k}", beside=[positive])
         draft.ask(query_id, row[f"Query{k}"], objective, {negative: 0.0, positive: 1.0}, pooled=True)
         draft.comparisons[query_id] = (Comparison(f"Win({k})", positive, negative),)
 
@@ -167,10 +182,7 @@ def _format(draft: _Draft, row: Row, record: int, objective: str) -> None:
 
 def _conditions_met(ladder: Sequence[str]) -> dict[str, float]:
     """doc_id -> how many of the ten conditions the document meets."""
-    grades: dict[str, float] = {}
-    for failed, doc_id in enumerate(ladder):
-        grades.setdefault(doc_id, 10.0 - failed)
-    return grades
+    return {doc_id: 10.0 - failed for failed, doc_id in enumerate(ladder)}
 
 
 def _metrics(variant: str) -> tuple[tuple[str, ...], str]:
@@ -189,7 +201,7 @@ def _environment(request: Request, draft: _Draft) -> Environment:
         data=request.data,
         split=request.split,
         source=request.source(RELEASE),
-        documents=Corpus(Document(doc_id, text) for text, doc_id in draft.documents.items()),
+        documents=Corpus(Document(doc_id, text) for doc_id, text in draft.documents.items()),
         queries=tuple(draft.queries),
         judgements={"gold": Judgements(draft.grades)},
         headline="gold",
@@ -197,6 +209,7 @@ def _environment(request: Request, draft: _Draft) -> Environment:
         metric=headline,
         comparisons=draft.comparisons,
         twins=draft.twins,
+        notes=tuple(draft.notes),
         split_note="" if request.split == "all" else OURS,
     )
 
@@ -205,8 +218,10 @@ def _ported(request: Request, task: Task) -> Environment:
     """A port of the domain in BEIR's form, as the hub's second version has it: a search task and nothing else."""
     if request.variant != SEARCH:
         raise DataError(f"{request.folder} holds no datasets/ of the release, and :{request.variant} needs them")
-    inside = request.folder / task.name
-    port = release_forms.read(inside if inside.is_dir() else request.folder, request.home)
+    place = request.place([task.name], [other.name for other in TASKS.values()])
+    if not beir_folder.is_one(place):
+        raise DataError(f"{place} holds neither datasets/ of the release nor a port in BEIR's form")
+    port = beir_folder.read(place, request.home)
     metrics, headline = _metrics(SEARCH)
     objective = request.objective(task.objective)
     return Environment(
@@ -235,7 +250,7 @@ def _facts(task: Task) -> Facts:
             "As a search task: rank all documents of the domain."
         ),
         dev_split=f"{DEV}, by record; a third in the miniature",
-        documents=None,
+        documents={},
         queries=task.records,
         files=tuple(f"datasets/{name}" for name in files),
     )

@@ -107,7 +107,7 @@ TASKS = {
 def load(request: Request) -> Environment:
     """One task, read from the release, the task's own folder in it, or a copy in BEIR's or TREC's form."""
     task = TASKS[request.name]
-    place = request.folder / task.folder if (request.folder / task.folder).is_dir() else request.folder
+    place = request.place([task.folder], [other.folder for other in TASKS.values()])
     files = release_forms.read(place, request.home)
     if task.masked and not files.excluded:
         raise DataError(
@@ -132,6 +132,7 @@ def load(request: Request) -> Environment:
         headline=request.qrels or GOLD,
         metrics=METRICS,
         metric="nDCG@10",
+        notes=("there are no pooled judgements in this copy",) if task.pooled and files.pooled is None else (),
     )
     return whole.narrow(DEV_MINI if request.data == "mini" else DEV, request.split)
 
@@ -164,7 +165,7 @@ def _facts(task: Task) -> Facts:
     if task.duplicates:
         protocol += " Documents are judged by id; a figure with equal texts merged stands beside it."
     dev_split = f"{DEV}; a third in the miniature"
-    return Facts(task.objective, "nDCG@10", protocol, dev_split, task.documents, task.queries, tuple(files))
+    return Facts(task.objective, "nDCG@10", protocol, dev_split, {"": task.documents}, task.queries, tuple(files))
 
 
 SUITE = Suite(

@@ -42,7 +42,15 @@ class Listed:
 
 
 def _base(variable: str, usual: str) -> str:
-    return (os.environ.get(variable) or usual).rstrip("/")
+    address = (os.environ.get(variable) or usual).rstrip("/")
+    try:
+        parts = urlsplit(address)
+        fine = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        fine = False
+    if not fine:
+        raise UsageError(f"{variable} is {address[:100]!r}, which is no http:// or https:// address")
+    return address
 
 
 def connect(release: Release) -> httpx.Client:
@@ -51,7 +59,11 @@ def connect(release: Release) -> httpx.Client:
     headers = {"accept-encoding": "identity", "user-agent": "sextant"}
     if release.kind == "hub":
         headers |= _hub_headers()
-    return httpx.Client(headers=headers, follow_redirects=True, timeout=TIMEOUT)
+    try:
+        return httpx.Client(headers=headers, follow_redirects=True, timeout=TIMEOUT)
+    except (ImportError, OSError, ValueError) as error:  # a proxy, or a certificate file, that the environment names
+        reason = " ".join(str(error).split())
+        raise UsageError(f"the network cannot be used as *_PROXY and SSL_CERT_* say: {reason}") from None
 
 
 def _hub_headers() -> dict[str, str]:

@@ -106,13 +106,44 @@ def read_config(path: Path) -> Config:
     """The configuration of the run in `path`. DataError when there is none."""
     try:
         config: Config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        if not {"task", "split", "program", PROVENANCE}.issubset(config):
-            raise ValueError("keys are missing")
+        _check_config(config)
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{path} is not a run folder; it holds no config.json") from None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise DataError(f"{path / 'config.json'} is damaged ({error}); remove the folder, or mend it") from None
     return config
+
+
+# What scoring reads of a configuration, and the kind of each; "lm.name" is a key in a key.
+_CONFIG: dict[str, type | tuple[type, ...]] = {
+    "task": str,
+    "data": str,
+    "data_fingerprint": str,
+    "split": str,
+    "asked": dict,
+    "asked.limit": (int, type(None)),
+    "asked.query_ids": list,
+    "program": str,
+    "retriever": dict,
+    "retriever.name": str,
+    "lm": dict,
+    "lm.name": str,
+    PROVENANCE: dict,
+    f"{PROVENANCE}.data": str,
+    f"{PROVENANCE}.folder": (str, type(None)),
+}
+
+
+def _check_config(config: Any) -> None:
+    """ValueError for what is no configuration."""
+    for name, kind in _CONFIG.items():
+        value = config
+        for key in name.split("."):
+            if not isinstance(value, dict) or key not in value:
+                raise ValueError(f"there is no {name!r}")
+            value = value[key]
+        if not isinstance(value, kind):
+            raise ValueError(f"{name!r} is of the wrong kind")
 
 
 def read_outcomes(path: Path) -> dict[str, Outcome]:
@@ -142,6 +173,9 @@ def _check_outcome(outcome: Outcome) -> None:
             raise TypeError(name)
     if outcome["error"] is not None and not isinstance(outcome["error"], str):
         raise TypeError("error")
+    scores = outcome.get("scores") or []
+    if (scores and len(scores) != len(outcome["ranking"])) or not all(isinstance(s, (int, float)) for s in scores):
+        raise ValueError("scores")
     usage(outcome)
 
 

@@ -4,7 +4,7 @@ nDCG@k  gain is the grade itself (linear), the discount log2(rank + 1), the idea
         documents; grades may be fractions, which is why this is not left to trec_eval: it has whole numbers only
 R@k, P@k, RR@k   a document is relevant from grade 1 on; without @k the whole ranking counts
 Win(x)  the share of a query's comparisons of that label that are won: strictly higher score, ties lose
-Win     of all its comparisons; Triplets is the label of BIRCO's dev triplets (appendix D)
+Win     of all its comparisons; Triplets is the label of BIRCO's dev triplets (appendix D), averaged over triplets
 Flip    the share of comparisons that come out otherwise for the query's twin
 
 A metric can be undefined for a query: recall where nothing is relevant, Win(3) where no comparison has that label. Such

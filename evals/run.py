@@ -23,7 +23,7 @@ from environments.base import INSTRUCTIONS, SPLITS
 from evals import folder as run_folder
 from evals import parameters, provenance
 from programs import PROGRAMS
-from tools.command import Parser, dollars, positive, run_command
+from tools.command import Parser, dollars, interrupt, positive, run_command
 from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, SextantError, UsageError
 from tools.retrievers import RETRIEVERS
 from tools.table import pick
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from evals.folder import Config, RunFolder
     from programs.lm import Model
     from tools.retrievers.base import Retriever
+    from tools.text import TermStatistics
 
 SYSTEMS = PROGRAMS | AGENTS
 LARGE = 10_000  # documents from which on an index may take a while to build, and a word is said before
@@ -99,8 +100,11 @@ def command(arguments: argparse.Namespace) -> int:
     from tools.session import Toolbox
 
     retriever = retrievers.build(arguments.retriever, environment.documents, environments.home())
-    if getattr(retriever, "needs_pool", False) and any(query.candidates is None for query in environment.queries):
+    if retriever.needs_pool and any(query.candidates is None for query in environment.queries):
         raise UsageError(f"{arguments.retriever} ranks candidate pools, and {environment.task} has none; use another")
+    largest = max((len(query.candidates or ()) for query in environment.queries), default=0)
+    if arguments.k and environment.comparisons and arguments.k < largest:
+        raise UsageError(f"{environment.task} compares all of a pool, up to {largest} documents; leave out --k")
     model = _connect(arguments, environment, retriever)
     system = constructor(Toolbox(environment.documents, retriever), depth=arguments.k or environment.depth, **values)
     config = configuration(arguments, environment, retriever, model, values)
@@ -118,10 +122,11 @@ def _connect(arguments: argparse.Namespace, environment: "Environment", retrieve
         raise UsageError(
             f"the price of {arguments.lm} is not known, so --budget-usd cannot be kept; use --budget-calls"
         )
-    statistics = None
-    if arguments.lm == "offline":
+
+    def statistics() -> "TermStatistics":
         index = retriever if isinstance(retriever, BM25) else BM25(environment.documents, environments.home())
-        statistics = index.statistics()
+        return index.statistics()
+
     budget = lm.Budget(calls=arguments.budget_calls, usd=arguments.budget_usd)
     return lm.connect(arguments.lm, statistics=statistics, budget=budget, seed=arguments.seed)
 
@@ -140,7 +145,6 @@ def configuration(
         "compiled": None,
         "pool": None,
         "max_p": environment.max_p,
-        "judgements": environment.headline,
         "instruction": arguments.instruction,
         "data_fingerprint": environment.fingerprint,  # texts, queries, judgements, exclusions, pools
         "split": environment.split,
@@ -153,6 +157,7 @@ def configuration(
         "code": provenance.code_digest(),
         "versions": provenance.versions(),
         run_folder.PROVENANCE: {
+            "judgements": environment.headline,  # all are scored; rankings do not depend on which ones lead
             "data": environment.data,
             "folder": None if environment.data in ("mini", "full") else str(Path(environment.data).resolve()),
             "source": environment.source,
@@ -228,10 +233,6 @@ def _conclude(
     return 7 if result["failed"] else 0
 
 
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _interrupt)  # a scheduler's way of pressing Ctrl-C
+    signal.signal(signal.SIGTERM, interrupt)
     sys.exit(run_command(parser(), command))

@@ -19,7 +19,7 @@ from typing import Protocol
 from evals.folder import Outcome, RunFolder
 from programs.lm import Model, fault, refusal
 from tools import session
-from tools.errors import SextantError
+from tools.errors import DataError, SextantError
 from tools.records import Query, Submission, Trace, Usage, trace_json, usage_json
 from tools.session import Session
 
@@ -137,6 +137,8 @@ def attempt(system: System, query: Query, model: Model) -> Outcome | Exception:
             submission = system(query=query)
         fields = _fields(submission)
     except (Exception, SystemExit) as exception:  # noqa: BLE001  # the system under test may raise anything
+        if isinstance(exception, DataError):  # nothing that a system does; every query would meet it
+            return exception
         if isinstance(exception, Exception) and fault(exception) != "system":
             return exception
         error = exception

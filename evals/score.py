@@ -49,9 +49,10 @@ def score(path: Path, environment: "Environment") -> dict[str, Any]:
     scores = summary(config, outcomes, asked) | {
         "judgements": environment.headline,
         "metrics": {
-            name: measured for name, column in values.items() if (measured := _measured(column, environment.resampled))
+            name: _measured(column, _weights(name, environment), resampled=environment.resampled)
+            for name, column in values.items()
         },
-        "notes": [*filter(None, [environment.split_note]), *environment.notes],
+        "notes": [*filter(None, [environment.split_note, _depth_note(config, environment)]), *environment.notes],
     }
     units = {
         query_id: collapsed(ranking.doc_ids, environment.judgements[environment.headline])
@@ -63,6 +64,17 @@ def score(path: Path, environment: "Environment") -> dict[str, Any]:
     return scores
 
 
+def _depth_note(config: run_folder.Config, environment: "Environment") -> str:
+    """What to know of a run whose rankings end before a metric does."""
+    cutoffs = [int(name.partition("@")[2]) for name in environment.metrics if "@" in name]
+    depth = config.get("depth", environment.depth)
+    return (
+        f"rankings end at {depth} documents, so larger cutoffs say nothing more"
+        if depth < max(cutoffs, default=0)
+        else ""
+    )
+
+
 def ranking_of(outcome: run_folder.Outcome) -> "Ranking":
     """What an outcome says of a ranking; a failed query has an empty one."""
     from evals.metrics import Ranking
@@ -70,18 +82,26 @@ def ranking_of(outcome: run_folder.Outcome) -> "Ranking":
     return Ranking(outcome["ranking"], outcome.get("scores") or ())
 
 
-def _measured(column: "Mapping[str, float | None]", resampled: bool) -> dict[str, Any] | None:
-    """A metric's mean with its interval over the queries for which it is defined; None where it never is."""
+def _weights(name: str, environment: "Environment") -> dict[str, int]:
+    """How much each query counts in a metric's mean: as often as it has triplets (BIRCO, appendix D), else once."""
+    if name != "Triplets":
+        return {query.query_id: 1 for query in environment.queries}
+    return {query.query_id: len(environment.comparisons.get(query.query_id, ())) for query in environment.queries}
+
+
+def _measured(column: "Mapping[str, float | None]", weights: dict[str, int], *, resampled: bool) -> dict[str, Any]:
+    """A metric's mean with its interval, over the queries for which it is defined; None where there are none."""
     from evals.stats import bootstrap_mean, resampled_mean
 
-    defined = [value for value in column.values() if value is not None]
+    defined = {query_id: value for query_id, value in column.items() if value is not None}
     if not defined:
-        return None
-    measured: dict[str, Any] = bootstrap_mean(defined)._asdict()
+        return {"mean": None, "low": None, "high": None, "queries": 0}
+    values = list(defined.values())
+    measured: dict[str, Any] = bootstrap_mean(values, [weights[query_id] for query_id in defined])._asdict()
     if len(defined) < len(column):
         measured["queries"] = len(defined)
-    if resampled:
-        measured["resampled"] = resampled_mean(defined)._asdict()
+    if resampled and set(weights.values()) == {1}:
+        measured["resampled"] = resampled_mean(values)._asdict()
     return measured
 
 
@@ -117,8 +137,8 @@ def summary(config: run_folder.Config, outcomes: dict[str, run_folder.Outcome], 
     }
 
 
-def environment_of(config: run_folder.Config) -> "Environment":
-    """The environment that a run was made in; DataError when the data is no longer the same."""
+def environment_of(config: run_folder.Config, qrels: str = "") -> "Environment":
+    """The environment that a run was made in, `qrels` leading; DataError when the data is no longer the same."""
     import environments
 
     where = config[run_folder.PROVENANCE]["folder"] or config["data"]
@@ -126,7 +146,7 @@ def environment_of(config: run_folder.Config) -> "Environment":
         config["task"],
         where,
         config["split"],
-        qrels=config.get("judgements", ""),
+        qrels=qrels or config[run_folder.PROVENANCE].get("judgements", ""),
         instruction=config.get("instruction", "task"),
     )
     chosen = loaded.asking(**config["asked"])
@@ -142,6 +162,7 @@ def parser() -> Parser:
     """The command line."""
     made = Parser(prog="python -m evals.score", description="Score a run again; nothing is run.")
     made.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    made.add_argument("--qrels", default="", metavar="NAME", help="which judgements lead; those of the run")
     made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return made
 
@@ -149,7 +170,8 @@ def parser() -> Parser:
 def command(arguments: argparse.Namespace) -> int:
     """Score and print; exit code 7 when queries of the run have failed."""
     config = run_folder.read_config(arguments.run)
-    environment = environment_of(config)
+    environment = environment_of(config, arguments.qrels)
+    config[run_folder.PROVENANCE]["judgements"] = environment.headline
     with run_folder.claim(arguments.run, config):
         scores = {"run": str(arguments.run)} | score(arguments.run, environment)
     from evals.terminal import show

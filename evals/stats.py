@@ -14,16 +14,19 @@ class Interval(NamedTuple):
     high: float | None
 
 
-def bootstrap_mean(values: Sequence[float], *, resamples: int = 10_000, seed: int = 0) -> Interval:
+def bootstrap_mean(
+    values: Sequence[float], weights: Sequence[float] | None = None, *, resamples: int = 10_000, seed: int = 0
+) -> Interval:
     """The mean with its percentile bootstrap interval (Efron and Tibshirani 1993, chapter 13).
 
-    Queries are the unit that is resampled. With one value there is a mean and no interval; with none,
-    ValueError.
+    Queries are the unit that is resampled; `weights`, one a value and above 0, say how much each counts. With one
+    value there is a mean and no interval; with none, ValueError.
     """
     if not values:
         raise ValueError("no values to average")
     array = np.asarray(values, dtype=np.float64)
-    mean = float(array.mean())
+    weight = np.ones(len(array)) if weights is None else np.asarray(weights, dtype=np.float64)
+    mean = float(np.average(array, weights=weight))
     if len(array) < 2:
         return Interval(mean, None, None)
     generator = np.random.default_rng(seed)
@@ -32,7 +35,7 @@ def bootstrap_mean(values: Sequence[float], *, resamples: int = 10_000, seed: in
     for start in range(0, resamples, step):
         count = min(step, resamples - start)
         draws = generator.integers(0, len(array), size=(count, len(array)))
-        means[start : start + count] = array[draws].mean(axis=1)
+        means[start : start + count] = (array * weight)[draws].sum(axis=1) / weight[draws].sum(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
     return Interval(mean, float(low), float(high))
 

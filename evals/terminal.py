@@ -132,7 +132,7 @@ def _clock(seconds: float) -> str:
 def show(scores: dict[str, Any], *, as_json: bool = False) -> None:
     """Print a run's scores, or what is known of an unfinished one, on stdout."""
     if as_json:
-        put_out(json.dumps(scores) + "\n")
+        put_out(json.dumps(scores) + "\n", kept="in the run folder")
         return
     text = io.StringIO()
     # Rich looks at the real stdout for width and colours, but writes into the text, so that it meets no closed pipe.
@@ -151,7 +151,7 @@ def show(scores: dict[str, Any], *, as_json: bool = False) -> None:
         console.print(_table(scores["metrics"], scores["judgements"]))
     for line in _footings(scores):
         console.print(escape(clean(line)))
-    put_out(text.getvalue())
+    put_out(text.getvalue(), kept="in the run folder")
 
 
 def _headings(scores: dict[str, Any]) -> list[str]:
@@ -181,13 +181,21 @@ def _table(metrics: dict[str, dict[str, Any]], judgements: str) -> Table:
     for name in names:
         value = metrics[name]
         low, high = value["low"], value["high"]
+        if value["mean"] is None:
+            table.add_row(escape(name), "undefined", "for all of these queries")
+            continue
         cells = ["too few queries" if low is None or high is None else f"{low:.4f} to {high:.4f}"]
         if resampled:
-            cells.append(f"{value['resampled']['mean']:.4f} +- {value['resampled']['error']:.4f}")
-        cells += [f"{metrics[key]['mean']:.4f}" if (key := f"{name} [{other}]") in metrics else "" for other in others]
+            means = value.get("resampled")
+            cells.append(f"{means['mean']:.4f} +- {means['error']:.4f}" if means else "")
+        cells += [_mean(metrics.get(f"{name} [{other}]")) for other in others]
         few = f" ({value['queries']} queries)" if "queries" in value else ""
         table.add_row(escape(name) + few, f"{value['mean']:.4f}", *cells)
     return table
+
+
+def _mean(measured: dict[str, Any] | None) -> str:
+    return "" if measured is None or measured["mean"] is None else f"{measured['mean']:.4f}"
 
 
 def _footings(scores: dict[str, Any]) -> list[str]:

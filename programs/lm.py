@@ -9,7 +9,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -275,13 +275,14 @@ class Model:
 def connect(
     spec: str,
     *,
-    statistics: TermStatistics | None = None,
+    statistics: Callable[[], TermStatistics] | None = None,
     budget: Budget | None = None,
     seed: int | None = None,
 ) -> Model:
     """The model that `spec` names; nothing is sent yet.
 
-    `offline` needs the corpus' `statistics`. UsageError for a spec that names no model.
+    `offline` needs the corpus' `statistics`, and asks for them at its first call. UsageError for a spec that names no
+    model.
     """
     budget = budget or Budget()
     if spec == "offline":

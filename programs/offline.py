@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import Any, NamedTuple, Self
 
 from dspy.lm15 import Message, Request, Response, Usage, response_to_events
@@ -137,8 +138,8 @@ def _scaled(weight: Mapping[str, float]) -> dict[str, float]:
 class OfflineEngine:
     """What `dspy.LM(engine=...)` asks for: `complete`, `stream` and `close`. Stateless; threads share it."""
 
-    def __init__(self, statistics: TermStatistics) -> None:
-        self._statistics = statistics
+    def __init__(self, statistics: Callable[[], TermStatistics]) -> None:
+        self._statistics = cache(statistics)  # asked for at the first call: a program without one needs no index
 
     def complete(self, request: Request) -> Response:
         """Fill the output fields of the call that is being made, by `RULES`."""
@@ -150,7 +151,7 @@ class OfflineEngine:
             raise UsageError(
                 f"offline cannot fill the field {unknown[0]!r}; name a model with --lm, or write a rule for it"
             )
-        outputs = {name: RULES[name](call.inputs, self._statistics) for name in call.signature.output_fields}
+        outputs = {name: RULES[name](call.inputs, self._statistics()) for name in call.signature.output_fields}
         return Response(
             id=None,
             model=request.model,

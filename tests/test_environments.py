@@ -111,7 +111,12 @@ def test_without_data_given_it_is_the_miniature_until_the_release_is_there(tmp_p
     place = environments.home() / "data/obliq"
     place.parent.mkdir(parents=True)
     folder.rename(place)
-    (place / "congress.complete.json").write_text("{}")
+    marker = place / "congress.complete.json"
+    marker.write_text('{"repository": "dianetc/OBLIQ-Bench", "revision": "of another day"}')
+    with pytest.raises(DataError, match="not of the revision that is pinned now"):
+        environments.load("congress")
+    release = environments.suite("obliq").release
+    marker.write_text(json.dumps({"repository": release.repository, "revision": release.revision}))
     assert environments.load("congress", split="all").data == "full"
 
 

@@ -103,7 +103,7 @@ def test_search_as_for_a_query_keeps_to_its_pool_and_shows_its_judgements(comman
         (("show", "legal_qa:chapter"), 2, "variant of crumb/legal_qa"),
         (("show", "congress:passage"), 2, "has no variants"),
         (("search", "congress", "x", "--retriever", "bm52"), 2, "did you mean"),
-        (("search", "congress", "x", "--retriever", "pool_bm25"), 2, "without a pool"),
+        (("search", "congress", "x", "--retriever", "pool_bm25"), 2, "give --query-id"),
         (("show", "congress", "--data", "full"), 3, "environments fetch obliq/congress"),
         (("check", "books", "--data", "/nowhere"), 3, "is not a folder"),
         (("cehck", "books"), 2, "invalid choice"),

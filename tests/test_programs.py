@@ -34,7 +34,7 @@ def mini():
 def searched(corpus):
     """(toolbox, connected offline model) over the six documents."""
     index = BM25(corpus)
-    return Toolbox(corpus, index), lm.connect("offline", statistics=index.statistics())
+    return Toolbox(corpus, index), lm.connect("offline", statistics=index.statistics)
 
 
 def answer(program, query, model):
@@ -105,7 +105,7 @@ def test_reading_length_is_what_the_model_gets_and_what_the_trace_says(searched)
 def test_a_session_out_of_searches_still_hands_in_what_it_found(corpus):
     index = BM25(corpus)
     toolbox = Toolbox(corpus, index, limits=Limits(searches=1))
-    submission = answer(MultiHop(toolbox, per_hop=2), QUERY, lm.connect("offline", statistics=index.statistics()))
+    submission = answer(MultiHop(toolbox, per_hop=2), QUERY, lm.connect("offline", statistics=index.statistics))
     assert len(submission.ranking) == 2
     assert (submission.trace.steps[-1].tool, submission.trace.steps[-1].argument) == ("stop", "budget")
 
@@ -134,7 +134,7 @@ def test_passages_reach_a_model_defused():
 
 def test_offline_multihop_reaches_passages_that_the_bare_retriever_has_not_in_its_first_hundred(mini):
     index = BM25(mini.documents)
-    toolbox, model = Toolbox(mini.documents, index), lm.connect("offline", statistics=index.statistics())
+    toolbox, model = Toolbox(mini.documents, index), lm.connect("offline", statistics=index.statistics)
     program = MultiHop(toolbox)
     won = []
     for query in mini.queries:
@@ -146,7 +146,7 @@ def test_offline_multihop_reaches_passages_that_the_bare_retriever_has_not_in_it
 
 def test_offline_searches_move_on(mini):
     index = BM25(mini.documents)
-    model = lm.connect("offline", statistics=index.statistics())
+    model = lm.connect("offline", statistics=index.statistics)
     trace = answer(MultiHop(Toolbox(mini.documents, index)), mini.queries[0], model).trace
     searches = [set(step.argument.split()) for step in trace.steps if step.tool == "search"]
     assert len(searches) == 4
@@ -165,7 +165,7 @@ def test_a_teleprompter_compiles_a_program_into_another_one_over_the_same_world(
         return bool(mini.qrels[example.query.query_id].keys() & set(submission.ranking))
 
     compiler = dspy.BootstrapFewShot(metric=metric, max_bootstrapped_demos=2, max_labeled_demos=0)
-    with lm.connect("offline", statistics=index.statistics()).active():
+    with lm.connect("offline", statistics=index.statistics).active():
         compiled = compiler.compile(program, trainset=examples)
     assert compiled is not program and compiled.toolbox is program.toolbox
     assert [len(predictor.demos) for predictor in program.predictors()] == [0, 0]
@@ -193,7 +193,7 @@ def test_offline_gives_the_same_answer_in_every_process():
         "import environments; from programs import lm; from programs.multihop import MultiHop;"
         "from tools.retrievers.bm25 import BM25; from tools.session import Toolbox;"
         "mini = environments.load('congress', 'mini', 'dev'); index = BM25(mini.documents);"
-        "model = lm.connect('offline', statistics=index.statistics());"
+        "model = lm.connect('offline', statistics=index.statistics);"
         "program = MultiHop(Toolbox(mini.documents, index));\n"
         "with model.active():\n"
         "    for query in mini.queries[:6]:\n"

@@ -69,7 +69,7 @@ def test_bircos_averages_are_those_of_its_five_tasks():
 
 @pytest.fixture
 def config(run):
-    result = run("--program", "retrieve", "--task", "congress", "--retriever", "rank_bm25", "--split", "all", "--json")
+    result = run("--program", "retrieve", "--task", "wildchat", "--retriever", "rank_bm25", "--split", "all", "--json")
     return json.loads((Path(result.json["run"]) / "config.json").read_text())
 
 
@@ -88,6 +88,10 @@ def test_a_published_figure_stands_beside_a_whole_run_of_the_release_and_never_b
         {"asked": {"limit": 5, "query_ids": []}},
         {"asked": {"limit": None, "query_ids": ["q1"]}},
         {"compiled": "abc"},
+        {"depth": 10},
+        {"parameters": {"hops": 2}},
+        {"instruction": "none"},
+        {"task": "obliq/congress"},
         {"retriever": {"name": "bm25", "with": ""}},
         {"program": "multihop"},
         {"lm": {"name": "openai/x"}},

@@ -1,10 +1,12 @@
 """What every command line shares: one-line errors, exit codes, argument types. Knows no command."""
 
 import argparse
+import logging
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from tools.errors import INTERRUPTED, DataError, RunIncomplete, SextantError, UsageError
@@ -57,21 +59,52 @@ def run_command(
 ) -> int:
     """Parse, run, and turn what can go wrong into one line on stderr and its exit code."""
     try:
-        return command(parser.parse_args(arguments))
+        parsed = parser.parse_args(arguments)
+        if not getattr(parsed, "json", False):
+            _LOG.setLevel(logging.INFO)
+        return command(parsed)
     except SextantError as error:
-        print(f"error: {clean(' '.join(str(error).split()))}", file=sys.stderr)  # noqa: T201
+        say(f"error: {_short(' '.join(str(error).split()))}")
         return error.exit_code
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)  # noqa: T201
+        say("interrupted")
         return INTERRUPTED
     except OSError as error:  # a path that may not be read, or is too long, or is of the wrong kind
         where = f"{error.filename}: " if error.filename else ""
-        print(f"error: {clean(f'{where}{error.strerror or error}')}", file=sys.stderr)  # noqa: T201
+        say(f"error: {_short(f'{where}{error.strerror or error}')}")
         return DataError.exit_code
 
 
-def put_out(text: str) -> None:
-    """Write the command's result on stdout; RunIncomplete when it cannot be, e.g. on a full disk.
+class _Talk(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
+
+
+# What takes a while deep inside says so to this logger; a command that prints JSON does not repeat it.
+_LOG = logging.getLogger("sextant")
+_LOG.addHandler(_Talk())
+_LOG.setLevel(logging.WARNING)
+
+
+def say(text: str) -> None:
+    """One line of talk, on stderr; nothing when nobody can hear it."""
+    if sys.stderr is not None:  # print() would take stdout instead
+        with suppress(OSError, ValueError):
+            print(clean(text), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _short(text: str, most: int = 1000) -> str:
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
+
+
+def interrupt(number: int, frame: object) -> None:
+    """A signal handler: a scheduler's SIGTERM is a Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def put_out(text: str, kept: str = "") -> None:
+    """Write the command's result on stdout. When it cannot be, e.g. on a full disk, DataError, or RunIncomplete
+    where it is `kept`, e.g. "in the run folder".
 
     A reader who has gone, as in `| head`, is no error, and neither is a closed stdout.
     """
@@ -85,4 +118,6 @@ def put_out(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, UnicodeEncodeError) as error:
         sys.stdout = None  # for the same reason
-        raise RunIncomplete(f"the result cannot be printed ({error}); it is in the run folder") from None
+        if kept:
+            raise RunIncomplete(f"the result cannot be printed ({error}); it is {kept}") from None
+        raise DataError(f"the result cannot be printed ({error})") from None

@@ -1,16 +1,21 @@
 """A corpus on disk: opened in milliseconds whatever its size, read one document at a time.
 
 `fields.bin` has id, title, text and parent of every document, one after another, and `ends.npy` where each of them
-ends; `ids.bin` and `id_ends.npy` have the ids again, close together, and `order.npy` the rows in the order of the ids,
-which are searched by bisection. These small files are memory-mapped. The texts are read with pread instead: pages of a
-map that were touched would count as this process's memory until the system wants them back.
+ends; `ids.bin` and `id_ends.npy` have the ids again, close together, and `order.npy` the rows in the order of the
+ids, which are searched by bisection. These small files are memory-mapped. The texts are read with pread instead:
+pages of a map that were touched would count as this process's memory until the system wants them back.
+
+`sums.npy` has a CRC-32 of every document, compared when it is read; `meta.json` has one of each small file, compared
+on opening. What is damaged is made again.
 """
 
 import json
+import logging
 import mmap
 import os
 import shutil
 import uuid
+import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -23,7 +28,9 @@ from tools.corpus import Corpus, Fingerprint, encoded
 from tools.errors import DataError
 from tools.records import Document
 
-FORMAT = 1  # raised when the files below change their meaning
+_LOG = logging.getLogger("sextant")
+
+FORMAT = 2  # raised when the files below change their meaning
 _FIELDS = 4
 
 
@@ -34,11 +41,16 @@ class StoredCorpus(Corpus):
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         if meta["format"] != FORMAT:
             raise ValueError(f"{folder} was written in another format")
+        for name, crc in meta["crc32"].items():
+            if zlib.crc32((folder / name).read_bytes()) != crc:
+                raise ValueError(f"{folder / name} is damaged")
+        self._folder = folder
         self._count = int(meta["documents"])
         self.fingerprint = str(meta["fingerprint"])
         self._ends = np.load(folder / "ends.npy", mmap_mode="r")
         self._id_ends = np.load(folder / "id_ends.npy", mmap_mode="r")
         self._order = np.load(folder / "order.npy", mmap_mode="r")
+        self._sums = np.load(folder / "sums.npy", mmap_mode="r")
         self._file = (folder / "fields.bin").open("rb")
         with (folder / "ids.bin").open("rb") as ids:
             self._ids = mmap.mmap(ids.fileno(), 0, access=mmap.ACCESS_READ) if self._count else b""
@@ -92,8 +104,9 @@ class StoredCorpus(Corpus):
     def _document(self, row: int) -> Document:
         start, *ends = self._ends[_FIELDS * row : _FIELDS * row + _FIELDS + 1].tolist()
         data = os.pread(self._file.fileno(), ends[-1] - start, start)
-        if len(data) != ends[-1] - start:
-            raise DataError(f"{self._file.name} has been cut short; remove its folder, and it is made again")
+        if zlib.crc32(data) != self._sums[row]:
+            (self._folder / "meta.json").unlink(missing_ok=True)  # so that the next opening makes it again
+            raise DataError(f"{self._file.name} has been damaged since it was made; the same command makes it again")
         begins = [start, *ends[:-1]]
         doc_id, title, text, parent = (
             data[begin - start : end - start].decode("utf-8", "surrogatepass")
@@ -105,7 +118,7 @@ class StoredCorpus(Corpus):
 def store(documents: Iterable[Document], folder: Path) -> None:
     """Write `documents` to the new folder `folder`, one at a time. DataError when an id comes twice."""
     folder.mkdir(parents=True)
-    ends, id_ends, seen = array("q", [0]), array("q", [0]), dict[bytes, int]()
+    ends, id_ends, sums, seen = array("q", [0]), array("q", [0]), array("I"), dict[bytes, int]()
     fingerprint = Fingerprint()
     with (folder / "fields.bin").open("wb") as fields, (folder / "ids.bin").open("wb") as ids:
         for row, document in enumerate(documents):
@@ -113,33 +126,52 @@ def store(documents: Iterable[Document], folder: Path) -> None:
             if seen.setdefault(parts[0], row) != row:
                 raise DataError(f"two documents have the id {document.doc_id!r}")
             fingerprint.add(*parts)
+            fields.write(whole := b"".join(parts))
+            sums.append(zlib.crc32(whole))
             for part in parts:
-                fields.write(part)
                 ends.append(ends[-1] + len(part))
             ids.write(parts[0])
             id_ends.append(id_ends[-1] + len(parts[0]))
     np.save(folder / "ends.npy", np.array(ends, dtype=np.int64))
     np.save(folder / "id_ends.npy", np.array(id_ends, dtype=np.int64))
     np.save(folder / "order.npy", np.array([seen[key] for key in sorted(seen)], dtype=np.int64))
-    meta = {"format": FORMAT, "documents": len(seen), "fingerprint": str(fingerprint)}
+    np.save(folder / "sums.npy", np.array(sums, dtype=np.uint32))
+    crc = {path.name: zlib.crc32(path.read_bytes()) for path in sorted(folder.iterdir()) if path.name != "fields.bin"}
+    meta = {"format": FORMAT, "documents": len(seen), "fingerprint": str(fingerprint), "crc32": crc}
     (folder / "meta.json").write_text(json.dumps(meta) + "\n", encoding="utf-8")
 
 
 def open_or_store(place: Path, documents: Callable[[], Iterable[Document]]) -> Corpus:
     """The corpus kept in `place`; where there is none yet, `documents()` are written there first.
 
+    `place` is alone in its folder: what else is there is outdated, and is removed when a new one is made.
     A folder is complete or absent: it is written beside its place and moved there. Where it cannot be
     written, for want of room or permission, the documents are read once more and held in memory.
     """
     with suppress(OSError, ValueError, KeyError, EOFError):
         return StoredCorpus(place)
-    beside = place.with_name(f".{place.name}-{uuid.uuid4().hex}")
+    _sweep(place.parent)
+    beside = place.with_name(f".{os.getpid()}-{uuid.uuid4().hex}")
+    _LOG.info(f"reading the documents, and keeping them in {place}; this is done once")
     try:
         store(documents(), beside)
         shutil.rmtree(place, ignore_errors=True)  # a damaged one, or that of another process, no worse than ours
         beside.rename(place)
+        for outdated in place.parent.glob("[!.]*"):
+            if outdated != place:  # who has it open keeps it: an open file outlives its name
+                shutil.rmtree(outdated, ignore_errors=True)
         return StoredCorpus(place)
-    except OSError:
+    except OSError as error:
+        _LOG.info(f"{place} cannot be written ({error.strerror}); the documents are held in memory")
         return Corpus(documents())
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what processes that were killed left half written."""
+    for stray in folder.glob(".*-*"):
+        with suppress(ValueError, ProcessLookupError, PermissionError):
+            os.kill(int(stray.name[1:].partition("-")[0]), 0)  # asks whether the process is there, and no more
+            continue
+        shutil.rmtree(stray, ignore_errors=True)

@@ -41,13 +41,16 @@ def _checked(content: Any, path: Path) -> BircoSet:
     if not any(character.isalnum() for text in documents.values() for character in text):
         raise DataError(f"{path} has no words in it; nothing can be searched")
     qrels: dict[str, dict[str, float]] = {}
+    read: dict[int, dict[str, float]] = {}  # by identity: a pickle can name one pool a thousand times
     for query_id, pool in _keyed(content["qrel"], f"{path}, qrel").items():
         where = f"{path}, qrel of {query_id!r}"
         if query_id not in queries:
             raise DataError(f"{where}: there is no such query")
         if not isinstance(pool, dict):
             raise DataError(f"{where} is not an object of labels")
-        qrels[query_id] = _labels(pool, where)
+        if id(pool) not in read:
+            read[id(pool)] = _labels(pool, where)
+        qrels[query_id] = read[id(pool)]
     if unjudged := queries.keys() - qrels.keys():
         raise DataError(f"{path}: query {min(unjudged)!r} has no pool in qrel")
     return BircoSet(queries, documents, qrels)

@@ -83,9 +83,9 @@ def _query(where: str, row: dict[str, Any]) -> LabelledQuery:
         query_id=checks.identifier(tables.pick_column(where, row, "query_id"), where),
         text=checks.text(tables.pick_column(where, row, "query_content"), where, "query_content"),
         instruction=checks.optional_text(row.get("instruction"), where, "instruction").strip(),
-        passage=_grades(row.get("passage_qrels"), where, "passage_qrels"),
+        passage=_grades(tables.pick_column(where, row, "passage_qrels"), where, "passage_qrels"),
         passage_binary=_grades(row.get("passage_binary_qrels"), where, "passage_binary_qrels"),
-        full_document=_grades(row.get("full_document_qrels"), where, "full_document_qrels"),
+        full_document=_grades(tables.pick_column(where, row, "full_document_qrels"), where, "full_document_qrels"),
     )
 
 

@@ -37,8 +37,13 @@ def corpus(home: Path, files: Sequence[Path], read: Callable[[], Iterator[Placed
             [str(path.resolve()), state.st_size, state.st_mtime_ns] for path, state in zip(files, states, strict=True)
         ],
     }
-    digest = hashlib.blake2b(json.dumps(key).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-    return open_or_store(home / "corpora" / digest, lambda: _checked(read(), files[0]))
+    # What was made of an earlier state of the same files is in the same folder, and goes when a new one is made.
+    place = home / "corpora" / _digest([str(path.resolve()) for path in files]) / _digest(key)
+    return open_or_store(place, lambda: _checked(read(), files[0]))
+
+
+def _digest(key: object) -> str:
+    return hashlib.blake2b(json.dumps(key).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _checked(placed: Iterator[Placed], file: Path) -> Iterator[Document]:

@@ -12,13 +12,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-PAPERS = ("obliq", "crumb", "birco", "multiconir")
+from evals.folder import PROVENANCE
 
-# Ours -> the papers' name for the same system: (suite, program, retriever, model). A row is added where a system of
-# ours is what a paper ran, parameters included; the nearest thing to it is not enough.
+# Ours -> the papers' name for the same system: (suite or task, program, retriever, model). A row is added where a
+# system of ours is what a paper ran, parameters included; the nearest thing to it is not enough. OBLIQ-Bench names
+# rank-bm25 for all tasks, but only WildChat's script calls it; CRUMB's BM25 stems.
 SYSTEMS = {
-    ("obliq", "retrieve", "rank_bm25", "offline"): "BM25",
-    ("crumb", "retrieve", "bm25", "offline"): "BM25",
+    ("obliq/wildchat", "retrieve", "rank_bm25", "offline"): "BM25",
     ("multiconir", "retrieve", "pool_bm25", "offline"): "BM25",
 }
 
@@ -43,8 +43,7 @@ class Figure:
 def figures() -> tuple[Figure, ...]:
     """Every figure of the four papers, in the order of the files."""
     found = []
-    for paper in PAPERS:
-        path = Path(__file__).parent / f"{paper}.csv"
+    for path in sorted(Path(__file__).parent.glob("*.csv")):
         with path.open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
                 found.append(
@@ -80,16 +79,21 @@ def beside(config: Mapping[str, Any]) -> dict[str, Figure]:
     `config` is a run's config.json. Comparable is a run over the whole of the fetched release, on the
     queries that the paper reports, as the paper asked them; a miniature or a folder never is.
     """
-    suite = config["task"].partition("/")[0]
-    name = SYSTEMS.get((suite, config["program"], config["retriever"]["name"], config["lm"]["name"]))
+    system = (config["program"], config["retriever"]["name"], config["lm"]["name"])
+    plain = config["task"].partition(":")[0]
+    name = SYSTEMS.get((plain, *system)) or SYSTEMS.get((plain.partition("/")[0], *system))
     asked = config["asked"]
-    if name is None or config["data"] != "full" or config["compiled"] or asked["limit"] or asked["query_ids"]:
+    whole = config["data"] == "full" and not (asked["limit"] or asked["query_ids"])
+    # Rankings are cut where the protocol cuts them, judged as the paper judges them, by a program as it comes.
+    usual = config["depth"] == (2000 if config["max_p"] else 1000) and config["instruction"] == "task"
+    if name is None or not whole or not usual or config["compiled"] or config["parameters"]:
         return {}
+    judgements = config[PROVENANCE]["judgements"]
     found: dict[str, Figure] = {}
     for figure in figures():
         if (
             (figure.task, figure.system, figure.split) == (config["task"], name, config["split"])
-            and figure.judgements in ("", config["judgements"])
+            and figure.judgements in ("", judgements)
             and figure.metric not in found
         ):
             found[figure.metric] = figure

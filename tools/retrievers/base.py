@@ -13,6 +13,7 @@ class Retriever(Protocol):
     """Ranks a fixed corpus for one text. Immutable once built, so threads share it."""
 
     name: str  # with every parameter that changes a ranking, e.g. "bm25(k1=0.9,b=0.4)"
+    needs_pool: bool  # whether it is only for tasks that rank candidate pools
 
     def search(
         self,

@@ -24,6 +24,8 @@ from tools.text import TermStatistics, words
 class BM25:
     """Lucene's BM25 over one corpus."""
 
+    needs_pool = False
+
     def __init__(self, corpus: Corpus, home: Path | None = None, *, k1: float = 0.9, b: float = 0.4) -> None:
         self.name = f"bm25(k1={k1},b={b})"
         self._ranker = Ranker(corpus.doc_ids)

