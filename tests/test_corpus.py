@@ -1,6 +1,7 @@
 """A stored corpus is the same as one in memory, and costs next to nothing to open."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -47,7 +48,9 @@ def test_the_second_opening_reads_no_document_again(tmp_path):
     assert open_or_store(place, unread)["b"].text == "two"
 
 
-@pytest.mark.parametrize("name", ["meta.json", "fields.bin", "ends.npy", "id_ends.npy", "order.npy"])
+@pytest.mark.parametrize(
+    "name", ["meta.json", "fields.bin", "ids.bin", "ends.npy", "id_ends.npy", "order.npy", "sums.npy"]
+)
 def test_a_damaged_store_is_made_again(name, tmp_path):
     documents = [Document("a", "one"), Document("b", "two")]
     place = tmp_path / "x"
@@ -55,6 +58,43 @@ def test_a_damaged_store_is_made_again(name, tmp_path):
     (place / name).write_bytes(b"")
     assert open_or_store(place, lambda: iter(documents))["a"].text == "one"
     assert StoredCorpus(place)["b"].text == "two"
+
+
+@pytest.mark.parametrize("name", ["ids.bin", "ends.npy", "id_ends.npy", "order.npy", "sums.npy"])
+def test_a_store_with_other_bytes_of_the_same_number_is_made_again(name, tmp_path):
+    documents = [Document(f"id-{n}", f"text {n}") for n in range(50)]
+    place = tmp_path / "x"
+    open_or_store(place, lambda: iter(documents))
+    data = bytearray((place / name).read_bytes())
+    data[-1] ^= 0xFF
+    (place / name).write_bytes(data)
+    again = open_or_store(place, lambda: iter(documents))
+    assert list(again.stream()) == documents and dict(again) == {d.doc_id: d for d in documents}
+
+
+def test_a_document_that_changed_on_disk_is_noticed_when_it_is_read_and_made_again(tmp_path):
+    documents = [Document("a", "a nurse of the ward"), Document("b", "a ferry")]
+    place = tmp_path / "x"
+    open_or_store(place, lambda: iter(documents))
+    fields = (place / "fields.bin").read_bytes()
+    (place / "fields.bin").write_bytes(fields.replace(b"nurse", b"purse"))
+    damaged = open_or_store(place, lambda: iter(documents))
+    assert damaged["b"].text == "a ferry"
+    with pytest.raises(DataError, match="the same command makes it again"):
+        _ = damaged["a"]
+    assert open_or_store(place, lambda: iter(documents))["a"].text == "a nurse of the ward"
+
+
+def test_what_is_outdated_or_was_left_half_written_is_removed(tmp_path):
+    documents = [Document("a", "one")]
+    half = tmp_path / "corpora" / ".999999999-abc"  # of a process that is no more
+    half.mkdir(parents=True)
+    mine = tmp_path / "corpora" / f".{os.getpid()}-abc"
+    mine.mkdir()
+    earlier = open_or_store(tmp_path / "corpora" / "old", lambda: iter(documents))
+    open_or_store(tmp_path / "corpora" / "new", lambda: iter(documents))
+    assert {path.name for path in (tmp_path / "corpora").iterdir()} == {"new", mine.name}
+    assert earlier["a"].text == "one", "who has it open goes on reading"
 
 
 def test_a_home_that_cannot_be_written_costs_memory_and_no_results(tmp_path):

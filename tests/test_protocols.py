@@ -3,6 +3,8 @@
 import csv
 import json
 import math
+import re
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote
@@ -212,3 +214,115 @@ def test_every_program_runs_on_every_kind_of_task(run, program, task):
 def test_what_does_not_fit_together_is_said_in_one_line(run, words, said):
     result = run("--program", "retrieve", "--data", "mini", *words)
     assert result.code == 2 and said in result.err and result.err.count("\n") == 1
+
+
+def test_which_judgements_lead_costs_no_second_run_and_can_be_changed_afterwards(retrieve, capsys):
+    from evals import score
+    from tools.command import run_command
+
+    gold, pooled = retrieve("twitter", "--json").json, retrieve("twitter", "--json", "--qrels", "pooled").json
+    assert gold["run"] == pooled["run"]
+    capsys.readouterr()
+    assert run_command(score.parser(), score.command, [gold["run"], "--qrels", "gold", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"] == gold["metrics"]
+
+
+def test_triplets_weigh_alike_whatever_their_query(retrieve):
+    result = retrieve("doris_mae", "--json", "--split", "dev").json
+    environment = environments.load("doris_mae", "mini", "dev")
+    won = total = 0
+    for line in (Path(result["run"]) / "outcomes.jsonl").read_text().splitlines():
+        outcome = json.loads(line)
+        scores = dict(zip(outcome["ranking"], outcome["scores"], strict=True))
+        grades = environment.qrels[outcome["query_id"]]
+        for better in grades:
+            for worse in grades:
+                if grades[better] - grades[worse] > 0.25 and grades[worse] > max(grades.values()) / 2:
+                    total += 1
+                    won += scores.get(better, -math.inf) > scores.get(worse, -math.inf)
+    assert result["metrics"]["Triplets"]["mean"] == pytest.approx(won / total)
+    assert "resampled" not in result["metrics"]["Triplets"]
+
+
+def test_a_metric_that_no_query_defines_is_said_to_be_undefined(retrieve):
+    result = retrieve("people:format", "--limit", "1", "--json").json
+    assert result["metrics"]["Flip"] == {"mean": None, "low": None, "high": None, "queries": 0}
+    assert "undefined" in retrieve("people:format", "--limit", "1").out
+
+
+def test_a_ranking_that_ends_before_a_cutoff_is_said_and_one_that_ends_inside_a_ladder_is_refused(retrieve):
+    assert "rankings end at 5 documents" in retrieve("twitter", "--k", "5").out
+    refused = retrieve("people:monotonicity", "--k", "5")
+    assert refused.code == 2 and "leave out --k" in refused.err
+
+
+def test_equal_texts_in_one_ladder_stay_two_documents_as_published(tmp_path, run):
+    shutil.copytree(environments.MINI / "multiconir", tmp_path / "copy")
+    path = tmp_path / "copy/datasets/Task2_&_3/Movies_Task2_&_3.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        row["HN4"] = row["HN3"]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    environment = environments.load("movies:monotonicity", str(tmp_path / "copy"), "all")
+    assert {len(query.candidates) for query in environment.queries} == {11}
+    words = ("--program", "retrieve", "--task", "movies:monotonicity", "--data", tmp_path / "copy", "--split", "all")
+    assert run(*words, "--retriever", "pool_bm25", "--json").json["metrics"]["Win(4)"]["mean"] == 0.0, "a tie is a loss"
+
+
+@pytest.mark.parametrize(
+    "task, place, said",
+    [
+        ("crumb/set_ops", "crumb/legal_qa", "is the folder of another task"),
+        ("relic", "birco/datasets/arguana", "is the folder of another task"),
+        ("twitter", "obliq/tip-of-tongue/congress", "is the folder of another task"),
+        ("books", "obliq/tip-of-tongue/congress", "neither datasets/ of the release nor a port"),
+    ],
+)
+def test_another_tasks_folder_is_refused(run, task, place, said):
+    result = run("--program", "retrieve", "--task", task, "--data", environments.MINI / place)
+    assert result.code in (2, 3) and said in result.err and result.err.count("\n") == 1
+
+
+def test_parents_that_no_judgement_names_are_refused(tmp_path, run):
+    shutil.copytree(environments.MINI / "crumb/set_operation_entity_retrieval", tmp_path / "copy")
+    path = tmp_path / "copy/passage_corpus.jsonl"
+    path.write_text(re.sub(r'"parent_id": "', '"parent_id": "zz', path.read_text()))
+    result = run("--program", "retrieve", "--task", "set_ops", "--data", tmp_path / "copy")
+    assert result.code == 3 and "are all files from the same release?" in result.err
+
+
+def test_binary_labels_that_are_not_there_are_missed(tmp_path, run):
+    shutil.copytree(environments.MINI / "crumb/scientific_paper", tmp_path / "copy")
+    path = tmp_path / "copy/eval/query_labels.jsonl"
+    path.write_text(path.read_text().replace("passage_binary_qrels", "binary"))
+    result = run("--program", "retrieve", "--task", "paper_retrieval", "--data", tmp_path / "copy")
+    assert result.code == 3 and "has no passage_binary_qrels" in result.err
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda config: config.pop("asked"),
+        lambda config: config.pop("lm"),
+        lambda config: config.update(asked=None),
+        lambda config: config.update(split=3),
+        lambda config: config.update(provenance={"data": 1}),
+        lambda config: config["asked"].update(query_ids="q"),
+    ],
+)
+def test_a_configuration_with_a_key_missing_or_wrong_is_damaged_and_no_traceback(retrieve, capsys, spoil):
+    from evals import score
+    from tools.command import run_command
+
+    path = Path(retrieve("relic", "--json").json["run"]) / "config.json"
+    config = json.loads(path.read_text())
+    spoil(config)
+    path.write_text(json.dumps(config))
+    capsys.readouterr()
+    assert run_command(score.parser(), score.command, [str(path.parent)]) == 3
+    err = capsys.readouterr().err
+    assert "config.json is damaged" in err and err.count("\n") == 1
