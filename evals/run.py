@@ -23,7 +23,7 @@ from environments.base import INSTRUCTIONS, SPLITS
 from evals import folder as run_folder
 from evals import parameters, provenance
 from programs import PROGRAMS
-from tools.command import Parser, dollars, interrupt, positive, run_command
+from tools.command import Parser, dollars, interrupt, positive, run_command, say
 from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, SextantError, UsageError
 from tools.retrievers import RETRIEVERS
 from tools.table import pick
@@ -92,8 +92,6 @@ def command(arguments: argparse.Namespace) -> int:
     environment = environment.asking(limit=arguments.limit, query_ids=arguments.query_id)
 
     if len(environment.documents) >= LARGE and not arguments.json:
-        from evals.terminal import say
-
         say(f"opening {arguments.retriever} over {len(environment.documents)} documents")
 
     from tools import retrievers
@@ -177,7 +175,7 @@ def _run(
     from evals.metrics import of_query
     from evals.runner import run
     from evals.score import ranking_of
-    from evals.terminal import Watch, say
+    from evals.terminal import Watch, queries
 
     metric = environment.metric
 
@@ -188,7 +186,7 @@ def _run(
     earlier = [value(outcome) for outcome in folder.outcomes.values()]
     if not arguments.json:
         resumed = f", {len(earlier)} answered before" if earlier else ""
-        say(f"{environment.task}: {len(environment.queries)} queries{resumed}")
+        say(f"{environment.task}: {queries(len(environment.queries))}{resumed}")
     watch = Watch(len(environment.queries), earlier, metric, lambda: model.calls, quiet=arguments.json)
 
     def report(outcome: run_folder.Outcome) -> None:

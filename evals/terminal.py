@@ -8,7 +8,6 @@ import io
 import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
-from tools.command import clean, put_out
+from tools.command import clean, put_out, say
 
 # A plain progress line is due after this many seconds or this share of the queries, whichever comes first.
 PLAIN_SECONDS = 5.0
@@ -36,10 +35,9 @@ class _Talk(Console):
         self.quiet = True  # rich would end the program
 
 
-def say(text: str) -> None:
-    """One line of talk, on stderr."""
-    with suppress(OSError):
-        _Talk().print(escape(clean(text)))
+def queries(count: int) -> str:
+    """So many queries, in words."""
+    return f"{count} {'query' if count == 1 else 'queries'}"
 
 
 class Watch:
@@ -189,7 +187,7 @@ def _table(metrics: dict[str, dict[str, Any]], judgements: str) -> Table:
             means = value.get("resampled")
             cells.append(f"{means['mean']:.4f} +- {means['error']:.4f}" if means else "")
         cells += [_mean(metrics.get(f"{name} [{other}]")) for other in others]
-        few = f" ({value['queries']} queries)" if "queries" in value else ""
+        few = f" ({queries(value['queries'])})" if "queries" in value else ""
         table.add_row(escape(name) + few, f"{value['mean']:.4f}", *cells)
     return table
 
@@ -201,12 +199,12 @@ def _mean(measured: dict[str, Any] | None) -> str:
 def _footings(scores: dict[str, Any]) -> list[str]:
     usage = scores["usage"]
     price = "price unknown" if usage["list_usd"] is None else f"${usage['list_usd']:.4f}"
-    queries = f"{scores['queries']} queries"
+    asked = queries(scores["queries"])
     if scores["failed"]:
-        queries += f", {scores['failed']} failed (scored 0; their errors are in outcomes.jsonl)"
+        asked += f", {scores['failed']} failed (scored 0; their errors are in outcomes.jsonl)"
     if scores["owed"]:
-        queries += f", {scores['owed']} still owed: unfinished, so there is no score"
-    lines = [*scores.get("notes", []), queries]
+        asked += f", {scores['owed']} still owed: unfinished, so there is no score"
+    lines = [*scores.get("notes", []), asked]
     used = f"{usage['calls']} calls"
     if scores["lm"] != "offline":
         used += f", {usage['input_tokens']} tokens in, {usage['output_tokens']} out, {price}"
