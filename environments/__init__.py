@@ -125,6 +125,20 @@ def load(
             raise UnknownName(kind, value, known)
     data, folder = folder_of(full_name, data)
     request = Request(full_name, name, variant or chosen.variants[0], data, folder, split, home(), qrels, instruction)
-    environment = chosen.load(request)
-    check(environment)
+    try:
+        environment = chosen.load(request)
+        check(environment)
+    except DataError as error:
+        raise _with_remedy(error, full_name, data) from None
     return environment
+
+
+def _with_remedy(error: DataError, task: str, data: str) -> DataError:
+    """The error, with what to do about it where it does not say so itself, after a semicolon."""
+    if ";" in str(error):
+        return error
+    remedies = {
+        "mini": "the installation is damaged, so install again",
+        "full": f"`python -m environments fetch {task}` gets it again",
+    }
+    return DataError(f"{error}; {remedies.get(data, 'mend the file, or get it again')}")

@@ -155,6 +155,8 @@ def _search(arguments: argparse.Namespace) -> int:
     from tools.table import pick
 
     pick("retriever", arguments.retriever, RETRIEVERS)
+    if not arguments.words.strip():
+        raise UsageError("there are no words to search for")
     environment = environments.load(arguments.task, arguments.data, arguments.split)
     query = Query("by-hand", arguments.words)
     grades: dict[str, float] = {}

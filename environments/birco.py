@@ -59,7 +59,7 @@ class Task:
 
     folder: str  # inside the release
     objective: str  # in our words
-    queries: int  # test queries; the paper's Table 1 has 100 for clinical trials, the release 50
+    queries: int  # test queries; of clinical trials the paper's text says 100, its Table 1 and the release 50
     dev_queries: int  # appendix B
     pairs: Callable[[Labels], Pairs] = by_label
 

@@ -5,6 +5,7 @@ Reads data through `environments.load` alone, and prints nothing.
 
 import hashlib
 import json
+import zlib
 from collections import Counter
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ def card(task: str, data: str | None = None) -> dict[str, Any]:
             "test": len(test.queries),
             "relevant_per_query": _relevant(test),
         },
-        "licence": suite.release.licence if test.data != "mini" else "that of this repository; the text is original",
+        "licence": suite.release.licence if test.data != "mini" else "original text, made for this repository",
         "release": {"of": suite.release.repository, "revision": suite.release.revision, "by": suite.release.kind},
         "samples": [sample(test, query) for query in test.queries[:SAMPLES]],
     }
@@ -93,8 +94,11 @@ def sample(environment: Environment, query: Query) -> dict[str, Any]:
 def _others(environment: Environment, query: Query, judgements: Judgements) -> list[str]:
     judged = set(judgements.qrels[query.query_id])
     unit = judgements.unit_of or str
-    # From the end: in MultiConIR, what stands next to a document differs from it in a sentence.
-    for doc_id in query.candidates or reversed(environment.documents.doc_ids):
+    doc_ids = sorted(query.candidates) if query.candidates else environment.documents.doc_ids
+    # Another one for every query: in MultiConIR, what stands next to a document differs from it in a sentence.
+    start = zlib.crc32(query.query_id.encode("utf-8", "surrogatepass"))
+    for step in range(len(doc_ids)):
+        doc_id = doc_ids[(start + step) % len(doc_ids)]
         if unit(doc_id) not in judged and doc_id not in query.excluded:
             return [doc_id]
     return []
@@ -148,6 +152,8 @@ def findings(task: str, data: str | None = None) -> Iterator[Finding]:
     yield _masks(test)
     yield _duplicates(test)
     yield from _golden(parts, suite_name, name)
+    if test.data == "mini":
+        yield from _readings(full_name)
 
 
 def _files(task: str) -> Finding:
@@ -207,10 +213,18 @@ def _judgements(part: Environment, split: str, named: str, known: Container[str]
                 lost += 1
                 example = example or f", e.g. {identifier!r} of query {query.query_id!r}"
     where = f"{named} judgements, {split}"
-    counted = Counter(grade for grades in judgements.qrels.values() for grade in grades.values())
-    scale = ", ".join(f"{grade:g}: {count}" for grade, count in sorted(counted.items())[:8])
+    scale = _scale([grade for grades in judgements.qrels.values() for grade in grades.values()])
     yield Finding(where, not lost, f"{pairs} of them ({scale}); {lost} name no document{example}")
     yield Finding(f"queries without {where}", not missing, f"{missing} have nothing relevant")
+
+
+def _scale(grades: list[float]) -> str:
+    """How often each grade is given; of many, e.g. means of several people's, how many are on either side of 1."""
+    counted = Counter(grades)
+    if len(counted) <= 8:
+        return ", ".join(f"{grade:g}: {count}" for grade, count in sorted(counted.items()))
+    sides = {"0 or less": lambda g: g <= 0, "between 0 and 1": lambda g: 0 < g < 1, "1 or more": lambda g: g >= 1}
+    return ", ".join(f"{name}: {sum(map(side, grades))}" for name, side in sides.items())
 
 
 def _masks(environment: Environment) -> Finding:
@@ -230,6 +244,39 @@ def _masks(environment: Environment) -> Finding:
 def _duplicates(environment: Environment) -> Finding:
     repeats = len(environment.documents.repeats())
     return Finding("equal texts", True, f"{repeats} documents repeat an earlier one's text; judged by id, never merged")
+
+
+READINGS = environments.MINI / "readings.json"
+# Where labels are points and nobody says what suffices, readers named the best three documents of a query.
+_BEST_THREE = ("crumb/paper_retrieval", "birco/doris_mae")
+
+
+def _readings(task: str) -> Iterator[Finding]:
+    """How far readers who were shown no judgement agree with them (docs/miniatures.md)."""
+    for name, read in json.loads(READINGS.read_text(encoding="utf-8")).items():
+        if name.partition(":")[0] == task.partition(":")[0]:
+            agreed, named, queries = agreement(name, read)
+            yield Finding("blind reading", True, f"{queries}, {agreed} of {named} as judged")
+
+
+def agreement(task: str, read: dict[str, Any]) -> tuple[int, int, str]:
+    """(what readers said that is as judged, all that they said, how many of the task's queries they read).
+
+    `read` has for each query the documents that were found relevant, or a grade for each; what is not in a list
+    of grades was read as 0.
+    """
+    environment = environments.load(task, "mini", "all")
+    agreed = named = 0
+    for query_id, found in read.items():
+        grades = environment.qrels[query_id]
+        if isinstance(found, dict):
+            named += len(grades)
+            agreed += sum(found.get(doc_id, 0) == grade for doc_id, grade in grades.items())
+        else:
+            enough = sorted(grades.values())[-3] if task in _BEST_THREE else 1
+            named += len(found)
+            agreed += sum(grades.get(doc_id, 0) >= enough for doc_id in found)
+    return agreed, named, f"{len(read)} of {len(environment.queries)} queries"
 
 
 GOLDEN = environments.MINI / "golden.json"

@@ -37,7 +37,7 @@ def chunks(markdown: str, count: Count, limit: int = LIMIT) -> list[str]:
     """The passages of `markdown`, in order; none of a text without any content.
 
     `count` gives the number of tokens of a text; a chunk has at most `limit` of them, headings included, unless
-    it is a single block that is longer.
+    it is a single block that is longer with its headings. Blank lines tell paragraphs apart, as in Markdown.
     """
     made: list[str] = []
     chunk = ""

@@ -138,7 +138,7 @@ def load(request: Request) -> Environment:
         metric="nDCG@10",
         depth=MAX_P_DEPTH if max_p else 1000,
         max_p=max_p,
-        notes=_notes(request, task),
+        notes=_notes(request, task, rows),
     )
 
 
@@ -171,6 +171,8 @@ def _judgements(request: Request, task: Task, rows: list[LabelledQuery], documen
         # The official script cuts the chunk number off; the release also says the parent outright.
         return documents[doc_id].parent or doc_id.partition(":")[0]
 
+    if bare := [row.query_id for row in rows if not row.full_document]:
+        raise DataError(f"{request.folder}: query {bare[0]!r} has no full_document_qrels, which {request.task} needs")
     for row in rows[:5]:  # a look at a few: parents that no judgement names would score 0 without a word
         judged = [passage for passage, label in row.passage.items() if label > 0 and passage in documents]
         if judged and not any(parent(passage) in row.full_document for passage in judged):
@@ -181,10 +183,13 @@ def _judgements(request: Request, task: Task, rows: list[LabelledQuery], documen
     return {BY_DOCUMENT: Judgements(by_document, unit_of=parent), **by_passage}
 
 
-def _notes(request: Request, task: Task) -> tuple[str, ...]:
+def _notes(request: Request, task: Task, rows: list[LabelledQuery]) -> tuple[str, ...]:
+    notes = []
     if request.variant == DOCUMENT and task.whole:
-        return ("this task was never cut into passages: :document searches the same text",)
-    return ()
+        notes.append("this task was never cut into passages: :document searches the same text")
+    if request.variant == PASSAGE and (bare := [row.query_id for row in rows if not row.passage]):
+        notes.append(f"{len(bare)} queries have no passage judgements and count 0 by these, e.g. {bare[0]!r}")
+    return tuple(notes)
 
 
 def _facts(task: Task) -> Facts:

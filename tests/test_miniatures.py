@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 import environments
-from environments.card import findings
+from environments.card import READINGS, agreement, findings
 from environments.chunking import bert_tokens, chunks
 from environments.padding import pad
 from environments.sources import crumb_folder, multiconir_csv
@@ -213,7 +213,7 @@ TABLE = (environments.MINI.parent.parent / "docs/miniatures.md").read_text(encod
 
 
 def cells(task: str) -> list[str]:
-    [line] = [line for line in TABLE.splitlines() if line.startswith(f"| `{task}` |")]
+    line = next(line for line in TABLE.splitlines() if line.startswith(f"| `{task}` |"))  # the first table's
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
@@ -229,6 +229,13 @@ def test_the_table_in_the_documents_says_what_bm25_gets(task, run):
 def test_the_table_in_the_documents_says_what_the_dense_retriever_gets(task, run):
     words = ("--program", "retrieve", "--task", task, "--data", "mini", "--split", "all", "--retriever", "dense")
     assert float(cells(task)[4]) == pytest.approx(run(*words, "--json").json["metrics"]["nDCG@10"]["mean"], abs=0.002)
+
+
+@pytest.mark.parametrize("task", json.loads(READINGS.read_text()))
+def test_the_table_of_readings_in_the_documents_counts_the_answers_of_the_readers(task):
+    agreed, named, queries = agreement(task, json.loads(READINGS.read_text())[task])
+    assert f"| `{task.partition(':')[0]}` | {queries} | {agreed} of {named} |" in TABLE
+    assert agreed / named > 0.8
 
 
 @pytest.mark.parametrize("task", TASKS)
