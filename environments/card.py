@@ -20,8 +20,11 @@ SAMPLES = 3
 
 
 def state(task: str) -> str:
-    """Where a task's data stands: "full" once it has been fetched, else "mini"."""
-    return environments.folder_of(task, None)[0]
+    """Where a task's data stands: "full" once it has been fetched, else "mini"; "outdated" at another revision."""
+    try:
+        return environments.folder_of(task, None)[0]
+    except DataError:
+        return "outdated"
 
 
 def row(task: str) -> dict[str, Any]:
@@ -160,11 +163,14 @@ def _files(task: str) -> Finding:
     """Whether the fetched files are still what they were when they were checked."""
     suite_name, _, name = task.partition(":")[0].partition("/")
     folder = environments.home() / "data" / suite_name
-    marked = json.loads((folder / f"{name}.complete.json").read_text(encoding="utf-8"))["files"]
-    for path, known in marked.items():
-        with (folder / path).open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != known["sha256"]:
-                return Finding("files", False, f"{folder / path} has changed since it was fetched; fetch it again")
+    try:
+        marked = json.loads((folder / f"{name}.complete.json").read_text(encoding="utf-8"))["files"]
+        for path, known in marked.items():
+            with (folder / path).open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != known["sha256"]:
+                    return Finding("files", False, f"{folder / path} has changed since it was fetched; fetch it again")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        return Finding("files", False, f"they cannot be compared with the marker ({error}); fetch them again")
     return Finding("files", True, f"{len(marked)} files, each with the SHA-256 that it was fetched with")
 
 

@@ -125,14 +125,19 @@ def fetch(
 
 
 def _is_whole(marker: Path, release: Release, paths: tuple[str, ...]) -> bool:
-    """Whether the marker is of this revision, and the files have the sizes in it."""
+    """Whether the marker is of this revision, and the files are what they were when it was written."""
     if not environments.fetched_from(marker, release):
         return False
     try:
-        sizes = {path: json.loads(marker.read_bytes())["files"][path]["bytes"] for path in paths}
-        return all((marker.parent / path).stat().st_size == size for path, size in sizes.items())
+        marked = json.loads(marker.read_bytes())["files"]
+        return all(_sha256(marker.parent / path) == marked[path]["sha256"] for path in paths)
     except (FileNotFoundError, NotADirectoryError, ValueError, LookupError, TypeError):
         return False
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

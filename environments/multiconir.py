@@ -131,9 +131,9 @@ def _all_documents(draft: _Draft, single: Sequence[Row], rows: Sequence[Row]) ->
     for record, row in enumerate(rows, start=1):
         _ladder(draft, row, record)
     for record, row in enumerate(single, start=1):
-        draft.document(row["Positive"], f"{record}-T1-Positive")
+        positive = draft.document(row["Positive"], f"{record}-T1-Positive")
         for n in TENS:
-            draft.document(row[f"HN{n}"], f"{record}-T1-HN{n}")
+            draft.document(row[f"HN{n}"], f"{record}-T1-HN{n}", beside=[positive])
             draft.document(row[f"HN_{n}"], f"{record}-T1-HN_{n}")
 
 

@@ -123,7 +123,11 @@ _CONFIG: dict[str, type | tuple[type, ...]] = {
     "asked": dict,
     "asked.limit": (int, type(None)),
     "asked.query_ids": list,
+    "instruction": str,
+    "depth": int,
+    "max_p": bool,
     "program": str,
+    "parameters": dict,
     "retriever": dict,
     "retriever.name": str,
     "lm": dict,
@@ -131,6 +135,7 @@ _CONFIG: dict[str, type | tuple[type, ...]] = {
     PROVENANCE: dict,
     f"{PROVENANCE}.data": str,
     f"{PROVENANCE}.folder": (str, type(None)),
+    f"{PROVENANCE}.judgements": str,
 }
 
 
@@ -144,6 +149,8 @@ def _check_config(config: Any) -> None:
             value = value[key]
         if not isinstance(value, kind):
             raise ValueError(f"{name!r} is of the wrong kind")
+    if len(config["asked"]) != 2 or not all(isinstance(query_id, str) for query_id in config["asked"]["query_ids"]):
+        raise ValueError("'asked' is of the wrong kind")
 
 
 def read_outcomes(path: Path) -> dict[str, Outcome]:

@@ -67,12 +67,10 @@ def score(path: Path, environment: "Environment") -> dict[str, Any]:
 def _depth_note(config: run_folder.Config, environment: "Environment") -> str:
     """What to know of a run whose rankings end before a metric does."""
     cutoffs = [int(name.partition("@")[2]) for name in environment.metrics if "@" in name]
-    depth = config.get("depth", environment.depth)
-    return (
-        f"rankings end at {depth} documents, so larger cutoffs say nothing more"
-        if depth < max(cutoffs, default=0)
-        else ""
-    )
+    depth, unit = config["depth"], "passages" if environment.max_p else "documents"
+    if depth >= max(cutoffs, default=0):
+        return ""
+    return f"rankings end at {depth} {unit}, so larger cutoffs say nothing more"
 
 
 def ranking_of(outcome: run_folder.Outcome) -> "Ranking":
@@ -124,7 +122,7 @@ def summary(config: run_folder.Config, outcomes: dict[str, run_folder.Outcome], 
         "task": config["task"],
         "data": config[run_folder.PROVENANCE]["data"],
         "split": config["split"],
-        "instruction": config.get("instruction", "task"),
+        "instruction": config["instruction"],
         "program": config["program"],
         "retriever": config["retriever"]["name"],
         "lm": config["lm"]["name"],
@@ -146,8 +144,8 @@ def environment_of(config: run_folder.Config, qrels: str = "") -> "Environment":
         config["task"],
         where,
         config["split"],
-        qrels=qrels or config[run_folder.PROVENANCE].get("judgements", ""),
-        instruction=config.get("instruction", "task"),
+        qrels=qrels or config[run_folder.PROVENANCE]["judgements"],
+        instruction=config["instruction"],
     )
     chosen = loaded.asking(**config["asked"])
     if chosen.fingerprint != config["data_fingerprint"]:
@@ -171,7 +169,6 @@ def command(arguments: argparse.Namespace) -> int:
     """Score and print; exit code 7 when queries of the run have failed."""
     config = run_folder.read_config(arguments.run)
     environment = environment_of(config, arguments.qrels)
-    config[run_folder.PROVENANCE]["judgements"] = environment.headline
     with run_folder.claim(arguments.run, config):
         scores = {"run": str(arguments.run)} | score(arguments.run, environment)
     from evals.terminal import show

@@ -11,6 +11,7 @@ DSPy hands an engine the rendered prompt only; `programs/lm.py` publishes the st
 """
 
 import math
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -139,7 +140,9 @@ class OfflineEngine:
     """What `dspy.LM(engine=...)` asks for: `complete`, `stream` and `close`. Stateless; threads share it."""
 
     def __init__(self, statistics: Callable[[], TermStatistics]) -> None:
-        self._statistics = cache(statistics)  # asked for at the first call: a program without one needs no index
+        # Asked for at the first call, because a program without any needs no index; once, whoever calls first.
+        self._ask = cache(statistics)
+        self._asking = threading.Lock()
 
     def complete(self, request: Request) -> Response:
         """Fill the output fields of the call that is being made, by `RULES`."""
@@ -151,7 +154,9 @@ class OfflineEngine:
             raise UsageError(
                 f"offline cannot fill the field {unknown[0]!r}; name a model with --lm, or write a rule for it"
             )
-        outputs = {name: RULES[name](call.inputs, self._statistics()) for name in call.signature.output_fields}
+        with self._asking:
+            statistics = self._ask()
+        outputs = {name: RULES[name](call.inputs, statistics) for name in call.signature.output_fields}
         return Response(
             id=None,
             model=request.model,

@@ -1,7 +1,7 @@
 """A stored corpus is the same as one in memory, and costs next to nothing to open."""
 
+import fcntl
 import json
-import os
 import subprocess
 import sys
 
@@ -85,15 +85,25 @@ def test_a_document_that_changed_on_disk_is_noticed_when_it_is_read_and_made_aga
     assert open_or_store(place, lambda: iter(documents))["a"].text == "a nurse of the ward"
 
 
+@pytest.mark.parametrize("content", ["[]", "null", '{"format": 2, "crc32": null}', '{"format": 2, "crc32": {}}'])
+def test_a_store_whose_description_is_no_description_is_made_again(content, tmp_path):
+    documents = [Document("a", "one")]
+    open_or_store(tmp_path / "x", lambda: iter(documents))
+    (tmp_path / "x" / "meta.json").write_text(content)
+    assert open_or_store(tmp_path / "x", lambda: iter(documents))["a"].text == "one"
+
+
 def test_what_is_outdated_or_was_left_half_written_is_removed(tmp_path):
     documents = [Document("a", "one")]
-    half = tmp_path / "corpora" / ".999999999-abc"  # of a process that is no more
-    half.mkdir(parents=True)
-    mine = tmp_path / "corpora" / f".{os.getpid()}-abc"
-    mine.mkdir()
-    earlier = open_or_store(tmp_path / "corpora" / "old", lambda: iter(documents))
-    open_or_store(tmp_path / "corpora" / "new", lambda: iter(documents))
-    assert {path.name for path in (tmp_path / "corpora").iterdir()} == {"new", mine.name}
+    corpora = tmp_path / "corpora"
+    for name in (".left", ".building"):
+        (corpora / name).mkdir(parents=True)
+        (corpora / f"{name}.lock").write_text("")
+    with (corpora / ".building.lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # as a process that is at work does
+        earlier = open_or_store(corpora / "old", lambda: iter(documents))
+        open_or_store(corpora / "new", lambda: iter(documents))
+        assert {path.name for path in corpora.iterdir()} == {"new", ".building", ".building.lock"}
     assert earlier["a"].text == "one", "who has it open goes on reading"
 
 

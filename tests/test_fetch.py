@@ -19,6 +19,7 @@ from hub_server import HubServer
 import environments
 from environments import birco, obliq
 from environments.base import Facts, Release, Suite
+from environments.card import findings, state
 from environments.fetch import Bar, fetch
 from tools.errors import DataError, RunConflict, UnknownName, UsageError
 
@@ -189,6 +190,25 @@ def test_a_file_that_has_gone_or_changed_its_size_is_fetched_again_and_no_other(
     get()
     assert [Path(sent.path).name for sent in hub.sent] == [path.name]
     assert environments.load("obliq/congress").data == "full"
+
+
+def test_a_file_with_other_bytes_of_the_same_number_is_noticed_by_check_and_fetched_again(hub, get):
+    get()
+    path = next(data().rglob(CORPUS[1:]))
+    path.write_bytes(path.read_bytes().replace(b"committee", b"Kommittee", 1))
+    files = [finding for finding in findings("obliq/congress") if finding.what == "files"]
+    assert [finding.fine for finding in files] == [False] and "fetch it again" in files[0].said
+    hub.sent.clear()
+    get()
+    assert [Path(sent.path).name for sent in hub.sent] == [path.name]
+    assert all(finding.fine for finding in findings("obliq/congress") if finding.what == "files")
+
+
+def test_an_outdated_release_is_said_in_the_list_and_breaks_nothing_else(hub, get):
+    get()
+    marker = data() / "congress.complete.json"
+    marker.write_text(marker.read_text().replace(obliq.RELEASE.revision, "0" * 40))
+    assert state("obliq/congress") == "outdated" and state("obliq/twitter") == "mini"
 
 
 def test_another_pinned_revision_is_fetched_even_when_an_older_one_is_there(hub, get, lines):

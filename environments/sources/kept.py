@@ -38,7 +38,8 @@ def corpus(home: Path, files: Sequence[Path], read: Callable[[], Iterator[Placed
         ],
     }
     # What was made of an earlier state of the same files is in the same folder, and goes when a new one is made.
-    place = home / "corpora" / _digest([str(path.resolve()) for path in files]) / _digest(key)
+    # Another version of this program has a folder of its own, so that two of them don't undo each other's.
+    place = home / "corpora" / _digest([_code(), *(str(path.resolve()) for path in files)]) / _digest(key)
     return open_or_store(place, lambda: _checked(read(), files[0]))
 
 
