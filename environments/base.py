@@ -177,7 +177,8 @@ def _check(environment: Environment, query: Query, missing: set[str], where: str
         raise DataError(f"{where} has no text")
     if not relevant:
         raise DataError(f"{where} has no judgement above 0, so nothing can be found for it")
-    if lost := sorted(missing & grades.keys()):
+    # One that is judged and not relevant may be missing: no metric sees it, and `environments check` names it.
+    if lost := sorted(missing & relevant):
         raise DataError(
             f"{where} judges {len(lost)} documents that are not in the corpus, e.g. {lost[0]!r}; "
             "are both from the same release?"

@@ -240,3 +240,13 @@ def test_a_split_without_queries_is_said(folder):
     (inside / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nQ0\tD0\t1\n")
     with pytest.raises(UsageError, match=r"the dev split of .* has no queries; use --split all"):
         environments.load("congress", str(folder), "dev")
+
+
+def test_a_document_that_is_judged_not_relevant_may_be_missing_and_check_says_so(folder):
+    from environments.card import findings
+
+    qrels = folder / "tip-of-tongue/congress" / QRELS
+    append(b"Q1\tD99\t0\n")(qrels)
+    assert environments.load("congress", str(folder), "all").qrels["Q1"]["D99"] == 0
+    wrong = [finding.said for finding in findings("congress", str(folder)) if not finding.fine]
+    assert len(wrong) == 1 and "'D99' of query 'Q1'" in wrong[0]
