@@ -60,8 +60,7 @@ def run_command(
     """Parse, run, and turn what can go wrong into one line on stderr and its exit code."""
     try:
         parsed = parser.parse_args(arguments)
-        if not getattr(parsed, "json", False):
-            _LOG.setLevel(logging.INFO)
+        _LOG.setLevel(logging.WARNING if getattr(parsed, "json", False) else logging.INFO)
         return command(parsed)
     except SextantError as error:
         say(f"error: {_short(' '.join(str(error).split()))}")
@@ -83,7 +82,6 @@ class _Talk(logging.Handler):
 # What takes a while deep inside says so to this logger; a command that prints JSON does not repeat it.
 _LOG = logging.getLogger("sextant")
 _LOG.addHandler(_Talk())
-_LOG.setLevel(logging.WARNING)
 
 
 def say(text: str) -> None:
