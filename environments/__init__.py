@@ -66,6 +66,19 @@ def resolve(name: str) -> str:
     return matches[0] if variant in ("", variants[0]) else f"{matches[0]}:{variant}"
 
 
+def parts(full_name: str) -> tuple[str, str, str]:
+    """(suite, task, variant) of a full name; the variant is "" for the default one."""
+    plain, _, variant = full_name.partition(":")
+    suite_name, _, name = plain.partition("/")
+    return suite_name, name, variant
+
+
+def marker_of(full_name: str) -> Path:
+    """What a fetch of the task writes last, beside the suite's files, so that it proves the task's files whole."""
+    suite_name, name, _ = parts(full_name)
+    return home() / "data" / suite_name / f"{name}.complete.json"
+
+
 def fetched_from(marker: Path, release: Release) -> bool:
     """Whether what a fetch marked complete is of this release, at this revision."""
     try:
@@ -77,9 +90,9 @@ def fetched_from(marker: Path, release: Release) -> bool:
 
 def folder_of(task: str, data: str | None) -> tuple[str, Path]:
     """("mini", "full" or the folder as given; where the files are) for a task's full name."""
-    suite_name, _, name = task.partition(":")[0].partition("/")
-    fetched = home() / "data" / suite_name
-    complete = fetched / f"{name}.complete.json"  # written last by a fetch, so that it proves the task's files whole
+    suite_name, _, _ = parts(task)
+    complete = marker_of(task)
+    fetched = complete.parent
     if data is None:
         data = "full" if complete.exists() else "mini"
     if data == "mini":
@@ -113,8 +126,7 @@ def load(
     DataError for data that is missing or damaged.
     """
     full_name = resolve(task)
-    suite_name, _, rest = full_name.partition("/")
-    name, _, variant = rest.partition(":")
+    suite_name, name, variant = parts(full_name)
     chosen = suite(suite_name)
     for kind, value, known in (
         ("split", split, SPLITS),

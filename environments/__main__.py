@@ -49,9 +49,8 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Do one verb; exit code 3 when `check` finds something wrong."""
-    return {"list": _list, "show": _show, "fetch": _fetch, "check": _check, "search": _search}[arguments.verb](
-        arguments
-    )
+    verbs = {"list": _list, "show": _show, "fetch": _fetch, "check": _check, "search": _search}
+    return verbs[arguments.verb](arguments)
 
 
 def _list(arguments: argparse.Namespace) -> int:

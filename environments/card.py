@@ -13,6 +13,7 @@ from typing import Any
 
 import environments
 from environments.base import Environment, Facts, Judgements
+from tools import disk
 from tools.errors import DataError
 from tools.records import Query
 
@@ -29,7 +30,7 @@ def state(task: str) -> str:
 
 def row(task: str) -> dict[str, Any]:
     """A task's line in the list: counts of the data that a run would use now, and of the paper."""
-    suite_name, _, name = task.partition("/")
+    suite_name, name, _ = environments.parts(task)
     facts = environments.suite(suite_name).tasks[name]
     known = {"suite": suite_name, "task": name, "metric": facts.metric, "data": state(task)}
     variant = environments.suite(suite_name).variants[0]
@@ -44,10 +45,10 @@ def row(task: str) -> dict[str, Any]:
 def card(task: str, data: str | None = None) -> dict[str, Any]:
     """Everything that a user should know before running a task."""
     full_name = environments.resolve(task)
-    suite_name, _, name = full_name.partition(":")[0].partition("/")
+    suite_name, name, variant = environments.parts(full_name)
     suite = environments.suite(suite_name)
     facts: Facts = suite.tasks[name]
-    documents = facts.documents.get(full_name.partition(":")[2] or suite.variants[0])
+    documents = facts.documents.get(variant or suite.variants[0])
     dev, test = (environments.load(full_name, data, split) for split in ("dev", "test"))
     return {
         "task": full_name,
@@ -130,7 +131,7 @@ class Finding:
 def findings(task: str, data: str | None = None) -> Iterator[Finding]:
     """What `check` has to say of a task's data, one thing after another; loading it is the first of them."""
     full_name = environments.resolve(task)
-    suite_name, _, name = full_name.partition(":")[0].partition("/")
+    suite_name, name, variant = environments.parts(full_name)
     suite = environments.suite(suite_name)
     try:
         parts = {split: environments.load(full_name, data, split) for split in ("dev", "test")}
@@ -142,7 +143,7 @@ def findings(task: str, data: str | None = None) -> Iterator[Finding]:
     yield Finding("loading", True, f"{test.source}, fingerprint {test.fingerprint}")
     if test.data == "full":
         yield _files(full_name)
-    yield from _counts(parts, facts, facts.documents.get(full_name.partition(":")[2] or suite.variants[0]))
+    yield from _counts(parts, facts, facts.documents.get(variant or suite.variants[0]))
     for note in test.notes:
         yield Finding("note", True, note)
     yield _overlap(parts)
@@ -161,14 +162,13 @@ def findings(task: str, data: str | None = None) -> Iterator[Finding]:
 
 def _files(task: str) -> Finding:
     """Whether the fetched files are still what they were when they were checked."""
-    suite_name, _, name = task.partition(":")[0].partition("/")
-    folder = environments.home() / "data" / suite_name
+    marker = environments.marker_of(task)
+    folder = marker.parent
     try:
-        marked = json.loads((folder / f"{name}.complete.json").read_text(encoding="utf-8"))["files"]
+        marked = json.loads(marker.read_text(encoding="utf-8"))["files"]
         for path, known in marked.items():
-            with (folder / path).open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != known["sha256"]:
-                    return Finding("files", False, f"{folder / path} has changed since it was fetched; fetch it again")
+            if disk.sha256(folder / path) != known["sha256"]:
+                return Finding("files", False, f"{folder / path} has changed since it was fetched; fetch it again")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return Finding("files", False, f"they cannot be compared with the marker ({error}); fetch them again")
     return Finding("files", True, f"{len(marked)} files, each with the SHA-256 that it was fetched with")
@@ -260,7 +260,7 @@ _BEST_THREE = ("crumb/paper_retrieval", "birco/doris_mae")
 def _readings(task: str) -> Iterator[Finding]:
     """How far readers who were shown no judgement agree with them (docs/miniatures.md)."""
     for name, read in json.loads(READINGS.read_text(encoding="utf-8")).items():
-        if name.partition(":")[0] == task.partition(":")[0]:
+        if environments.parts(name)[:2] == environments.parts(task)[:2]:
             agreed, named, queries = agreement(name, read)
             yield Finding("blind reading", True, f"{queries}, {agreed} of {named} as judged")
 

@@ -14,7 +14,6 @@ import errno
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -93,12 +92,11 @@ def fetch(
     here already. DataError when the release, the network or the disk fails, RunConflict while another process
     fetches the same task, UsageError when the data folder or the Hub may not be used.
     """
-    task = environments.resolve(full_name).partition(":")[0]
-    suite_name, _, name = task.partition("/")
-    suite = environments.suite(suite_name)
+    suite_name, name, _ = environments.parts(environments.resolve(full_name))
+    task, suite = f"{suite_name}/{name}", environments.suite(suite_name)
     release, paths = suite.release, suite.tasks[name].files
-    folder = environments.home() / "data" / suite_name
-    marker = folder / f"{name}.complete.json"
+    marker = environments.marker_of(task)
+    folder = marker.parent
     try:
         if _is_whole(marker, release, paths):
             say(f"{task}: all {len(paths)} files from {release} are in {folder} already")
@@ -130,14 +128,9 @@ def _is_whole(marker: Path, release: Release, paths: tuple[str, ...]) -> bool:
         return False
     try:
         marked = json.loads(marker.read_bytes())["files"]
-        return all(_sha256(marker.parent / path) == marked[path]["sha256"] for path in paths)
+        return all(disk.sha256(marker.parent / path) == marked[path]["sha256"] for path in paths)
     except (FileNotFoundError, NotADirectoryError, ValueError, LookupError, TypeError):
         return False
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
@@ -222,10 +215,10 @@ class _Part:
 
     def finish(self, target: Path) -> None:
         """Let it take its place. Content and name go to disk, because the marker must not outlive them."""
-        _sync(self.path)
+        disk.sync(self.path)
         self.path.replace(target)
         self._note.unlink(missing_ok=True)
-        _sync(target.parent)
+        disk.sync(target.parent)
 
     def _noted(self) -> dict[str, Any]:
         try:
@@ -233,14 +226,6 @@ class _Part:
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return {}
         return note if isinstance(note, dict) else {}
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _counter(shown: Bar, begun: int) -> Callable[[int], None]:

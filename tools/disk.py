@@ -1,5 +1,6 @@
 """Files that survive a crash: lines that are safe once appended, and files that are replaced whole or not at all."""
 
+import hashlib
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +28,7 @@ def append_line(path: Path, line: bytes) -> None:
                 raise OSError(0, "only a part of the line could be written; the disk is full")
             os.fsync(file.fileno())
             if size == 0:
-                _sync(path.parent)
+                sync(path.parent)
         except OSError:
             with suppress(OSError):
                 os.truncate(path, size)
@@ -43,15 +44,21 @@ def replace(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     except OSError:
         beside.unlink(missing_ok=True)
         raise
 
 
-def _sync(folder: Path) -> None:
-    """Put a folder's list of names on disk: a new file is safe only when its name is."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's content, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Put a file's content, or a folder's list of names, on disk: a new file is safe only when its name is."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -20,7 +20,6 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -76,11 +75,6 @@ class StoredCorpus(Corpus):
 
     def __len__(self) -> int:
         return self._count
-
-    @cached_property
-    def doc_ids(self) -> tuple[str, ...]:
-        """All ids, in corpus order."""
-        return tuple(self)
 
     def stream(self) -> Iterator[Document]:
         """Every document, in corpus order."""
