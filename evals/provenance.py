@@ -9,7 +9,7 @@ from pathlib import Path
 _ROOT = Path(__file__).parent.parent
 # What can change a ranking. evals only runs and scores, and a score can be made again.
 _PACKAGES = ("agents", "environments", "programs", "tools")
-_LIBRARIES = ("bm25s", "dspy", "numpy")
+_LIBRARIES = ("bm25s", "dspy", "numpy", "rank-bm25", "sentence-transformers", "torch")
 
 
 def code_digest() -> str:

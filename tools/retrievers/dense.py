@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Collection
 from functools import cache
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,13 @@ class Dense:
     def __init__(self, corpus: Corpus, home: Path | None = None) -> None:
         self.name = f"dense({MODEL})"
         self._ranker = Ranker(corpus.doc_ids)
-        key = {"kind": "dense", "model": MODEL, "corpus": corpus.fingerprint}
+        key = {
+            "kind": "dense",
+            "model": MODEL,
+            "sentence-transformers": version("sentence-transformers"),
+            "torch": version("torch"),
+            "corpus": corpus.fingerprint,
+        }
         self._vectors = load_or_build(
             home,
             key,
