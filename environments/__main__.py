@@ -153,7 +153,7 @@ def _search(arguments: argparse.Namespace) -> int:
     from tools.session import Toolbox
     from tools.table import pick
 
-    pick("retriever", arguments.retriever, RETRIEVERS)
+    needs_pool = pick("retriever", arguments.retriever, RETRIEVERS).needs_pool
     if not arguments.words.strip():
         raise UsageError("there are no words to search for")
     environment = environments.load(arguments.task, arguments.data, arguments.split)
@@ -162,10 +162,10 @@ def _search(arguments: argparse.Namespace) -> int:
     if arguments.query_id is not None:
         [query] = environment.asking(query_ids=[arguments.query_id]).queries
         grades = dict(environment.qrels[query.query_id])
+    if needs_pool and query.candidates is None:
+        raise UsageError(f"{arguments.retriever} ranks candidate pools; give --query-id, on a task that has them")
     judgements = environment.judgements[environment.headline]
     retriever = retrievers.build(arguments.retriever, environment.documents, environments.home())
-    if retriever.needs_pool and query.candidates is None:
-        raise UsageError(f"{arguments.retriever} ranks candidate pools; give --query-id, on a task that has them")
     session = Toolbox(environment.documents, retriever).open(query)
     hits = []
     for rank, hit in enumerate(session.search(arguments.words, arguments.k), start=1):

@@ -81,7 +81,7 @@ def command(arguments: argparse.Namespace) -> int:
     # Names first: a misspelt one must not wait for a corpus to be read.
     constructor = pick("program", arguments.program, SYSTEMS)
     values = parameters.parse(arguments.program, constructor, arguments.parameters)
-    pick("retriever", arguments.retriever, RETRIEVERS)
+    needs_pool = pick("retriever", arguments.retriever, RETRIEVERS).needs_pool
     environments.resolve(arguments.task)
     from programs import lm
 
@@ -90,6 +90,7 @@ def command(arguments: argparse.Namespace) -> int:
         arguments.task, arguments.data, arguments.split, qrels=arguments.qrels, instruction=arguments.instruction
     )
     environment = environment.asking(limit=arguments.limit, query_ids=arguments.query_id)
+    _check_pools(arguments, environment, needs_pool=needs_pool)
 
     if len(environment.documents) >= LARGE and not arguments.json:
         say(f"opening {arguments.retriever} over {len(environment.documents)} documents")
@@ -98,11 +99,6 @@ def command(arguments: argparse.Namespace) -> int:
     from tools.session import Toolbox
 
     retriever = retrievers.build(arguments.retriever, environment.documents, environments.home())
-    if retriever.needs_pool and any(query.candidates is None for query in environment.queries):
-        raise UsageError(f"{arguments.retriever} ranks candidate pools, and {environment.task} has none; use another")
-    largest = max((len(query.candidates or ()) for query in environment.queries), default=0)
-    if arguments.k and environment.comparisons and arguments.k < largest:
-        raise UsageError(f"{environment.task} compares all of a pool, up to {largest} documents; leave out --k")
     model = _connect(arguments, environment, retriever)
     system = constructor(Toolbox(environment.documents, retriever), depth=arguments.k or environment.depth, **values)
     config = configuration(arguments, environment, retriever, model, values)
@@ -110,6 +106,15 @@ def command(arguments: argparse.Namespace) -> int:
     with run_folder.claim(path, config) as folder:
         problem = _run(arguments, environment, folder, model, system)
         return _conclude(arguments, environment, folder, problem, started)
+
+
+def _check_pools(arguments: argparse.Namespace, environment: "Environment", *, needs_pool: bool) -> None:
+    """UsageError for a retriever or a depth that does not fit the task's pools, before any index is built."""
+    if needs_pool and any(query.candidates is None for query in environment.queries):
+        raise UsageError(f"{arguments.retriever} ranks candidate pools, and {environment.task} has none; use another")
+    largest = max((len(query.candidates or ()) for query in environment.queries), default=0)
+    if arguments.k and environment.comparisons and arguments.k < largest:
+        raise UsageError(f"{environment.task} compares all of a pool, up to {largest} documents; leave out --k")
 
 
 def _connect(arguments: argparse.Namespace, environment: "Environment", retriever: "Retriever") -> "Model":

@@ -326,3 +326,9 @@ def test_a_configuration_with_a_key_missing_or_wrong_is_damaged_and_no_traceback
     assert run_command(score.parser(), score.command, [str(path.parent)]) == 3
     err = capsys.readouterr().err
     assert "config.json is damaged" in err and err.count("\n") == 1
+
+
+def test_what_does_not_fit_the_pools_is_said_before_an_index_is_built(retrieve):
+    assert retrieve("people:monotonicity", "--k", "5").code == 2
+    assert retrieve("people", "--retriever", "pool_bm25").code == 2
+    assert not (environments.home() / "indexes").exists()
