@@ -1,11 +1,11 @@
 """Benchmarks as environments: `load("congress")` is OBLIQ-Bench's Congress task, ready to be searched."""
 
 import json
-import os
 from pathlib import Path
 
 from environments.base import INSTRUCTIONS, SPLITS, Environment, Release, Request, Suite, check
 from tools.errors import DataError, UnknownName, UsageError
+from tools.home import expanded, home
 from tools.table import pick
 
 # To add one: environments/<name>.py with a SUITE, named here, and its miniature under environments/mini/<name>.
@@ -17,20 +17,6 @@ SUITES = {
 }
 
 MINI = Path(__file__).parent / "mini"  # the bundled miniatures
-
-
-def home() -> Path:
-    """Where fetched data and built indexes are kept: $SEXTANT_HOME, or ~/.cache/sextant."""
-    return _path(os.environ.get("SEXTANT_HOME") or "~/.cache/sextant")
-
-
-def _path(text: str) -> Path:
-    if not text.strip():
-        raise UsageError("the name of a folder is empty; give mini, full or a folder")
-    try:
-        return Path(text).expanduser()
-    except RuntimeError:
-        raise UsageError(f"{text!r} starts with a home directory that is not known; write the whole path") from None
 
 
 def suite(name: str) -> Suite:
@@ -109,7 +95,7 @@ def folder_of(task: str, data: str | None) -> tuple[str, Path]:
                 f"get that with `python -m environments fetch {task}`, or use --data mini"
             )
         return data, fetched
-    folder = _path(data)
+    folder = expanded(data)
     if not folder.is_dir():
         raise DataError(f"--data {data!r} is not a folder; give mini, full or a folder that exists")
     return data, folder

@@ -5,15 +5,15 @@ Only `fetch` touches the network. What is computed is in card.py and fetch.py; t
 
 import argparse
 import json
-import signal
 import sys
 import textwrap
 from typing import Any
 
 import environments
 from environments.base import SPLITS
-from tools.command import Parser, clean, interrupt, positive, put_out, run_command, say
+from tools.command import Parser, clean, listen, positive, put_out, run_command, say
 from tools.errors import DataError, UsageError
+from tools.home import home
 from tools.retrievers import RETRIEVERS
 
 SHOWN = 280  # characters of a text in a card or a search result
@@ -40,7 +40,9 @@ def parser() -> Parser:
     verb("check", "whether a task's data is whole")
     search = verb("search", "try a task's search tool by hand")
     search.add_argument("words", metavar="WORDS", help="what to search for")
-    search.add_argument("--retriever", default="bm25", metavar="NAME", help=f"one of {', '.join(sorted(RETRIEVERS))}")
+    search.add_argument(
+        "--retriever", default="bm25", metavar="SPEC", help=f"one of {', '.join(RETRIEVERS)}, or made of them"
+    )
     search.add_argument("--k", type=positive, default=10, metavar="N", help="documents to show")
     search.add_argument("--query-id", metavar="ID", help="search as for this query: its pool, its exclusions, its gold")
     search.add_argument("--split", default="test", metavar="SPLIT", help=f"where the query is: {', '.join(SPLITS)}")
@@ -151,9 +153,9 @@ def _search(arguments: argparse.Namespace) -> int:
     from tools import retrievers
     from tools.records import Query
     from tools.session import Toolbox
-    from tools.table import pick
 
-    needs_pool = pick("retriever", arguments.retriever, RETRIEVERS).needs_pool
+    spec = retrievers.check(arguments.retriever)
+    retrievers.require(spec)
     if not arguments.words.strip():
         raise UsageError("there are no words to search for")
     environment = environments.load(arguments.task, arguments.data, arguments.split)
@@ -162,10 +164,10 @@ def _search(arguments: argparse.Namespace) -> int:
     if arguments.query_id is not None:
         [query] = environment.asking(query_ids=[arguments.query_id]).queries
         grades = dict(environment.qrels[query.query_id])
-    if needs_pool and query.candidates is None:
-        raise UsageError(f"{arguments.retriever} ranks candidate pools; give --query-id, on a task that has them")
+    if retrievers.needs_pool(spec) and query.candidates is None:
+        raise UsageError(f"{spec} ranks candidate pools; give --query-id, on a task that has them")
     judgements = environment.judgements[environment.headline]
-    retriever = retrievers.build(arguments.retriever, environment.documents, environments.home())
+    retriever = retrievers.build(spec, environment.documents, home())
     session = Toolbox(environment.documents, retriever).open(query)
     hits = []
     for rank, hit in enumerate(session.search(arguments.words, arguments.k), start=1):
@@ -186,5 +188,5 @@ def _search(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, interrupt)
+    listen()
     sys.exit(run_command(parser(), command))

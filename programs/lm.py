@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
-from urllib.parse import urlsplit
 
 # LiteLLM downloads a price map when it is imported, and DSPy on the first call, unless told not to.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -28,6 +27,7 @@ from programs.prices import Price, price
 from tools import session
 from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, SextantError, UsageError
 from tools.records import Usage
+from tools.servers import is_server
 from tools.text import TermStatistics
 
 # Seconds before a failed call is tried again, unless the provider says how many; then the query is owed.
@@ -305,16 +305,6 @@ def connect(
     return Model(spec, {"model": spec, "temperature": temperature, "seed": seed}, metered)
 
 
-def _is_server(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return (
-            parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc and parts.port != 0
-        )
-    except ValueError:
-        return False
-
-
 def _takes_temperature(name: str) -> bool:
     try:
         # DSPy refuses to make a reasoning model with a temperature other than 1, but lets 0 through.
@@ -342,7 +332,7 @@ def _parse(spec: str) -> tuple[str, str]:
     """(LiteLLM name, base URL or "")."""
     name, at, url = spec.partition("@")
     if at and "://" in url:  # a name of a provider's may have an @ in it, too
-        if not name or not _is_server(url):
+        if not name or not is_server(url):
             raise UsageError(
                 f"--lm {name + '@...'!r} is no server; write MODEL@http://host:port/v1, "
                 "and put a key for it in $SEXTANT_API_KEY"

@@ -10,6 +10,7 @@ import pytest
 
 import environments
 from tools.errors import DataError, UnknownName, UsageError
+from tools.home import home
 from tools.retrievers import build
 
 DEV = [
@@ -108,7 +109,7 @@ def test_without_data_given_it_is_the_miniature_until_the_release_is_there(tmp_p
     assert environments.load("congress").data == "mini"
     with pytest.raises(DataError, match=r"is not in .*; get it with .* fetch obliq/congress`, or use --data mini"):
         environments.load("congress", "full")
-    place = environments.home() / "data/obliq"
+    place = home() / "data/obliq"
     place.parent.mkdir(parents=True)
     folder.rename(place)
     marker = place / "congress.complete.json"

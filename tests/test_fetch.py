@@ -22,6 +22,7 @@ from environments.base import Facts, Release, Suite
 from environments.card import findings, state
 from environments.fetch import Bar, fetch
 from tools.errors import DataError, RunConflict, UnknownName, UsageError
+from tools.home import home
 
 MINI = Path(environments.__file__).parent / "mini/obliq"
 PATHS = obliq.SUITE.tasks["congress"].files
@@ -98,7 +99,7 @@ def get(lines):
 
 
 def data(suite: str = "obliq") -> Path:
-    return environments.home() / "data" / suite
+    return home() / "data" / suite
 
 
 def marked() -> bool:

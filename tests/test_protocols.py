@@ -331,4 +331,6 @@ def test_a_configuration_with_a_key_missing_or_wrong_is_damaged_and_no_traceback
 def test_what_does_not_fit_the_pools_is_said_before_an_index_is_built(retrieve):
     assert retrieve("people:monotonicity", "--k", "5").code == 2
     assert retrieve("people", "--retriever", "pool_bm25").code == 2
-    assert not (environments.home() / "indexes").exists()
+    from tools.home import home
+
+    assert not (home() / "indexes").exists()

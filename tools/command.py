@@ -4,6 +4,7 @@ import argparse
 import logging
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -59,19 +60,36 @@ def run_command(
 ) -> int:
     """Parse, run, and turn what can go wrong into one line on stderr and its exit code."""
     try:
+        return _run(parser, command, arguments)
+    except KeyboardInterrupt:
+        pass
+    except Exception:
+        if not _interrupts:
+            raise
+        # A library that was being imported made an error of its own of it.
+    say("interrupted")
+    return INTERRUPTED
+
+
+def _run(parser: Parser, command: Callable[[argparse.Namespace], int], arguments: Sequence[str] | None) -> int:
+    try:
         parsed = parser.parse_args(arguments)
         _LOG.setLevel(logging.WARNING if getattr(parsed, "json", False) else logging.INFO)
         return command(parsed)
-    except SextantError as error:
+    except (SextantError, OSError) as error:
+        if _interrupts:
+            raise KeyboardInterrupt from error
+        return _fail(error)
+
+
+def _fail(error: SextantError | OSError) -> int:
+    """Say an error in one line; its exit code."""
+    if isinstance(error, SextantError):
         say(f"error: {_short(' '.join(str(error).split()))}")
         return error.exit_code
-    except KeyboardInterrupt:
-        say("interrupted")
-        return INTERRUPTED
-    except OSError as error:  # a path that may not be read, or is too long, or is of the wrong kind
-        where = f"{error.filename}: " if error.filename else ""
-        say(f"error: {_short(f'{where}{error.strerror or error}')}")
-        return DataError.exit_code
+    where = f"{error.filename}: " if error.filename else ""  # a path that may not be read, or is of the wrong kind
+    say(f"error: {_short(f'{where}{error.strerror or error}')}")
+    return DataError.exit_code
 
 
 class _Talk(logging.Handler):
@@ -95,9 +113,20 @@ def _short(text: str, most: int = 1000) -> str:
     return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
 
 
+_interrupts = list[int]()  # the signals that came
+
+
 def interrupt(number: int, frame: object) -> None:
     """A signal handler: a scheduler's SIGTERM is a Ctrl-C."""
+    _interrupts.append(number)
     raise KeyboardInterrupt
+
+
+def listen() -> None:
+    """Let SIGTERM, and Ctrl-C where it is not switched off as in a script's background, interrupt the command."""
+    signal.signal(signal.SIGTERM, interrupt)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
 
 
 def put_out(text: str, kept: str = "") -> None:

@@ -40,9 +40,8 @@ class Corpus(Mapping[str, Document]):
         yield from self._documents.values()
 
     def texts(self) -> Iterator[str]:
-        """What retrievers index of each document, in corpus order: the title, then the text."""
-        for document in self.stream():
-            yield f"{document.title} {document.text}" if document.title else document.text
+        """What retrievers index of each document, in corpus order."""
+        yield from map(indexed_text, self.stream())
 
     def repeats(self) -> dict[str, str]:
         """doc_id -> the first document with the same title and text, for every document that is not that first."""
@@ -62,6 +61,11 @@ class Corpus(Mapping[str, Document]):
         for document in self.stream():
             fingerprint.add(*encoded(document))
         return str(fingerprint)
+
+
+def indexed_text(document: Document) -> str:
+    """What retrievers index of a document: the title, then the text."""
+    return f"{document.title} {document.text}" if document.title else document.text
 
 
 def encoded(document: Document) -> tuple[bytes, bytes, bytes, bytes]:

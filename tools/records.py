@@ -105,6 +105,8 @@ class Step:
     usage: Usage = field(default_factory=Usage)  # of the model calls since the step before
     retriever: str = ""
     k: int = 0
+    instruction: str = ""  # what the search was told instead of the query's objective
+    cut: int = 0  # tokens at the end of the text that the retriever's model did not take
     shown: tuple[int, ...] = ()  # characters shown of each document
     lengths: tuple[int, ...] = ()  # characters that each document has
     refused: str = ""  # why the call was refused; it then has no documents
@@ -147,6 +149,10 @@ def step_json(step: Step) -> dict[str, Any]:
         row["usage"] = usage_json(step.usage)
     if step.tool == "search":
         row |= {"retriever": step.retriever, "k": step.k}
+    if step.instruction:
+        row["instruction"] = step.instruction
+    if step.cut:
+        row["cut"] = step.cut
     if step.refused:
         row["refused"] = step.refused
     if step.shown:

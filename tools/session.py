@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self
 
-from tools.errors import DocumentNotFound, LimitReached
+from tools.errors import DataError, DocumentNotFound, LimitReached, ProviderRefused, RunIncomplete
 from tools.records import Document, Query, Snippet, Step, Submission, Tool, Trace, Usage
 from tools.retrievers.base import Retriever
 
@@ -87,7 +87,7 @@ class Session:
         self._pending = Usage()  # of model calls that no step has taken yet
         self._spent = Usage()
         self._used: Counter[Tool] = Counter()
-        self.fault: Exception | None = None  # why the provider left a model call unanswered, if it did
+        self.fault: Exception | None = None  # why a provider left a call unanswered, if one did
         # LangGraph runs parallel nodes of one query in threads; they share this session.
         self._lock = threading.Lock()
 
@@ -108,14 +108,20 @@ class Session:
             self._pending += usage
             self._spent += usage
 
-    def search(self, text: str, k: int = 10, *, shown: bool = False) -> list[Snippet]:
+    def search(self, text: str, k: int = 10, *, shown: bool = False, instruction: str | None = None) -> list[Snippet]:
         """The `k` documents that best match `text`, best first; fewer when there are fewer.
 
-        `shown` says that the snippets go to a model as they are, as an agent's search results do.
+        `shown` says that the snippets go to a model as they are, as an agent's search results do. `instruction`
+        reaches retrievers that were trained with one; it is the query's objective where none is given.
         """
         self._spend("search", text, self._limits.searches)
         query = self._query
-        hits = self._retriever.search(text, k, excluded=query.excluded, among=query.candidates)
+        told = query.objective if instruction is None else instruction
+        try:
+            hits = self._retriever.search(text, k, instruction=told, excluded=query.excluded, among=query.candidates)
+        except (DataError, RunIncomplete, ProviderRefused) as fault:  # of a provider of embeddings, a server, an index
+            self.fault = self.fault or fault
+            raise
         found = [self._documents[hit.doc_id] for hit in hits]
         doc_ids = tuple(document.doc_id for document in found)
         cut = self._limits.snippet_chars
@@ -132,6 +138,8 @@ class Session:
             doc_ids,
             retriever=self._retriever.name,
             k=k,
+            instruction=instruction or "",
+            cut=self._retriever.left_out(text, told),
             shown=tuple(len(snippet.text) for snippet in snippets) if shown else (),
             lengths=tuple(len(document.text) for document in found) if shown else (),
         )
@@ -241,6 +249,8 @@ class Session:
         *,
         retriever: str = "",
         k: int = 0,
+        instruction: str = "",
+        cut: int = 0,
         shown: tuple[int, ...] = (),
         lengths: tuple[int, ...] = (),
         refused: str = "",
@@ -258,6 +268,8 @@ class Session:
                     usage=self._pending,
                     retriever=retriever,
                     k=k,
+                    instruction=instruction,
+                    cut=cut,
                     shown=shown,
                     lengths=lengths,
                     refused=refused,

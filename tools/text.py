@@ -5,11 +5,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bm25s.tokenization import STOPWORDS_EN
-
-# bm25s' own pattern and its list of 33 English stop words: two word characters or more.
+# The pattern of the package bm25s, two word characters or more, and its 33 English stop words, which are Lucene's too.
 _WORD = re.compile(r"\b\w\w+\b")
-STOP_WORDS = frozenset(STOPWORDS_EN)
+STOP_WORDS = frozenset(
+    """
+    a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to
+    was will with
+    """.split()  # noqa: SIM905
+)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
