@@ -1,24 +1,182 @@
-"""The engines behind `Session.search`, by name: `build("bm25", corpus, home)`."""
+"""The engines behind `Session.search`: `build("fusion(bm25,dense)", corpus, home)`.
 
+A retriever is named by an expression (tools/retrievers/spec.py). What may stand in one is read off the constructors of
+the classes below: the annotation of a positional parameter says whether it is a model, an embedder or another
+retriever, and keyword parameters are the options, with their types and defaults. Nothing is declared twice.
+"""
+
+import inspect
+import typing
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tools.corpus import Corpus
+from tools.errors import UsageError
+from tools.retrievers.spec import Spec, Value, parse
 from tools.table import pick
 
 if TYPE_CHECKING:  # NumPy is behind it, and a command's --help lists the names below
     from tools.retrievers.base import Retriever
 
-# To add one: a file with a class that is made of (corpus, home) and satisfies Retriever, named here.
+# To add one: a file with a subclass of Retriever, named here.
 RETRIEVERS = {
     "bm25": "tools.retrievers.bm25:BM25",
+    "bm25s": "tools.retrievers.bm25:BM25S",
     "rank_bm25": "tools.retrievers.rank_bm25:RankBM25",
     "pool_bm25": "tools.retrievers.pool_bm25:PoolBM25",
     "dense": "tools.retrievers.dense:Dense",
+    "api": "tools.retrievers.api:Api",
+    "chroma": "tools.retrievers.chroma:Chroma",
+    "splade": "tools.retrievers.sparse:Sparse",
+    "late": "tools.retrievers.late_interaction:LateInteraction",
+    "cross": "tools.retrievers.cross:CrossEncoder",
+    "fusion": "tools.retrievers.fusion:Fusion",
+    "rerank": "tools.retrievers.rerank:Rerank",
+}
+
+# What fills vectors, for the kinds that only store them. To add one: a class that satisfies Embedder, named here.
+EMBEDDERS = {
+    "dense": "tools.retrievers.dense:SentenceEmbedder",
+    "api": "tools.retrievers.api:ApiEmbedder",
 }
 
 
-def build(name: str, corpus: Corpus, home: Path | None = None) -> "Retriever":
-    """The retriever called `name` over `corpus`; its index is kept under `home`, or not kept when None."""
-    retriever: Retriever = pick("retriever", name, RETRIEVERS)(corpus, home)
+def check(text: str) -> Spec:
+    """The expression `text` with its options typed and its defaults left out: equal for equal retrievers.
+
+    UsageError, or UnknownName with the nearest names, for what no constructor takes. Nothing is loaded or built.
+    """
+    return _checked(parse(text), RETRIEVERS, "retriever")
+
+
+def build(spec: str | Spec, corpus: Corpus, home: Path | None = None) -> "Retriever":
+    """The retriever that `spec` describes, over `corpus`; its indexes are kept under `home`, or not kept when None."""
+    if isinstance(spec, str):
+        spec = check(spec)
+    require(spec)
+    retriever: Retriever = _made(spec, corpus, home)
     return retriever
+
+
+def require(spec: Spec) -> None:
+    """Refuse what could not be built, as its class does, before any part of it is: UsageError, DataError, ..."""
+    positional, options = takes(spec.kind)
+    if any(parameter.annotation.__name__ == "Embedder" for parameter in positional.values()):
+        _embedder(spec, None)
+    else:
+        for part in spec.parts:
+            require(part)
+    [model] = [parameter.default for parameter in positional.values() if parameter.annotation is str] or [""]
+    given = {name: spec.options.get(name, parameter.default) for name, parameter in options.items()}
+    pick("retriever", spec.kind, RETRIEVERS).require(spec.subject or model, len(spec.parts), given)
+
+
+def needs_pool(spec: Spec) -> bool:
+    """Whether the retriever is only for tasks that rank candidate pools."""
+    retriever: type[Retriever] = pick("retriever", spec.kind, RETRIEVERS)
+    return retriever.pool_needed([needs_pool(part) for part in spec.parts])
+
+
+def takes(kind: str, table: Mapping[str, str] = RETRIEVERS) -> tuple[dict[str, Any], dict[str, inspect.Parameter]]:
+    """What the constructor of `kind` takes: positional parameters with their types, and the options."""
+    made = pick("retriever", kind, table)
+    hints = typing.get_type_hints(made.__init__)
+    positional, options = dict[str, Any](), dict[str, inspect.Parameter]()
+    for name, parameter in inspect.signature(made).parameters.items():
+        typed = parameter.replace(annotation=hints[name])
+        if name in ("corpus", "home"):
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            options[name] = typed
+        else:
+            positional[name] = typed
+    return positional, options
+
+
+def _checked(spec: Spec, table: Mapping[str, str], what: str) -> Spec:
+    pick(what, spec.kind, table)  # UnknownName
+    positional, options = takes(spec.kind, table)
+    subject, parts = spec.subject, spec.parts
+    wanted = [parameter.annotation.__name__ for parameter in positional.values()]
+    match wanted:
+        case ["str"]:
+            [model] = positional.values()
+            if parts:
+                raise UsageError(f"{spec.kind} takes a model, as in {spec.kind}:MODEL, and no other retriever")
+            if not subject and model.default is inspect.Parameter.empty:
+                raise UsageError(f"{spec.kind} needs a model: {spec.kind}:MODEL, by name or by folder")
+            subject = "" if subject == model.default else subject
+        case ["Embedder"]:
+            if bool(subject) + len(parts) != 1:
+                raise UsageError(f"{spec.kind} stores the vectors of one of {', '.join(EMBEDDERS)}: {spec.kind}:dense")
+            part = _checked(parts[0] if parts else parse(subject), EMBEDDERS, "embedder")
+            plain = not part.options
+            subject, parts = (str(part), ()) if plain else ("", (part,))
+        case _:
+            if subject:
+                raise UsageError(f"{spec.kind} takes no model; write {spec.kind} without {subject!r}")
+            parts = tuple(_checked(part, table, what) for part in parts)
+            many = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in positional.values())
+            if not wanted and parts:
+                raise UsageError(f"{spec.kind} is not made of other retrievers; {parts[0]} does not belong in it")
+            if len(parts) < 2 if many else len(parts) != len(wanted):
+                number = "two or more retrievers" if many else f"{len(wanted)} retrievers"
+                raise UsageError(
+                    f"{spec.kind} is made of {number}, as in {spec.kind}(bm25,dense); {spec} has {len(parts)}"
+                )
+    typed = dict[str, Value]()
+    for name, value in spec.options.items():
+        if name not in options:
+            known = f"it has {', '.join(options)}" if options else "it has none"
+            raise UsageError(f"{spec.kind} has no option {name!r}; {known}")
+        typed[name] = _typed(f"{spec.kind}: {name}", value, options[name].annotation)
+    kept = {name: typed[name] for name in options if name in typed and typed[name] != options[name].default}
+    return Spec(spec.kind, subject, parts, kept)
+
+
+def _typed(what: str, value: Value, wanted: Any) -> Value:
+    """The text `value` as the type of an option: str, int, float, bool, a choice, or a tuple of numbers."""
+    if typing.get_origin(wanted) is typing.Literal:
+        choices = typing.get_args(wanted)
+        if value not in choices:
+            raise UsageError(f"{what} is {value!r}; it is one of {', '.join(choices)}")
+        return value
+    if typing.get_origin(wanted) is tuple:
+        values = value if isinstance(value, tuple) else (value,)
+        return tuple(_typed(what, one, typing.get_args(wanted)[0]) for one in values)
+    if isinstance(value, tuple):
+        raise UsageError(f"{what} is one value, not a list")
+    if wanted is bool:
+        if str(value).lower() not in ("true", "false"):
+            raise UsageError(f"{what} is {value!r}; it is true or false")
+        return str(value).lower() == "true"
+    try:
+        number: Value = wanted(value)
+    except ValueError:
+        kind = {int: "a whole number", float: "a number"}[wanted]
+        raise UsageError(f"{what} is {value!r}, which is not {kind}") from None
+    if number != number or number in (float("inf"), float("-inf")):
+        raise UsageError(f"{what} is {value!r}, which is not a finite number")
+    return number
+
+
+def _made(spec: Spec, corpus: Corpus, home: Path | None) -> Any:
+    positional, _ = takes(spec.kind)
+    arguments: list[Any]
+    match [parameter.annotation.__name__ for parameter in positional.values()]:
+        case ["str"]:
+            arguments = [spec.subject] if spec.subject else []
+        case ["Embedder"]:
+            arguments = [_embedder(spec, home)]
+        case _:
+            arguments = [_made(part, corpus, home) for part in spec.parts]
+    return pick("retriever", spec.kind, RETRIEVERS)(corpus, home, *arguments, **spec.options)
+
+
+def _embedder(spec: Spec, home: Path | None) -> Any:
+    """What fills the vectors that `spec` stores. It loads nothing until it is given a text."""
+    inner = spec.parts[0] if spec.parts else _checked(parse(spec.subject), EMBEDDERS, "embedder")
+    embedder = pick("embedder", inner.kind, EMBEDDERS)
+    keeps = {"home": home} if "home" in inspect.signature(embedder).parameters else {}
+    return embedder(*([inner.subject] if inner.subject else []), **inner.options, **keeps)

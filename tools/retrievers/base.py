@@ -1,7 +1,9 @@
 """What a retriever is, and the one place where scores become a ranking."""
 
-from collections.abc import Collection, Sequence
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from itertools import repeat
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,25 +11,82 @@ from numpy.typing import NDArray
 from tools.records import Hit
 
 
-class Retriever(Protocol):
-    """Ranks a fixed corpus for one text. Immutable once built, so threads share it."""
+class Search(NamedTuple):
+    """One search of a batch."""
+
+    text: str
+    instruction: str = ""  # what is searched for, in words; reaches models that were trained with one, and no others
+    excluded: Collection[str] = frozenset()  # documents that must not come back
+    among: Collection[str] | None = None  # the only documents that may; None is the whole corpus
+
+
+class Retriever(ABC):
+    """Ranks a fixed corpus for one text. Immutable once built, so threads share it.
+
+    The constructor is also the retriever's entry in the language of `--retriever` (tools/retrievers/spec.py): after
+    `(corpus, home)` it takes a model or other retrievers by position, and options, with defaults, by keyword.
+    """
 
     name: str  # with every parameter that changes a ranking, e.g. "bm25(k1=0.9,b=0.4)"
-    needs_pool: bool  # whether it is only for tasks that rank candidate pools
+    needs_pool: ClassVar[bool] = False  # whether it is only for tasks that rank candidate pools
+
+    @classmethod
+    def pool_needed(cls, parts: Sequence[bool]) -> bool:
+        """Whether it is only for candidate pools, given which of its parts are."""
+        return cls.needs_pool
+
+    @classmethod  # noqa: B027  # most kinds need nothing
+    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:  # most kinds need nothing
+        """Refuse what could not be built: a model that is not here, an option out of its range.
+
+        Called for all parts of an expression before anything is built, which may take hours. `options` has all of
+        them, `parts` is how many retrievers it is made of.
+        """
 
     def search(
         self,
         text: str,
         k: int,
         *,
+        instruction: str = "",
         excluded: Collection[str] = (),
         among: Collection[str] | None = None,
     ) -> list[Hit]:
         """The `k` best documents, best first; fewer when there are fewer.
 
-        Documents in `excluded`, or outside `among` where that is given, are left out before the cut.
+        Documents in `excluded`, or outside `among` where that is given, are left out before the cut. A blank text
+        finds nothing.
         """
-        ...
+        return self.search_many([Search(text, instruction, excluded, among)], k)[0]
+
+    def search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+        """The hits of every search, in order; each is what `search` gives for it alone, to the last digit."""
+        asked = [search for search in searches if search.text.strip() and k > 0]
+        found = iter(self._search_many(asked, k) if asked else ())
+        return [next(found) if search.text.strip() and k > 0 else [] for search in searches]
+
+    @abstractmethod
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+        """The hits of searches whose texts are not blank; `k` is at least 1."""
+
+    def left_out(self, text: str, instruction: str = "") -> int:
+        """How many tokens at the end of `text` are more than the retriever's model takes; 0 where there is no limit."""
+        return 0
+
+
+def best(scores: Mapping[str, float], k: int) -> list[Hit]:
+    """The `k` best of a few candidates, best first; of two equal scores the smaller doc_id goes first."""
+    return [Hit(doc_id, scores[doc_id]) for doc_id in sorted(scores, key=lambda doc_id: (-scores[doc_id], doc_id))[:k]]
+
+
+def _floor(scores: NDArray[Any], k: int) -> float:
+    """A score that at least `k` documents reach and not many more, or -inf; `scores` has shape (documents,)."""
+    groups = 16 * k
+    if 2 * groups <= len(scores):
+        # The k-th best of the best of each group: k documents reach it, and only the leaders that share a group with
+        # a better one are missing. A group's documents are far apart, because neighbours are alike.
+        scores = scores[: len(scores) // groups * groups].reshape(-1, groups).max(axis=0)
+    return float(np.partition(scores, len(scores) - k)[len(scores) - k]) if k < len(scores) else -np.inf
 
 
 class Ranker:
@@ -44,7 +103,10 @@ class Ranker:
         if tie_order is None:
             tie_order = np.empty(len(doc_ids), dtype=np.int64)
             tie_order[sorted(range(len(doc_ids)), key=doc_ids.__getitem__)] = np.arange(len(doc_ids))
-        self._tie_order = tie_order
+        self.tie_order = tie_order
+
+    def __len__(self) -> int:
+        return len(self._doc_ids)
 
     def top(
         self,
@@ -56,25 +118,38 @@ class Ranker:
         above: float = -np.inf,
     ) -> list[Hit]:
         """At most `k` hits with a score over `above`, best first; `scores` has shape (documents,)."""
-        if among is not None or excluded:
-            allowed = np.full(len(scores), among is None)
-            allowed[self._rows(among or ())] = True
-            allowed[self._rows(excluded)] = False
+        allowed = self.allowed(excluded, among)
+        if allowed is not None:
             scores = np.where(allowed, scores, -np.inf)
         if k < 1:
             return []
-        kth_best = np.partition(scores, len(scores) - k)[len(scores) - k] if k < len(scores) else -np.inf
-        if kth_best > above:
+        floor = _floor(scores, k)
+        rows = np.flatnonzero(scores >= floor if floor > above else scores > above)
+        return self.hits(rows, scores[rows], k)
+
+    def hits(self, rows: NDArray[np.integer], scores: NDArray[Any], k: int) -> list[Hit]:
+        """The best `k` of some documents, best first; `rows` and `scores` have shape (candidates,)."""
+        if 0 < 2 * k < len(rows):  # fewer are sorted as fast
+            kth_best = np.partition(scores, len(scores) - k)[len(scores) - k]
             better, tied = np.flatnonzero(scores > kth_best), np.flatnonzero(scores == kth_best)
             # Only as many of those tied at the cut as there is room for; there can be thousands.
             room = k - len(better)
-            first = np.argpartition(self._tie_order[tied], room - 1)[:room]
-            rows = np.concatenate((better, tied[first]))
-        else:  # fewer than k documents qualify
-            rows = np.flatnonzero(scores > above)
-        rows = rows[np.lexsort((self._tie_order[rows], -scores[rows]))]
-        found = zip(self._doc_ids[rows].tolist(), scores[rows].tolist(), strict=True)
-        return list(map(Hit._make, found))
+            first = np.argpartition(self.tie_order[rows[tied]], room - 1)[:room]
+            kept = np.concatenate((better, tied[first]))
+            rows, scores = rows[kept], scores[kept]
+        order = np.lexsort((self.tie_order[rows], -scores))[:k]
+        found = zip(self._doc_ids[rows[order]].tolist(), scores[order].tolist(), strict=True)
+        return list(map(tuple.__new__, repeat(Hit), found))  # in two thirds of the time of Hit._make
 
-    def _rows(self, doc_ids: Collection[str]) -> list[int]:
+    def allowed(self, excluded: Collection[str] = (), among: Collection[str] | None = None) -> NDArray[np.bool_] | None:
+        """Which documents may come back, shape (documents,); None when all may."""
+        if among is None and not excluded:
+            return None
+        allowed = np.full(len(self), among is None)
+        allowed[self.rows(among or ())] = True
+        allowed[self.rows(excluded)] = False
+        return allowed
+
+    def rows(self, doc_ids: Collection[str]) -> list[int]:
+        """The positions of those of `doc_ids` that the corpus has."""
         return [self._row[doc_id] for doc_id in doc_ids if doc_id in self._row]

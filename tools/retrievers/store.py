@@ -1,79 +1,235 @@
 """Built indexes on disk, each in a folder named by what determines it. Knows no kind of index.
 
-A folder is complete or absent: it is written beside its place and moved there in one step, so a crash
-leaves a stray temporary folder and never half an index. One that cannot be read is built again.
+A folder is complete or absent: an index is written into a draft beside its place, under a lock, and moved there in one
+step with the sizes and checksums of its files. So two processes that want the same index build it once, a crash never
+leaves half an index, and altered bytes are noticed before they rank anything. A draft outlives the process that wrote
+it: a build that can, goes on from there.
 """
 
+import fcntl
 import hashlib
 import json
+import logging
+import os
 import shutil
-import uuid
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from functools import cache
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, Any, TypeVar
+
+from tools import disk
+from tools.errors import DataError, UnknownName, UsageError
 
 T = TypeVar("T")
 
+_LOG = logging.getLogger("sextant")
+_MANIFEST = "index.json"
+_HERE = Path(__file__).parent
 
-def load_or_build(
-    home: Path | None,
-    key: Mapping[str, object],
-    *,
-    build: Callable[[], T],
-    save: Callable[[T, Path], None],
-    load: Callable[[Path], T],
+
+def code(*modules: str) -> str:
+    """A digest of the source files that decide what an index holds, e.g. `code("postings.py", "../text.py")`."""
+    sources = b"\0".join((_HERE / module).read_bytes() for module in sorted(modules))
+    return hashlib.blake2b(sources, digest_size=8).hexdigest()
+
+
+def open_index(
+    home: Path | None, key: Mapping[str, object], *, build: Callable[[Path], None], load: Callable[[Path], T]
 ) -> T:
-    """The index for `key`: loaded from under `home` when it is there, else built, saved and loaded.
+    """The index for `key`: loaded from under `home` when it is there, else built there and loaded.
 
-    `key` must hold what shapes the index (kind, parameters, corpus fingerprint, library version); the code that
-    builds it is added here, so that an edited tokenizer never meets an index that it did not make. With no
-    home, or one that cannot be written, the index is built in memory.
+    `key` must hold all that shapes the index: its kind, its parameters, the corpus fingerprint, the versions of the
+    libraries, and the `code` that makes it. `build` fills the folder it is given, in which it finds what an earlier
+    call of it left when it was killed. What `load` returns may keep files of the folder open or mapped. With no home,
+    or one that cannot be written, the index is built in a temporary folder, which goes away when it is loaded.
     """
-    if home is None:
-        return build()
-    text = json.dumps({**key, "code": _code()}, sort_keys=True)
-    digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-    place = home / "indexes" / f"{key.get('kind', 'index')}-{digest}"
-    index = _try_load(place, load)
-    if index is not None:
-        return index
-    index = build()
-    with suppress(OSError):  # a read-only or full home costs time, not results
-        _put(place, text, lambda folder: save(index, folder))
-        loaded = _try_load(place, load)
-        return index if loaded is None else loaded
-    return index
-
-
-@cache
-def _code() -> str:
-    """A digest over the sources that decide what an index holds: the retrievers, and what a word is."""
-    here = Path(__file__).parent
-    sources = [*sorted(here.glob("*.py")), here.parent / "text.py"]
-    return hashlib.blake2b(b"\0".join(path.read_bytes() for path in sources), digest_size=8).hexdigest()
-
-
-def _put(place: Path, key: str, save: Callable[[Path], None]) -> None:
-    beside = place.with_name(f".{place.name}-{uuid.uuid4().hex}")
-    beside.mkdir(parents=True)
-    try:
-        save(beside)
-        (beside / "key.json").write_text(key + "\n", encoding="utf-8")
-        try:
-            beside.rename(place)
-        except OSError:  # something is there: a damaged index, or that of another process, no worse than ours
-            shutil.rmtree(place, ignore_errors=True)
-            beside.rename(place)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-
-
-def _try_load(place: Path, load: Callable[[Path], T]) -> T | None:
-    if not (place / "key.json").exists():
-        return None
-    try:
+    place = home and home / "indexes" / name_of(key)
+    if place and _writable(place.parent):
+        with _locked(place):
+            if not _sound(place):
+                _build(place, key, build)
+            return load(place)  # before somebody can delete it
+    if place and _sound(place):  # in a home that others keep, and that may only be read
         return load(place)
-    except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError):
-        return None
+    with tempfile.TemporaryDirectory(prefix="sextant-") as folder:
+        build(Path(folder))
+        return load(Path(folder))
+
+
+def name_of(key: Mapping[str, object]) -> str:
+    """The folder of the index for `key`."""
+    digest = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=8).hexdigest()
+    return f"{key.get('kind', 'index')}-{digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One index on disk, or the draft of one."""
+
+    name: str
+    key: Mapping[str, Any]  # empty for a draft that says nothing yet
+    bytes: int
+    finished: bool
+    in_use: bool  # somebody is building it
+    built: float  # seconds since 1970, of its newest file
+
+
+def kept(home: Path) -> list[Kept]:
+    """Every index under `home`, and every draft of one, by name. What goes away while it is looked at is left out."""
+    found = []
+    for folder in sorted((home / "indexes").glob("*")):
+        finished = not folder.name.startswith(".")
+        if folder.is_dir() and (finished or folder.name.endswith(".draft")):
+            name = folder.name if finished else folder.name.removeprefix(".").removesuffix(".draft")
+            with suppress(FileNotFoundError):
+                files = _files(folder)
+                newest = max((file.st_mtime for file in files), default=folder.stat().st_mtime)
+                key = _manifest(folder).get("key")
+                key = key if isinstance(key, dict) else {}
+                size = sum(file.st_size for file in files)
+                found.append(Kept(name, key, size, finished, _held(folder.with_name(name)), newest))
+    return found
+
+
+def _files(folder: Path) -> list[os.stat_result]:
+    """The files in a folder that somebody may be writing, or deleting."""
+    found = []
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                found.append((Path(place) / name).lstat())
+    return found
+
+
+def delete(home: Path, name: str) -> None:
+    """Remove the index called `name`, and its draft. UnknownName when there is neither; UsageError while a process
+    builds or opens it.
+    """
+    place = home / "indexes" / name
+    names = [index.name for index in kept(home)]
+    if name not in names:
+        raise UnknownName("kept index", name, names)
+    with _locked(place, wait=False):
+        _remove(place)
+        _remove(_draft(place))
+        _lock(place).unlink(missing_ok=True)  # who waits for it takes another
+
+
+def _remove(folder: Path) -> None:
+    if folder.is_symlink():  # to another disk
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)
+
+
+def _build(place: Path, key: Mapping[str, object], build: Callable[[Path], None]) -> None:
+    draft = _draft(place)
+    draft.mkdir(parents=True, exist_ok=True)
+    disk.replace(draft / _MANIFEST, json.dumps({"key": key}))  # says whose draft it is
+    started = time.monotonic()
+    try:
+        build(draft)
+    except (ConnectionError, TimeoutError):
+        raise  # of whoever fills it, not of the disk
+    except OSError as error:  # NumPy's has no number for a full disk
+        raise DataError(
+            f"the index {place.name} cannot be built in {place.parent}: {error}; "
+            "make room there, or let $SEXTANT_HOME name another place"
+        ) from error
+    files = {}
+    for path in sorted(path for path in draft.rglob("*") if path.is_file() and path.name != _MANIFEST):
+        disk.sync(path)
+        files[str(path.relative_to(draft))] = [path.stat().st_size, _checksum(path)]
+    manifest = {"key": key, "seconds": round(time.monotonic() - started, 3), "files": files}
+    disk.replace(draft / _MANIFEST, json.dumps(manifest, indent=1) + "\n")
+    shutil.rmtree(place, ignore_errors=True)  # a damaged one
+    draft.rename(place)
+    disk.sync(place.parent)
+
+
+def _sound(place: Path) -> bool:
+    """Whether the index is there and its files are as they were written. All bytes are read: about a second a GB."""
+    files = _manifest(place).get("files")
+    if not isinstance(files, dict):
+        return False
+    for name, written in files.items():
+        path = place / name
+        if not path.is_file() or [path.stat().st_size, _checksum(path)] != written:
+            _LOG.info(f"{path} is damaged; the index is built again")
+            return False
+    return True
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def _checksum(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
+
+
+def _draft(place: Path) -> Path:
+    return place.with_name(f".{place.name}.draft")
+
+
+def _lock(place: Path) -> Path:
+    return place.with_name(f".{place.name}.lock")
+
+
+@contextmanager
+def _locked(place: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold the lock of one index; it goes with the process, however that ends."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        with _lock(place).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not wait:
+                    raise UsageError(f"{place.name} is in use by another process; wait for it or stop it") from None
+                _LOG.info(f"another process is building {place.name}; waiting for it")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if _is_still(lock, _lock(place)):
+                yield
+                return
+
+
+def _is_still(file: IO[str], path: Path) -> bool:
+    """Whether an open file is the one at `path`, and was not removed from there meanwhile."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _held(place: Path) -> bool:
+    try:
+        with _lock(place).open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError as error:
+        _LOG.info(f"{folder} cannot be written ({error.strerror}); the index is not kept")
+        return False

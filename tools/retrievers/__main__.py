@@ -1,0 +1,171 @@
+"""What can be searched with, and the indexes that are kept: `python -m tools.retrievers`.
+
+python -m tools.retrievers                  every kind with its options, and every model of the papers
+python -m tools.retrievers indexes          what is kept, its size, and what was left half built
+python -m tools.retrievers delete NAME...   remove indexes; --all removes every one
+"""
+
+import argparse
+import inspect
+import json
+import sys
+import time
+import typing
+from typing import Any
+
+from tools.command import Parser, clean, listen, put_out, run_command, say
+from tools.errors import UsageError
+from tools.home import home
+
+
+def parser() -> Parser:
+    """The command line."""
+    made = Parser(prog="python -m tools.retrievers", description="Kinds of retrievers, models, and kept indexes.")
+    verbs = made.add_subparsers(dest="verb", metavar="VERB")
+    listing = verbs.add_parser("list", help="kinds and models, and what each needs (the default)")
+    indexes = verbs.add_parser("indexes", help="the indexes that are kept on disk")
+    delete = verbs.add_parser("delete", help="remove indexes from disk; they are built again when they are wanted")
+    delete.add_argument("names", nargs="*", metavar="NAME", help="as `indexes` prints it")
+    delete.add_argument("--all", action="store_true", help="every one")
+    for verb in (listing, indexes, delete):
+        verb.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON and nothing else")
+    made.add_argument("--json", action="store_true", help="the same for the list")
+    made.set_defaults(verb="list")
+    return made
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run one verb."""
+    {"list": _list, "indexes": _indexes, "delete": _delete}[arguments.verb](arguments)
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    from tools.retrievers import RETRIEVERS
+    from tools.retrievers.models import rows
+
+    kinds = [_kind(name) for name in RETRIEVERS]
+    models = [
+        {
+            "name": row.name,
+            "kind": row.kind,
+            "instructed": row.instructed,
+            "needs": row.needs,
+            "unsupported": row.unsupported,
+            "source": row.source,
+        }
+        for row in rows().values()
+    ]
+    if arguments.json:
+        put_out(json.dumps({"kinds": kinds, "models": models}) + "\n")
+        return
+    lines = ["kinds"]
+    for kind in kinds:
+        lines.append(f"  {kind['form']:<22} {kind['what']}")
+        if kind["options"]:
+            lines.append(
+                f"  {'':<22} options: " + ", ".join(f"{name}={value}" for name, value in kind["options"].items())
+            )
+    lines += ["", "models of the papers, and some more; every other sentence-transformers model works by its folder"]
+    for model in models:
+        word = "splade" if model["kind"] == "sparse" else model["kind"]
+        lines.append(f"  {word}:{model['name']}{'  (takes instructions)' if model['instructed'] else ''}")
+        lines.append(f"      {model['unsupported'] or model['needs']}")
+    put_out("\n".join(lines) + "\n")
+
+
+def _kind(name: str) -> dict[str, Any]:
+    """One kind: its form, the first line of its docstring, its options with their defaults."""
+    from tools.retrievers import RETRIEVERS, takes
+    from tools.table import pick
+
+    positional, options = takes(name)
+    form, parts = name, list[str]()
+    for parameter in positional.values():
+        if parameter.annotation is str:
+            form += ":MODEL" if parameter.default is inspect.Parameter.empty else "[:MODEL]"
+        elif parameter.annotation.__name__ == "Embedder":
+            form += ":EMBEDDER"
+        else:
+            parts += ["A", "B", "..."] if parameter.kind is parameter.VAR_POSITIONAL else [parameter.name.upper()]
+    form += f"({','.join(parts)})" if parts else ""
+    what = inspect.getdoc(pick("retriever", name, RETRIEVERS)) or ""
+    return {
+        "name": name,
+        "form": form,
+        "what": what.partition("\n")[0],
+        "options": {option: _default(parameter) for option, parameter in options.items()},
+    }
+
+
+def _default(parameter: inspect.Parameter) -> Any:
+    choices = typing.get_args(parameter.annotation) if typing.get_origin(parameter.annotation) is typing.Literal else ()
+    return (
+        "|".join((parameter.default, *(choice for choice in choices if choice != parameter.default)))
+        if choices
+        else (parameter.default if not isinstance(parameter.default, tuple) else list(parameter.default))
+    )
+
+
+def _indexes(arguments: argparse.Namespace) -> None:
+    from tools.retrievers import store
+
+    found = store.kept(home())
+    if arguments.json:
+        put_out(json.dumps([{**_row(index), "key": dict(index.key)} for index in found]) + "\n")
+        return
+    for index in found:
+        state = "" if index.finished else "being built" if index.in_use else "half built; the next use goes on"
+        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(index.built))
+        what = index.key.get("name") or index.key.get("model") or ""
+        put_out(f"{clean(index.name):<32} {_size(index.bytes):>9}  {day}  {clean(str(what))} {state}".rstrip() + "\n")
+    total = sum(index.bytes for index in found)
+    say(
+        f"{len(found)} indexes, {_size(total)}, in {home() / 'indexes'}"
+        if found
+        else f"no indexes in {home() / 'indexes'}"
+    )
+
+
+def _delete(arguments: argparse.Namespace) -> None:
+    from tools.retrievers import store
+
+    if bool(arguments.names) == arguments.all:
+        raise UsageError("give the names of indexes, as `python -m tools.retrievers indexes` prints them, or --all")
+    names = [index.name for index in store.kept(home())] if arguments.all else arguments.names
+    deleted, refused = list[str](), list[UsageError]()
+    for name in dict.fromkeys(names):
+        try:
+            store.delete(home(), name)
+            deleted.append(name)
+        except UsageError as refusal:  # it is in use, or there is none
+            refused.append(refusal)
+    if arguments.json:
+        put_out(json.dumps({"deleted": deleted}) + "\n")
+    elif deleted or not refused:
+        say(f"deleted {', '.join(deleted)}" if deleted else "there was nothing to delete")
+    if refused:
+        raise refused[0]
+
+
+def _row(index: Any) -> dict[str, Any]:
+    return {
+        "name": index.name,
+        "bytes": index.bytes,
+        "finished": index.finished,
+        "in_use": index.in_use,
+        "built": index.built,
+    }
+
+
+def _size(count: int) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            break
+        count /= 1000  # type: ignore[assignment]
+    return f"{count:.1f} {unit}" if unit != "bytes" else f"{count} bytes"
+
+
+if __name__ == "__main__":
+    listen()
+    sys.exit(run_command(parser(), command))
