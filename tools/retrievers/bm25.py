@@ -1,91 +1,127 @@
-"""BM25 as Lucene computes it, on bm25s: the shared lexical retriever, and what a corpus knows of its words.
+"""BM25 as Lucene computes it: the shared lexical retriever, and what a corpus knows of its words.
 
-Kamphuis et al., "Which BM25 do you mean?" (ECIR 2020), variant "Lucene (accurate)", with Anserini's defaults
-k1=0.9 and b=0.4, which CRUMB's Pyserini baseline also has. A word that a query repeats counts as often as it is
-there. English stop words are left out; there is no stemmer. tests/test_retrievers.py checks it against the
-formula, written out by hand, and against bm25s' own index.
+Kamphuis et al., "Which BM25 do you mean?" (ECIR 2020), variant "Lucene (accurate)": a word that n of N documents have,
+and this one of dl words `count` times, adds
+
+    ln(1 + (N - n + 0.5) / (n + 0.5)) * count / (count + k1 * (1 - b + b * dl / mean dl))
+
+for every time that the query has it. "Accurate" is that dl is exact: Lucene's own index rounds it to one byte.
+The arithmetic is that of the package bm25s with NumPy 2, and scores and rankings are equal to the last bit; texts and
+posting lists are read by code of our own (counting.py, postings.py), in less time.
 """
 
 import json
-from collections.abc import Collection
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
-import bm25s
 import numpy as np
 
 from tools.corpus import Corpus
+from tools.errors import UsageError
 from tools.records import Hit
-from tools.retrievers.base import Ranker
-from tools.retrievers.postings import count, index_of
-from tools.retrievers.store import load_or_build
-from tools.text import TermStatistics, words
+from tools.retrievers import english
+from tools.retrievers.base import Ranker, Retriever, Search
+from tools.retrievers.counting import Analyzer, Counts, Vocabulary, Weights, write_index
+from tools.retrievers.postings import Postings, in_threads
+from tools.retrievers.spec import Value, spell
+from tools.retrievers.store import code, open_index
+from tools.text import STOP_WORDS, TermStatistics, words
+
+_WORD_CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"  # the ASCII ones of \w
+
+ANALYZERS = {
+    "plain": Analyzer(words, _WORD_CHARACTERS, STOP_WORDS),
+    "english": Analyzer(english.words),
+}
 
 
-class BM25:
-    """Lucene's BM25 over one corpus."""
+class BM25(Retriever):
+    """Lucene's BM25 over one corpus, with Anserini's defaults, which CRUMB's Pyserini baseline also has.
 
-    needs_pool = False
+    `analyzer` is how texts become words. "plain" is lower case, two characters or more, without English stop words;
+    "english" is the analyzer of CRUMB's baseline, with Porter's stemmer (tools/retrievers/english.py).
+    """
 
-    def __init__(self, corpus: Corpus, home: Path | None = None, *, k1: float = 0.9, b: float = 0.4) -> None:
-        self.name = f"bm25(k1={k1},b={b})"
+    def __init__(
+        self,
+        corpus: Corpus,
+        home: Path | None = None,
+        *,
+        k1: float = 0.9,
+        b: float = 0.4,
+        analyzer: Literal["plain", "english"] = "plain",
+    ) -> None:
+        options: dict[str, Value] = {"k1": k1, "b": b}
+        if analyzer != "plain":
+            options["analyzer"] = analyzer
+        self._open(corpus, home, spell("bm25", options=options), k1, b, analyzer)
+
+    @classmethod
+    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+        """Refuse parameters that are out of range."""
+        check(options.get("k1", 0.0), options.get("b", 0.0))
+
+    def _open(self, corpus: Corpus, home: Path | None, name: str, k1: float, b: float, analyzer: str) -> None:
+        check(k1, b)
+        self.name = name
         self._ranker = Ranker(corpus.doc_ids)
         key = {
             "kind": "bm25",
             "k1": k1,
             "b": b,
-            "words": "lower, two characters, English stop words out",
-            "bm25s": bm25s.__version__,
+            "analyzer": analyzer,
             "corpus": corpus.fingerprint,
+            "code": code("bm25.py", "counting.py", "english.py", "kernels.py", "postings.py", "../text.py"),
         }
-        self._index, self._average_length = load_or_build(
-            home, key, build=lambda: _build(corpus, k1, b), save=_save, load=_load
-        )
 
-    def search(
-        self,
-        text: str,
-        k: int,
-        *,
-        excluded: Collection[str] = (),
-        among: Collection[str] | None = None,
-    ) -> list[Hit]:
-        """The documents that share a word with `text`, best first, at most `k`."""
-        known = self._index.vocab_dict
-        query = [known[word] for word in words(text) if word in known]
-        if not query:
-            return []
-        scores = self._index.get_scores_from_ids(query)
-        return self._ranker.top(scores, k, excluded=excluded, among=among, above=0.0)
+        def build(folder: Path) -> None:
+            write_index(folder, corpus, ANALYZERS[analyzer], lambda counts: _weights(counts, k1, b), np.float32)
+
+        def load(folder: Path) -> tuple[Vocabulary, Postings, float]:
+            summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+            vocabulary, postings = Vocabulary(folder, ANALYZERS[analyzer]), Postings(folder, self._ranker)
+            return vocabulary, postings, float(summary["average_length"])
+
+        self._vocabulary, self._postings, self._average_length = open_index(home, key, build=build, load=load)
+
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+        return in_threads(lambda search: self._search(search, k), searches)
+
+    def _search(self, search: Search, k: int) -> list[Hit]:
+        """The documents that share a word with the text: their scores are over 0."""
+        rows = self._vocabulary.rows(search.text)
+        return self._postings.search(rows, k, excluded=search.excluded, among=search.among)
 
     def statistics(self) -> TermStatistics:
         """How common each word of the corpus is, read off the index."""
-        frequency = np.diff(self._index.scores["indptr"])
+        frequency = self._postings.frequency.tolist()
         return TermStatistics(
-            documents=int(self._index.scores["num_docs"]),
+            documents=len(self._ranker),
             average_length=self._average_length,
-            frequency={word: int(frequency[row]) for word, row in self._index.vocab_dict.items()},
+            frequency=dict(zip(self._vocabulary.words(), frequency, strict=True)),
         )
 
 
-_Built = tuple[bm25s.BM25, float]  # the index, and the mean words per document
+class BM25S(BM25):
+    """The package bm25s with its defaults, as OBLIQ-Bench's release ranks its Writing and Congress tasks.
+
+    These are the plain words with k1=1.5 and b=0.75.
+    """
+
+    def __init__(self, corpus: Corpus, home: Path | None = None) -> None:
+        self._open(corpus, home, "bm25s", 1.5, 0.75, "plain")
 
 
-def _build(corpus: Corpus, k1: float, b: float) -> _Built:
-    postings = count(words(text) for text in corpus.texts())
-    average = postings.average_length
-    n, documents = postings.frequency, len(corpus)
-    idf = np.log(1 + (documents - n + 0.5) / (n + 0.5))
-    length = postings.lengths[postings.document] / average
-    weights = idf[postings.word] * postings.count / (postings.count + k1 * (1 - b + b * length))
-    return index_of(postings, weights.astype(np.float32)), average
+def check(k1: float, b: float) -> None:
+    """UsageError for parameters that are out of BM25's range."""
+    if k1 < 0 or not 0 <= b <= 1:
+        raise UsageError(f"BM25 takes k1 of 0 or more and b from 0 to 1, not k1={k1} and b={b}")
 
 
-def _save(built: _Built, folder: Path) -> None:
-    index, average_length = built
-    index.save(folder, show_progress=False)
-    (folder / "average_length.json").write_text(json.dumps(average_length), encoding="utf-8")
-
-
-def _load(folder: Path) -> _Built:
-    average_length = json.loads((folder / "average_length.json").read_text(encoding="utf-8"))
-    return bm25s.BM25.load(folder, mmap=True), float(average_length)
+def _weights(counts: Counts, k1: float, b: float) -> Weights:
+    documents = len(counts.lengths)
+    idf = [math.log(1 + (documents - n + 0.5) / (n + 0.5)) for n in counts.frequency.tolist()]
+    norm = k1 * ((1 - b) + b * counts.lengths / counts.average_length)
+    return Weights(np.array(idf, dtype=np.float32), norm)  # bm25s rounds the idf before it multiplies
