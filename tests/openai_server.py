@@ -1,16 +1,21 @@
-"""A local server that speaks the OpenAI chat protocol, so that the real client, prompts and parser are tested.
+"""A local server that speaks the OpenAI protocol, so that the real client, prompts and parser are tested.
 
-It reads the prompt as a model would: which fields are asked for, which passages were shown. What it answers, and
-whether it fails, is decided by a function that tests may replace.
+It reads the prompt as a model would: which fields are asked for, which passages were shown. Embeddings are sums of a
+vector a word. What it answers, and whether it fails, is decided by functions that tests may replace.
 """
 
+import base64
 import json
 import re
 import threading
 import time
+import zlib
 from collections.abc import Callable
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+import numpy as np
 
 
 class Failure(Exception):
@@ -30,10 +35,40 @@ def sensible(prompt: str) -> dict[str, Any]:
     return {"selected": json.dumps([shown[0], "an-id-that-was-never-shown"]), "observations": " ".join(words[8:16])}
 
 
+def bag_of_words(texts: list[str]) -> np.ndarray:
+    """A vector of 24 numbers for each text: the mean of one a word, so that texts with common words are near."""
+    return np.array(
+        [np.mean([_word(word) for word in re.findall(r"\w+", text.lower()) or [""]], axis=0) for text in texts]
+    )
+
+
+@cache
+def _word(word: str) -> np.ndarray:
+    return np.random.default_rng(zlib.crc32(word.encode())).standard_normal(24)
+
+
+def embeddings(request: dict[str, Any], vectors: np.ndarray) -> dict[str, Any]:
+    """The answer to a request for embeddings, in the encoding that it asks for."""
+    written = [vector.astype("<f4") for vector in vectors]
+    if request.get("encoding_format") == "base64":
+        data = [base64.b64encode(vector.tobytes()).decode() for vector in written]
+    else:
+        data = [vector.tolist() for vector in written]
+    tokens = sum(len(text.split()) for text in request["input"])
+    return {
+        "object": "list",
+        "model": request["model"],
+        "data": [{"object": "embedding", "index": index, "embedding": one} for index, one in enumerate(data)],
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+
+
 class OpenAIServer:
     def __init__(self, answer: Callable[[str], dict[str, Any]] = sensible, delay: float = 0.0) -> None:
         self.answer = answer
         self.delay = delay
+        self.embed: Callable[[list[str]], np.ndarray] = bag_of_words
+        self.spoil: Callable[[dict[str, Any]], dict[str, Any]] = lambda reply: reply  # what is done to embeddings
         self.page: bytes | None = None  # sent instead of any answer, as a gateway would
         self.requests: list[dict[str, Any]] = []
         self.authorizations: list[str] = []
@@ -48,9 +83,11 @@ class OpenAIServer:
                 outer.authorizations.append(self.headers["authorization"])
                 time.sleep(outer.delay)
                 retry_after = None
-                prompt = "\n\n".join(_text(message["content"]) for message in body["messages"])
                 try:
-                    status, reply = 200, _reply(body["model"], outer.answer(prompt), prompt)
+                    status, reply = 200, outer.reply(self.path, body)
+                except ConnectionResetError:  # nothing is sent back
+                    self.close_connection = True
+                    return
                 except Failure as failure:
                     status, retry_after = failure.status, failure.retry_after
                     reply = {"error": {"message": failure.message, "code": failure.code, "type": failure.code}}
@@ -68,8 +105,14 @@ class OpenAIServer:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         self.spec = f"tiny@http://127.0.0.1:{self._server.server_port}/v1"
+
+    def reply(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if path.endswith("/embeddings"):
+            return self.spoil(embeddings(body, self.embed(body["input"])))
+        prompt = "\n\n".join(_text(message["content"]) for message in body["messages"])
+        return _reply(body["model"], self.answer(prompt), prompt)
 
     def close(self) -> None:
         self._server.shutdown()
