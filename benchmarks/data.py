@@ -1,0 +1,72 @@
+"""Corpora and queries of any size for measurements, made by recombining the sentences of real ones.
+
+A recombined text means nothing, so no ranking of it is a result; its words are as common as real ones, and a posting
+list as long, which is what times and sizes depend on. Made-up words keep the vocabulary growing with the corpus, as
+that of real text does. Everything is drawn from a seed and streamed.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+import environments
+from tools.corpus import Corpus
+from tools.records import Document
+from tools.stored_corpus import StoredCorpus, store
+from tools.text import sentences
+
+LENGTH = 2_545  # mean characters of a document: that of OBLIQ-Bench's Congress corpus
+LONG_QUERY, SHORT_QUERY = 800, 51  # characters: about those of Congress's queries, and of a web search
+
+# The share of made-up words, and how steeply they grow rare: about as many new words a document as the hearings have.
+_MADE_UP = 0.03
+_EXPONENT = 1.3
+_WORD = 6  # mean characters of an English word in running text, with its blank
+_MINIATURES = ("obliq/congress", "obliq/writing", "crumb/clinical_trial", "crumb/theorem_retrieval")
+
+
+def corpus(documents: int, folder: Path, source: Path | None = None, seed: int = 0) -> Corpus:
+    """`documents` recombined documents, kept in the new folder `folder` and read from there one at a time.
+
+    The sentences are those of the bundled miniatures, or of `source`: a data folder in OBLIQ-Bench's layout with
+    its congress task.
+    """
+    texts = _texts(_sentences(source), LENGTH, np.random.default_rng([seed, 0]))
+    store((Document(f"d{row:07}", next(texts)) for row in range(documents)), folder)
+    return StoredCorpus(folder)
+
+
+def queries(number: int, length: int, source: Path | None = None, seed: int = 0) -> list[str]:
+    """`number` recombined texts of at most `length` characters, cut between words."""
+    texts = _texts(_sentences(source), 4 * length, np.random.default_rng([seed, length]))
+    return [next(texts)[: length + 1].rpartition(" ")[0] for _ in range(number)]
+
+
+def _sentences(source: Path | None) -> list[str]:
+    loaded = (
+        [environments.load("congress", str(source))]
+        if source
+        else [environments.load(task, "mini") for task in _MINIATURES]
+    )
+    return [sentence for each in loaded for text in each.documents.texts() for sentence in sentences(text)]
+
+
+def _texts(pool: list[str], length: int, generator: np.random.Generator) -> Iterator[str]:
+    """Endless texts of about `length` characters; lengths vary as those of real documents do, by about half."""
+    mean = sum(map(len, pool)) / len(pool) + 1
+    while True:
+        wanted = length * generator.lognormal(-0.125, 0.5)  # mean 1
+        made_up = generator.zipf(_EXPONENT, size=round(_MADE_UP * wanted / _WORD))
+        chosen = generator.integers(len(pool), size=max(1, round((1 - _MADE_UP) * wanted / mean)))
+        parts = [*(pool[n] for n in chosen.tolist()), *map(_spelled, made_up.tolist())]
+        yield " ".join(parts[n] for n in generator.permutation(len(parts)).tolist())
+
+
+def _spelled(number: int) -> str:
+    """A word that English does not have, one for each number; of two syllables or more."""
+    word = "q"
+    while number:
+        number, syllable = divmod(number, 100)
+        word += "bdfghklmnprstvwxyzcj"[syllable // 5] + "aeiou"[syllable % 5]
+    return word

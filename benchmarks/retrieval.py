@@ -1,0 +1,70 @@
+"""How fast the shared retrievers are beside the best libraries: `python -m benchmarks.retrieval`.
+
+Every row is a ratio of two things measured in one run, by turns, on one machine: a time alone says nothing on a machine
+that others use. The bound is what the project is held to, at the size of OBLIQ-Bench's Congress (213,650 passages of
+2,545 characters). The corpus is made by recombining sentences, of the bundled miniatures or of a folder in
+OBLIQ-Bench's layout, and the vectors around those of real sentences: no download, but not real queries either.
+"""
+
+import argparse
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from benchmarks.rows import Row
+from tools.command import Parser, listen, positive, put_out, run_command, say
+from tools.errors import UnknownName
+
+CONGRESS = 213_650  # passages
+
+# To add one: a module with measure(documents, source, seed), which gives rows, named here.
+PARTS = ("lexical", "vectors", "encoding")
+
+
+def parser() -> Parser:
+    """The command line."""
+    made = Parser(prog="python -m benchmarks.retrieval", description="Time the retrievers beside the best libraries.")
+    made.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all of them where none is given"
+    )
+    made.add_argument("--documents", type=positive, default=CONGRESS, metavar="N", help="size of the corpus")
+    made.add_argument("--data", type=Path, metavar="DIR", help="a folder of passages to recombine; the miniatures")
+    made.add_argument("--seed", type=int, default=0, metavar="N", help="of the corpus and the vectors")
+    made.add_argument("--json", action="store_true", help="print one JSON object a row and nothing else")
+    return made
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Measure and print; exit code 7 when a bound is not kept."""
+    for part in arguments.parts:
+        if part not in PARTS:
+            raise UnknownName("benchmark", part, PARTS)
+    rows = list[Row]()
+    for part in arguments.parts or PARTS:
+        say(f"measuring {part} at {arguments.documents:,} documents")
+        measured = import_module(f"benchmarks.{part}").measure(arguments.documents, arguments.data, arguments.seed)
+        for row in measured:
+            put_out(_json(part, row) if arguments.json else _line(row))
+            rows.append(row)
+    missed = [row for row in rows if not row.holds]
+    if missed:
+        say(f"{len(missed)} of {len(rows)} figures miss their bound")
+    return 7 if missed else 0
+
+
+def _line(row: Row) -> str:
+    bound = "" if row.bound is None else f"  {'at least' if row.larger_is_better else 'at most'} {row.bound:g}"
+    verdict = "" if row.bound is None else ("  ok" if row.holds else "  MISSED")
+    figures = f"{row.ours:>10.4g}  {row.theirs:>10.4g} {row.unit:<16} ratio {row.ratio:<8.3g}{bound}{verdict}"
+    note = f"\n    {row.note}" if row.note else ""
+    return f"{row.what}, against {row.against}\n    {figures}{note}\n"
+
+
+def _json(part: str, row: Row) -> str:
+    return json.dumps({"part": part, **row._asdict(), "ratio": row.ratio, "holds": row.holds}) + "\n"
+
+
+if __name__ == "__main__":
+    listen()
+    sys.exit(run_command(parser(), command))

@@ -1,0 +1,28 @@
+"""What one line of a benchmark's table says."""
+
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """One figure of ours beside that of something else, measured in the same run."""
+
+    what: str  # e.g. "query of 800 characters, k=1000"
+    unit: str  # e.g. "ms a query", "documents/s", "recall@100"
+    ours: float
+    against: str  # e.g. "bm25s, numba"
+    theirs: float
+    bound: float | None = None  # what ours / theirs is held to, at most (at least, where larger is better)
+    larger_is_better: bool = False
+    note: str = ""  # e.g. "identical ranking on 50 of 50 queries"
+
+    @property
+    def ratio(self) -> float:
+        """Ours over theirs."""
+        return self.ours / self.theirs
+
+    @property
+    def holds(self) -> bool:
+        """Whether the bound is kept; true where there is none."""
+        if self.bound is None:
+            return True
+        return self.ratio >= self.bound if self.larger_is_better else self.ratio <= self.bound

@@ -1,0 +1,22 @@
+"""The benchmarks run, and compare what they say they compare; their figures are for a quiet machine."""
+
+from benchmarks import data, lexical
+
+
+def test_recombined_corpora_and_queries_depend_on_the_seed_alone(tmp_path):
+    first, again = (list(data.corpus(20, tmp_path / name, seed=1).texts()) for name in ("first", "again"))
+    other = list(data.corpus(20, tmp_path / "other", seed=2).texts())
+    assert first == again
+    assert first != other
+    assert 0.5 < sum(map(len, first)) / 20 / data.LENGTH < 2
+    queries = data.queries(5, data.SHORT_QUERY)
+    assert queries == data.queries(5, data.SHORT_QUERY)
+    assert all(0 < len(query) <= data.SHORT_QUERY for query in queries)
+
+
+def test_bm25_ranks_as_the_packages_that_it_is_timed_against():
+    rows = {row.what: row for row in lexical.measure(300, None, seed=0)}
+    identical = [row.note for row in rows.values() if row.note.startswith("identical")]
+    assert identical == [f"identical ranking on {n} of {n} queries" for n in (50, 50, 2)]
+    assert all(row.ours > 0 and row.theirs > 0 for row in rows.values())
+    assert {"bm25, build from raw text", "bm25, memory of a build"} < set(rows)
