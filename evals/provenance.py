@@ -9,7 +9,17 @@ from pathlib import Path
 _ROOT = Path(__file__).parent.parent
 # What can change a ranking. evals only runs and scores, and a score can be made again.
 _PACKAGES = ("agents", "environments", "programs", "tools")
-_LIBRARIES = ("bm25s", "dspy", "numpy", "rank-bm25", "sentence-transformers", "torch")
+_LIBRARIES = (
+    "chromadb",
+    "dspy",
+    "nltk",
+    "numba",
+    "numpy",
+    "rank-bm25",
+    "sentence-transformers",
+    "torch",
+    "transformers",
+)
 
 
 def code_digest() -> str:
@@ -20,7 +30,8 @@ def code_digest() -> str:
     """
     digest = hashlib.sha256()
     for package in _PACKAGES:
-        for path in sorted((_ROOT / package).rglob("*.py")):
+        sources = [*(_ROOT / package).rglob("*.py"), *(_ROOT / package).rglob("models.toml")]
+        for path in sorted(sources):
             digest.update(str(path.relative_to(_ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:8]
 

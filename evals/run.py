@@ -6,16 +6,16 @@ own beyond checking that the arguments fit together.
 
 import argparse
 import os
-import signal
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 # Nothing below may phone home or spin idle cores; said before the libraries that look here are imported. LiteLLM's own
-# switch is in programs/lm.py.
+# switch is in programs/lm.py. NumPy's threads are off; those of the encoders are counted where they work, and
+# $OMP_NUM_THREADS bounds them.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import environments
 from agents import AGENTS
@@ -23,8 +23,10 @@ from environments.base import INSTRUCTIONS, SPLITS
 from evals import folder as run_folder
 from evals import parameters, provenance
 from programs import PROGRAMS
-from tools.command import Parser, dollars, interrupt, positive, run_command, say
-from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, SextantError, UsageError
+from tools import retrievers
+from tools.command import Parser, dollars, listen, positive, run_command, say
+from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError, UsageError
+from tools.home import home
 from tools.retrievers import RETRIEVERS
 from tools.table import pick
 
@@ -55,7 +57,12 @@ def parser() -> Parser:
         metavar="KIND",
         help=f"what a query says of its task: {', '.join(INSTRUCTIONS)}",
     )
-    add("--retriever", default="bm25", metavar="NAME", help=f"one of {', '.join(sorted(RETRIEVERS))}")
+    add(
+        "--retriever",
+        default="bm25",
+        metavar="SPEC",
+        help=f"one of {', '.join(RETRIEVERS)}, or made of them, e.g. fusion(bm25,dense); python -m tools.retrievers",
+    )
     add(
         "--lm",
         default=os.environ.get("SEXTANT_LM") or "offline",
@@ -81,7 +88,9 @@ def command(arguments: argparse.Namespace) -> int:
     # Names first: a misspelt one must not wait for a corpus to be read.
     constructor = pick("program", arguments.program, SYSTEMS)
     values = parameters.parse(arguments.program, constructor, arguments.parameters)
-    needs_pool = pick("retriever", arguments.retriever, RETRIEVERS).needs_pool
+    spec = retrievers.check(arguments.retriever)
+    retrievers.require(spec)
+    arguments.retriever = str(spec)  # two spellings of one retriever are one run
     environments.resolve(arguments.task)
     from programs import lm
 
@@ -90,15 +99,14 @@ def command(arguments: argparse.Namespace) -> int:
         arguments.task, arguments.data, arguments.split, qrels=arguments.qrels, instruction=arguments.instruction
     )
     environment = environment.asking(limit=arguments.limit, query_ids=arguments.query_id)
-    _check_pools(arguments, environment, needs_pool=needs_pool)
+    _check_pools(arguments, environment, needs_pool=retrievers.needs_pool(spec))
 
     if len(environment.documents) >= LARGE and not arguments.json:
         say(f"opening {arguments.retriever} over {len(environment.documents)} documents")
 
-    from tools import retrievers
     from tools.session import Toolbox
 
-    retriever = retrievers.build(arguments.retriever, environment.documents, environments.home())
+    retriever = retrievers.build(spec, environment.documents, home())
     model = _connect(arguments, environment, retriever)
     system = constructor(Toolbox(environment.documents, retriever), depth=arguments.k or environment.depth, **values)
     config = configuration(arguments, environment, retriever, model, values)
@@ -127,7 +135,7 @@ def _connect(arguments: argparse.Namespace, environment: "Environment", retrieve
         )
 
     def statistics() -> "TermStatistics":
-        index = retriever if isinstance(retriever, BM25) else BM25(environment.documents, environments.home())
+        index = retriever if isinstance(retriever, BM25) else BM25(environment.documents, home())
         return index.statistics()
 
     budget = lm.Budget(calls=arguments.budget_calls, usd=arguments.budget_usd)
@@ -201,7 +209,7 @@ def _run(
     try:
         with watch:
             fault = run(system, environment.queries, folder, model, workers=workers, on_outcome=report)
-    except (BudgetReached, ProviderRefused, RunIncomplete) as problem:
+    except (BudgetReached, ProviderRefused, RunIncomplete, DataError) as problem:
         return problem
     except KeyboardInterrupt:
         done = f"{len(folder.outcomes)} of {len(environment.queries)} queries are safe in {folder.path}"
@@ -237,5 +245,5 @@ def _conclude(
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, interrupt)
+    listen()
     sys.exit(run_command(parser(), command))

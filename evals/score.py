@@ -130,6 +130,7 @@ def summary(config: run_folder.Config, outcomes: dict[str, run_folder.Outcome], 
         "failed": sum(outcome["error"] is not None for outcome in answered),
         "owed": len(asked) - len(answered),
         "invented_ids": sum(outcome["trace"]["invented_ids"] for outcome in answered),
+        "searches_cut": sum("cut" in step for outcome in answered for step in outcome["trace"]["steps"]),
         "metrics": {},
         "usage": usage_json(total(run_folder.usage(outcome) for outcome in answered)),
     }

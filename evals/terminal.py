@@ -212,6 +212,8 @@ def _footings(scores: dict[str, Any]) -> list[str]:
         used += f", {usage['repairs']} answers asked for again"
     if scores["invented_ids"]:
         used += f", {scores['invented_ids']} invented ids dropped"
+    if scores["searches_cut"]:
+        used += f", {scores['searches_cut']} searches cut to what the retriever's model takes"
     if "seconds" in scores:
         used += f", {scores['seconds']:.1f} s"
     return [*lines, used, f"run: {scores['run']}"]

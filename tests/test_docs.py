@@ -56,7 +56,7 @@ def test_the_readmes_tree_names_no_file_that_is_not_there_and_nearly_all_that_ar
     named = set(re.findall(r"\b[a-z_0-9]+\.py\b", tree))
     there = {
         p.name
-        for d in ("agents", "environments", "evals", "optimizers", "programs", "tools")
+        for d in ("agents", "benchmarks", "environments", "evals", "optimizers", "programs", "tools")
         for p in (ROOT / d).rglob("*.py")
     }
     assert named <= there

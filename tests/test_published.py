@@ -80,6 +80,14 @@ def test_a_published_figure_stands_beside_a_whole_run_of_the_release_and_never_b
     assert {figure.system for figure in beside(full).values()} == {"BM25"}
 
 
+@pytest.mark.parametrize("task", ["congress", "writing"])
+def test_the_package_that_a_task_s_script_calls_stands_beside_that_script_s_figures(run, task):
+    found = run("--program", "retrieve", "--task", task, "--retriever", "bm25s", "--split", "all", "--json")
+    config = json.loads((Path(found.json["run"]) / "config.json").read_text()) | {"data": "full"}
+    assert {figure.system for figure in beside(config).values()} == {"BM25"}
+    assert beside(config | {"retriever": {"name": "bm25", "with": ""}}) == {}
+
+
 @pytest.mark.parametrize(
     "otherwise",
     [

@@ -19,8 +19,9 @@ import pytrec_eval
 import environments
 from evals import folder as run_folder
 from evals import score
+from tools import command
 from tools.command import run_command
-from tools.errors import RunConflict
+from tools.errors import DataError, RunConflict
 
 ROOT = Path(__file__).parent.parent
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev")
@@ -260,6 +261,21 @@ def test_sigterm_is_a_ctrl_c(shell, tmp_path, server):
     assert process.returncode == 130 and "are safe in" in err
 
 
+@pytest.mark.parametrize(
+    "error", [ImportError("initialization failed"), DataError("cannot be loaded"), OSError(5, "?")]
+)
+def test_an_interrupt_of_which_a_library_makes_an_error_is_an_interrupt(error, monkeypatch, capsys):
+    def broken(arguments):
+        try:
+            command.interrupt(signal.SIGINT, None)
+        except KeyboardInterrupt:
+            raise error from None
+
+    monkeypatch.setattr(command, "_interrupts", [])
+    assert run_command(command.Parser(), broken, []) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
 def test_a_torn_last_line_is_a_query_still_owed_and_a_damaged_one_is_named(run):
     whole = run(*MULTIHOP, "--json").json
     path = Path(whole["run"]) / "outcomes.jsonl"
@@ -303,6 +319,23 @@ def test_a_crash_of_the_program_is_an_outcome_with_its_trace(run, monkeypatch):
         assert outcome["error"].startswith("ZeroDivisionError: oh no") and "Traceback" in outcome["traceback"]
         assert [step["tool"] for step in outcome["trace"]["steps"]][-3:] == ["select", "drop", "stop"]
         assert outcome["usage"]["calls"] == 2
+
+
+def test_a_server_that_answers_wrongly_in_mid_run_leaves_what_was_answered_and_says_how_to_go_on(run, server):
+    retriever, asked = f"api:{server.spec}", len(environments.load("congress", "mini").documents)
+    embed, texts = server.embed, []
+
+    def narrower(batch):
+        texts.extend(batch)
+        return embed(batch)[:, : 24 if len(texts) < asked + 5 else 23]
+
+    server.embed = narrower
+    result = run(*RETRIEVE, "--retriever", retriever, "--json", "--max-concurrent", 1)
+    assert result.code == 3 and 0 < result.json["owed"] < 12
+    assert "the same command goes on" in result.err and result.err.count("\n") == 1
+    server.embed = embed
+    again = run(*RETRIEVE, "--retriever", retriever, "--json")
+    assert again.code == 0 and again.json["owed"] == 0
 
 
 def test_a_program_that_exits_does_not_take_the_run_with_it(run, monkeypatch):
@@ -378,11 +411,12 @@ def test_a_full_disk_loses_nothing_that_was_reported_as_done(shell, tmp_path, ru
         # Stands for a full disk: no file of this process may grow over 60 kB.
         resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
 
+    run(*RETRIEVE, "--limit", 1)  # the index has room
     process = start(shell, tmp_path, *RETRIEVE, preexec_fn=little_room)  # about 11 kB a query
     _, err = process.communicate(timeout=60)
     assert process.returncode == 7, err
     assert "is still owed" in err and "safe" in err and "Traceback" not in err
-    [path] = (tmp_path / "runs").rglob("outcomes.jsonl")
+    [path] = (path for path in (tmp_path / "runs").rglob("outcomes.jsonl") if path.stat().st_size > 30_000)
     safe = run_folder.read_outcomes(path.parent)
     assert 0 < len(safe) < 12 and f"the {len(safe)} before it are safe" in err
     assert path.read_bytes().endswith(b"\n"), "no torn line"

@@ -16,9 +16,12 @@ from evals.folder import PROVENANCE
 
 # Ours -> the papers' name for the same system: (suite or task, program, retriever, model). A row is added where a
 # system of ours is what a paper ran, parameters included; the nearest thing to it is not enough. OBLIQ-Bench names
-# rank-bm25 for all tasks, but only WildChat's script calls it; CRUMB's BM25 stems.
+# rank-bm25 for all tasks, but only WildChat's script calls it; those of Writing and Congress call bm25s as it comes.
+# CRUMB's BM25 is bm25(analyzer=english) but for the lengths of documents, which Lucene rounds to a byte.
 SYSTEMS = {
     ("obliq/wildchat", "retrieve", "rank_bm25", "offline"): "BM25",
+    ("obliq/writing", "retrieve", "bm25s", "offline"): "BM25",
+    ("obliq/congress", "retrieve", "bm25s", "offline"): "BM25",
     ("multiconir", "retrieve", "pool_bm25", "offline"): "BM25",
 }
 
