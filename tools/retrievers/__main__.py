@@ -117,7 +117,11 @@ def _indexes(arguments: argparse.Namespace) -> None:
     for index in found:
         state = "" if index.finished else "being built" if index.in_use else "half built; the next use goes on"
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(index.built))
-        what = index.key.get("name") or index.key.get("model") or ""
+        what = " ".join(
+            f"{name}={value}"
+            for name, value in index.key.items()
+            if name not in ("kind", "corpus", "code", "format") and isinstance(value, str | int | float) and value != ""
+        )
         put_out(f"{clean(index.name):<32} {_size(index.bytes):>9}  {day}  {clean(str(what))} {state}".rstrip() + "\n")
     total = sum(index.bytes for index in found)
     say(
