@@ -45,9 +45,11 @@ def test_a_link_leads_somewhere(path):
 
 
 def test_every_option_in_the_readme_exists():
-    from evals.run import parser
+    from benchmarks import retrieval
+    from evals import run
 
-    known = {option for action in parser()._actions for option in action.option_strings}
+    parsers = (run.parser(), retrieval.parser())
+    known = {option for parser in parsers for action in parser._actions for option in action.option_strings}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)) <= known | {"--strict"}
 
 
