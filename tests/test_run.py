@@ -393,7 +393,11 @@ def test_a_run_killed_in_the_middle_resumes_to_the_uninterrupted_one_and_pays_no
 def test_ctrl_c_ends_with_130_at_once_and_the_run_resumes(shell, tmp_path, run, server):
     server.delay = 0.3
     arguments = (*MULTIHOP, "--lm", server.spec, "--max-concurrent", 6)
-    process = start(shell, tmp_path, *arguments)
+
+    def at_a_terminal():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # these tests may run in a script's background, which ignores it
+
+    process = start(shell, tmp_path, *arguments, preexec_fn=at_a_terminal)
     wait_for_outcomes(tmp_path, 1)
     server.delay = 20  # the calls in flight from here on would hold up the end
     time.sleep(0.5)
