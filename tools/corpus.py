@@ -75,6 +75,11 @@ def encoded(document: Document) -> tuple[bytes, bytes, bytes, bytes]:
     return doc_id, title, text, parent
 
 
+def digest_of(text: str) -> bytes:
+    """Sixteen bytes by which a text is known again."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
 class Fingerprint:
     """A digest over the fields of many documents."""
 

@@ -42,13 +42,14 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> None:
     from tools.retrievers import RETRIEVERS
-    from tools.retrievers.models import rows
+    from tools.retrievers.models import expression_of, rows
 
     kinds = [_kind(name) for name in RETRIEVERS]
     models = [
         {
             "name": row.name,
             "kind": row.kind,
+            "expression": expression_of(row),
             "instructed": row.instructed,
             "needs": row.needs,
             "unsupported": row.unsupported,
@@ -68,8 +69,7 @@ def _list(arguments: argparse.Namespace) -> None:
             )
     lines += ["", "models of the papers, and some more; every other sentence-transformers model works by its folder"]
     for model in models:
-        word = "splade" if model["kind"] == "sparse" else model["kind"]
-        lines.append(f"  {word}:{model['name']}{'  (takes instructions)' if model['instructed'] else ''}")
+        lines.append(f"  {model['expression']}{'  (takes instructions)' if model['instructed'] else ''}")
         lines.append(f"      {model['unsupported'] or model['needs']}")
     put_out("\n".join(lines) + "\n")
 

@@ -35,6 +35,7 @@ from tools.retrievers.models import (
     query_text,
     require_model,
     row_of,
+    settings,
 )
 from tools.retrievers.spec import spell
 from tools.retrievers.store import code
@@ -149,7 +150,7 @@ class _SentenceModel:
         self._modules = _modules(folder, row, for_documents.width)
         tokenizer, positions = for_documents.tokenizer, for_documents.positions
         self._eos = tokenizer.eos_token_id if row.eos and not _ends_with_eos(tokenizer) else None
-        own = _json(folder / "sentence_bert_config.json")
+        own = settings(folder / "sentence_bert_config.json")
 
         def ids(most: int) -> TokenIds:
             most = min(most or own.get("max_seq_length") or positions, positions)
@@ -248,7 +249,8 @@ def _modules(folder: Path, row: Row, width: int) -> list[Any]:
     from sentence_transformers.sentence_transformer import modules
 
     made: list[Any] = []
-    for entry in list(_json(folder / "modules.json"))[1:]:
+    listed = folder / "modules.json"
+    for entry in json.loads(listed.read_text(encoding="utf-8"))[1:] if listed.is_file() else ():
         kind = getattr(modules, entry["type"].rpartition(".")[2], None)
         if kind is None:
             raise DataError(
@@ -262,10 +264,6 @@ def _modules(folder: Path, row: Row, width: int) -> list[Any]:
     if row.normalize and not isinstance(made[-1], modules.Normalize):
         made.append(modules.Normalize())
     return [module.eval() for module in made]
-
-
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def _ends_with_eos(tokenizer: Any) -> bool:

@@ -6,7 +6,6 @@ Knows no model and no store: `dense` and `api` are embedders, exact search and c
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import pairwise
 from os import posix_fallocate
 from pathlib import Path
@@ -17,7 +16,7 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from tools import disk
-from tools.corpus import Corpus, indexed_text
+from tools.corpus import Corpus, digest_of, indexed_text
 from tools.errors import DataError
 from tools.progress import Progress
 from tools.records import Usage, usage_from_json, usage_json
@@ -96,7 +95,7 @@ def _load(folder: Path) -> MappedVectors:
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class Order:
     """The documents in the order in which they are embedded, and which of them are distinct.
 
     The longest go first: the memory peaks at once, and the time remaining is never too short. `rows` are positions in
@@ -109,18 +108,25 @@ class _Order:
     starts: NDArray[np.int64]
     blocks: NDArray[np.int64]
 
+    def text_of_row(self) -> NDArray[np.int64]:
+        """Which distinct text each document has, shape (documents,), in corpus order."""
+        texts = np.empty(len(self.rows), dtype=np.int64)
+        texts[self.rows] = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+        return texts
 
-def _order(corpus: Corpus, most: int) -> _Order:
+
+def order_of(corpus: Corpus, most: int) -> Order:
+    """The order of a corpus, in blocks of at most `most` texts."""
     lengths = np.empty(len(corpus), dtype=np.int64)
     digests = np.empty((len(corpus), 2), dtype=np.uint64)  # 32 bytes a document instead of its text
     for row, text in enumerate(corpus.texts()):
         lengths[row] = len(text)
-        digests[row] = np.frombuffer(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(), np.uint64)
+        digests[row] = np.frombuffer(digest_of(text), np.uint64)
     rows = np.lexsort((digests[:, 1], digests[:, 0], -lengths))  # a stable sort: of one text, the first row is first
     differs = np.ones(len(corpus), dtype=bool)
     differs[1:] = (digests[rows[1:]] != digests[rows[:-1]]).any(axis=1)
     starts = np.flatnonzero(differs)
-    return _Order(rows, np.append(starts, len(corpus)), _blocks(lengths[rows[starts]], most))
+    return Order(rows, np.append(starts, len(corpus)), _blocks(lengths[rows[starts]], most))
 
 
 def _blocks(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
@@ -137,7 +143,7 @@ def _blocks(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 
 def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
     """Fill `folder` with the vectors, block by block; a block counts when its vectors are on disk."""
-    order = _order(corpus, _PAID_TEXTS if isinstance(embedder, Paid) else _BLOCK_TEXTS)
+    order = order_of(corpus, _PAID_TEXTS if isinstance(embedder, Paid) else _BLOCK_TEXTS)
     shape = (len(corpus), embedder.dimension)
     done, usage = _done_before(folder, shape)
     vectors = _draft(folder / "vectors.npy", shape, fresh=done == 0)

@@ -12,8 +12,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from hashlib import blake2b
-from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -21,16 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from tools.corpus import Corpus, indexed_text
+from tools.corpus import Corpus, digest_of, indexed_text
 from tools.errors import DataError, UsageError
 from tools.progress import Progress
 from tools.records import Hit
 from tools.retrievers.base import Ranker, Retriever, Search
-from tools.retrievers.encoding import device, quiet
-from tools.retrievers.library_models import LibraryModel, architectures, kind_of, loading, options
+from tools.retrievers.encoding import quiet
+from tools.retrievers.library_models import LibraryModel, architectures, key, kind_of, loading, options
 from tools.retrievers.models import BUNDLED, Row, document_text, folder_of, pinned, query_text, row_of
 from tools.retrievers.spec import spell
-from tools.retrievers.store import code, open_index
+from tools.retrievers.store import open_index
 from tools.retrievers.token_vectors import TokenVectors, Vectors
 
 _BLOCK_TEXTS = 2048  # that are tokenized together, so that many have equal lengths
@@ -60,7 +58,13 @@ class LateInteraction(Retriever):
         self._corpus = corpus
         self._ranker = Ranker(corpus.doc_ids)
         self._digests = dict[int, bytes]()  # of the texts that were asked for, by position in the corpus
-        self._tokens = open_index(home, self._key(), build=_build, load=_load)
+        self._tokens = open_index(
+            home,
+            # Without the corpus: a text has the same vectors in every one.
+            key("late", self.name, self._row, "late_interaction.py", "token_vectors.py"),
+            build=_build,
+            load=_load,
+        )
 
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
@@ -70,19 +74,6 @@ class LateInteraction(Retriever):
     def left_out(self, text: str, instruction: str = "") -> int:
         """How many tokens at the end of a query are more than the model takes."""
         return self._model.left_out(query_text(self._row, Search(text, instruction)))
-
-    def _key(self) -> Mapping[str, object]:
-        # Not the corpus: a text has the same vectors in every one.
-        libraries = ("torch", "transformers", "tokenizers", "sentence-transformers")
-        return {
-            "kind": "late",
-            "name": self.name,
-            "document": self._row.document,
-            "most": self._row.max_document_tokens,
-            "device": device() if self._row.dtype else "any",  # a row's precision is used on an accelerator alone
-            "versions": {name: version(name) for name in libraries},
-            "code": code("late_interaction.py", "token_vectors.py", "library_models.py", "encoding.py", "models.py"),
-        }
 
     @cached_property
     def _model(self) -> "_TokenModel":
@@ -128,7 +119,7 @@ class LateInteraction(Retriever):
         for row in rows:
             if row not in self._digests:
                 text = indexed_text(self._corpus[self._corpus.doc_ids[row]])
-                self._digests[row] = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+                self._digests[row] = digest_of(text)
         self._tokens.hold([self._digests[row] for row in rows], lambda missing: self._encoded(missing, rows))
 
     def _encoded(self, missing: Sequence[int], rows: Sequence[int]) -> Iterator[tuple[int, Vectors]]:

@@ -1,31 +1,25 @@
 """What the kinds whose models sentence-transformers runs share: loading, batches without padding, what is cut off."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from tools.errors import DataError
 from tools.retrievers.encoding import cores, device, encodable, first_line, in_equal_lengths, threads
-from tools.retrievers.models import Row
-
-
-def settings(folder: Path, name: str) -> dict[str, Any]:
-    """What a JSON file of a model folder says; nothing when it is not there."""
-    path = folder / name
-    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return content if isinstance(content, dict) else {}
+from tools.retrievers.models import Row, settings
+from tools.retrievers.store import code
 
 
 def kind_of(folder: Path) -> str:
     """The class of sentence-transformers that saved a model folder, as it loads one that says nothing."""
-    return str(settings(folder, "config_sentence_transformers.json").get("model_type", "SentenceTransformer"))
+    return str(settings(folder / "config_sentence_transformers.json").get("model_type", "SentenceTransformer"))
 
 
 def architectures(folder: Path) -> list[str]:
     """The classes of transformers that a model folder names, e.g. ["BertForMaskedLM"]."""
-    return list(settings(folder, "config.json").get("architectures") or [])
+    return list(settings(folder / "config.json").get("architectures") or [])
 
 
 def options(row: Row) -> dict[str, Any]:
@@ -37,6 +31,20 @@ def options(row: Row) -> dict[str, Any]:
         "trust_remote_code": row.trust_remote_code,
         "local_files_only": True,
         "model_kwargs": precision,
+    }
+
+
+def key(kind: str, name: str, row: Row, *modules: str) -> dict[str, object]:
+    """What shapes what is made of a document: of an index's key, all but the corpus. `modules` are its own files."""
+    libraries = ("torch", "transformers", "tokenizers", "sentence-transformers")
+    return {
+        "kind": kind,
+        "name": name,
+        "document": row.document,
+        "most": row.max_document_tokens,
+        "device": device() if row.dtype else "any",  # a row's precision is used on an accelerator alone
+        "versions": {library: version(library) for library in libraries},
+        "code": code(*modules, "library_models.py", "encoding.py", "models.py"),
     }
 
 

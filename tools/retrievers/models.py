@@ -104,7 +104,7 @@ def row_of(model: str, kind: Kind, like: str = "") -> Row:
     if found is None:
         return _plain(model, kind)
     if found.kind != kind:
-        raise UsageError(f"{found.name} is a {found.kind} model, not a {kind} one; write {_word(found)}")
+        raise UsageError(f"{found.name} is a {found.kind} model, not a {kind} one; write {expression_of(found)}")
     return found
 
 
@@ -120,7 +120,8 @@ def _find(model: str) -> Row | None:
     return next((row for row in table.values() if row.name.rpartition("/")[2].lower() == last), None)
 
 
-def _word(row: Row) -> str:
+def expression_of(row: Row) -> str:
+    """What `--retriever` calls the model, e.g. "splade:naver/splade_v2_max"."""
     return {"sparse": "splade"}.get(row.kind, row.kind) + f":{row.name}"
 
 
@@ -129,10 +130,10 @@ def _plain(model: str, kind: Kind) -> Row:
     if kind == "api":  # what a folder of its name says here may not be so on a server
         return Row(model, kind)
     try:
-        settings = _json(folder_of(model) / "config_sentence_transformers.json")
+        own = settings(folder_of(model) / "config_sentence_transformers.json")
     except DataError:  # which is said where the folder is opened
         return Row(model, kind)
-    prompts = settings.get("prompts") or {}
+    prompts = own.get("prompts") or {}
     query = prompts.get("query") or ""
     document = prompts.get("document") or prompts.get("passage") or ""
     return Row(
@@ -140,7 +141,7 @@ def _plain(model: str, kind: Kind) -> Row:
         kind,
         query=_literal(query) + "{query}",
         document=_literal(document) + "{text}",
-        normalize=settings.get("similarity_fn_name") != "dot",  # else the length says nothing: the default is a cosine
+        normalize=own.get("similarity_fn_name") != "dot",  # else the length says nothing: the default is a cosine
     )
 
 
@@ -280,7 +281,7 @@ def _has_files(entry: Mapping[str, str]) -> bool:
 
 def _lacking_weights(folder: Path) -> str:
     shards = {
-        name for index in sorted(folder.glob("*.index.json")) for name in _json(index).get("weight_map", {}).values()
+        name for index in sorted(folder.glob("*.index.json")) for name in settings(index).get("weight_map", {}).values()
     }
     files = [folder / name for name in sorted(shards)] or [
         folder / name for name in _WEIGHTS if (folder / name).is_file()
@@ -319,7 +320,7 @@ def base_of(folder: Path, row: Row) -> Path | None:
     adapter = folder / "adapter_config.json"
     if not adapter.is_file():
         return None
-    name = row.base or str(_json(adapter).get("base_model_name_or_path") or "")
+    name = row.base or str(settings(adapter).get("base_model_name_or_path") or "")
     try:
         return folder_of(name)
     except DataError as error:
@@ -364,6 +365,7 @@ def pinned(row: Row, folder: Path, weights: str) -> str:
     return found
 
 
-def _json(path: Path) -> dict[str, Any]:
+def settings(path: Path) -> dict[str, Any]:
+    """What a JSON file of a model folder says; nothing when it is not there."""
     content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return content if isinstance(content, dict) else {}

@@ -15,7 +15,7 @@ import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -28,12 +28,13 @@ from tools.errors import DataError
 from tools.progress import Progress
 from tools.records import Hit
 from tools.retrievers.base import Ranker, Retriever, Search
-from tools.retrievers.encoding import device, quiet, with_adapter
-from tools.retrievers.library_models import LibraryModel, architectures, kind_of, loading, options
+from tools.retrievers.embedding import order_of
+from tools.retrievers.encoding import quiet, with_adapter
+from tools.retrievers.library_models import LibraryModel, architectures, key, kind_of, loading, options
 from tools.retrievers.models import Row, base_of, document_text, folder_of, pinned, query_text, require_model, row_of
 from tools.retrievers.postings import Postings, finish, in_threads
 from tools.retrievers.spec import spell
-from tools.retrievers.store import code, open_index
+from tools.retrievers.store import open_index
 
 _BLOCK_TEXTS = 1024  # what is held in memory, and what is lost when the process is killed
 _BATCH_TOKENS = 1024  # that the model takes at a time: their logits are 125 MB with BERT's vocabulary
@@ -89,22 +90,14 @@ class Sparse(Retriever):
             return _loaded(self._folder, self._row, self._weights, self._form)
 
     def _key(self, corpus: Corpus) -> Mapping[str, object]:
-        libraries = ("torch", "transformers", "tokenizers", "sentence-transformers")
-        return {
-            "kind": "splade",
-            "name": self.name,
-            "document": self._row.document,
-            "most": self._row.max_document_tokens,
-            "device": device() if self._row.dtype else "any",  # a row's precision is used on an accelerator alone
-            "versions": {name: version(name) for name in libraries},
-            "code": code("sparse.py", "postings.py", "library_models.py", "encoding.py", "models.py"),
-            "corpus": corpus.fingerprint,
-        }
+        made_by = ("sparse.py", "postings.py", "embedding.py")
+        return {**key("splade", self.name, self._row, *made_by), "corpus": corpus.fingerprint}
 
     def _build(self, corpus: Corpus, folder: Path) -> None:
         """Encode each distinct text once, block by block, then sort all weights by term."""
-        rows, text_of_row = _distinct(corpus)
-        blocks = [rows[first : first + _BLOCK_TEXTS] for first in range(0, len(rows), _BLOCK_TEXTS)]
+        order = order_of(corpus, _BLOCK_TEXTS)
+        rows = order.rows[order.starts[:-1]]  # the first document of each text
+        blocks = [rows[first:last] for first, last in pairwise(order.blocks.tolist())]
         files = [folder / f"block-{number}.npz" for number in range(len(blocks))]
         found = [_read(file, len(block)) for file, block in zip(files, blocks, strict=True)]  # of an interrupted build
         done = sum(len(block) for block, encoded in zip(blocks, found, strict=True) if encoded)
@@ -115,7 +108,7 @@ class Sparse(Retriever):
                 _write(files[number], encoded)
                 found[number] = encoded
                 progress.add(len(block))
-        _save_by_term([block for block in found if block], text_of_row, folder)
+        _save_by_term([block for block in found if block], order.text_of_row(), folder)
         for file in files:
             file.unlink()
 
@@ -150,18 +143,6 @@ class _Block(NamedTuple):
     counts: NDArray[np.int64]  # terms of each text, shape (texts,)
     terms: NDArray[np.int32]
     weights: NDArray[np.float32]
-
-
-def _distinct(corpus: Corpus) -> tuple[list[int], NDArray[np.int64]]:
-    """The first document of each text, longest texts first, and for every document the place of its text there.
-
-    Documents are given by their positions in the corpus. The longest go first: the memory peaks at once.
-    """
-    first, repeats = {doc_id: row for row, doc_id in enumerate(corpus.doc_ids)}, corpus.repeats()
-    lengths = [len(text) for text in corpus.texts()]
-    rows = sorted((row for doc_id, row in first.items() if doc_id not in repeats), key=lambda row: (-lengths[row], row))
-    place = {row: number for number, row in enumerate(rows)}
-    return rows, np.array([place[first[repeats.get(doc_id, doc_id)]] for doc_id in corpus.doc_ids], dtype=np.int64)
 
 
 def _save_by_term(blocks: Sequence[_Block], text_of_row: NDArray[np.int64], folder: Path) -> None:
