@@ -98,6 +98,9 @@ class Environment:
     resampled: bool = False  # the paper's figures are means over bootstrap resamples, so both means are reported
     split_note: str = ""  # whose split it is, where that limits what it can be compared with
     notes: tuple[str, ...] = ()  # what else a reader of its scores should know
+    # What programs are told of the task where they have a parameter of that name: "lens" is what makes a document
+    # relevant (programs/lenses.py), "document" what its documents are, in words.
+    hints: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def qrels(self) -> Qrels:

@@ -59,6 +59,7 @@ class Task:
 
     folder: str  # inside the release
     objective: str  # in our words
+    document: str  # what a document is, in words
     queries: int  # test queries; of clinical trials the paper's text says 100, its Table 1 and the release 50
     dev_queries: int  # appendix B
     pairs: Callable[[Labels], Pairs] = by_label
@@ -71,6 +72,7 @@ TASKS = {
             "The query is a researcher's description of what they need, with several requirements. Each candidate is "
             "the abstract of a paper. The more of the requirements an abstract meets, the better it is."
         ),
+        document="the abstract of a computer science paper",
         queries=60,
         dev_queries=40,
         pairs=among_the_better,
@@ -82,6 +84,7 @@ TASKS = {
             "from the other side that answers this very point. Passages on the same side, and answers to other points "
             "of the same debate, are no finds. References to sources don't matter."
         ),
+        document="a passage that argues in a debate",
         queries=100,
         dev_queries=50,
     ),
@@ -92,6 +95,7 @@ TASKS = {
             "and some of that may be wrong. Each candidate describes one book. Wanted is the description of the book "
             "that fits what they remember as a whole."
         ),
+        document="the description of a book",
         queries=100,
         dev_queries=50,
     ),
@@ -101,6 +105,7 @@ TASKS = {
             "The query is a patient's case report. Each candidate describes a clinical trial. Wanted are trials for "
             "which this patient could be recruited: the right condition, and no criterion that shuts the patient out."
         ),
+        document="the description of a clinical trial",
         queries=50,
         dev_queries=9,
     ),
@@ -112,6 +117,7 @@ TASKS = {
             "it bears out what is claimed just before or after the gap, reads naturally there, and repeats nothing "
             "that the analysis quotes already."
         ),
+        document="a few sentences quoted from a work of literature",
         queries=100,
         dev_queries=50,
     ),
@@ -146,6 +152,7 @@ def load(request: Request) -> Environment:
         headline="gold",
         metrics=(*METRICS, TRIPLETS) if request.split == "dev" else METRICS,
         metric="nDCG@10",
+        hints={"document": task.document},
         comparisons=triplets if request.split == "dev" else {},
         resampled=True,
     )

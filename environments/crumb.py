@@ -37,6 +37,7 @@ class Task:
 
     names: tuple[str, ...]  # its folder in the release, then its name as a split on the hub
     instruction: str  # Table 3 in our words, for a release row without one
+    document: str  # what a document is, in words
     passages: int  # Table 1, as are the evaluation queries
     queries: int
     documents: int | None = None  # Table 2; None where the task was never cut, and both variants search the same text
@@ -53,6 +54,7 @@ TASKS = {
     "tip_of_the_tongue": Task(
         names=("tip_of_the_tongue",),
         instruction="Somebody describes a thing whose name escapes them; find the page about that thing.",
+        document="a page of an encyclopedia about one thing, in Markdown",
         passages=1_083_337,
         queries=135,
         documents=231_852,
@@ -61,6 +63,7 @@ TASKS = {
     "stack_exchange": Task(
         names=("stack_exchange",),
         instruction="Find pages that help to answer the question.",
+        document="a web page that helps to answer a question",
         passages=40_956,
         queries=107,
         documents=5_035,
@@ -68,6 +71,7 @@ TASKS = {
     "paper_retrieval": Task(
         names=("scientific_paper", "paper_retrieval"),
         instruction="Find scientific papers that meet the requirements.",
+        document="a scientific paper: title, fields and abstract, in Markdown",
         passages=363_133,
         queries=72,
         binary=True,
@@ -75,6 +79,7 @@ TASKS = {
     "set_ops": Task(
         names=("set_operation_entity_retrieval",),
         instruction="Find the pages of all things that satisfy every part of the request.",
+        document="a page of an encyclopedia about one thing, in Markdown",
         passages=651_704,
         queries=423,
         documents=325_505,
@@ -83,6 +88,7 @@ TASKS = {
     "clinical_trial": Task(
         names=("clinical_trial",),
         instruction="Find clinical trials that suit the patient whose history is given.",
+        document="the record of a clinical trial: title, conditions, interventions, criteria",
         passages=914_628,
         queries=113,
         documents=375_580,
@@ -91,6 +97,7 @@ TASKS = {
     "legal_qa": Task(
         names=("legal_qa",),
         instruction="Find the legal texts that decide the question, of the place that it names.",
+        document="a section of a law or a decision of a court, in Markdown",
         passages=1_182_626,
         queries=6_753,
         documents=296_274,
@@ -98,12 +105,14 @@ TASKS = {
     "theorem_retrieval": Task(
         names=("theorem_retrieval",),
         instruction="Find theorems that help to solve the problem.",
+        document="a theorem with its proof",
         passages=23_839,
         queries=69,
     ),
     "code_retrieval": Task(
         names=("code_retrieval",),
         instruction="Find programs that solve the problem.",
+        document="a program that solves a problem",
         passages=232_444,
         queries=3_665,
     ),
@@ -138,6 +147,7 @@ def load(request: Request) -> Environment:
         metric="nDCG@10",
         depth=MAX_P_DEPTH if max_p else 1000,
         max_p=max_p,
+        hints={"document": task.document},
         notes=_notes(request, task, rows),
     )
 

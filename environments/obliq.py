@@ -38,6 +38,8 @@ class Task:
 
     folder: str  # inside the release
     objective: str  # what counts as a find, in our words; shown to models
+    lens: str  # what makes a document relevant, by the name of its lens (programs/lenses.py)
+    document: str  # what a document is, in words
     documents: int  # in the paper's Table 1, as are the queries
     queries: int
     pooled: bool = False  # judgements of pooled results are released
@@ -53,6 +55,8 @@ TASKS = {
             "that hold this stance without saying so: by irony, hedging, framing, a rhetorical question, or by what "
             "they choose to mention. A post that states the stance outright, or only reports news, is no find."
         ),
+        lens="stance",
+        document="a short public post",
         documents=72_122,
         queries=281,
         pooled=True,
@@ -64,6 +68,8 @@ TASKS = {
             "an assistant can fail. Conversations are wanted in which that failure happens, whether or not anybody in "
             "them notices; what they are about does not matter."
         ),
+        lens="failure",
+        document="a conversation between a person and an AI assistant",
         documents=507_729,
         queries=40,
         pooled=True,
@@ -76,6 +82,8 @@ TASKS = {
             "problems that are solved by the same idea of proof, whatever field they come from and whatever they are "
             "about; problems that only look alike are no finds."
         ),
+        lens="proof",
+        document="the statement of a mathematical problem",
         documents=3_508,
         queries=151,
         pooled=True,
@@ -87,6 +95,8 @@ TASKS = {
             "The collection holds passages of prose by many authors. The query is one such passage. Wanted are other "
             "passages by the same author, recognised by the way of writing; what a passage is about is no evidence."
         ),
+        lens="authorship",
+        document="a passage of prose",
         documents=10_389,
         queries=512,
         masked=True,
@@ -98,6 +108,8 @@ TASKS = {
             "one moment of one hearing, imperfectly and without names, and a detail or two may be wrong. "
             "The one passage in which that moment happens is wanted."
         ),
+        lens="recollection",
+        document="a turn of speech from the transcript of a committee hearing",
         documents=213_650,
         queries=254,
     ),
@@ -132,6 +144,7 @@ def load(request: Request) -> Environment:
         headline=request.qrels or GOLD,
         metrics=METRICS,
         metric="nDCG@10",
+        hints={"lens": task.lens, "document": task.document},
         notes=("there are no pooled judgements in this copy",) if task.pooled and files.pooled is None else (),
     )
     return whole.narrow(DEV_MINI if request.data == "mini" else DEV, request.split)

@@ -1,10 +1,12 @@
 """`-P name=value`: what a program's constructor lets the command line set, checked before anything is loaded."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tools import retrievers
 from tools.errors import UnknownName, UsageError
+from tools.retrievers.spec import Expression, Expressions
 
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -15,25 +17,69 @@ def parse(program: str, constructor: type, pairs: Sequence[str]) -> dict[str, An
     Parameters are the constructor's keyword-only arguments except `depth`, which is --k. UnknownName for
     another name, UsageError for a value that is not of the annotated type.
     """
-    known = {
+    known = declared(constructor)
+    values = {name: _checked(parameter.default, parameter.annotation) for name, parameter in known.items()}
+    for name, text in _given(pairs).items():
+        if name not in known:
+            raise UnknownName(f"parameter of {program}", name, known)
+        values[name] = _value(f"{name}={text}", text, known[name].annotation)
+    return values
+
+
+def declared(constructor: type) -> dict[str, inspect.Parameter]:
+    """What `-P` may set."""
+    return {
         name: parameter
         for name, parameter in inspect.signature(constructor.__init__).parameters.items()  # type: ignore[misc]
         if parameter.kind is parameter.KEYWORD_ONLY and name != "depth"
     }
-    values = {name: parameter.default for name, parameter in known.items()}
+
+
+def hinted(values: Mapping[str, Any], pairs: Sequence[str], hints: Mapping[str, str]) -> dict[str, Any]:
+    """`values` with what the task says of itself, for the parameters that the program has and `pairs` does not set."""
+    given = _given(pairs)
+    return {name: hints.get(name, value) if name not in given else value for name, value in values.items()}
+
+
+def named_retrievers(values: Mapping[str, Any]) -> list[str]:
+    """The retrievers that the values name, each once, as canonical expressions."""
+    named: list[str] = []
+    for value in values.values():
+        if isinstance(value, Expressions):
+            named += value.each()
+        elif isinstance(value, Expression) and value:
+            named.append(value)
+    return list(dict.fromkeys(named))
+
+
+def _given(pairs: Sequence[str]) -> dict[str, str]:
+    given = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
             raise UsageError(f"-P {pair!r} has no value; write -P name=value")
-        if name not in known:
-            raise UnknownName(f"parameter of {program}", name, known)
-        values[name] = _value(pair, text, known[name].annotation)
-    return values
+        given[name] = text
+    return given
 
 
 def _value(pair: str, text: str, wanted: type) -> Any:
     try:
-        return _BOOLEANS[text.lower()] if wanted is bool else wanted(text)
+        return _BOOLEANS[text.lower()] if wanted is bool else _checked(wanted(text), wanted)
     except (ValueError, KeyError):
         kind = {int: "a whole number", float: "a number", bool: "true or false"}[wanted]
         raise UsageError(f"-P {pair!r}: the value has to be {kind}") from None
+
+
+def _checked(value: Any, wanted: type) -> Any:
+    """`value`; of a retriever, its canonical expression, after the checks that need no data."""
+    if wanted is Expression and value:
+        return Expression(_canonical(value))
+    if wanted is Expressions:
+        return Expressions(",".join(_canonical(text) for text in Expressions(value).each()))
+    return value
+
+
+def _canonical(text: str) -> str:
+    spec = retrievers.check(text)
+    retrievers.require(spec)
+    return str(spec)

@@ -21,7 +21,7 @@ import environments
 from agents import AGENTS
 from environments.base import INSTRUCTIONS, SPLITS
 from evals import folder as run_folder
-from evals import parameters, provenance
+from evals import listing, parameters, pools, provenance
 from programs import PROGRAMS
 from tools import retrievers
 from tools.command import Parser, dollars, listen, positive, run_command, say
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from evals.folder import Config, RunFolder
     from programs.lm import Model
     from tools.retrievers.base import Retriever
+    from tools.retrievers.spec import Spec
     from tools.text import TermStatistics
 
 SYSTEMS = PROGRAMS | AGENTS
@@ -46,8 +47,8 @@ def parser() -> Parser:
     """The command line."""
     made = Parser(prog="python -m evals.run", description="Run a search system on a task and score it.")
     add = made.add_argument
-    add("--program", required=True, metavar="NAME", help=f"one of {', '.join(sorted(SYSTEMS))}")
-    add("--task", required=True, metavar="TASK", help="a task, e.g. congress or obliq/congress")
+    add("--program", required=True, metavar="NAME", help=f"list, or one of {', '.join(sorted(SYSTEMS))}")
+    add("--task", metavar="TASK", help="a task, e.g. congress or obliq/congress")
     add("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched, else mini")
     add("--split", default="test", metavar="SPLIT", help=f"which queries: {', '.join(SPLITS)}")
     add("--qrels", default="", metavar="NAME", help="which judgements lead, e.g. gold or pooled; all are reported")
@@ -64,6 +65,11 @@ def parser() -> Parser:
         help=f"one of {', '.join(RETRIEVERS)}, or made of them, e.g. fusion(bm25,dense); python -m tools.retrievers",
     )
     add(
+        "--pool",
+        metavar="POOL",
+        help="rank pools: union:300 of what the retriever finds, or oracle:300 with gold in it",
+    )
+    add(
         "--lm",
         default=os.environ.get("SEXTANT_LM") or "offline",
         metavar="SPEC",
@@ -74,6 +80,7 @@ def parser() -> Parser:
     add("-P", dest="parameters", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the program")
     add("--k", type=positive, metavar="N", help="documents in a ranking; the task's own number, mostly 1000")
     add("--seed", type=int, metavar="N", help="the model's sampling seed, where it takes one")
+    add("--context", type=positive, metavar="N", help="tokens that the model takes, where the price table does not say")
     add("--max-concurrent", type=positive, metavar="N", help=f"queries at a time; {WORKERS}, or 1 offline")
     add("--budget-usd", type=dollars, metavar="X", help="stop before the call after X dollars are spent")
     add("--budget-calls", type=positive, metavar="N", help="stop before model call N+1")
@@ -85,12 +92,20 @@ def parser() -> Parser:
 def command(arguments: argparse.Namespace) -> int:
     """Run what is owed, score, print. Exit code 7 when queries failed or are still owed."""
     started = time.monotonic()
+    if arguments.program == "list":
+        listing.show(as_json=arguments.json)
+        return 0
+    if arguments.task is None:
+        raise UsageError("--task is missing; python -m environments list has the tasks")
     # Names first: a misspelt one must not wait for a corpus to be read.
     constructor = pick("program", arguments.program, SYSTEMS)
     values = parameters.parse(arguments.program, constructor, arguments.parameters)
     spec = retrievers.check(arguments.retriever)
     retrievers.require(spec)
     arguments.retriever = str(spec)  # two spellings of one retriever are one run
+    pool = pools.read(arguments.pool, spec) if arguments.pool else None
+    for part in pool.parts if pool else ():
+        retrievers.require(part)
     environments.resolve(arguments.task)
     from programs import lm
 
@@ -99,27 +114,61 @@ def command(arguments: argparse.Namespace) -> int:
         arguments.task, arguments.data, arguments.split, qrels=arguments.qrels, instruction=arguments.instruction
     )
     environment = environment.asking(limit=arguments.limit, query_ids=arguments.query_id)
-    _check_pools(arguments, environment, needs_pool=retrievers.needs_pool(spec))
+    if arguments.instruction == "task":
+        values = parameters.hinted(values, arguments.parameters, environment.hints)
+    others = parameters.named_retrievers(values)
+    _check_pools(arguments, environment, pool, [spec, *map(retrievers.check, others)])
 
-    if len(environment.documents) >= LARGE and not arguments.json:
-        say(f"opening {arguments.retriever} over {len(environment.documents)} documents")
-
+    engines = _Engines(arguments, environment)
+    retriever = engines.build(spec)
+    if pool:
+        environment = pools.pooled(environment, pool, [engines.build(part) for part in pool.parts])
+    model = _connect(arguments, environment, retriever)
+    named = {name: engines.build(retrievers.check(name)) for name in others}
+    config = configuration(arguments, environment, retriever, model, values) | {
+        "pool": pool and {"kind": pool.kind, "size": pool.size, "of": [engines.build(p).name for p in pool.parts]}
+    }
+    config["retriever"]["others"] = {name: other.name for name, other in named.items()}
+    path = run_folder.place(arguments.runs, config)
     from tools.session import Toolbox
 
-    retriever = retrievers.build(spec, environment.documents, home())
-    model = _connect(arguments, environment, retriever)
-    system = constructor(Toolbox(environment.documents, retriever), depth=arguments.k or environment.depth, **values)
-    config = configuration(arguments, environment, retriever, model, values)
-    path = run_folder.place(arguments.runs, config)
+    toolbox = Toolbox(environment.documents, retriever, others=named, checkpoints=path)
+    system = constructor(toolbox, depth=arguments.k or environment.depth, **values)
     with run_folder.claim(path, config) as folder:
         problem = _run(arguments, environment, folder, model, system)
         return _conclude(arguments, environment, folder, problem, started)
 
 
-def _check_pools(arguments: argparse.Namespace, environment: "Environment", *, needs_pool: bool) -> None:
-    """UsageError for a retriever or a depth that does not fit the task's pools, before any index is built."""
-    if needs_pool and any(query.candidates is None for query in environment.queries):
-        raise UsageError(f"{arguments.retriever} ranks candidate pools, and {environment.task} has none; use another")
+class _Engines:
+    """The retrievers of a run, each opened once."""
+
+    def __init__(self, arguments: argparse.Namespace, environment: "Environment") -> None:
+        self._documents = environment.documents
+        self._quiet = arguments.json or len(environment.documents) < LARGE
+        self._built: dict[str, Retriever] = {}
+
+    def build(self, spec: "Spec") -> "Retriever":
+        """The retriever of an expression; a word is said before one that may take a while."""
+        if str(spec) not in self._built:
+            if not self._quiet:
+                say(f"opening {spec} over {len(self._documents)} documents")
+            self._built[str(spec)] = retrievers.build(spec, self._documents, home())
+        return self._built[str(spec)]
+
+
+def _check_pools(
+    arguments: argparse.Namespace, environment: "Environment", pool: "pools.Pool | None", specs: "list[Spec]"
+) -> None:
+    """UsageError for retrievers, a pool or a depth that do not fit the task's pools, before any index is built."""
+    own = all(query.candidates is not None for query in environment.queries)
+    if pool and own:
+        raise UsageError(f"{environment.task} has candidate pools of its own; leave out --pool")
+    for spec in specs:
+        if retrievers.needs_pool(spec) and not own:
+            raise UsageError(f"{spec} ranks candidate pools, and {environment.task} has none; use another")
+    for part in pool.parts if pool else ():
+        if retrievers.needs_pool(part):
+            raise UsageError(f"{part} needs a pool, so no pool can be made of it; use another")
     largest = max((len(query.candidates or ()) for query in environment.queries), default=0)
     if arguments.k and environment.comparisons and arguments.k < largest:
         raise UsageError(f"{environment.task} compares all of a pool, up to {largest} documents; leave out --k")
@@ -139,7 +188,9 @@ def _connect(arguments: argparse.Namespace, environment: "Environment", retrieve
         return index.statistics()
 
     budget = lm.Budget(calls=arguments.budget_calls, usd=arguments.budget_usd)
-    return lm.connect(arguments.lm, statistics=statistics, budget=budget, seed=arguments.seed)
+    return lm.connect(
+        arguments.lm, statistics=statistics, budget=budget, seed=arguments.seed, context=arguments.context
+    )
 
 
 def configuration(

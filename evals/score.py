@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from tools.errors import DataError, RunIncomplete
 from tools.records import total, usage_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from environments.base import Environment
     from evals.metrics import Ranking, Values
@@ -124,16 +125,27 @@ def summary(config: run_folder.Config, outcomes: dict[str, run_folder.Outcome], 
         "split": config["split"],
         "instruction": config["instruction"],
         "program": config["program"],
+        "pool": config.get("pool"),
         "retriever": config["retriever"]["name"],
         "lm": config["lm"]["name"],
         "queries": len(asked),
         "failed": sum(outcome["error"] is not None for outcome in answered),
         "owed": len(asked) - len(answered),
         "invented_ids": sum(outcome["trace"]["invented_ids"] for outcome in answered),
+        "unusable": _by_kind(outcome["trace"].get("unusable", {}) for outcome in answered),
+        "followed": sum(len(outcome["trace"].get("followed", ())) for outcome in answered),
+        "shortened": sum(step["tool"] == "shorten" for outcome in answered for step in outcome["trace"]["steps"]),
         "searches_cut": sum("cut" in step for outcome in answered for step in outcome["trace"]["steps"]),
         "metrics": {},
         "usage": usage_json(total(run_folder.usage(outcome) for outcome in answered)),
     }
+
+
+def _by_kind(counts: "Iterable[dict[str, int]]") -> dict[str, int]:
+    summed: Counter[str] = Counter()
+    for count in counts:
+        summed.update(count)
+    return dict(sorted(summed.items()))
 
 
 def environment_of(config: run_folder.Config, qrels: str = "") -> "Environment":

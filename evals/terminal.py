@@ -157,10 +157,14 @@ def _headings(scores: dict[str, Any]) -> list[str]:
     note = "mini: bundled, invented; not comparable with published figures" if kind == "mini" else kind
     model = "offline, no language model" if scores["lm"] == "offline" else scores["lm"]
     judgements = f", {scores['judgements']} judgements" if scores.get("judgements", "gold") != "gold" else ""
-    return [
+    lines = [
         f"{scores['task']}  {scores['split']} split{judgements}  ({note})",
         f"{scores['program']} over {scores['retriever']}, model: {model}",
     ]
+    if pool := scores["pool"]:
+        what = "with every relevant document put in: a ceiling" if pool["kind"] == "oracle" else "of what was found"
+        lines.append(f"pools of {pool['size']} {what}, from {', '.join(pool['of'])}")
+    return lines
 
 
 def _table(metrics: dict[str, dict[str, Any]], judgements: str) -> Table:
@@ -212,6 +216,13 @@ def _footings(scores: dict[str, Any]) -> list[str]:
         used += f", {usage['repairs']} answers asked for again"
     if scores["invented_ids"]:
         used += f", {scores['invented_ids']} invented ids dropped"
+    if scores["unusable"]:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in scores["unusable"].items())
+        lines.append(f"answers that could not be used: {kinds}")
+    if scores["followed"]:
+        lines.append(f"documents that speak to the model, and were kept or obeyed: {scores['followed']}")
+    if scores["shortened"]:
+        lines.append(f"prompts shortened to fit the model: {scores['shortened']}")
     if scores["searches_cut"]:
         used += f", {scores['searches_cut']} searches cut to what the retriever's model takes"
     if "seconds" in scores:

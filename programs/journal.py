@@ -22,6 +22,7 @@ class Answer(NamedTuple):
 
     outputs: list[Any]
     usage: Usage
+    finish: str = "stop"  # or why the answer ended otherwise
 
 
 def digest(model: str, messages: Any, settings: dict[str, Any]) -> str:
@@ -46,7 +47,7 @@ class Journal:
         for number, line in enumerate(disk.read_lines(path, repair=True), start=1):
             try:
                 row = json.loads(line)
-                answer = Answer(row["outputs"], usage_from_json(row["usage"]))
+                answer = Answer(row["outputs"], usage_from_json(row["usage"]), row.get("finish", "stop"))
                 self._earlier[row["query_id"], row["request"]].append(answer)
                 self._usage += answer.usage
             except (ValueError, KeyError, TypeError):
@@ -69,6 +70,8 @@ class Journal:
     def write(self, query_id: str, request: str, answer: Answer) -> None:
         """Put an answer on disk; it is safe when this returns. RunIncomplete when the disk is full."""
         row = {"query_id": query_id, "request": request, "outputs": answer.outputs, "usage": usage_json(answer.usage)}
+        if answer.finish != "stop":
+            row["finish"] = answer.finish
         try:
             line = json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace")
         except TypeError:

@@ -9,8 +9,9 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -19,11 +20,12 @@ from typing import Any, Literal, Self
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 import dspy
-from dspy.utils.exceptions import AdapterParseError
 
 from programs import offline
+from programs.adapter import ANSWERED, Adapter, Answered
+from programs.chat import Endpoint, Message, endpoint
 from programs.journal import Answer, Journal, digest
-from programs.prices import Price, price
+from programs.prices import Price, price, window
 from tools import session
 from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, SextantError, UsageError
 from tools.records import Usage
@@ -81,11 +83,33 @@ class Budget:
         return self
 
 
+_FINISH: ContextVar[str] = ContextVar("finish", default="stop")  # why the last answer of this context ended
+
+
+def _finish(response: Any) -> str:
+    """Why an answer ended, from DSPy's native response or LiteLLM's."""
+    if isinstance(response, tuple):
+        response = response[-1] if response else None
+    reason = getattr(response, "finish_reason", None)
+    if reason is None and getattr(response, "choices", None):
+        reason = getattr(response.choices[0], "finish_reason", None)
+    parts = getattr(getattr(response, "message", None), "parts", ())
+    return "refusal" if any(type(part).__name__ == "RefusalPart" for part in parts) else str(reason or "stop")
+
+
+def _text(outputs: Any) -> str:
+    """The first of a model's outputs as text."""
+    first = outputs[0] if outputs else ""
+    return str((first.get("text") if isinstance(first, dict) else first) or "")
+
+
 @dataclass(slots=True)
 class _Call:
     """One call on its way: what it returned, once it did, and how often it has failed."""
 
     outputs: Any = None
+    finish: str = "stop"  # or why the answer ended otherwise
+    usage: Usage | None = None  # where who made the call knows it; else DSPy's tracker does
     failures: int = 0
 
     def pause(self, error: Exception) -> float:
@@ -104,12 +128,27 @@ class MeteredLM(dspy.LM):
     budget is asked; the call is made; its usage is booked on the session; its answer goes to the journal.
     """
 
-    def __init__(self, model: str, budget: Budget, *, cost: Price | None = None, free: bool = False, **options: Any):
-        """A call without a known `cost` has an unknown price, unless it is `free`."""
+    def __init__(
+        self,
+        model: str,
+        budget: Budget,
+        *,
+        cost: Price | None = None,
+        free: bool = False,
+        window: int | None = None,
+        tools: Endpoint | None = None,
+        **options: Any,
+    ) -> None:
+        """A call without a known `cost` has an unknown price, unless it is `free`; `window` is in tokens.
+
+        `tools` is where the model takes tool calls in the protocol's form; None where it does not.
+        """
         super().__init__(model, cache=False, num_retries=0, **options)
         self.budget = budget
         self.free = free
         self.cost = cost
+        self.window = window  # tokens of prompt and answer together; None where it is not known
+        self.tools = tools
         self.journal: Journal | None = None
         self.answered = False  # whether this model has answered anything yet
 
@@ -119,8 +158,10 @@ class MeteredLM(dspy.LM):
             while call.outputs is None:
                 try:
                     call.outputs = super().__call__(prompt, messages=messages, **kwargs)
+                    call.finish = _FINISH.get()
                 except dspy.LMError as error:
                     time.sleep(call.pause(error))
+        ANSWERED.set(Answered(_text(call.outputs), call.finish))
         return call.outputs
 
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
@@ -129,9 +170,34 @@ class MeteredLM(dspy.LM):
             while call.outputs is None:
                 try:
                     call.outputs = await super().acall(prompt, messages=messages, **kwargs)
+                    call.finish = _FINISH.get()
                 except dspy.LMError as error:
                     await asyncio.sleep(call.pause(error))
+        ANSWERED.set(Answered(_text(call.outputs), call.finish))
         return call.outputs
+
+    def converse(self, messages: Sequence[Message], tools: Sequence[Message]) -> Message:
+        """The model's next message in a conversation with tools: {"content", "tool_calls": [{id, name, arguments}]}.
+
+        Like any other call, it passes the journal, the budget and the books. LMUnsupportedFeatureError without `tools`.
+        """
+        if self.tools is None:
+            raise dspy.LMUnsupportedFeatureError("no tool interface", feature="tools", model=self.model)
+        settings = {name: self.kwargs[name] for name in ("temperature", "seed") if self.kwargs.get(name) is not None}
+        with self._call([list(messages), list(tools)], settings) as call:
+            while call.outputs is None:
+                try:
+                    message, call.finish, reported = self.tools.complete(messages, tools, settings)
+                    call.outputs, call.usage = [message], self._usage([reported] if reported else [])
+                except dspy.LMError as error:
+                    time.sleep(call.pause(error))
+        ANSWERED.set(Answered(str(call.outputs[0]["content"]), call.finish))
+        answer: Message = call.outputs[0]
+        return answer
+
+    def update_history(self, entry: dict[str, Any]) -> None:
+        """DSPy hands every response over here; only why it ended is kept. Prompts would fill the memory."""
+        _FINISH.set(_finish(entry.get("response")))
 
     @contextmanager
     def _call(self, asked: Any, kwargs: dict[str, Any]) -> Iterator[_Call]:
@@ -142,7 +208,7 @@ class MeteredLM(dspy.LM):
             request = digest(self.model, asked, settings)
             if answer := self.journal.take(payer.query_id, request):
                 payer.charge(answer.usage)
-                call.outputs = answer.outputs
+                call.outputs, call.finish = answer.outputs, answer.finish
                 yield call
                 return
         usage = Usage()
@@ -151,7 +217,8 @@ class MeteredLM(dspy.LM):
             usage = Usage(calls=1)  # a call that fails is a call, and costs nothing
             with dspy.track_usage() as tracker:
                 yield call
-            usage = self._usage([entry for entries in tracker.usage_data.values() for entry in entries])
+            tracked = [entry for entries in tracker.usage_data.values() for entry in entries]
+            usage = call.usage or self._usage(tracked)
             self.answered = True
         except Exception as error:
             reason = self._reason(error)
@@ -165,7 +232,7 @@ class MeteredLM(dspy.LM):
             if payer:
                 payer.charge(usage)
         if self.journal and payer:
-            self.journal.write(payer.query_id, request, Answer(call.outputs, usage))
+            self.journal.write(payer.query_id, request, Answer(call.outputs, usage, call.finish))
 
     def _reason(self, error: Exception) -> Exception:
         """What an exception of a call means, where its type does not say so."""
@@ -187,56 +254,6 @@ class MeteredLM(dspy.LM):
             paid = self.cost.of(tokens_in, cached, tokens_out)
             at_list_price = self.cost.of(tokens_in, 0, tokens_out)
         return Usage(1, 0, tokens_in, tokens_out, paid, at_list_price)
-
-
-class Adapter(dspy.ChatAdapter):
-    """DSPy's chat prompts and parser, with one repair allowed and counted.
-
-    An answer that cannot be parsed is asked for again as JSON. A second bad answer raises
-    AdapterParseError, a fault of the system.
-    """
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{"use_json_adapter_fallback": False, **kwargs})
-
-    def __call__(
-        self,
-        lm: Any,
-        lm_kwargs: dict[str, Any],
-        signature: Any,
-        demos: list[dict[str, Any]],
-        inputs: dict[str, Any],
-    ) -> list[dict[str, Any]]:
-        """The answers to one predictor's call, parsed."""
-        with offline.published(offline.Call(self, signature, inputs)):
-            try:
-                answers: list[dict[str, Any]] = super().__call__(lm, lm_kwargs, signature, demos, inputs)
-            except AdapterParseError:
-                answers = _repairing()(lm, lm_kwargs, signature, demos, inputs)
-        return answers
-
-    async def acall(
-        self,
-        lm: Any,
-        lm_kwargs: dict[str, Any],
-        signature: Any,
-        demos: list[dict[str, Any]],
-        inputs: dict[str, Any],
-    ) -> list[dict[str, Any]]:
-        """The same, awaited."""
-        with offline.published(offline.Call(self, signature, inputs)):
-            try:
-                answers: list[dict[str, Any]] = await super().acall(lm, lm_kwargs, signature, demos, inputs)
-            except AdapterParseError:
-                answers = await _repairing().acall(lm, lm_kwargs, signature, demos, inputs)
-        return answers
-
-
-def _repairing() -> Any:
-    """The adapter that asks again, once, after an answer that could not be parsed."""
-    if payer := session.current():
-        payer.charge(Usage(repairs=1))
-    return dspy.JSONAdapter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,8 +284,7 @@ class Model:
     @contextmanager
     def active(self) -> Iterator[None]:
         """DSPy predictors called inside use this model; holds for the calling thread and its copies."""
-        # Without disable_history, DSPy keeps the prompts of the last 10,000 calls in memory.
-        with dspy.context(lm=self._lm, adapter=Adapter(), disable_history=True, trace=[]):
+        with dspy.context(lm=self._lm, adapter=Adapter(), trace=[]):
             yield
 
 
@@ -278,8 +294,9 @@ def connect(
     statistics: Callable[[], TermStatistics] | None = None,
     budget: Budget | None = None,
     seed: int | None = None,
+    context: int | None = None,
 ) -> Model:
-    """The model that `spec` names; nothing is sent yet.
+    """The model that `spec` names; nothing is sent yet. `context` is how many tokens it takes; else a table says.
 
     `offline` needs the corpus' `statistics`, and asks for them at its first call. UsageError for a spec that names no
     model.
@@ -290,10 +307,14 @@ def connect(
             raise UsageError("offline weighs words by a corpus; give it the corpus' statistics")
         engine = offline.OfflineEngine(statistics)
         engines: dict[str, Any] = {"engine": engine, "async_engine": offline.AsyncOfflineEngine(engine)}
-        metered = MeteredLM(offline.VERSION, budget, free=True, **engines)
-        return Model("offline", {"model": offline.VERSION}, metered)
+        metered = MeteredLM(offline.VERSION, budget, free=True, window=context, **engines)
+        return Model("offline", {"model": offline.VERSION, "window": context}, metered)
     name, url = _parse(spec)
-    options: dict[str, Any] = {"cost": None if url else price(name)}
+    options: dict[str, Any] = {
+        "tools": endpoint(name, url),
+        "cost": None if url else price(name),
+        "window": context or (None if url else window(name)),
+    }
     if seed is not None:
         options["seed"] = seed
     if url:
@@ -302,7 +323,8 @@ def connect(
         options["engine"] = "lm15"
     temperature = 0.0 if _takes_temperature(name) else None
     metered = MeteredLM(name, budget, temperature=temperature, **options)
-    return Model(spec, {"model": spec, "temperature": temperature, "seed": seed}, metered)
+    settings = {"model": spec, "temperature": temperature, "seed": seed, "window": metered.window}
+    return Model(spec, settings, metered)
 
 
 def _takes_temperature(name: str) -> bool:

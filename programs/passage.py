@@ -1,10 +1,16 @@
-"""Corpus text on its way into a prompt: always inside a typed field, never as part of an instruction."""
+"""Corpus text on its way into a prompt: always inside a typed field, never as part of an instruction.
+
+What does not fit the model is foreseen: a reading is split into several, a batch that has to be seen together is cut.
+Either is a step of the trace.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pydantic
 
+from programs import context
 from tools.session import Session
 
 
@@ -15,10 +21,53 @@ class Passage(pydantic.BaseModel):
     text: str
 
 
-def show(session: Session, doc_ids: Sequence[str], chars: int) -> list[Passage]:
-    """The documents as passages of at most `chars` characters each, recorded as shown together."""
-    texts = session.judge(doc_ids, chars)
-    return [Passage(id=defused(doc_id), text=defused(text)) for doc_id, text in zip(doc_ids, texts, strict=True)]
+Fits = Callable[[list[Passage]], bool]
+_FEWEST_CHARS = 50  # of a passage, below which it says nothing
+
+
+def show(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits = lambda passages: True) -> list[Passage]:
+    """The documents as passages of at most `chars` characters each, recorded as shown together.
+
+    All are shown; where they do not `fit`, each is cut to half as many characters until they do, down to 50.
+    """
+    return _passages(doc_ids, session.judge(doc_ids, chars, fit=partial(_cut, session, doc_ids, chars, fit)))
+
+
+def batches(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits) -> Iterator[list[Passage]]:
+    """The documents as passages in as few batches as `fit`, each recorded as shown when it is asked for."""
+    left = list(doc_ids)
+    while left:
+        passages = _passages(left, session.judge(left, chars, fit=partial(_beginning, session, left, chars, fit)))
+        yield passages
+        left = left[len(passages) :]
+
+
+def _cut(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits, texts: list[str]) -> list[str]:
+    most = chars
+    while most > _FEWEST_CHARS and not fit(_passages(doc_ids, [text[:most] for text in texts])):
+        most //= 2
+    if most < chars:
+        session.shorten(f"passages: {len(texts)} are cut to {most} characters each, instead of {chars}")
+    return [text[:most] for text in texts]
+
+
+def _beginning(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits, texts: list[str]) -> list[str]:
+    kept = len(context.largest(_passages(doc_ids, texts), fit))
+    if kept < len(texts):
+        session.shorten(f"passages: {kept} of {len(texts)} in one reading, the others in the next")
+    return texts[:kept] if kept > 1 else _cut(session, doc_ids, chars, fit, texts[:1])
+
+
+def _passages(doc_ids: Sequence[str], texts: Sequence[str]) -> list[Passage]:
+    return [Passage(id=defused(doc_id), text=defused(text)) for doc_id, text in zip(doc_ids, texts, strict=False)]
+
+
+def noted(session: Session, notes: Sequence[str], fit: Callable[[list[str]], bool]) -> list[str]:
+    """The latest of `notes` that `fit` into a prompt together, oldest first."""
+    kept = context.recent(list(notes), fit)
+    if len(kept) < len(notes):
+        session.shorten(f"notes: the {len(notes) - len(kept)} oldest of {len(notes)} are left out")
+    return kept
 
 
 def defused(text: str) -> str:

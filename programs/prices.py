@@ -1,4 +1,6 @@
-"""What a model call costs at list price, from the table that LiteLLM ships. An unknown price is None, never 0.
+"""What a model call costs at list price, and how much a model takes, from the table that LiteLLM ships.
+
+An unknown price is None, never 0.
 
 Reads LiteLLM's file without importing LiteLLM, which takes seconds and may go to the network.
 """
@@ -25,13 +27,24 @@ class Price:
         return fresh * self.input + cached_tokens * self.cached_input + output_tokens * self.output
 
 
-def price(model: str) -> Price | None:
-    """The list price of `provider/model`, or None when it is not known."""
+def window(model: str) -> int | None:
+    """How many tokens a prompt of `provider/model` may have, or None when it is not known."""
+    found = (_row(model) or {}).get("max_input_tokens")
+    return found if isinstance(found, int) else None
+
+
+def _row(model: str) -> dict[str, Any] | None:
     table = _table()
     provider, _, name = model.partition("/")
     row = table.get(model)
     if row is None and table.get(name, {}).get("litellm_provider") == provider:
         row = table[name]  # a name alone may be another provider's, or of a server of the user's own
+    return row
+
+
+def price(model: str) -> Price | None:
+    """The list price of `provider/model`, or None when it is not known."""
+    row = _row(model)
     if row is None or "input_cost_per_token" not in row or "output_cost_per_token" not in row:
         return None
     return Price(

@@ -83,11 +83,16 @@ def test_an_answer_that_cannot_be_parsed_is_asked_for_once_more_and_that_is_coun
     def stumbles(prompt):
         if next(bad, False):
             return {"raw": "I would rather talk about something else."}
-        return {"raw": json.dumps({"rewritten": "ferry"})} if "JSON object" in prompt else sensible(prompt)
+        return sensible(prompt)
 
     server.answer = stumbles
     result = run("--program", "rewrite", *TASK, "--lm", server.spec, "--max-concurrent", 1, "--json")
     assert result.code == 0 and result.json["usage"]["calls"] == 4 and result.json["usage"]["repairs"] == 1
+    assert result.json["unusable"] == {"unparsable": 1}
+    *asked, bad, again = [message["content"] for message in server.requests[1]["messages"]]
+    assert asked == [message["content"] for message in server.requests[0]["messages"]], "the same prompt once more,"
+    assert bad == "I would rather talk about something else.", "with the answer that could not be used,"
+    assert "does not have all of the fields" in again, "and what was wrong with it"
 
 
 def test_an_unusable_answer_is_a_fault_of_the_system_and_scores_zero(run, server):
@@ -95,7 +100,7 @@ def test_an_unusable_answer_is_a_fault_of_the_system_and_scores_zero(run, server
     result = run("--program", "rewrite", *TASK, "--lm", server.spec, "--json")
     assert result.code == 7 and result.json["failed"] == 3 and result.json["owed"] == 0
     assert result.json["metrics"]["nDCG@10"]["mean"] == 0
-    assert all(outcome["error"].startswith("AdapterParseError") for outcome in outcomes(result))
+    assert all(outcome["error"].startswith("UnusableAnswer: unparsable") for outcome in outcomes(result))
     assert all(outcome["trace"]["steps"][-1]["argument"] == "error" for outcome in outcomes(result))
 
 
@@ -276,8 +281,8 @@ def test_the_list_price_takes_no_account_of_the_providers_cache():
 @pytest.mark.parametrize("answer", ["parsed", "unparsed"])
 def test_an_awaited_answer_is_repaired_too(answer, server):
     def talk(prompt):
-        if answer == "parsed" or "JSON object" in prompt:
-            return sensible(prompt) if answer == "parsed" else {"raw": json.dumps({"rewritten": "ferry"})}
+        if answer == "parsed" or "That answer cannot be used" in prompt:
+            return sensible(prompt)
         return {"raw": "no fields here"}
 
     server.answer = talk

@@ -108,7 +108,8 @@ def test_another_configuration_gets_another_folder(run):
 def test_a_parameter_reaches_the_program(run):
     path = Path(run(*MULTIHOP, "-P", "hops=2", "-P", "per_hop=3", "--json").json["run"])
     config = run_folder.read_config(path)
-    assert config["parameters"] == {"hops": 2, "per_hop": 3, "read_chars": 2500}
+    own = {"hops": 2, "per_hop": 3, "read_chars": 2500, "rerank": 0}
+    assert config["parameters"] == own | {"lens": "recollection"}, "the lens is the task's own"
     for outcome in run_folder.read_outcomes(path).values():
         searches = [step for step in outcome["trace"]["steps"] if step["tool"] == "search"]
         assert [len(step["doc_ids"]) for step in searches] == [3, 3]

@@ -81,7 +81,7 @@ def total(usages: Iterable[Usage]) -> Usage:
     return sum(usages, Usage())
 
 
-Tool = Literal["search", "read", "judge", "select", "drop", "note", "rank", "stop"]
+Tool = Literal["search", "read", "judge", "select", "drop", "note", "rank", "shorten", "stop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,7 @@ class Step:
     judge   documents shown together to a model; `shown` and `lengths` for each
     select  ids that were kept; drop: ids that were shown and passed over
     note    `argument` is the text; rank: an order; stop: `argument` is why
+    shorten `argument` is what a program left out of a prompt, so that the prompt fits the model
     """
 
     tool: Tool
@@ -120,6 +121,10 @@ class Trace:
     steps: list[Step] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     invented_ids: int = 0  # ids that a model named without having been shown them; dropped
+    # Answers that could not be used, by kind (programs/asking.py): each was asked for once more, or ended the query.
+    unusable: dict[str, int] = field(default_factory=dict)
+    # Documents whose text speaks to the model, and what happened that they ask for (tools/appeals.py).
+    followed: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +165,13 @@ def step_json(step: Step) -> dict[str, Any]:
     return row
 
 
+def step_from_json(row: dict[str, Any]) -> Step:
+    """What `step_json` wrote, read again; keys that a later version added are left out."""
+    known: dict[str, Any] = {name: row[name] for name in Step.__slots__ if name in row}
+    known |= {name: tuple(known[name]) for name in ("doc_ids", "shown", "lengths") if name in known}
+    return Step(**known | {"usage": usage_from_json(row.get("usage", {}))})
+
+
 def usage_from_json(row: dict[str, Any]) -> Usage:
     """What `usage_json` wrote, read again; keys that a later version added are left out."""
     return Usage(**{name: row[name] for name in Usage.__slots__ if name in row})
@@ -176,4 +188,18 @@ def trace_json(trace: Trace) -> dict[str, Any]:
         "steps": [step_json(step) for step in trace.steps],
         "notes": list(trace.notes),
         "invented_ids": trace.invented_ids,
+        "unusable": dict(trace.unusable),
+        "followed": dict(trace.followed),
     }
+
+
+def trace_from_json(query_id: str, row: dict[str, Any]) -> Trace:
+    """What `trace_json` wrote, read again."""
+    return Trace(
+        query_id,
+        [step_from_json(step) for step in row["steps"]],
+        list(row["notes"]),
+        row["invented_ids"],
+        dict(row["unusable"]),
+        dict(row["followed"]),
+    )

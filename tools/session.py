@@ -8,17 +8,34 @@ is what keeps a searcher honest. Exclusions and pools are enforced here and nowh
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Self
+from pathlib import Path
+from typing import Any, Self
 
+from tools.appeals import appeal
 from tools.errors import DataError, DocumentNotFound, LimitReached, ProviderRefused, RunIncomplete
-from tools.records import Document, Query, Snippet, Step, Submission, Tool, Trace, Usage
+from tools.records import (
+    Document,
+    Query,
+    Snippet,
+    Step,
+    Submission,
+    Tool,
+    Trace,
+    Usage,
+    trace_from_json,
+    trace_json,
+    usage_from_json,
+    usage_json,
+)
 from tools.retrievers.base import Retriever
 
 _CURRENT: ContextVar["Session | None"] = ContextVar("session", default=None)
+_BRANCH: ContextVar["_Branch | None"] = ContextVar("branch", default=None)
 
 
 def current() -> "Session | None":
@@ -36,6 +53,16 @@ class Limits:
     read_chars: int | None = None
 
 
+@dataclass(slots=True)
+class _Branch:
+    """Where one line of work of a session stands. Parallel lines of one query have one each."""
+
+    session: "Session"
+    hop: int
+    last: float  # when its last step was done, by the session's clock
+    pending: Usage = field(default_factory=Usage)  # of model calls that no step has taken yet
+
+
 class Toolbox:
     """The world that all queries of a run share. Threads may use it; nothing in it changes."""
 
@@ -44,17 +71,26 @@ class Toolbox:
         documents: Mapping[str, Document],
         retriever: Retriever,
         *,
+        others: Mapping[str, Retriever] | None = None,
         limits: Limits = Limits(),  # frozen, so sharing the default is safe
         clock: Callable[[], float] = time.perf_counter,
+        checkpoints: Path | None = None,
     ) -> None:
+        """`others` are retrievers that a search may name; `checkpoints` is a folder for what an agent keeps on disk."""
+        self.checkpoints = checkpoints
         self._documents = documents
-        self._retriever = retriever
+        self._retrievers = {"": retriever, **(others or {})}
         self._limits = limits
         self._clock = clock
 
-    def open(self, query: Query) -> "Session":
-        """Start the private side of `query`, and make it this context's current session."""
-        session = Session(query, self._documents, self._retriever, self._limits, self._clock)
+    def open(self, query: Query, snapshot: Mapping[str, Any] | None = None) -> "Session":
+        """Start the private side of `query`, and make it this context's current session.
+
+        With a `snapshot` of an earlier session of the same query, it goes on where that one stood.
+        """
+        session = Session(query, self._documents, self._retrievers, self._limits, self._clock)
+        if snapshot:
+            session.restore(snapshot)
         _CURRENT.set(session)
         return session
 
@@ -70,21 +106,20 @@ class Session:
         self,
         query: Query,
         documents: Mapping[str, Document],
-        retriever: Retriever,
+        retrievers: Mapping[str, Retriever],
         limits: Limits,
         clock: Callable[[], float],
     ) -> None:
         self.trace = Trace(query.query_id)
-        self.hop = 0  # set by the program; goes into every step
         self._query = query
         self._documents = documents
-        self._retriever = retriever
+        self._retrievers = retrievers
         self._limits = limits
         self._clock = clock
-        self._opened = self._last = clock()
+        self._opened = clock()
+        self._root = _Branch(self, 0, self._opened)
         self._surfaced = set(query.candidates or ()) - query.excluded
         self._shown: set[str] = set()
-        self._pending = Usage()  # of model calls that no step has taken yet
         self._spent = Usage()
         self._used: Counter[Tool] = Counter()
         self.fault: Exception | None = None  # why a provider left a call unanswered, if one did
@@ -102,23 +137,87 @@ class Session:
         with self._lock:
             return self._spent
 
+    @property
+    def hop(self) -> int:
+        """The hop that is being made, from 1; set by the program, and written into every step."""
+        return self._branch().hop
+
+    @hop.setter
+    def hop(self, hop: int) -> None:
+        self._branch().hop = hop
+
+    @contextmanager
+    def branch(self, hop: int | None = None) -> Iterator[None]:
+        """A line of work beside others, such as a node of a graph: its own hop, start times and pending usage.
+
+        Holds for the calling context. What is left pending goes to the line that it branched off.
+        """
+        parent = self._branch()
+        mine = _Branch(self, parent.hop if hop is None else hop, self._clock())
+        token = _BRANCH.set(mine)
+        try:
+            yield
+        finally:
+            _BRANCH.reset(token)
+            with self._lock:
+                parent.pending += mine.pending
+                parent.last = max(parent.last, mine.last)
+
+    def _branch(self) -> _Branch:
+        branch = _BRANCH.get()
+        return branch if branch and branch.session is self else self._root
+
     def charge(self, usage: Usage) -> None:
-        """Book a model call on this query; the next step carries it."""
+        """Book a model call on this query; the next step of the same line of work carries it."""
         with self._lock:
-            self._pending += usage
+            self._branch().pending += usage
             self._spent += usage
 
-    def search(self, text: str, k: int = 10, *, shown: bool = False, instruction: str | None = None) -> list[Snippet]:
+    def snapshot(self) -> dict[str, Any]:
+        """Everything that `Toolbox.open` needs to go on from here in another process, as plain data."""
+        with self._lock:
+            return {
+                "trace": trace_json(self.trace),
+                "usage": usage_json(self._spent),
+                "pending": usage_json(self._root.pending),
+                "seconds": self._clock() - self._opened,
+            }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Take up where `snapshot` was made; for a session that has done nothing yet."""
+        self.trace = trace_from_json(self.query_id, snapshot["trace"])
+        self._spent = usage_from_json(snapshot["usage"])
+        self._opened = self._clock() - snapshot["seconds"]
+        self._root.pending = usage_from_json(snapshot["pending"])
+        for step in self.trace.steps:
+            if step.tool in ("search", "read"):
+                self._used[step.tool] += not step.refused
+            if step.tool == "search":
+                self._surfaced.update(step.doc_ids)
+            if step.shown:
+                self._shown.update(step.doc_ids)
+
+    def search(
+        self,
+        text: str,
+        k: int = 10,
+        *,
+        shown: bool = False,
+        instruction: str | None = None,
+        retriever: str = "",
+    ) -> list[Snippet]:
         """The `k` documents that best match `text`, best first; fewer when there are fewer.
 
         `shown` says that the snippets go to a model as they are, as an agent's search results do. `instruction`
-        reaches retrievers that were trained with one; it is the query's objective where none is given.
+        reaches retrievers that were trained with one; it is the query's objective where none is given. `retriever` is
+        one of the toolbox' others; the run's own where none is named.
         """
+        engine = self._retrievers[retriever]
         self._spend("search", text, self._limits.searches)
         query = self._query
         told = query.objective if instruction is None else instruction
         try:
-            hits = self._retriever.search(text, k, instruction=told, excluded=query.excluded, among=query.candidates)
+            hits = engine.search(text, k, instruction=told, excluded=query.excluded, among=query.candidates)
         except (DataError, RunIncomplete, ProviderRefused) as fault:  # of a provider of embeddings, a server, an index
             self.fault = self.fault or fault
             raise
@@ -136,10 +235,10 @@ class Session:
             "search",
             text,
             doc_ids,
-            retriever=self._retriever.name,
+            retriever=engine.name,
             k=k,
             instruction=instruction or "",
-            cut=self._retriever.left_out(text, told),
+            cut=engine.left_out(text, told),
             shown=tuple(len(snippet.text) for snippet in snippets) if shown else (),
             lengths=tuple(len(document.text) for document in found) if shown else (),
         )
@@ -163,14 +262,25 @@ class Session:
         self._record("read", doc_id, (doc_id,), shown=(len(shown),), lengths=(len(text),))
         return shown
 
-    def judge(self, doc_ids: Sequence[str], chars: int | None = None) -> list[str]:
-        """The texts of several documents that are about to be shown together to a model, cut as in `read`."""
+    def judge(
+        self,
+        doc_ids: Sequence[str],
+        chars: int | None = None,
+        *,
+        fit: Callable[[list[str]], list[str]] = lambda texts: texts,
+    ) -> list[str]:
+        """The texts of several documents that are about to be shown together to a model, cut as in `read`.
+
+        `fit` may shorten them and leave out the last ones; what it returns is what is shown and recorded.
+        """
         texts = [self._find(doc_id).text for doc_id in doc_ids]
         cut = self._reading_length(chars)
-        shown = [text[:cut] for text in texts]
+        shown = fit([text[:cut] for text in texts])
+        seen = tuple(doc_ids)[: len(shown)]
         with self._lock:
-            self._shown.update(doc_ids)
-        self._record("judge", "", tuple(doc_ids), shown=tuple(map(len, shown)), lengths=tuple(map(len, texts)))
+            self._shown.update(seen)
+        lengths = tuple(map(len, texts))[: len(shown)]
+        self._record("judge", "", seen, shown=tuple(map(len, shown)), lengths=lengths)
         return shown
 
     def select(self, doc_ids: Iterable[str], among: Sequence[str]) -> list[str]:
@@ -183,6 +293,7 @@ class Session:
         with self._lock:
             self.trace.invented_ids += sum(doc_id not in self._shown for doc_id in named)
         self._record("select", "", tuple(kept))
+        self._note_appeals(kept, "selected")
         dropped = tuple(doc_id for doc_id in among if doc_id not in kept)
         self._record("drop", "", dropped)
         return kept
@@ -196,6 +307,38 @@ class Session:
     def rank(self, doc_ids: Sequence[str]) -> None:
         """Record an order that a model gave."""
         self._record("rank", "", tuple(doc_ids))
+        self._note_appeals(doc_ids[:1], "ranked first")
+
+    def shorten(self, what: str) -> None:
+        """Record what was left out of a prompt for it to fit the model, in words."""
+        self._record("shorten", what)
+
+    def unusable(self, kind: str) -> None:
+        """Count an answer of a model that could not be used."""
+        with self._lock:
+            self.trace.unusable[kind] = self.trace.unusable.get(kind, 0) + 1
+
+    def blame(self, words: str, what: str) -> None:
+        """A model answered with `words` that only a document can have given it: note the shown ones that have them."""
+        if not words.strip():
+            return
+        for doc_id in sorted(self._shown):
+            if words in self._documents[doc_id].text:
+                with self._lock:
+                    self.trace.followed.setdefault(doc_id, what)
+
+    def leaked(self) -> None:
+        """A model has answered with its prompt: note the shown documents that ask for that."""
+        for doc_id in sorted(self._shown):
+            if appeal(self._documents[doc_id].text) == "prompt":
+                with self._lock:
+                    self.trace.followed.setdefault(doc_id, "printed the prompt")
+
+    def _note_appeals(self, doc_ids: Sequence[str], what: str) -> None:
+        for doc_id in doc_ids:
+            if appeal(self._documents[doc_id].text):
+                with self._lock:
+                    self.trace.followed.setdefault(doc_id, what)
 
     def submit(
         self, ranking: Sequence[str], *, scores: Sequence[float] = (), why: str = "done", answer: str = ""
@@ -256,16 +399,16 @@ class Session:
         refused: str = "",
     ) -> None:
         with self._lock:
-            now = self._clock()
+            now, branch = self._clock(), self._branch()
             self.trace.steps.append(
                 Step(
                     tool=tool,
                     argument=argument,
                     doc_ids=doc_ids,
-                    hop=self.hop,
-                    started=self._last - self._opened,
-                    seconds=now - self._last,
-                    usage=self._pending,
+                    hop=branch.hop,
+                    started=branch.last - self._opened,
+                    seconds=now - branch.last,
+                    usage=branch.pending,
                     retriever=retriever,
                     k=k,
                     instruction=instruction,
@@ -275,5 +418,5 @@ class Session:
                     refused=refused,
                 )
             )
-            self._pending = Usage()
-            self._last = now
+            branch.pending = Usage()
+            branch.last = now

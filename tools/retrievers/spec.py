@@ -21,6 +21,18 @@ _DEEPEST = 50  # expressions inside one another; Python's own limit is a thousan
 Value = str | int | float | bool | tuple["Value", ...]
 
 
+class Expression(str):
+    """The text of one retriever, as the type of a parameter that names one; "" where there is none."""
+
+
+class Expressions(str):
+    """The texts of several retrievers with commas between, as the type of a parameter; "" where there are none."""
+
+    def each(self) -> list[str]:
+        """The texts, one by one."""
+        return [str(part) for part in parse(f"all({self})").parts] if self.strip() else []
+
+
 @dataclass(frozen=True, slots=True)
 class Spec:
     """One parsed expression. It prints as it is written, without blanks."""

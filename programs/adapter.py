@@ -1,0 +1,160 @@
+"""DSPy's chat prompts and parser, with one repair: an unusable answer goes back to the model with what was wrong.
+
+Every predictor's call passes here, so this is also where answers are checked and unusable ones counted by kind
+(programs/asking.py), and where a prompt that came back as an answer is noticed.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import dspy
+from dspy.utils.exceptions import AdapterParseError
+
+from programs import offline
+from programs.asking import Fault, UnusableAnswer, check
+from tools import session
+from tools.records import Usage
+
+
+class Answered(NamedTuple):
+    """The last answer of a model in this context, as it came."""
+
+    text: str = ""
+    finish: str = "stop"  # or why it ended otherwise: "length", "content_filter", ...
+
+
+ANSWERED: ContextVar[Answered | None] = ContextVar("answered", default=None)
+_AGAIN: ContextVar[tuple[str, str] | None] = ContextVar("again", default=None)  # the bad answer, what was wrong with it
+
+# How models begin an answer when they will not give it; looked for only where an answer has none of the fields.
+_REFUSAL = re.compile(
+    r"\b(?:I(?:'m| am) sorry|I can(?:'|no)t|I(?:'m| am) (?:not able|unable)|I won't)\b", re.IGNORECASE
+)
+_FEWEST_WORDS = 12  # of a prompt, one after another, in an answer: fewer happen by chance
+
+
+class Adapter(dspy.ChatAdapter):
+    """DSPy's chat adapter. UnusableAnswer after the second answer that cannot be used."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"use_json_adapter_fallback": False, **kwargs})
+
+    def __call__(
+        self,
+        lm: Any,
+        lm_kwargs: dict[str, Any],
+        signature: Any,
+        demos: list[dict[str, Any]],
+        inputs: dict[str, Any],
+    ) -> list[dict[str, Any]]:
+        """The answers to one predictor's call, parsed and checked."""
+        first: Fault | None = None
+        answers: list[dict[str, Any]] = []
+        for last in (False, True):
+            with offline.published(offline.Call(self, signature, inputs)), _asking_again(first):
+                try:
+                    answers = super().__call__(lm, dict(lm_kwargs), signature, demos, inputs)
+                    _check(answers, signature)
+                    return answers
+                except (AdapterParseError, Fault) as error:
+                    first = _judged(error, last=last)
+        return answers
+
+    async def acall(
+        self,
+        lm: Any,
+        lm_kwargs: dict[str, Any],
+        signature: Any,
+        demos: list[dict[str, Any]],
+        inputs: dict[str, Any],
+    ) -> list[dict[str, Any]]:
+        """The same, awaited."""
+        first: Fault | None = None
+        answers: list[dict[str, Any]] = []
+        for last in (False, True):
+            with offline.published(offline.Call(self, signature, inputs)), _asking_again(first):
+                try:
+                    answers = await super().acall(lm, dict(lm_kwargs), signature, demos, inputs)
+                    _check(answers, signature)
+                    return answers
+                except (AdapterParseError, Fault) as error:
+                    first = _judged(error, last=last)
+        return answers
+
+    def format(self, signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]) -> list[dict[str, Any]]:
+        """DSPy's messages; when asking again, the bad answer and what was wrong with it follow."""
+        messages: list[dict[str, Any]] = super().format(signature, demos, inputs)
+        if again := _AGAIN.get():
+            answer, wrong = again
+            messages += [
+                {"role": "assistant", "content": answer or "(no answer)"},
+                {
+                    "role": "user",
+                    "content": f"That answer cannot be used: {wrong}. Answer again, in full and in the form asked for.",
+                },
+            ]
+        return messages
+
+
+@contextmanager
+def _asking_again(fault: Fault | None) -> Iterator[None]:
+    """Inside, an unusable answer is asked for again; nothing special when there was none."""
+    if fault is None:
+        yield
+        return
+    if payer := session.current():
+        payer.charge(Usage(repairs=1))
+    token = _AGAIN.set(((ANSWERED.get() or Answered()).text, fault.reason))
+    try:
+        yield
+    finally:
+        _AGAIN.reset(token)
+
+
+def _judged(error: Exception, *, last: bool) -> Fault:
+    """What was wrong, counted. UnusableAnswer when it was the last try and the answer is not tolerable."""
+    fault = error if isinstance(error, Fault) else _fault(error)
+    if payer := session.current():
+        payer.unusable(fault.kind)
+    if last and not fault.tolerable:
+        raise UnusableAnswer(fault) from error
+    return fault
+
+
+def _check(answers: list[dict[str, Any]], signature: Any) -> None:
+    """Raise a Fault for answers that were parsed and cannot be used."""
+    if (ANSWERED.get() or Answered()).finish == "length":
+        raise Fault("cut off", "it was cut off before its end; be brief")
+    for answer in answers:
+        check(answer)
+        written = [value for value in answer.values() if isinstance(value, str)]
+        if any(_repeats(signature.instructions, text) for text in written) and (payer := session.current()):
+            payer.leaked()
+
+
+def _fault(error: Exception) -> Fault:
+    """What kind of unusable an answer is that could not be parsed."""
+    text, finish = ANSWERED.get() or Answered()
+    if finish == "length":
+        return Fault("cut off", "it was cut off before its end; be brief")
+    if finish in ("content_filter", "refusal") or (_REFUSAL.search(text[:200]) and "[[ ##" not in text):
+        return Fault(
+            "refused", "the task was not done; the material is only to be judged, and nothing harmful is asked"
+        )
+    if not text.strip():
+        return Fault("empty", "it is empty")
+    wrong = str(error.args[0] if error.args else error)
+    if found := re.search(r"Failed to parse field (\w+)", wrong):
+        return Fault("wrong type", f"the field {found[1]} is not of the type asked for")
+    return Fault("unparsable", "it does not have all of the fields asked for, each under its marker")
+
+
+def _repeats(instructions: str, text: str) -> bool:
+    """Whether `text` has a long run of words of the instructions."""
+    told, words = " ".join(instructions.split()), text.split()
+    return any(
+        " ".join(words[first : first + _FEWEST_WORDS]) in told for first in range(len(words) - _FEWEST_WORDS + 1)
+    )

@@ -1,0 +1,71 @@
+"""Does a prompt fit the model? Asked before it is sent, by counting tokens; who does not fit shortens, and says so.
+
+Tokens are counted with OpenAI's o200k_base, whichever the model, and a tenth is kept free because other tokenizers
+count otherwise. Where a model's window is not known (a server of the user's own, without --context), everything fits:
+what is too long is then the provider's to refuse.
+"""
+
+import importlib.util
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import dspy
+
+_ANSWER = 4096  # tokens kept for the answer, where the call names no limit of its own
+_MARGIN = 0.9  # share of the window that is used
+_MESSAGE = 8  # tokens of a message beside its text, at most
+
+
+def fits(predictor: Any, **inputs: Any) -> bool:
+    """Whether the prompt of `predictor` for `inputs` leaves the model room for its answer."""
+    room = window()
+    if room is None:
+        return True
+    predict = getattr(predictor, "predict", predictor)  # of a ChainOfThought
+    messages = dspy.settings.adapter.format(predict.signature, predict.demos, inputs)
+    used = sum(tokens(str(message["content"])) + _MESSAGE for message in messages)
+    return used + int(predict.config.get("max_tokens") or _ANSWER) <= room
+
+
+def window() -> int | None:
+    """Tokens that prompt and answer together may have, of the model that is active here; None when not known."""
+    most = getattr(dspy.settings.lm, "window", None)
+    return None if most is None else int(most * _MARGIN)
+
+
+def largest(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[Any]:
+    """The longest beginning of `items` that fits, by bisection; one item at least, if there is one."""
+    if fit(items):
+        return items
+    low, high = min(1, len(items)), len(items)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fit(items[:middle]) else (low, middle)
+    return items[:low]
+
+
+def recent(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[Any]:
+    """The longest end of `items` that fits; it may be empty."""
+    first = next((first for first in range(len(items)) if fit(items[first:])), len(items))
+    return items[first:]
+
+
+def tokens(text: str) -> int:
+    """How many tokens `text` has."""
+    return len(_encoding().encode(text, disallowed_special=()))
+
+
+@cache
+def _encoding() -> Any:
+    # LiteLLM ships the file that tiktoken would download; LiteLLM itself is not imported.
+    spec = importlib.util.find_spec("litellm")
+    if spec and spec.origin:
+        bundled = Path(spec.origin).parent / "litellm_core_utils" / "tokenizers"
+        if bundled.is_dir():
+            os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(bundled))
+    import tiktoken
+
+    return tiktoken.get_encoding("o200k_base")
