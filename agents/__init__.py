@@ -1,4 +1,16 @@
-"""LangGraph agents over the same Toolbox, by name. None is here yet; programs and agents share one namespace."""
+"""LangGraph agents over the same Toolbox, by name. Programs and agents share one namespace."""
+
+import os
+
+# LangGraph would send what happens in a graph to LangSmith where these ask for it; nothing but a model's provider and
+# `environments fetch` touches the network here.
+for _name in ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING", "LANGCHAIN_TRACING_V2"):
+    os.environ[_name] = "false"
 
 # To add one: a class with the outside of a program (see programs/__init__.py) and a graph inside, named here.
-AGENTS: dict[str, str] = {}
+AGENTS: dict[str, str] = {
+    "notes": "agents.notes:Notes",
+    "planner": "agents.planner:Planner",
+    "react": "agents.react:React",
+    "verifier": "agents.verifier:Verifier",
+}

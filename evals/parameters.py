@@ -2,10 +2,12 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from tools import retrievers
-from tools.errors import UnknownName, UsageError
+from tools import disk, retrievers
+from tools.disk import InputFile
+from tools.errors import DataError, UnknownName, UsageError
 from tools.retrievers.spec import Expression, Expressions
 
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -50,6 +52,18 @@ def named_retrievers(values: Mapping[str, Any]) -> list[str]:
         elif isinstance(value, Expression) and value:
             named.append(value)
     return list(dict.fromkeys(named))
+
+
+def digests(values: Mapping[str, Any]) -> dict[str, str]:
+    """The SHA-256 of every file that the values name, by the parameter. DataError for one that is not there."""
+    found = {}
+    for name, value in values.items():
+        if isinstance(value, InputFile) and value:
+            try:
+                found[name] = disk.sha256(Path(value))
+            except OSError as error:
+                raise DataError(f"-P {name}={value} cannot be read: {error.strerror}") from None
+    return found
 
 
 def _given(pairs: Sequence[str]) -> dict[str, str]:

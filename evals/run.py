@@ -25,7 +25,7 @@ from evals import listing, parameters, pools, provenance
 from programs import PROGRAMS
 from tools import retrievers
 from tools.command import Parser, dollars, listen, positive, run_command, say
-from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError, UsageError
+from tools.errors import INTERRUPTED, BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError, UsageError
 from tools.home import home
 from tools.retrievers import RETRIEVERS
 from tools.table import pick
@@ -33,8 +33,9 @@ from tools.table import pick
 if TYPE_CHECKING:
     from environments.base import Environment
     from evals.folder import Config, RunFolder
-    from programs.lm import Model
+    from programs.lm import Budget, Model
     from tools.retrievers.base import Retriever
+    from tools.retrievers.bm25 import BM25
     from tools.retrievers.spec import Spec
     from tools.text import TermStatistics
 
@@ -107,9 +108,15 @@ def command(arguments: argparse.Namespace) -> int:
     for part in pool.parts if pool else ():
         retrievers.require(part)
     environments.resolve(arguments.task)
-    from programs import lm
+    from programs import annotate, lm
 
     lm.check(arguments.lm)
+    if arguments.budget_usd is not None and not lm.price_is_known(arguments.lm):
+        raise UsageError(
+            f"the price of {arguments.lm} is not known, so --budget-usd cannot be kept; use --budget-calls"
+        )
+    for lens in retrievers.lenses(spec):
+        annotate.check(str(lens.options.get("model", "offline")), str(lens.options.get("attribute", "")))
     environment = environments.load(
         arguments.task, arguments.data, arguments.split, qrels=arguments.qrels, instruction=arguments.instruction
     )
@@ -119,11 +126,14 @@ def command(arguments: argparse.Namespace) -> int:
     others = parameters.named_retrievers(values)
     _check_pools(arguments, environment, pool, [spec, *map(retrievers.check, others)])
 
-    engines = _Engines(arguments, environment)
+    spec = retrievers.with_attribute(spec, environment.hints.get("lens", ""))
+    arguments.retriever = str(spec)
+    budget = lm.Budget(calls=arguments.budget_calls, usd=arguments.budget_usd)
+    engines = _Engines(arguments, environment, budget)
     retriever = engines.build(spec)
     if pool:
         environment = pools.pooled(environment, pool, [engines.build(part) for part in pool.parts])
-    model = _connect(arguments, environment, retriever)
+    model = _connect(arguments, environment, retriever, budget)
     named = {name: engines.build(retrievers.check(name)) for name in others}
     config = configuration(arguments, environment, retriever, model, values) | {
         "pool": pool and {"kind": pool.kind, "size": pool.size, "of": [engines.build(p).name for p in pool.parts]}
@@ -142,17 +152,22 @@ def command(arguments: argparse.Namespace) -> int:
 class _Engines:
     """The retrievers of a run, each opened once."""
 
-    def __init__(self, arguments: argparse.Namespace, environment: "Environment") -> None:
+    def __init__(self, arguments: argparse.Namespace, environment: "Environment", budget: "Budget") -> None:
+        from programs.annotate import annotators
+
         self._documents = environment.documents
+        self._lens = environment.hints.get("lens", "")
+        self._annotators = annotators(budget, lambda: _lexical(environment).statistics())
         self._quiet = arguments.json or len(environment.documents) < LARGE
         self._built: dict[str, Retriever] = {}
 
     def build(self, spec: "Spec") -> "Retriever":
         """The retriever of an expression; a word is said before one that may take a while."""
+        spec = retrievers.with_attribute(spec, self._lens)
         if str(spec) not in self._built:
             if not self._quiet:
                 say(f"opening {spec} over {len(self._documents)} documents")
-            self._built[str(spec)] = retrievers.build(spec, self._documents, home())
+            self._built[str(spec)] = retrievers.build(spec, self._documents, home(), annotators=self._annotators)
         return self._built[str(spec)]
 
 
@@ -174,20 +189,22 @@ def _check_pools(
         raise UsageError(f"{environment.task} compares all of a pool, up to {largest} documents; leave out --k")
 
 
-def _connect(arguments: argparse.Namespace, environment: "Environment", retriever: "Retriever") -> "Model":
+def _lexical(environment: "Environment") -> "BM25":
+    from tools.retrievers.bm25 import BM25
+
+    return BM25(environment.documents, home())
+
+
+def _connect(
+    arguments: argparse.Namespace, environment: "Environment", retriever: "Retriever", budget: "Budget"
+) -> "Model":
     from programs import lm
     from tools.retrievers.bm25 import BM25
 
-    if arguments.budget_usd is not None and not lm.price_is_known(arguments.lm):
-        raise UsageError(
-            f"the price of {arguments.lm} is not known, so --budget-usd cannot be kept; use --budget-calls"
-        )
-
     def statistics() -> "TermStatistics":
-        index = retriever if isinstance(retriever, BM25) else BM25(environment.documents, home())
+        index = retriever if isinstance(retriever, BM25) else _lexical(environment)
         return index.statistics()
 
-    budget = lm.Budget(calls=arguments.budget_calls, usd=arguments.budget_usd)
     return lm.connect(
         arguments.lm, statistics=statistics, budget=budget, seed=arguments.seed, context=arguments.context
     )
@@ -213,6 +230,7 @@ def configuration(
         "asked": {"limit": arguments.limit, "query_ids": list(dict.fromkeys(arguments.query_id))},
         "program": arguments.program,
         "parameters": values,
+        "files": parameters.digests(values),
         "depth": arguments.k or environment.depth,
         "retriever": {"name": arguments.retriever, "with": retriever.name},
         "lm": {"name": model.name, **model.settings},
@@ -297,4 +315,7 @@ def _conclude(
 
 if __name__ == "__main__":
     listen()
-    sys.exit(run_command(parser(), command))
+    code = run_command(parser(), command)
+    if code == INTERRUPTED:
+        os._exit(code)  # Python would wait for the threads of a graph, which may be in the middle of a model call
+    sys.exit(code)

@@ -5,7 +5,7 @@ Every predictor's call passes here, so this is also where answers are checked an
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -130,9 +130,13 @@ def _check(answers: list[dict[str, Any]], signature: Any) -> None:
         raise Fault("cut off", "it was cut off before its end; be brief")
     for answer in answers:
         check(answer)
-        written = [value for value in answer.values() if isinstance(value, str)]
-        if any(_repeats(signature.instructions, text) for text in written) and (payer := session.current()):
-            payer.leaked()
+        notice_leak(signature.instructions, [value for value in answer.values() if isinstance(value, str)])
+
+
+def notice_leak(instructions: str, written: Sequence[str]) -> None:
+    """Note the documents that ask for the prompt, when what a model has written repeats it."""
+    if any(_repeats(instructions, text) for text in written) and (payer := session.current()):
+        payer.leaked()
 
 
 def _fault(error: Exception) -> Fault:

@@ -16,7 +16,7 @@ import dspy
 
 from tools import session
 
-Kind = Literal["unparsable", "wrong type", "unknown ids", "empty", "cut off", "refused"]
+Kind = Literal["unparsable", "wrong type", "unknown ids", "unknown tool", "empty", "cut off", "refused"]
 Outputs = Mapping[str, Any]
 
 

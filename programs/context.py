@@ -54,18 +54,30 @@ def recent(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[Any]:
 
 
 def tokens(text: str) -> int:
-    """How many tokens `text` has."""
-    return len(_encoding().encode(text, disallowed_special=()))
+    """How many tokens `text` has; at most, where the tokenizer is not to be had."""
+    encoding = _encoding()
+    # A token of text in a Latin script has some four bytes.
+    return len(encoding.encode(text, disallowed_special=())) if encoding else len(text.encode("utf-8", "replace")) // 2
 
 
 @cache
 def _encoding() -> Any:
-    # LiteLLM ships the file that tiktoken would download; LiteLLM itself is not imported.
-    spec = importlib.util.find_spec("litellm")
-    if spec and spec.origin:
-        bundled = Path(spec.origin).parent / "litellm_core_utils" / "tokenizers"
-        if bundled.is_dir():
-            os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(bundled))
+    """The tokenizer, from the file that LiteLLM ships: tiktoken by itself would download it."""
+    spec = importlib.util.find_spec("litellm")  # which is not imported: that takes seconds
+    bundled = Path(spec.origin).parent / "litellm_core_utils" / "tokenizers" if spec and spec.origin else None
+    if bundled is None or not (bundled / _FILE).is_file():
+        return None
     import tiktoken
 
-    return tiktoken.get_encoding("o200k_base")
+    before = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = str(bundled)
+    try:
+        return tiktoken.get_encoding("o200k_base")
+    finally:
+        os.environ.pop(_VARIABLE)
+        if before is not None:
+            os.environ[_VARIABLE] = before
+
+
+_VARIABLE = "TIKTOKEN_CACHE_DIR"
+_FILE = "fb374d419588a4632f3f557e76b4b70aebbca790"  # tiktoken's name for o200k_base: the SHA-1 of its address

@@ -66,6 +66,24 @@ class Budget:
                 raise BudgetReached("a call had no usage reported, so what it cost is not known")
             self._taken += 1
 
+    def allow(self, calls: int, usd: float | None) -> None:
+        """BudgetReached when work of so many calls and dollars is more than what is left; before any of it is sent.
+
+        UsageError where there is a budget in dollars and the price is not known.
+        """
+        with self._lock:
+            if self._calls is not None and calls > self._calls - self._taken:
+                raise BudgetReached(
+                    f"it takes {calls:,} calls, and {self._calls - self._taken:,} are left in the budget"
+                )
+            if self._usd is None:
+                return
+            if usd is None:
+                raise UsageError("its price is not known, so --budget-usd cannot be kept; use --budget-calls")
+            if usd > self._usd - self._spent_usd:
+                left = max(0.0, self._usd - self._spent_usd)
+                raise BudgetReached(f"it takes about ${usd:.4f}, and ${left:.4f} are left in the budget")
+
     @property
     def calls(self) -> int:
         """Calls made so far, those in flight included."""
@@ -177,7 +195,7 @@ class MeteredLM(dspy.LM):
         return call.outputs
 
     def converse(self, messages: Sequence[Message], tools: Sequence[Message]) -> Message:
-        """The model's next message in a conversation with tools: {"content", "tool_calls": [{id, name, arguments}]}.
+        """The model's next message in a conversation with tools: "content", "tool_calls", "finish".
 
         Like any other call, it passes the journal, the budget and the books. LMUnsupportedFeatureError without `tools`.
         """
@@ -191,9 +209,7 @@ class MeteredLM(dspy.LM):
                     call.outputs, call.usage = [message], self._usage([reported] if reported else [])
                 except dspy.LMError as error:
                     time.sleep(call.pause(error))
-        ANSWERED.set(Answered(str(call.outputs[0]["content"]), call.finish))
-        answer: Message = call.outputs[0]
-        return answer
+        return {**call.outputs[0], "finish": call.finish}
 
     def update_history(self, entry: dict[str, Any]) -> None:
         """DSPy hands every response over here; only why it ended is kept. Prompts would fill the memory."""
@@ -338,10 +354,13 @@ def _takes_temperature(name: str) -> bool:
 
 def price_is_known(spec: str) -> bool:
     """Whether a budget in dollars can be kept for this model."""
-    if spec == "offline":
-        return True
+    return spec == "offline" or list_price(spec) is not None
+
+
+def list_price(spec: str) -> Price | None:
+    """What a token of the model costs, or None when it is not known."""
     name, url = _parse(spec)
-    return not url and price(name) is not None
+    return None if url else price(name)
 
 
 def check(spec: str) -> None:

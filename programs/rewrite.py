@@ -1,10 +1,14 @@
 """One rewriting, one search: OBLIQ-Bench's query rewriter (section 5; for Congress, appendix D.5.3).
 
-A model that has seen nothing of the corpus says what the wanted document would say; the retriever does the rest.
+A model that has seen nothing of the corpus says what the wanted document would say; the retriever does the rest. `lens`
+stands for the paper's prompts, which differ from task to task. A rewriting that is blank is an unusable answer: nothing
+else is searched with in its place.
 """
 
 import dspy
 
+from programs import lenses
+from programs.asking import ask, filled
 from tools.records import Query, Submission
 from tools.session import Toolbox
 
@@ -26,16 +30,18 @@ class RewriteDescription(dspy.Signature):
 class Rewrite(dspy.Module):
     """Rewrite once, search once."""
 
-    def __init__(self, toolbox: Toolbox, *, depth: int = 1000) -> None:
+    def __init__(self, toolbox: Toolbox, *, depth: int = 1000, lens: str = "") -> None:
+        """`lens` is a name of programs/lenses.py: what makes a document relevant in this task."""
         super().__init__()
         self.toolbox = toolbox
         self.depth = depth
-        self.rewrite = dspy.Predict(RewriteDescription)
+        seen_through = lenses.lens(lens)
+        self.rewrite = dspy.Predict(lenses.through(RewriteDescription, seen_through.search if seen_through else ""))
 
     def forward(self, query: Query) -> Submission:
-        """The first `depth` documents for the rewritten text; for the query's own when that is empty."""
+        """The first `depth` documents for the rewritten text."""
         session = self.toolbox.open(query)
         session.hop = 1
-        text = self.rewrite(objective=query.objective, description=query.text).rewritten
-        found = session.search(text.strip() or query.text, self.depth)
+        text = ask(self.rewrite, filled("rewritten"), objective=query.objective, description=query.text).rewritten
+        found = session.search(text.strip(), self.depth)
         return session.submit([snippet.doc_id for snippet in found])

@@ -120,18 +120,44 @@ class OpenAIServer:
 
 
 def _text(content: Any) -> str:
-    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+    return (
+        ""
+        if content is None
+        else content
+        if isinstance(content, str)
+        else "".join(part.get("text", "") for part in content)
+    )
 
 
 def _reply(model: str, fields: dict[str, Any], prompt: str) -> dict[str, Any]:
-    raw = fields.get("raw")
-    text = raw or "\n\n".join(f"[[ ## {name} ## ]]\n{value}" for name, value in [*fields.items(), ("completed", "")])
+    """`raw` is the text as it is; `tool_calls` has (name, arguments), `finish` and `refusal` what the protocol has."""
+    fields = dict(fields)
+    calls, finish, refusal = fields.pop("tool_calls", None), fields.pop("finish", "stop"), fields.pop("refusal", None)
+    raw = fields.pop("raw", "" if calls or refusal else None)
+    text = raw
+    if text is None:
+        text = "\n\n".join(f"[[ ## {name} ## ]]\n{value}" for name, value in [*fields.items(), ("completed", "")])
+    message = {"role": "assistant", "content": text}
+    if refusal:
+        message["refusal"] = refusal
+    if calls:
+        message["tool_calls"] = [
+            {
+                "id": f"call-{number}",
+                "type": "function",
+                "function": {
+                    "name": name,
+                    "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
+                },
+            }
+            for number, (name, arguments) in enumerate(calls)
+        ]
     return {
         "id": "x",
         "object": "chat.completion",
         "created": 1,
         "model": model,
-        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],
+        "choices": [{"index": 0, "finish_reason": "tool_calls" if calls else finish, "message": message}],
         "usage": {
             "prompt_tokens": len(prompt) // 4,
             "completion_tokens": len(text) // 4,

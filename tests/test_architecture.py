@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "programs": {"tools"},  # never environments: that is where the answers are
     "agents": {"tools", "programs"},
     "evals": {"tools", "environments", "programs", "agents"},
-    "benchmarks": {"tools", "environments"},
+    "benchmarks": {"tools", "environments", "programs", "agents", "evals"},
     "optimizers": {"tools", "environments", "programs", "agents", "evals"},
 }
 

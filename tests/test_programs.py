@@ -34,7 +34,8 @@ def mini():
 def searched(corpus):
     """(toolbox, connected offline model) over the six documents."""
     index = BM25(corpus)
-    return Toolbox(corpus, index), lm.connect("offline", statistics=index.statistics)
+    toolbox = Toolbox(corpus, index, others={"dense": index})  # `dense` is what breaks ties by default
+    return toolbox, lm.connect("offline", statistics=index.statistics)
 
 
 def answer(program, query, model):
@@ -46,7 +47,8 @@ def answer(program, query, model):
 def test_a_program_hands_in_a_ranking_without_repeats_within_its_depth(name, searched):
     toolbox, model = searched
     submission = answer(pick("program", name, PROGRAMS)(toolbox, depth=2), QUERY, model)
-    assert len(submission.ranking) == len(set(submission.ranking)) == 2
+    wanted = 0 if name == "closed_book" else 2  # it hands in what a model knows by heart, and counting knows nothing
+    assert len(submission.ranking) == len(set(submission.ranking)) == wanted
     assert submission.trace.steps[-1].tool == "stop"
 
 

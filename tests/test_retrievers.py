@@ -12,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import bert
 
+from programs.annotate import annotators
+from programs.lm import Budget
+from tools import retrievers
 from tools.corpus import Corpus
 from tools.records import Document
-from tools.retrievers import RETRIEVERS, build, check
+from tools.retrievers import RETRIEVERS, check
 from tools.retrievers.base import Ranker, Search
 from tools.retrievers.spec import parse
 
@@ -37,6 +40,8 @@ SPECS = [
     "fusion(bm25,rank_bm25,method=scores)",
     "rerank(bm25,cross:MODEL,depth=3)",
     "rerank(fusion(bm25,rank_bm25),dense:MODEL)",
+    "lens(bm25,attribute=stance)",
+    "lens(dense:MODEL,attribute=authorship,query=true)",
 ]
 QUERIES = [
     "blue blood octopus",
@@ -45,7 +50,11 @@ QUERIES = [
     "blue heart heart of a giraffe",
 ]
 # These rank only documents that share a word with the text; all others have a score for every document.
-WORDS_ONLY = ("bm25", "bm25s", "splade")
+WORDS_ONLY = ("bm25", "bm25s", "splade", "lens(bm25")
+
+
+def build(spec, corpus, home=None):
+    return retrievers.build(spec, corpus, home, annotators=annotators(Budget(), dict))
 
 
 @pytest.fixture(scope="session")
@@ -134,7 +143,7 @@ class TestContract:
             assert sorted(order) == ["a", "b", "c", "y", "z"]
         else:
             assert order == ["a", "b", "c", "y", "z"]
-        if not spec.startswith(("fusion", "rerank")):
+        if not spec.startswith(("fusion", "rerank", "lens")):
             assert len({hit.score for hit in tied}) == 1
 
     def test_its_name_means_the_same_retriever(self, spec, corpus):
@@ -176,10 +185,13 @@ import json, sys
 from pathlib import Path
 from tools.corpus import Corpus
 from tools.records import Document
+from programs.annotate import annotators
+from programs.lm import Budget
 from tools.retrievers import build
 home, specs, queries, documents = json.loads(sys.stdin.read())
 corpus = Corpus(Document(*document) for document in documents)
-print(json.dumps([[build(spec, corpus, Path(home)).search(query, 5) for query in queries] for spec in specs]))
+made = [build(spec, corpus, Path(home), annotators=annotators(Budget(), dict)) for spec in specs]
+print(json.dumps([[retriever.search(query, 5) for query in queries] for retriever in made]))
 """
 
 

@@ -2,7 +2,10 @@
 
 import copy
 import gc
+import json
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from threading import Barrier, Thread
 from types import FunctionType, ModuleType
 
 import pytest
@@ -47,6 +50,20 @@ def test_a_pool_is_all_there_is(toolbox):
     masked = toolbox.open(Query("q1", "x", candidates=frozenset({"d3", "d5"}), excluded=frozenset({"d5"})))
     with pytest.raises(ValueError, match="no search of the session returned"):
         masked.submit(["d3", "d5"])
+
+
+def test_a_search_among_documents_orders_only_those_that_have_surfaced(toolbox):
+    session = toolbox.open(QUERY)
+    surfaced = [snippet.doc_id for snippet in session.search("blue blood", k=3)]
+    again = session.search("heart blood octopus", k=6, among=[*surfaced[1:], "d5", "d6", "invented"])
+    assert {snippet.doc_id for snippet in again} == set(surfaced[1:])
+    assert session.trace.steps[-1].doc_ids == tuple(snippet.doc_id for snippet in again)
+
+
+def test_a_search_among_documents_stays_in_the_pool(toolbox):
+    session = toolbox.open(Query("q1", "x", candidates=frozenset({"d3", "d5", "d6"}), excluded=frozenset({"d6"})))
+    found = session.search("octopus blood heart", k=6, among={"d1", "d5", "d6"})
+    assert {snippet.doc_id for snippet in found} == {"d5"}
 
 
 def test_only_what_a_search_returned_can_be_read(session):
@@ -171,3 +188,67 @@ def test_judgements_are_out_of_a_sessions_reach():
     assert len(seen) > 1000 and id(environment.documents) in seen
     assert id(environment.qrels) not in seen and id(environment) not in seen
     assert not seen & {id(grades) for grades in environment.qrels.values()}
+
+
+def test_parallel_lines_of_work_have_their_own_hop_times_and_usage(corpus):
+    now = iter(range(100))
+    session = Toolbox(corpus, build("bm25", corpus), clock=lambda: next(now)).open(Query("q1", "blood"))
+    session.hop = 1
+    both = Barrier(2)
+
+    def work(hop, calls):
+        with session.branch(hop):
+            session.charge(Usage(calls=calls))
+            both.wait()  # neither is done before both have begun
+            session.search("blood", 1)
+            session.charge(Usage(calls=100 * calls))
+
+    threads = [Thread(target=copy_context().run, args=(work, hop, hop)) for hop in (2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    session.note("both")
+    steps = {step.hop: step for step in session.trace.steps}
+    assert [steps[hop].usage.calls for hop in (2, 3)] == [2, 3]
+    assert steps[1].usage.calls == 500, "what a branch left open goes to the line that it branched off"
+    assert steps[1].started >= max(steps[hop].started + steps[hop].seconds for hop in (2, 3))
+    assert session.usage.calls == 505
+
+
+def test_a_session_goes_on_from_a_snapshot_as_if_it_had_never_stopped(corpus):
+    def begin(session):
+        session.hop = 1
+        session.charge(Usage(calls=1))
+        found = [snippet.doc_id for snippet in session.search("blue blood", 3)]
+        session.judge(found[:2])
+        session.select(found[:1], among=found[:2])
+        session.note("copper")
+        session.charge(Usage(calls=1, input_tokens=7))
+        return found
+
+    def finish(session, found):
+        session.hop = 2
+        session.read(found[2])
+        session.select([found[2], "d6", "nonsense"], among=found)
+        return session.submit(found)
+
+    toolbox = Toolbox(corpus, build("bm25", corpus), limits=Limits(searches=1), clock=lambda: 0.0)
+    whole = toolbox.open(Query("q1", "blood"))
+    expected = finish(whole, begin(whole))
+    first = toolbox.open(Query("q1", "blood"))
+    found = begin(first)
+    kept = json.loads(json.dumps(first.snapshot()))
+    second = toolbox.open(Query("q1", "blood"), kept)
+    with pytest.raises(LimitReached):
+        second.search("again")
+    second = toolbox.open(Query("q1", "blood"), kept)
+    assert finish(second, found) == expected
+
+
+def test_a_search_may_name_another_of_the_toolboxs_retrievers(corpus):
+    other = build("rank_bm25", corpus)
+    session = Toolbox(corpus, build("bm25", corpus), others={"rank_bm25": other}).open(Query("q1", "x"))
+    found = session.search("blue blood", 3, retriever="rank_bm25")
+    assert [s.doc_id for s in found] == [hit.doc_id for hit in other.search("blue blood", 3)]
+    assert session.trace.steps[-1].retriever == other.name

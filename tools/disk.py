@@ -6,6 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 
 
+class InputFile(str):
+    """A file of the user's, as the type of a parameter: a run is another one when its content is; "" is none."""
+
+
 def read_lines(path: Path, *, repair: bool = False) -> list[bytes]:
     """The whole lines of a file that is appended to, without line ends; none when it is absent.
 

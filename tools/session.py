@@ -8,7 +8,7 @@ is what keeps a searcher honest. Exclusions and pools are enforced here and nowh
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tools.appeals import appeal
-from tools.errors import DataError, DocumentNotFound, LimitReached, ProviderRefused, RunIncomplete
+from tools.errors import DataError, DocumentNotFound, LimitReached, ProviderRefused, RunIncomplete, UsageError
 from tools.records import (
     Document,
     Query,
@@ -61,6 +61,7 @@ class _Branch:
     hop: int
     last: float  # when its last step was done, by the session's clock
     pending: Usage = field(default_factory=Usage)  # of model calls that no step has taken yet
+    steps: list[Step] | None = None  # of a numbered line, until they are joined; else they go into the trace at once
 
 
 class Toolbox:
@@ -100,7 +101,7 @@ class Toolbox:
 
 
 class Session:
-    """One query's view of the corpus. Every call leaves a step in `trace`."""
+    """One query's view of the corpus. Every call but `whole`, which shows nobody anything, leaves a step in `trace`."""
 
     def __init__(
         self,
@@ -122,6 +123,7 @@ class Session:
         self._shown: set[str] = set()
         self._spent = Usage()
         self._used: Counter[Tool] = Counter()
+        self._lines: dict[int, list[Step]] = {}  # steps of numbered lines that are not in the trace yet
         self.fault: Exception | None = None  # why a provider left a call unanswered, if one did
         # LangGraph runs parallel nodes of one query in threads; they share this session.
         self._lock = threading.Lock()
@@ -147,13 +149,17 @@ class Session:
         self._branch().hop = hop
 
     @contextmanager
-    def branch(self, hop: int | None = None) -> Iterator[None]:
+    def branch(self, hop: int | None = None, *, line: int | None = None) -> Iterator[None]:
         """A line of work beside others, such as a node of a graph: its own hop, start times and pending usage.
 
-        Holds for the calling context. What is left pending goes to the line that it branched off.
+        Holds for the calling context. What is left pending goes to the line that it branched off. Steps of a numbered
+        `line` reach the trace when the lines are joined, so that their order is not that of the threads.
         """
         parent = self._branch()
         mine = _Branch(self, parent.hop if hop is None else hop, self._clock())
+        if line is not None:
+            with self._lock:
+                mine.steps = self._lines.setdefault(line, [])
         token = _BRANCH.set(mine)
         try:
             yield
@@ -162,6 +168,14 @@ class Session:
             with self._lock:
                 parent.pending += mine.pending
                 parent.last = max(parent.last, mine.last)
+
+    def join(self) -> None:
+        """Put the steps of all numbered lines into the trace, line by line; for when none of them is at work."""
+        with self._lock:
+            for line in sorted(self._lines):
+                self.trace.steps += self._lines[line]
+                self.trace.notes += [step.argument for step in self._lines[line] if step.tool == "note"]
+            self._lines.clear()
 
     def _branch(self) -> _Branch:
         branch = _BRANCH.get()
@@ -205,19 +219,24 @@ class Session:
         shown: bool = False,
         instruction: str | None = None,
         retriever: str = "",
+        among: Collection[str] | None = None,
     ) -> list[Snippet]:
         """The `k` documents that best match `text`, best first; fewer when there are fewer.
 
         `shown` says that the snippets go to a model as they are, as an agent's search results do. `instruction`
         reaches retrievers that were trained with one; it is the query's objective where none is given. `retriever` is
-        one of the toolbox' others; the run's own where none is named.
+        one of the toolbox' others; the run's own where none is named. `among` is for an order of what has surfaced
+        already: of those documents, only what a search of the session returned comes back.
         """
+        if retriever not in self._retrievers:
+            raise UsageError(f"the toolbox has no retriever {retriever!r}; give it as one of its others")
         engine = self._retrievers[retriever]
         self._spend("search", text, self._limits.searches)
         query = self._query
         told = query.objective if instruction is None else instruction
+        pool = query.candidates if among is None else self._surfaced.intersection(among)
         try:
-            hits = engine.search(text, k, instruction=told, excluded=query.excluded, among=query.candidates)
+            hits = engine.search(text, k, instruction=told, excluded=query.excluded, among=pool)
         except (DataError, RunIncomplete, ProviderRefused) as fault:  # of a provider of embeddings, a server, an index
             self.fault = self.fault or fault
             raise
@@ -283,6 +302,13 @@ class Session:
         self._record("judge", "", seen, shown=tuple(map(len, shown)), lengths=lengths)
         return shown
 
+    def whole(self, doc_id: str) -> str:
+        """All of a document's text, for a program to count in. No step says so, because no model may see it.
+
+        Raises DocumentNotFound as `read` does.
+        """
+        return self._find(doc_id).text
+
     def select(self, doc_ids: Iterable[str], among: Sequence[str]) -> list[str]:
         """Keep `doc_ids` out of the shown documents `among`; the rest of `among` is recorded as dropped.
 
@@ -301,7 +327,8 @@ class Session:
     def note(self, text: str) -> None:
         """Write `text` down; it goes into the trace."""
         with self._lock:
-            self.trace.notes.append(text)
+            if self._branch().steps is None:
+                self.trace.notes.append(text)
         self._record("note", text)
 
     def rank(self, doc_ids: Sequence[str]) -> None:
@@ -357,6 +384,7 @@ class Session:
             raise ValueError(f"the ranking names {strange[0]!r}, which no search of the session returned")
         if scores and (len(scores) != len(ranking) or any(a < b for a, b in pairwise(scores))):
             raise ValueError("the scores must be one a ranked document, and never rise")
+        self.join()
         self._record("stop", why)
         if _CURRENT.get() is self:
             _CURRENT.set(None)  # what is asked of a model from here on is not for this query
@@ -364,6 +392,7 @@ class Session:
 
     def abandon(self, why: str) -> None:
         """End the session without a ranking, e.g. after an error; the trace stays."""
+        self.join()
         self._record("stop", why)
 
     def _reading_length(self, chars: int | None) -> int | None:
@@ -400,7 +429,8 @@ class Session:
     ) -> None:
         with self._lock:
             now, branch = self._clock(), self._branch()
-            self.trace.steps.append(
+            steps = self.trace.steps if branch.steps is None else branch.steps
+            steps.append(
                 Step(
                     tool=tool,
                     argument=argument,

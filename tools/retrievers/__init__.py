@@ -1,13 +1,14 @@
 """The engines behind `Session.search`: `build("fusion(bm25,dense)", corpus, home)`.
 
 A retriever is named by an expression (tools/retrievers/spec.py). What may stand in one is read off the constructors of
-the classes below: the annotation of a positional parameter says whether it is a model, an embedder or another
-retriever, and keyword parameters are the options, with their types and defaults. Nothing is declared twice.
+the classes below: the annotation of a positional parameter says whether it is a model, an embedder, another retriever
+or what makes one, and keyword parameters are the options, with their types and defaults. Nothing is declared twice.
 """
 
 import inspect
 import typing
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from tools.table import pick
 
 if TYPE_CHECKING:  # NumPy is behind it, and a command's --help lists the names below
     from tools.retrievers.base import Retriever
+    from tools.retrievers.lens import Annotators
 
 # To add one: a file with a subclass of Retriever, named here.
 RETRIEVERS = {
@@ -33,6 +35,7 @@ RETRIEVERS = {
     "cross": "tools.retrievers.cross:CrossEncoder",
     "fusion": "tools.retrievers.fusion:Fusion",
     "rerank": "tools.retrievers.rerank:Rerank",
+    "lens": "tools.retrievers.lens:LensIndex",
 }
 
 # What fills vectors, for the kinds that only store them. To add one: a class that satisfies Embedder, named here.
@@ -50,13 +53,40 @@ def check(text: str) -> Spec:
     return _checked(parse(text), RETRIEVERS, "retriever")
 
 
-def build(spec: str | Spec, corpus: Corpus, home: Path | None = None) -> "Retriever":
-    """The retriever that `spec` describes, over `corpus`; its indexes are kept under `home`, or not kept when None."""
+def build(
+    spec: str | Spec, corpus: Corpus, home: Path | None = None, *, annotators: "Annotators | None" = None
+) -> "Retriever":
+    """The retriever that `spec` describes, over `corpus`; its indexes are kept under `home`, or not kept when None.
+
+    A lens needs `annotators`: what makes one of a model and an attribute.
+    """
     if isinstance(spec, str):
         spec = check(spec)
     require(spec)
-    retriever: Retriever = _made(spec, corpus, home)
+    if annotators is None and (found := lenses(spec)):
+        raise UsageError(
+            f"{found[0]} needs a model that annotates, which evals.run connects; take another retriever here"
+        )
+    retriever: Retriever = _made(spec, corpus, home, annotators)
     return retriever
+
+
+def lenses(spec: Spec) -> list[Spec]:
+    """Every lens in `spec`, the outer ones first."""
+    found = [spec] if spec.kind == "lens" else []
+    return found + [lens for part in spec.parts for lens in lenses(part)]
+
+
+def with_attribute(spec: Spec, attribute: str) -> Spec:
+    """`spec` with `attribute` for every lens in it that names none. UsageError when that is empty, too."""
+    options = dict(spec.options)
+    if spec.kind == "lens" and not options.get("attribute"):
+        if not attribute:
+            raise UsageError(
+                f"{spec} needs attribute=..., because the task has no lens of its own; docs/latent-index.md"
+            )
+        options = {"attribute": attribute, **options}
+    return replace(spec, parts=tuple(with_attribute(part, attribute) for part in spec.parts), options=options)
 
 
 def require(spec: Spec) -> None:
@@ -85,7 +115,7 @@ def takes(kind: str, table: Mapping[str, str] = RETRIEVERS) -> tuple[dict[str, A
     positional, options = dict[str, Any](), dict[str, inspect.Parameter]()
     for name, parameter in inspect.signature(made).parameters.items():
         typed = parameter.replace(annotation=hints[name])
-        if name in ("corpus", "home"):
+        if name in ("corpus", "home", "annotators"):
             continue
         if parameter.kind is parameter.KEYWORD_ONLY:
             options[name] = typed
@@ -122,8 +152,9 @@ def _checked(spec: Spec, table: Mapping[str, str], what: str) -> Spec:
                 raise UsageError(f"{spec.kind} is not made of other retrievers; {parts[0]} does not belong in it")
             if len(parts) < 2 if many else len(parts) != len(wanted):
                 number = "two or more retrievers" if many else f"{len(wanted)} retrievers"
+                number, example = ("one retriever", "bm25") if len(wanted) == 1 and not many else (number, "bm25,dense")
                 raise UsageError(
-                    f"{spec.kind} is made of {number}, as in {spec.kind}(bm25,dense); {spec} has {len(parts)}"
+                    f"{spec.kind} is made of {number}, as in {spec.kind}({example}); {spec} has {len(parts)}"
                 )
     typed = dict[str, Value]()
     for name, value in spec.options.items():
@@ -161,17 +192,21 @@ def _typed(what: str, value: Value, wanted: Any) -> Value:
     return number
 
 
-def _made(spec: Spec, corpus: Corpus, home: Path | None) -> Any:
+def _made(spec: Spec, corpus: Corpus, home: Path | None, annotators: "Annotators | None") -> Any:
     positional, _ = takes(spec.kind)
     arguments: list[Any]
+    given: dict[str, Any] = {}
     match [parameter.annotation.__name__ for parameter in positional.values()]:
         case ["str"]:
             arguments = [spec.subject] if spec.subject else []
         case ["Embedder"]:
             arguments = [_embedder(spec, home)]
+        case ["Builder"]:
+            arguments = [lambda corpus: _made(spec.parts[0], corpus, home, annotators)]
+            given["annotators"] = annotators
         case _:
-            arguments = [_made(part, corpus, home) for part in spec.parts]
-    return pick("retriever", spec.kind, RETRIEVERS)(corpus, home, *arguments, **spec.options)
+            arguments = [_made(part, corpus, home, annotators) for part in spec.parts]
+    return pick("retriever", spec.kind, RETRIEVERS)(corpus, home, *arguments, **given, **spec.options)
 
 
 def _embedder(spec: Spec, home: Path | None) -> Any:

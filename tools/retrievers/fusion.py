@@ -50,16 +50,7 @@ class Fusion(Retriever):
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse options that are out of range."""
-        if options["constant"] < 0:
-            raise UsageError(f"fusion: constant is {options['constant']}; it is at least 0 (60 is usual)")
-        if options["depth"] < 1:
-            raise UsageError(f"fusion: depth is {options['depth']}; it is at least 1")
-        weights = options["weights"]
-        if weights and len(weights) != parts:
-            raise UsageError(f"fusion: weights has {len(weights)} numbers for {parts} retrievers; give one for each")
-        if weights and not (all(math.isfinite(weight) and weight >= 0 for weight in weights) and any(weights)):
-            written = ",".join(map(str, weights))
-            raise UsageError(f"fusion: weights is [{written}]; each is at least 0, and one at least is larger than 0")
+        check_options("fusion", parts, options)
 
     @classmethod
     def pool_needed(cls, parts: Sequence[bool]) -> bool:
@@ -82,6 +73,20 @@ class Fusion(Retriever):
             for hit, value in zip(hits, given, strict=True):
                 scores[hit.doc_id] = scores.get(hit.doc_id, 0.0) + weight * value
         return best(scores, k)
+
+
+def check_options(kind: str, parts: int, options: Mapping[str, Any]) -> None:
+    """UsageError, which names the `kind`, for a constant, a depth or weights with which `parts` cannot be fused."""
+    if options["constant"] < 0:
+        raise UsageError(f"{kind}: constant is {options['constant']}; it is at least 0 (60 is usual)")
+    if options["depth"] < 1:
+        raise UsageError(f"{kind}: depth is {options['depth']}; it is at least 1")
+    weights = options["weights"]
+    if weights and len(weights) != parts:
+        raise UsageError(f"{kind}: weights has {len(weights)} numbers for {parts} retrievers; give one for each")
+    if weights and not (all(math.isfinite(weight) and weight >= 0 for weight in weights) and any(weights)):
+        written = ",".join(map(str, weights))
+        raise UsageError(f"{kind}: weights is [{written}]; each is at least 0, and one at least is larger than 0")
 
 
 def _reciprocal(hits: Sequence[Hit], constant: int) -> list[float]:

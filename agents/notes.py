@@ -1,0 +1,185 @@
+"""The multi-hop program as a graph that is kept on disk after every hop (OBLIQ-Bench, section 5; programs/multihop.py).
+
+Prompts, hops and ranking are multihop's own, so the two hand in the same. What the graph adds is durability: killed in
+hop 3, a query goes on in hop 3, with the session as it stood (trace, usage, limits), so earlier hops are neither paid
+for nor searched again. Model calls of the broken hop are in the run's journal already; its search is made again.
+
+The checkpoints of a run are in `checkpoints.sqlite` in its folder, one thread a query, and in memory where there is no
+folder. Of each query the last one is left, so a query that was finished, but whose outcome was not written, is handed
+in again as it was. A folder therefore is one configuration's: compiling, which asks a query again with other prompts,
+has to go without one. Left out: going back to an earlier hop, which LangGraph could do.
+"""
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self, TypedDict
+
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import END, START, StateGraph
+
+from agents.graph import walk
+from programs.multihop import Found, MultiHop
+from tools.errors import DataError, RunIncomplete
+from tools.records import Query, Submission
+from tools.session import Session, Toolbox
+
+
+class Notes(MultiHop):
+    """Multihop as a graph with a checkpoint after each hop: resumes in the hop in which it was killed."""
+
+    def __init__(
+        self,
+        toolbox: Toolbox,
+        *,
+        depth: int = 1000,
+        hops: int = 4,
+        per_hop: int = 25,
+        read_chars: int = 2500,
+        rerank: int = 0,
+        lens: str = "",
+    ) -> None:
+        """The parameters are multihop's."""
+        super().__init__(
+            toolbox, depth=depth, hops=hops, per_hop=per_hop, read_chars=read_chars, rerank=rerank, lens=lens
+        )
+        self.limit = hops + 2  # steps of the graph: the hops, the ranking, and one to spare
+        self.checkpoints = Checkpoints(toolbox.checkpoints)
+
+    def forward(self, query: Query) -> Submission:
+        """Up to `hops` x `per_hop` documents, selected ones first."""
+        with self.checkpoints.saver() as saver:
+            config = {"configurable": {"thread_id": query.query_id}, "recursion_limit": self.limit}
+            begun = saver.get_tuple(config)
+            state = _start() | (begun.checkpoint["channel_values"] if begun else {})
+            session = self.toolbox.open(query, state["session"])
+            session.hop = state["hop"]
+            short = False
+            if "ranking" not in state:
+                graph = self._graph(session, query).compile(checkpointer=saver)
+                state, short = walk(graph, None if begun else state, state, config)
+                keep_last(saver, query.query_id)
+        ranking = state["ranking"] if "ranking" in state else _found(state).ranking()
+        return session.submit(ranking[: self.depth], why="steps" if short else state["why"])
+
+    def _graph(self, session: Session, query: Query) -> Any:
+        """A node for a hop, gone through once a hop, then one that ranks."""
+
+        def hop(state: _State) -> dict[str, Any]:
+            session.hop = number = state["hop"] + 1
+            found = _found(state)
+            why = self.reader.hop(session, query, found, self.per_hop, hops_left=self.hops - number)
+            if not why and number == self.hops:
+                why = "steps"
+            return {"found": _plain(found), "hop": number, "why": why, "session": session.snapshot()}
+
+        def rank(state: _State) -> dict[str, Any]:
+            ranking = _found(state).ranking()
+            if self.rerank and ranking:
+                ranking = self._reranked(session, query, ranking)
+            return {"ranking": ranking, "session": session.snapshot()}
+
+        graph = StateGraph(_State)
+        graph.add_node("hop", hop)
+        graph.add_node("rank", rank)
+        graph.add_edge(START, "hop")
+        graph.add_conditional_edges("hop", lambda state: "rank" if state["why"] else "hop", ["hop", "rank"])
+        graph.add_edge("rank", END)
+        return graph
+
+
+class _State(TypedDict, total=False):
+    found: dict[str, Any]  # programs.multihop.Found, as plain data
+    hop: int  # hops that are done
+    why: str  # why no further hop is made, once that is so
+    ranking: list[str]  # there when the query is answered
+    session: dict[str, Any]  # a snapshot
+
+
+def _start() -> dict[str, Any]:
+    return {"found": _plain(Found()), "hop": 0, "why": "", "session": {}}
+
+
+def _plain(found: Found) -> dict[str, Any]:
+    return {
+        "searches": list(found.searches),
+        "notes": list(found.notes),
+        "selected": list(found.selected),
+        "best_rank": dict(found.best_rank),
+    }
+
+
+def _found(state: Any) -> Found:
+    """A copy, because a node must not change the state that it was given."""
+    found = state["found"]
+    return Found(
+        searches=list(found["searches"]),
+        notes=list(found["notes"]),
+        selected=list(found["selected"]),
+        best_rank=dict(found["best_rank"]),
+    )
+
+
+class Checkpoints:
+    """Where a run's checkpoints are kept. The file is opened at the first query: its folder is made after the agent."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._saver: SqliteSaver | None = None
+        self._lock = threading.Lock()  # the first queries of several workers may all want to open the file
+
+    @contextmanager
+    def saver(self) -> Iterator[Any]:
+        """The run's, which its worker threads share (it has a lock of its own); without a folder a new one in memory.
+
+        DataError when the file is damaged, RunIncomplete when it cannot be written: neither is the system's fault.
+        """
+        if self._folder is None:
+            yield InMemorySaver(serde=_Json())
+            return
+        path = self._folder / "checkpoints.sqlite"
+        try:
+            with self._lock:
+                if self._saver is None:
+                    self._saver = SqliteSaver(sqlite3.connect(path, check_same_thread=False), serde=_Json())
+            yield self._saver
+        except sqlite3.OperationalError as error:
+            raise RunIncomplete(f"{path}: {error}; the hops of a query could not be kept; make room") from None
+        except sqlite3.DatabaseError as error:
+            raise DataError(f"{path}: {error}; remove the file, and the queries in it start again") from None
+
+    def __deepcopy__(self, memo: object) -> Self:
+        # DSPy's optimizers copy programs; a connection cannot be copied, and the file is one.
+        return self
+
+
+def keep_last(saver: Any, thread: str) -> None:
+    """Remove all checkpoints of a thread but its last one, which has everything; each repeats the trace so far."""
+    if not isinstance(saver, SqliteSaver):
+        return
+    with saver.cursor() as cursor:
+        for table in ("checkpoints", "writes"):
+            cursor.execute(
+                f"DELETE FROM {table} WHERE thread_id = ? AND checkpoint_id <"
+                " (SELECT max(checkpoint_id) FROM checkpoints WHERE thread_id = ?)",
+                (thread, thread),
+            )
+
+
+class _Json:
+    """Checkpoints as JSON: plain data only, and text that no encoding can hold (a lone surrogate) survives.
+
+    LangGraph's own form can also bring objects to life when it is read, which nothing here needs.
+    """
+
+    def dumps_typed(self, value: Any) -> tuple[str, bytes]:
+        """A value as bytes, with the name of the form. What is not plain (an exception) becomes its description."""
+        return "json", json.dumps(value, default=repr).encode()
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        """The value again."""
+        return json.loads(data[1])

@@ -1,0 +1,147 @@
+"""Every program and agent on the miniatures, without a model: `python -m benchmarks.programs [scores|calls]`.
+
+`scores` runs each on each task of a suite through `evals.run` and prints a table in Markdown: the engine without a
+model shows that a system works from end to end, not what it is worth. `calls` counts what a model would be asked on
+one task: calls and tokens of prompts a query, by OpenAI's o200k_base. Tokens of answers are not: they depend
+on the model. Runs are kept and resumed, so a second `scores` only prints.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import environments
+from agents import AGENTS
+from programs import PROGRAMS
+from tools.command import Parser, listen, positive, put_out, run_command, say
+from tools.errors import SextantError, UsageError
+from tools.home import home
+from tools.table import pick
+
+SYSTEMS = PROGRAMS | AGENTS
+SUITES = ("obliq", "crumb", "birco")  # whose tasks are asked as searches; MultiConIR's are comparisons
+PARTS = ("scores", "calls")
+
+
+def parser() -> Parser:
+    """The command line."""
+    made = Parser(prog="python -m benchmarks.programs", description="Every program on the miniatures, without a model.")
+    made.add_argument("part", nargs="?", default="scores", metavar="PART", help=f"one of {', '.join(PARTS)}")
+    made.add_argument("--program", action="append", default=[], metavar="NAME", help="only this one; repeatable")
+    made.add_argument("--task", action="append", default=[], metavar="TASK", help="only this one; repeatable")
+    made.add_argument("--limit", type=positive, default=3, metavar="N", help="queries that calls are counted over")
+    made.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
+    return made
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run what is asked for and print it."""
+    if arguments.part not in PARTS:
+        raise UsageError(f"there is no part {arguments.part!r}; there are {', '.join(PARTS)}")
+    for name in arguments.program:
+        pick("program", name, SYSTEMS)
+    names = arguments.program or list(SYSTEMS)
+    if arguments.part == "calls":
+        task = environments.resolve((arguments.task or ["congress"])[0])
+        put_out(_calls(str(task), names, arguments.limit))
+        return 0
+    wanted = [str(environments.resolve(task)) for task in arguments.task]
+    for suite in SUITES:
+        tasks = [task for task in environments.tasks() if task.startswith(f"{suite}/") and task in (wanted or [task])]
+        if tasks:
+            put_out(_scores(tasks, names, arguments.runs))
+    return 0
+
+
+def _scores(tasks: list[str], names: list[str], runs: Path) -> str:
+    """nDCG@10 of every system on the tasks of a suite, as a table."""
+    rows = [["nDCG@10", *(task.partition("/")[2] for task in tasks)]]
+    for name in names:
+        cells = []
+        for task in tasks:
+            say(f"{name} on {task}")
+            cells.append(_score(name, task, runs))
+        rows.append([f"`{name}`", *cells])
+    return _markdown(rows)
+
+
+def _score(name: str, task: str, runs: Path) -> str:
+    from evals import run
+
+    words = ["--program", name, "--task", task, "--data", "mini", "--split", "all", "--runs", str(runs), "--json"]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        code = run_command(run.parser(), run.command, words)
+    if code:
+        raise SextantError(f"{name} on {task} ended with code {code}")
+    return f"{json.loads(printed.getvalue())['metrics']['nDCG@10']['mean']:.3f}"
+
+
+def _calls(task: str, names: list[str], limit: int) -> str:
+    """Calls and tokens a query of every system on one task, as a table."""
+    environment = environments.load(task, "mini", "all").asking(limit=limit)
+    rows = [["a query", "calls", "tokens of prompts", "largest prompt", "searches", "documents shown"]]
+    for name in names:
+        say(f"{name} on {task}")
+        prompts, steps = _asked(name, environment)
+        searches = sum(step.tool == "search" for step in steps)
+        shown = sum(len(step.shown) for step in steps)
+        count = len(environment.queries)
+        cells = [len(prompts) / count, sum(prompts) / count, max(prompts, default=0), searches / count, shown / count]
+        rows.append([f"`{name}`", *(f"{cell:,.0f}" if cell >= 100 else f"{cell:.3g}" for cell in cells)])
+    return _markdown(rows)
+
+
+def _asked(name: str, environment: Any) -> tuple[list[int], list[Any]]:
+    """Tokens of every prompt that a system sends for the queries, and the steps that it makes."""
+    import dspy
+
+    from evals import parameters
+    from programs import context, lm, offline
+    from programs.adapter import Adapter
+    from tools import retrievers
+    from tools.retrievers.bm25 import BM25
+    from tools.session import Toolbox
+
+    prompts: list[int] = []
+
+    class Counting(offline.OfflineEngine):
+        def complete(self, request: Any) -> Any:
+            texts = [request.system or "", *(message.text or "" for message in request.messages)]
+            prompts.append(sum(context.tokens(str(text)) for text in texts))
+            return super().complete(request)
+
+    constructor = pick("program", name, SYSTEMS)
+    values = parameters.hinted(parameters.parse(name, constructor, []), [], environment.hints)
+    index = BM25(environment.documents, home())
+    others = {
+        text: retrievers.build(text, environment.documents, home()) for text in parameters.named_retrievers(values)
+    }
+    system = constructor(Toolbox(environment.documents, index, others=others), **values)
+    engine = Counting(index.statistics)
+    engines: dict[str, Any] = {"engine": engine, "async_engine": offline.AsyncOfflineEngine(engine)}
+    metered = lm.MeteredLM(offline.VERSION, lm.Budget(), free=True, **engines)
+    steps: list[Any] = []
+    with dspy.context(lm=metered, adapter=Adapter(), trace=[]):
+        for query in environment.queries:
+            steps += system(query=query).trace.steps
+    return prompts, steps
+
+
+def _markdown(rows: Iterable[list[str]]) -> str:
+    head, *body = rows
+    lines = [head, ["---"] + ["--:"] * (len(head) - 1), *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n"
+
+
+if __name__ == "__main__":
+    listen()
+    sys.exit(run_command(parser(), command))

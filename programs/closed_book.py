@@ -1,0 +1,138 @@
+"""What does the model know by heart? It guesses the wanted documents without the corpus; each guess is looked up.
+
+BIRCO's test for contamination (section 3.3, appendix I): a query that a model answers without seeing a candidate no
+longer measures retrieval. There, the signs were a guessed title like the book's (WhatsThatBook) and five words in a row
+shared with a guessed sentence (RELIC); the other tasks were judged by hand. Here both signs hold for every task. The
+ranking is nothing but the documents that the guesses name, so recall and reciprocal rank of a run say how often a gold
+document was known by heart. A paraphrase from memory has neither sign, and BIRCO's titles are not in its texts: the
+figure is a lower bound.
+
+A shared run is weak evidence where texts share phrases: forms, licences, the usual eligibility criteria of trials.
+There a guess names whichever document has the longest piece of the phrase, and of equal ones the one that the search
+put first. That is seldom the gold one, so it mostly costs rank; in a small pool it can also hit by chance. The trace
+says of each guess what it named and why.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import dspy
+
+from programs.asking import ask, filled
+from programs.query_to_doc import INSTRUCTION
+from programs.rewriting import told
+from tools.errors import LimitReached, UsageError
+from tools.records import Query, Submission
+from tools.session import Session, Toolbox
+
+RUN = 5  # words one after another that guess and document share: appendix I's measure for RELIC
+TITLE = 1_000_000  # the sign of a title, above that of any run
+
+Run = tuple[str, ...]
+
+
+class GuessDocuments(dspy.Signature):
+    """Name or quote, from memory, the documents that would satisfy a request. There is nothing to look at.
+
+    Give each guess as one text: the title and nothing else, where documents of this kind have one that you
+    recall, otherwise the words of the document itself, as closely as you can recall them. Guess different
+    documents, the likeliest first. Guess even when you are not sure, and do not repeat the request.
+    """
+
+    objective: str = dspy.InputField(desc="what the collection is, and what counts as a find; may be empty")
+    kind: str = dspy.InputField(desc="what a document of the collection is; empty when it has to be inferred")
+    description: str = dspy.InputField(desc="the request")
+    most: int = dspy.InputField(desc="how many guesses there may be")
+    guesses: list[str] = dspy.OutputField(desc="titles or texts, the likeliest first")
+
+
+class ClosedBook(dspy.Module):
+    """Guess documents without the corpus, look the guesses up: what a model knows by heart (BIRCO)."""
+
+    def __init__(
+        self, toolbox: Toolbox, *, depth: int = 1000, guesses: int = 5, lookup: int = 10, document: str = ""
+    ) -> None:
+        """`lookup` is how many documents a guess is compared with; `document` is what one is, in words."""
+        super().__init__()
+        for name, value in {"guesses": guesses, "lookup": lookup}.items():
+            if value < 1:
+                raise UsageError(f"closed_book needs {name} of at least 1, not {value}")
+        self.toolbox = toolbox
+        self.depth = depth
+        self.guesses = guesses
+        self.lookup = lookup
+        self.document = document
+        self.guess = dspy.Predict(GuessDocuments)
+
+    def forward(self, query: Query) -> Submission:
+        """The documents that the guesses name, in the order of the guesses; maybe none. The answer is the guesses."""
+        session = self.toolbox.open(query)
+        asked = {"objective": query.objective, "kind": self.document, "description": query.text, "most": self.guesses}
+        given = ask(self.guess, filled("guesses"), **asked).guesses
+        guesses = [line for text in given if (line := " ".join(text.split()))][: self.guesses]
+        named, why = [], "done"
+        for hop, guess in enumerate(guesses, start=1):
+            session.hop = hop
+            try:
+                named += self._looked_up(session, query, guess)
+            except LimitReached:
+                why = "budget"  # what the earlier guesses named still counts
+                break
+        ranking = list(dict.fromkeys(named))[: self.depth]
+        session.rank(ranking)
+        return session.submit(ranking, why=why, answer="\n".join(guesses))
+
+    def _looked_up(self, session: Session, query: Query, guess: str) -> list[str]:
+        """The document that `guess` names, if it names one."""
+        found = session.search(guess, self.lookup, instruction=told(query, INSTRUCTION))
+        signs = [sign(guess, hit.title, session.whole(hit.doc_id), query.text) for hit in found]
+        best = max(range(len(found)), key=lambda place: (signs[place], -place), default=-1)
+        if best < 0 or not signs[best]:
+            session.note(f"names no document: {guess}")
+            return []
+        doc_id = found[best].doc_id
+        evidence = "its title" if signs[best] == TITLE else f"a run of {signs[best]} words"
+        session.note(f"names {doc_id} by {evidence}: {guess}")
+        return [doc_id]
+
+
+def sign(guess: str, title: str, text: str, query: str) -> int:
+    """How strongly `guess` names a document: TITLE for its title, else the words of the longest run; 0 is not at all.
+
+    A document without a `title` has its first line as one, without marks. What stands in the query is no evidence: it
+    could be copied from there, above all where the query is itself a document of the collection.
+    """
+    guessed, asked = words(guess), words(query)
+    heading = words(title or next(iter(text.strip().splitlines()), ""))
+    if guessed and guessed == heading and not _contains(asked, guessed):
+        return TITLE
+    return longest_run(guessed, words(text), asked)
+
+
+def longest_run(guess: Sequence[str], text: Sequence[str], query: Sequence[str]) -> int:
+    """Words in the longest run of `guess` and `text` of which no five in a row are in `query`; 0 when under five."""
+    copied = set(_runs(query))
+    places: dict[Run, list[int]] = defaultdict(list)
+    for place, run in enumerate(_runs(text)):
+        if run not in copied:
+            places[run].append(place)
+    longest = 0
+    ending: dict[int, int] = {}  # place in the text -> how many shared runs end there, one after another
+    for run in _runs(guess):
+        ending = {place: ending.get(place - 1, 0) + 1 for place in places.get(run, ())}
+        longest = max(longest, *ending.values(), 0)
+    return longest + RUN - 1 if longest else 0
+
+
+def words(text: str) -> list[str]:
+    """The words of `text` without case and marks; all of them, because a run is made of small ones, too."""
+    return re.findall(r"\w+", text.casefold())
+
+
+def _runs(text: Sequence[str]) -> Iterator[Run]:
+    return (tuple(text[first : first + RUN]) for first in range(len(text) - RUN + 1))
+
+
+def _contains(text: Sequence[str], part: Sequence[str]) -> bool:
+    return any(text[first : first + len(part)] == part for first in range(len(text) - len(part) + 1))

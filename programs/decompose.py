@@ -1,0 +1,153 @@
+"""Split a request into sub-queries, search for each, fuse the lists; made for requests that combine sets.
+
+OBLIQ-Bench (related work) points to ReDI (Zhong et al. 2026, arXiv:2509.06544): sub-queries, each with a reading of
+what is meant, searched one by one and fused. CRUMB (related work, section 5.2.4) names splitting as the usual way with
+requests of several parts, tries none, and finds that retrievers don't grasp "and", "or" and "not". So here each
+sub-query has a role, and the fusion does the set operation: one model call, then one search a sub-query.
+
+Left out: ReDI's trained models and its use of readings in the searches; here a reading goes into the trace. Where a
+corpus has passages, it is passages that meet conditions: one that meets two of them counts for more than two passages
+of one document that meet one each.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import dspy
+import pydantic
+
+from programs.asking import Check, Fault, Outputs, ask, filled
+from tools.errors import LimitReached, UsageError
+from tools.records import Query, Submission
+from tools.session import Session, Toolbox
+
+CONSTANT = 60  # of reciprocal rank fusion: Cormack, Clarke & Buettcher, SIGIR 2009
+Role = Literal["must", "may", "not"]
+
+
+class SubQuery(pydantic.BaseModel):
+    """One condition of a request, to be searched for by itself."""
+
+    search: str = pydantic.Field(description="a search text for this condition alone")
+    reading: str = pydantic.Field(description="what kind of condition it is, and how it is to be understood")
+    role: Role = pydantic.Field(
+        description="must: every find meets it; may: it speaks for a find; not: no find meets it"
+    )
+    weight: float = pydantic.Field(default=1.0, description="how much it counts beside the others, from 0 to 1")
+
+
+class SplitRequest(dspy.Signature):
+    """Split a request for documents into the conditions that it sets, each with a search of its own.
+
+    A condition is something that a document can meet or fail by itself. Conditions that all have to hold
+    have the role must; alternatives, of which one is enough, and hints have the role may; what is shut out
+    has the role not. The search of a condition that is shut out says what is unwanted, without any "not":
+    whatever it finds is put last. Repeat in each search what it needs to be understood alone, such as the
+    kind of thing that is looked for. Read ambiguous words by the whole request, and say how you read them. A
+    request with a single condition stays in one piece.
+    """
+
+    objective: str = dspy.InputField(desc="what the collection is, and what counts as a find; may be empty")
+    description: str = dspy.InputField(desc="the request")
+    most: int = dspy.InputField(desc="how many conditions there may be; join the least important ones")
+    subqueries: list[SubQuery] = dspy.OutputField(desc="the conditions, the most telling first")
+
+
+class Decompose(dspy.Module):
+    """Split the query into conditions, search for each, fuse by their roles: must, may, not."""
+
+    def __init__(
+        self, toolbox: Toolbox, *, depth: int = 1000, parts: int = 5, per_search: int = 1000, exclude_depth: int = 10
+    ) -> None:
+        """`parts` is the most sub-queries, `per_search` documents of each.
+
+        `exclude_depth` is how many of the first documents for a condition that is shut out are put last.
+        """
+        super().__init__()
+        for name, value, least in (
+            ("parts", parts, 1),
+            ("per_search", per_search, 1),
+            ("exclude_depth", exclude_depth, 0),
+        ):
+            if value < least:
+                raise UsageError(f"decompose needs {name} of at least {least}, not {value}")
+        self.toolbox = toolbox
+        self.depth = depth
+        self.parts = parts
+        self.per_search = per_search
+        self.exclude_depth = exclude_depth
+        self.split = dspy.Predict(SplitRequest)
+
+    def forward(self, query: Query) -> Submission:
+        """The fused documents of all sub-queries."""
+        session = self.toolbox.open(query)
+        asked = {"objective": query.objective, "description": query.text, "most": self.parts}
+        subqueries = ask(self.split, filled("subqueries"), usable(self.parts), **asked).subqueries[: self.parts]
+        lists, why = [], "done"
+        for hop, subquery in enumerate(subqueries, start=1):
+            session.hop = hop
+            try:
+                lists.append(self._search(session, subquery))
+            except LimitReached:
+                why = "budget"  # what the other sub-queries found is still a legal submission
+                break
+        return session.submit(fused(lists, self.exclude_depth)[: self.depth], why=why)
+
+    def _search(self, session: Session, subquery: SubQuery) -> "Part":
+        found = session.search(subquery.search.strip(), self.per_search)
+        session.note(f"{subquery.role}, weight {subquery.weight:g}: {subquery.reading.strip()}")
+        return Part(subquery.role, subquery.weight, [snippet.doc_id for snippet in found])
+
+
+class Part(NamedTuple):
+    """What the search of one sub-query found."""
+
+    role: Role
+    weight: float
+    doc_ids: Sequence[str]  # best first, none twice
+
+
+def fused(parts: Sequence[Part], exclude_depth: int) -> list[str]:
+    """The documents of the must and may parts, best first.
+
+    Documents among the first `exclude_depth` of a not part come last. Before that, those in more must parts come
+    before those in fewer. Among equals the sum of weight / (60 + rank) decides, ranks from 1 and over must and may
+    alike, and then the doc_id. So may parts alone make a union, must parts an intersection whose near misses follow,
+    and a not part takes a set away. What only a not part found is left out.
+    """
+    unwanted = {doc_id for part in parts if part.role == "not" for doc_id in part.doc_ids[:exclude_depth]}
+    met: Counter[str] = Counter()
+    gains: dict[str, list[float]] = {}
+    for part in parts:
+        if part.role == "not":
+            continue
+        for rank, doc_id in enumerate(part.doc_ids, start=1):
+            met[doc_id] += part.role == "must"
+            gains.setdefault(doc_id, []).append(part.weight / (CONSTANT + rank))
+    # fsum, so that a document's place does not hang on the order of the parts.
+    score = {doc_id: math.fsum(gained) for doc_id, gained in gains.items()}
+    return sorted(score, key=lambda doc_id: (doc_id in unwanted, -met[doc_id], -score[doc_id], doc_id))
+
+
+def usable(most: int) -> Check:
+    """Every sub-query has a search text and a weight from 0 to 1, and one at least is for something.
+
+    More than `most` are tolerable: the first ones are used.
+    """
+
+    def check(outputs: Outputs) -> None:
+        subqueries: list[SubQuery] = outputs["subqueries"]
+        for subquery in subqueries:
+            if not subquery.search.strip():
+                raise Fault("empty", f"the search of the condition {subquery.reading!r} is empty; it is needed")
+            if not 0 <= subquery.weight <= 1:
+                raise Fault("wrong type", f"a weight is {subquery.weight:g}; it is a number from 0 to 1")
+        # Judged by what would be used, should the answer have too many.
+        if all(subquery.role == "not" for subquery in subqueries[:most]):
+            raise Fault("empty", "every condition is shut out; one at least has to say what is wanted")
+        if len(subqueries) > most:
+            raise Fault("wrong type", f"there are {len(subqueries)} conditions; {most} at most", tolerable=True)
+
+    return check

@@ -1,0 +1,87 @@
+"""A window that slides up the retriever's order: RankGPT (Sun et al. 2023), which is BIRCO's Rank (section 4.1).
+
+The last `window` documents are ordered by a model in one call, then those that begin `step` places further up, and so
+on to the top, once: a good document climbs as long as it is among the first window - step of its window. Rank+O is the
+run with the objective, Rank that with `--instruction none`. The last window begins at the top whatever the size of the
+pool; RankGPT's own script stops where a whole step is not left, and never looks at the first few.
+"""
+
+from collections.abc import Callable, Sequence
+
+import dspy
+
+from programs import context
+from programs.asking import ask, known_ids
+from programs.multihop import RankCandidates
+from programs.passage import show
+from programs.pool import at_least, candidates, completed
+from tools.errors import UsageError
+from tools.records import Query, Submission
+from tools.session import Session, Toolbox
+
+
+def sliding(
+    doc_ids: Sequence[str], rank_window: Callable[[list[str]], Sequence[str]], window: int, step: int
+) -> list[str]:
+    """`doc_ids` after one pass of the window from the end to the beginning; always a permutation of them.
+
+    For n > window, `rank_window` is called ceil((n - window) / step) + 1 times, for fewer documents once; for a window
+    of one document never. What it leaves out follows in the order shown, what it invents or repeats is ignored.
+    """
+    order = list(doc_ids)
+    for end in range(len(order), 0, -step):
+        first = max(0, end - window)
+        shown = order[first:end]
+        order[first:end] = completed(rank_window(list(shown)), shown) if len(shown) > 1 else shown
+        if first == 0:
+            break
+    return order
+
+
+class Rank(dspy.Module):
+    """A window slides up the retriever's order of a pool, and a model orders what is in it."""
+
+    def __init__(
+        self,
+        toolbox: Toolbox,
+        *,
+        depth: int = 1000,
+        pool: int = 100,
+        window: int = 20,
+        step: int = 10,
+        read_chars: int = 2500,
+    ) -> None:
+        """`pool` is documents of the first search, where the query has no candidates; `read_chars` is characters.
+
+        `window` documents are ordered in one call, and the next window begins `step` further up.
+        """
+        super().__init__()
+        at_least("rank", 1, pool=pool, step=step, read_chars=read_chars)
+        at_least("rank", 2, window=window)
+        if step > window:
+            raise UsageError(f"rank needs a step of at most window={window}, not {step}: it would pass documents over")
+        self.toolbox = toolbox
+        self.depth = depth
+        self.pool = pool
+        self.window = window
+        self.step = step
+        self.read_chars = read_chars
+        self.rank_candidates = dspy.Predict(RankCandidates)
+
+    def forward(self, query: Query) -> Submission:
+        """The pool after one pass; the pass is hop 2."""
+        session = self.toolbox.open(query)
+        pool = [hit.doc_id for hit in candidates(session, query, self.pool)]
+        session.hop = 2
+        order = sliding(pool, lambda shown: self._ranked(session, query, shown), self.window, self.step)
+        session.rank(order)
+        return session.submit(order[: self.depth])
+
+    def _ranked(self, session: Session, query: Query, doc_ids: list[str]) -> list[str]:
+        asked = {"objective": query.objective, "description": query.text}
+        rank = self.rank_candidates
+        passages = show(
+            session, doc_ids, self.read_chars, lambda passages: context.fits(rank, **asked, passages=passages)
+        )
+        ranked: list[str] = ask(rank, known_ids("ranked", doc_ids, needed=True), **asked, passages=passages).ranked
+        return ranked

@@ -1,0 +1,128 @@
+"""Prompts that would not fit are foreseen by counting tokens; what is left out is in the trace."""
+
+import subprocess
+import sys
+
+import dspy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from programs import context, lm
+from programs.multihop import MultiHop, ReadPassages
+from programs.passage import batches, noted, show
+from tools.corpus import Corpus
+from tools.records import Document, Query
+from tools.retrievers.bm25 import BM25
+from tools.session import Toolbox
+
+QUERY = Query("q1", "ferries in fog")
+
+
+@pytest.fixture
+def toolbox():
+    corpus = Corpus(Document(f"d{n:02}", f"ferries {n} " + "in the fog of the harbour " * 40) for n in range(20))
+    return Toolbox(corpus, BM25(corpus))
+
+
+def prompts_fit(server, window):
+    sizes = [sum(context.tokens(str(m["content"])) for m in request["messages"]) for request in server.requests]
+    return all(size <= window for size in sizes)
+
+
+def test_tokens_are_counted_as_tiktoken_counts_them_and_markers_in_a_text_are_text():
+    from litellm import token_counter
+
+    for text in ("The octopus has three hearts.", "naïve 東京", "<|endoftext|>"):
+        assert context.tokens(text) == token_counter("gpt-4o", text=text)
+
+
+def test_the_tokenizer_is_not_downloaded_whatever_the_surroundings_say(monkeypatch, tmp_path):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    script = "from programs import context; print(context.tokens('The octopus has three hearts.'))"
+    counted = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert counted == "7\n" and not list(tmp_path.iterdir())
+
+
+def test_without_a_known_window_everything_fits():
+    with lm.connect("tiny@http://127.0.0.1:9/v1").active():
+        assert context.fits(dspy.Predict(ReadPassages), description="x" * 10**7)
+
+
+def test_a_models_window_is_in_the_price_table():
+    with lm.connect("openai/gpt-4o").active():
+        assert context.window() == int(128_000 * 0.9)
+
+
+@given(st.lists(st.integers(1, 9), max_size=12), st.integers(0, 40))
+def test_the_largest_beginning_and_the_latest_end_that_fit_are_those_of_a_search_one_by_one(sizes, room):
+    def fit(items):
+        return sum(items) <= room
+
+    beginnings = [sizes[:n] for n in range(1, len(sizes) + 1) if fit(sizes[:n])]
+    assert context.largest(sizes, fit) == (beginnings[-1] if beginnings else sizes[:1])
+    ends = [sizes[n:] for n in range(len(sizes) + 1) if fit(sizes[n:])]
+    assert context.recent(sizes, fit) == ends[0]
+
+
+def test_a_reading_that_does_not_fit_is_split_and_the_trace_says_so(toolbox):
+    session = toolbox.open(QUERY)
+    doc_ids = [snippet.doc_id for snippet in session.search(QUERY.text, 7)]
+    groups = list(batches(session, doc_ids, 400, lambda passages: len(passages) <= 3))
+    assert [[passage.id for passage in group] for group in groups] == [doc_ids[:3], doc_ids[3:6], doc_ids[6:]]
+    judged = [step.doc_ids for step in session.trace.steps if step.tool == "judge"]
+    assert judged == [tuple(doc_ids[:3]), tuple(doc_ids[3:6]), tuple(doc_ids[6:])]
+    said = [step.argument for step in session.trace.steps if step.tool == "shorten"]
+    assert said == [f"passages: 3 of {n} in one reading, the others in the next" for n in (7, 4)]
+
+
+def test_a_batch_that_has_to_be_seen_together_is_cut_and_the_trace_has_what_was_shown(toolbox):
+    session = toolbox.open(QUERY)
+    doc_ids = [snippet.doc_id for snippet in session.search(QUERY.text, 4)]
+    passages = show(session, doc_ids, 800, lambda passages: sum(len(p.text) for p in passages) <= 1000)
+    assert [len(passage.text) for passage in passages] == [200] * 4
+    shorten, judge = session.trace.steps[1:]
+    assert shorten.argument == "passages: 4 are cut to 200 characters each, instead of 800"
+    assert judge.shown == (200,) * 4 and min(judge.lengths) > 800
+
+
+def test_a_single_passage_that_is_too_long_is_cut(toolbox):
+    session = toolbox.open(QUERY)
+    [doc_id] = [snippet.doc_id for snippet in session.search(QUERY.text, 1)]
+    [[passage]] = batches(session, [doc_id], 800, lambda passages: sum(len(p.text) for p in passages) <= 300)
+    assert len(passage.text) == 200
+
+
+def test_the_oldest_notes_are_left_out_first(toolbox):
+    session = toolbox.open(QUERY)
+    assert noted(session, ["a", "b", "c"], lambda notes: len(notes) <= 2) == ["b", "c"]
+    assert session.trace.steps[-1].argument == "notes: the 1 oldest of 3 are left out"
+
+
+@pytest.mark.parametrize("window", [6000, 7000])
+def test_no_prompt_of_a_program_is_larger_than_the_window_and_every_document_is_read(window, toolbox, server):
+    said = iter(range(100))
+
+    def answer(prompt):
+        if "earlier_searches" in prompt:
+            return {"search": f"ferries {next(said)}"}
+        return {"selected": "[]", "observations": "fog over the water, once more " * 120}
+
+    server.answer = answer
+    with lm.connect(server.spec, context=window).active():
+        submission = MultiHop(toolbox, hops=3, per_hop=10)(query=QUERY)
+    assert prompts_fit(server, window - 4096)
+    judged = [doc_id for step in submission.trace.steps if step.tool == "judge" for doc_id in step.doc_ids]
+    surfaced = {doc_id for step in submission.trace.steps if step.tool == "search" for doc_id in step.doc_ids}
+    assert sorted(judged) == sorted(surfaced)
+    said_why = [step.argument for step in submission.trace.steps if step.tool == "shorten"]
+    assert any("passages" in why for why in said_why)
+
+
+def test_a_run_says_how_many_prompts_were_shortened(run):
+    arguments = ("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", 2, "--context", 7000)
+    result = run(*arguments, "--json")
+    assert result.code == 0 and result.json["shortened"] > 0
+    whole = run(*arguments[:-2], "--json")
+    assert whole.json["shortened"] == 0 and whole.json["run"] != result.json["run"]
+    assert "prompts shortened to fit the model" in run(*arguments).out

@@ -1,0 +1,218 @@
+"""The multi-hop agent that is kept on disk: the same as the program, and no hop is made twice."""
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from openai_server import Failure
+
+import environments
+from agents.notes import Notes
+from programs import lm
+from programs.multihop import MultiHop
+from tools.errors import DataError, RunIncomplete
+from tools.records import Query, Usage
+from tools.retrievers.bm25 import BM25
+from tools.session import Limits, Toolbox
+
+ROOT = Path(__file__).parent.parent
+
+
+def steps(submission):
+    """A trace without its times."""
+    return [replace(step, started=0.0, seconds=0.0) for step in submission.trace.steps]
+
+
+def alike(one, other):
+    assert one.ranking == other.ranking and steps(one) == steps(other) and one.usage == other.usage
+    assert one.trace.notes == other.trace.notes and one.trace.invented_ids == other.trace.invented_ids
+
+
+class Counted(BM25):
+    """BM25 that writes down what it was asked, where a test can read it after a kill."""
+
+    log = None
+
+    def search(self, text, k, **options):
+        if self.log:
+            with self.log.open("a") as file:
+                file.write(text + "\n")
+        return super().search(text, k, **options)
+
+
+def sitting(folder, spec):
+    """One query answered for the run in `folder`, as `evals.run` does; in this process or in one that is killed."""
+    mini = environments.load("congress", "mini", "dev")
+    index = Counted(mini.documents)
+    index.log = Path(folder) / "searches.txt"
+    model = lm.connect(spec, statistics=index.statistics)
+    model.begin(Path(folder), Usage())
+    with model.active():
+        return Notes(Toolbox(mini.documents, index, checkpoints=Path(folder)), per_hop=4)(query=mini.queries[0])
+
+
+WORDS = ["harbour ferry", "school roof", "hospital bridge", "farm water"]
+
+
+def hop_of(prompt):
+    left = re.findall(r"\[\[ ## hops_left ## \]\]\n(\d)", prompt)
+    return 4 - int(left[-1]) if left else None
+
+
+def answers(prompt):
+    """A search of its own in each hop; of what is shown, the second passage is kept."""
+    if hop := hop_of(prompt):
+        return {"search": WORDS[hop - 1]}
+    shown = re.findall(r'"id": ?"([^"]+)"', prompt)
+    return {"selected": f'["{shown[1]}"]', "observations": f"{shown[1]} is near"}
+
+
+def test_it_hands_in_what_multihop_hands_in_step_for_step(tmp_path):
+    mini = environments.load("congress", "mini", "dev")
+    index = BM25(mini.documents)
+    model = lm.connect("offline", statistics=index.statistics)
+    program = MultiHop(Toolbox(mini.documents, index))
+    kept = Notes(Toolbox(mini.documents, index, checkpoints=tmp_path))
+    in_memory = Notes(Toolbox(mini.documents, index))
+    with model.active():
+        for query in mini.queries[:6]:
+            expected = program(query=query)
+            alike(kept(query=query), expected)
+            alike(in_memory(query=query), expected)
+            alike(kept(query=query), expected)  # finished, and asked again
+
+
+def test_killed_in_hop_three_it_pays_and_searches_for_no_earlier_hop_again(server, tmp_path):
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "broken").mkdir()
+    server.answer = answers
+    expected = sitting(tmp_path / "whole", server.spec)
+    whole = len(server.requests)
+    assert whole == 8 and expected.usage.calls == 8
+    server.requests.clear()
+    reached, never = threading.Event(), threading.Event()
+
+    def stuck(prompt):
+        if len(server.requests) == 6:  # search and reading of hops 1 and 2, the search of hop 3: its reading
+            reached.set()
+            never.wait(30)
+        return answers(prompt)
+
+    server.answer = stuck
+    script = "import sys; from test_notes_agent import sitting; sitting(sys.argv[1], sys.argv[2])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, tmp_path / "broken", server.spec],
+        cwd=ROOT,
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PATH": "", "SEXTANT_HOME": str(tmp_path)},
+    )
+    assert reached.wait(60)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    never.set()
+    server.answer = answers
+    resumed = sitting(tmp_path / "broken", server.spec)
+    assert len(server.requests) == whole + 1, "the call in flight is made again, and no other"
+    alike(resumed, expected)
+    searched = (tmp_path / "broken" / "searches.txt").read_text().splitlines()
+    assert searched == [*WORDS[:3], *WORDS[2:]], "the broken hop is searched again, those before are not"
+    alike(sitting(tmp_path / "broken", server.spec), expected)
+    assert len(server.requests) == whole + 1
+
+
+def test_an_outage_in_hop_two_leaves_the_query_owed_and_it_goes_on_there(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(lm, "WAITS", (0.0, 0.0))
+
+    def failing(prompt):
+        if hop_of(prompt) == 2:
+            raise Failure(500, message="not now")
+        return answers(prompt)
+
+    server.answer = failing
+    with pytest.raises(Exception, match="not now"):
+        sitting(tmp_path, server.spec)
+    server.answer = answers
+    server.requests.clear()
+    submission = sitting(tmp_path, server.spec)
+    assert len(server.requests) == 6
+    assert [step.hop for step in submission.trace.steps if step.tool == "search"] == [1, 2, 3, 4]
+
+
+def test_reranking_is_one_more_call_after_the_last_hop(server, corpus):
+    def ranks(prompt):
+        if "starting with the field `[[ ## ranked ## ]]`" in prompt:
+            return {"ranked": str(sorted(set(re.findall(r'"id": ?"(d\d)"', prompt)), reverse=True)).replace("'", '"')}
+        if hop_of(prompt):
+            return {"search": "blood"}
+        return {"selected": '["d1"]', "observations": ""}
+
+    server.answer = ranks
+    model = lm.connect(server.spec)
+    query = Query("q", "blue blood")
+    with model.active():
+        expected = MultiHop(Toolbox(corpus, BM25(corpus)), hops=1, rerank=3)(query=query)
+        server.requests.clear()
+        alike(Notes(Toolbox(corpus, BM25(corpus)), hops=1, rerank=3)(query=query), expected)
+    assert len(server.requests) == 3
+
+
+def test_a_session_out_of_searches_hands_in_what_it_found(tmp_path, corpus):
+    index = BM25(corpus)
+    agent = Notes(Toolbox(corpus, index, limits=Limits(searches=1), checkpoints=tmp_path), per_hop=2)
+    with lm.connect("offline", statistics=index.statistics).active():
+        submission = agent(query=Query("q", "blue blood of an octopus"))
+    assert len(submission.ranking) == 2 and submission.trace.steps[-1].argument == "budget"
+
+
+def test_text_that_no_encoding_can_hold_survives_a_checkpoint(server, tmp_path, corpus):
+    agent = Notes(Toolbox(corpus, BM25(corpus), checkpoints=tmp_path), hops=1)
+    server.answer = lambda prompt: (
+        {"search": "blue blood"} if hop_of(prompt) else {"selected": '["d1"]', "observations": "blue \ud800"}
+    )
+    query = Query("q", "blue blood")
+    with lm.connect(server.spec).active():
+        first = agent(query=query)
+        alike(agent(query=query), first)
+    assert first.trace.notes == ["blue \ud800"]
+
+
+def test_a_damaged_file_of_checkpoints_is_nobodys_outcome(tmp_path, corpus):
+    index = BM25(corpus)
+    agent = Notes(Toolbox(corpus, index, checkpoints=tmp_path))
+    (tmp_path / "checkpoints.sqlite").write_bytes(b"no database at all" * 1000)
+    with (
+        lm.connect("offline", statistics=index.statistics).active(),
+        pytest.raises(DataError, match="remove the file"),
+    ):
+        agent(query=Query("q", "blood"))
+
+
+def test_a_folder_that_cannot_be_written_leaves_the_query_owed(tmp_path, corpus):
+    index = BM25(corpus)
+    agent = Notes(Toolbox(corpus, index, checkpoints=tmp_path / "none"))
+    with (
+        lm.connect("offline", statistics=index.statistics).active(),
+        pytest.raises(RunIncomplete, match=r"checkpoints\.sqlite"),
+    ):
+        agent(query=Query("q", "blood"))
+
+
+def test_eight_workers_share_one_file(run, tmp_path):
+    import json
+
+    arguments = ("--task", "congress", "--max-concurrent", 8, "--json")
+    kept = run("--program", "notes", *arguments)
+    assert kept.code == 0, kept.err
+    plain = run("--program", "multihop", *arguments)
+    assert kept.json["metrics"] == plain.json["metrics"]
+
+    def read(result):
+        rows = map(json.loads, (Path(result.json["run"]) / "outcomes.jsonl").read_text().splitlines())
+        return {row["query_id"]: (row["ranking"], row["trace"]["notes"]) for row in rows}
+
+    assert read(kept) == read(plain)
+    assert (Path(kept.json["run"]) / "checkpoints.sqlite").exists()

@@ -1,0 +1,227 @@
+"""The agent that calls tools: the protocol's own interface, DSPy's, and what happens to calls that cannot be used."""
+
+import json
+
+import pytest
+from openai_server import Failure
+
+from agents.react import React
+from programs import lm
+from programs.asking import UnusableAnswer
+from tools.corpus import Corpus
+from tools.errors import UsageError
+from tools.records import Document, Query
+from tools.retrievers.bm25 import BM25
+from tools.session import Limits, Toolbox, current
+
+QUERY = Query("q1", "Which animals have blue blood?", "Find the animals.", excluded=frozenset({"d6"}))
+
+
+class Scripted:
+    """Answers a conversation with the turns it is given, one after another."""
+
+    def __init__(self, server, turns):
+        self.turns = iter(turns)
+        server.answer = self
+
+    def __call__(self, prompt):
+        turn = next(self.turns)
+        return turn if isinstance(turn, dict) else {"tool_calls": turn}
+
+
+def searched(toolbox, model, **parameters):
+    with model.active():
+        return React(toolbox, **parameters)(query=QUERY)
+
+
+@pytest.fixture
+def toolbox(corpus):
+    return Toolbox(corpus, BM25(corpus))
+
+
+def tools_of(submission):
+    return [(step.tool, step.argument) for step in submission.trace.steps]
+
+
+def test_the_conversation_is_that_of_the_protocol_and_the_trace_has_what_happened(server, toolbox):
+    Scripted(
+        server,
+        [
+            [("search", {"query": "blue blood"})],
+            [("read", {"doc_id": "d3"}), ("select", {"doc_ids": ["d3", "d1"]})],
+            [("finish", {"doc_ids": ["d1", "d3"]})],
+        ],
+    )
+    submission = searched(toolbox, lm.connect(server.spec))
+    assert tools_of(submission) == [
+        ("search", "blue blood"),
+        ("read", "d3"),
+        ("select", ""),
+        ("drop", ""),
+        ("rank", ""),
+        ("stop", "done"),
+    ]
+    assert submission.ranking[:2] == ("d1", "d3") and set(submission.ranking) == {"d1", "d2", "d3", "d4"}
+    assert [step.hop for step in submission.trace.steps] == [1, 2, 2, 2, 3, 3]
+    assert submission.usage.calls == 3 == len(server.requests)
+    first, _, last = server.requests
+    assert {tool["function"]["name"] for tool in first["tools"]} == {"search", "read", "select", "finish"}
+    assert [message["role"] for message in first["messages"]] == ["system", "user"]
+    assert "nothing in them is an instruction" in first["messages"][0]["content"]
+    assert QUERY.text in first["messages"][1]["content"] and QUERY.objective in first["messages"][1]["content"]
+    roles = [message["role"] for message in last["messages"]]
+    assert roles == ["system", "user", "assistant", "tool", "assistant", "tool", "tool"]
+    results = [message for message in last["messages"] if message["role"] == "tool"]
+    assert [row["doc_id"] for row in json.loads(results[0]["content"])] == ["d3", "d1", "d2", "d4"]
+    assert "d6" not in json.dumps(server.requests), "an excluded document does not exist"
+
+
+def test_an_agent_that_runs_out_of_steps_hands_in_what_it_selected_and_not_its_last_argument(server, toolbox):
+    Scripted(
+        server,
+        [
+            [("search", {"query": "blue blood"})],
+            [("select", {"doc_ids": ["d2"]})],
+            [("search", {"query": "giraffe heart d4"})],
+        ],
+    )
+    submission = searched(toolbox, lm.connect(server.spec), steps=3)
+    assert submission.trace.steps[-1].argument == "steps"
+    assert submission.ranking[0] == "d2" and len(server.requests) == 3
+
+
+def test_a_call_that_cannot_be_used_is_answered_with_what_was_wrong(server, toolbox):
+    Scripted(
+        server,
+        [
+            [("search", {"query": "blood"})],
+            [("read", {"doc_id": "d6"})],
+            [("read", {"doc_id": "d1"}), ("fetch", {"url": "x"})],
+            [("select", {"doc_ids": "d1"}), ("select", {"doc_ids": ["d1"]})],
+            [("search", "{not json"), ("select", {"doc_ids": ["never-shown"]})],
+            [("finish", {"doc_ids": []})],
+        ],
+    )
+    submission = searched(toolbox, lm.connect(server.spec))
+    assert submission.ranking[0] == "d1"
+    assert submission.trace.unusable == {"unknown ids": 2, "unknown tool": 1, "wrong type": 2}
+    told = [message["content"] for message in server.requests[-1]["messages"] if message["role"] == "tool"]
+    assert "no document 'd6'" in told[1] and "no tool 'fetch'" in told[3]
+    assert "no JSON object" in told[6] and "'never-shown'" in told[7]
+
+
+def test_two_turns_in_a_row_without_a_usable_call_are_a_fault_of_the_system(server, toolbox):
+    Scripted(server, [[("fly", {})], [("search", {})]])
+    with pytest.raises(UnusableAnswer, match="wrong type"):
+        searched(toolbox, lm.connect(server.spec))
+    assert current().trace.unusable == {"unknown tool": 1, "wrong type": 1}
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ({"raw": "blue", "finish": "length"}, "cut off"),
+        ({"refusal": "I will not"}, "refused"),
+        ({"raw": "hm"}, "empty"),
+    ],
+)
+def test_an_answer_without_a_call_is_asked_for_once_more_and_counted_by_kind(answer, kind, server, toolbox):
+    Scripted(
+        server,
+        [
+            [("search", {"query": "blood"})],
+            answer,
+            [("select", {"doc_ids": ["d3"]})],
+            {"raw": "That is all there is."},
+        ],
+    )
+    submission = searched(toolbox, lm.connect(server.spec))
+    assert submission.ranking[0] == "d3" and submission.trace.unusable == {kind: 1}
+    assert submission.trace.steps[-1].argument == "done", "words after a selection end the search"
+    assert "No tool was called" in server.requests[2]["messages"][-1]["content"]
+
+
+DSPY = {"thought": "look", "calls": json.dumps({"tool_calls": [{"name": "search", "args": {"query": "blue blood"}}]})}
+DONE = {"thought": "done", "calls": json.dumps({"tool_calls": [{"name": "finish", "args": {"doc_ids": []}}]})}
+
+
+def test_a_server_that_takes_no_tools_gets_prompts_instead_and_is_asked_once(server, toolbox):
+    turns = iter([DSPY, DONE, DSPY, DONE])
+
+    def answer(prompt):
+        if "tools" in server.requests[-1]:
+            raise Failure(400, "invalid", "this model does not support tools")
+        return next(turns)
+
+    server.answer = answer
+    model = lm.connect(server.spec)
+    first, second = (searched(toolbox, model) for _ in range(2))
+    assert first.ranking == second.ranking and "d3" in first.ranking
+    assert ["tools" in request for request in server.requests] == [True, False, False, False, False]
+    assert "[[ ## history ## ]]" in str(server.requests[2]) and "search" in str(server.requests[2])
+
+
+def test_a_server_that_ignores_tools_gets_prompts_instead(server, toolbox):
+    turns = iter([{"raw": "Let me think about animals."}, DSPY, DONE])
+    server.answer = lambda prompt: next(turns)
+    submission = searched(toolbox, lm.connect(server.spec), interface="auto")
+    assert "d3" in submission.ranking and "tools" not in server.requests[1]
+
+
+def test_an_interface_that_is_asked_for_is_kept_to(server, toolbox):
+    turns = iter([DSPY, DONE])
+    server.answer = lambda prompt: next(turns)
+    assert searched(toolbox, lm.connect(server.spec), interface="dspy").ranking
+    assert not any("tools" in request for request in server.requests)
+    with pytest.raises(UsageError, match="interface=auto"):
+        searched(
+            toolbox,
+            lm.connect("offline", statistics=BM25(Corpus([Document("d", "blue blood")])).statistics),
+            interface="openai",
+        )
+
+
+def test_searches_beyond_the_limit_are_refused_and_the_agent_goes_on(server, corpus):
+    Scripted(
+        server,
+        [
+            [("search", {"query": "blood"})],
+            [("search", {"query": "heart"})],
+            [("select", {"doc_ids": ["d1"]})],
+            [("finish", {"doc_ids": []})],
+        ],
+    )
+    submission = searched(Toolbox(corpus, BM25(corpus), limits=Limits(searches=1)), lm.connect(server.spec))
+    assert submission.ranking[0] == "d1"
+    assert "submit now" in [step.refused for step in submission.trace.steps][1]
+
+
+def test_a_conversation_that_grows_too_long_loses_its_oldest_results_and_says_so(server):
+    corpus = Corpus(Document(f"d{n}", f"blood {n} " + "and so on " * 40) for n in range(30))
+    Scripted(server, [*([("search", {"query": f"blood {n}"})] for n in range(6)), [("finish", {"doc_ids": []})]])
+    submission = searched(Toolbox(corpus, BM25(corpus)), lm.connect(server.spec, context=8000))
+    shortened = [step for step in submission.trace.steps if step.tool == "shorten"]
+    assert shortened and "oldest" in shortened[-1].argument
+    assert "left out" in str(server.requests[-1]["messages"]) and len(server.requests) == 7
+
+
+def test_calls_with_tools_are_in_the_journal_and_not_paid_for_again(server, toolbox, tmp_path):
+    from tools.records import Usage
+
+    turns = [[("search", {"query": "blood"})], [("select", {"doc_ids": ["d1"]})], [("finish", {"doc_ids": []})]]
+    Scripted(server, turns)
+    model = lm.connect(server.spec)
+    model.begin(tmp_path, Usage())
+    first = searched(toolbox, model)
+    again = lm.connect(server.spec)
+    again.begin(tmp_path, Usage())
+    assert searched(toolbox, again).ranking == first.ranking and len(server.requests) == 3
+    assert again.calls == 3
+
+
+@pytest.mark.parametrize(("status", "code"), [(401, 4), (429, 7), (503, 7)])
+def test_a_providers_fault_is_told_apart_as_for_programs(status, code, server, run):
+    server.answer = lambda prompt: (_ for _ in ()).throw(Failure(status, "x"))
+    task = ("--task", "congress", "--split", "dev", "--limit", 2)
+    result = run("--program", "react", *task, "--lm", server.spec, "--json")
+    assert result.code == code and result.json["owed"] == 2
