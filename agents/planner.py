@@ -254,12 +254,15 @@ class _Work:
     def reflect(self, state: _State) -> dict[str, Any]:
         """The next round's sub-questions."""
         predictor, most = self.planner.reflect, self.planner.parts
-        asked = {
-            **self.about,
-            "earlier_searches": list(state["searches"]),
-            "selected_so_far": sum(len(one["selected"]) for one in state["read"]),
-            "most": most,
-        }
+        selected = sum(len(one["selected"]) for one in state["read"])
+        about = {**self.about, "selected_so_far": selected, "most": most}
+        earlier = noted(
+            self.session,
+            state["searches"],
+            lambda searches: context.fits(predictor, **about, earlier_searches=searches, notes=[]),
+            what="earlier searches",
+        )
+        asked = {**about, "earlier_searches": earlier}
         notes = noted(self.session, _notes(state), lambda notes: context.fits(predictor, **asked, notes=notes))
         answer = ask(predictor, **asked, notes=notes)
         plan = _new(answer.further, state["searches"], most)

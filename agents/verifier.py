@@ -224,9 +224,16 @@ class _Work:
         """The round's search texts that were not made before. The first round has to have one."""
         number = self.session.hop = state["round"] + 1
         predictor = self.verifier.reformulate
-        asked = {**self.about, "earlier_searches": list(state["searches"]), "most": self.verifier.texts}
+        about = {**self.about, "most": self.verifier.texts}
+        earlier = noted(
+            self.session,
+            state["searches"],
+            lambda searches: context.fits(predictor, **about, earlier_searches=searches, learned=[]),
+            what="earlier searches",
+        )
+        asked = {**about, "earlier_searches": earlier}
         learned = noted(self.session, state["learned"], lambda notes: context.fits(predictor, **asked, learned=notes))
-        checks = [_written] if number == 1 else []
+        checks = [filled("searches")] if number == 1 else []
         named = ask(predictor, *checks, **asked, learned=learned).searches
         texts = [text for text in dict.fromkeys(map(str.strip, named)) if text and text not in state["searches"]]
         return {"round": number, "texts": texts[: self.verifier.texts]}
@@ -277,6 +284,7 @@ class _Work:
                 answer = ask(predictor, _of(shown), **self.about, passages=passages)
                 # Of two judgements of one passage the first holds.
                 judgements = {one.id: one for one in reversed(answer.judgements)}
+                self.session.invented(one.id for one in judgements.values() if one.grade < VERIFIED)
                 self._keep(list(judgements.values()), shown)
                 judged["shown"] += shown
                 judged["grades"] |= {one: judgements[one].grade for one in shown if one in judgements}
@@ -392,8 +400,3 @@ def _of(shown: Sequence[str]) -> Check:
         known({"judgements": [one.id for one in outputs["judgements"]]})
 
     return of_shown
-
-
-def _written(outputs: Outputs) -> None:
-    """One search has to have a text."""
-    filled("searches")({"searches": "".join(outputs["searches"])})

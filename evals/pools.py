@@ -1,9 +1,10 @@
 """`--pool oracle:300`: candidate pools as a condition of a run, built before any program sees a query.
 
 OBLIQ-Bench (section 3) measures how well a system ranks when it need not find: the pool of a query is the union of
-what several retrievers put first. `union:K` is that alone, a lower bound on what the ranker could reach; `oracle:K` has
-every relevant document that the union lacks put in as well, an upper bound. A pool is a set, so its order tells
-nothing: programs shuffle it themselves, seeded. This is the one place outside of scoring that reads judgements.
+what several retrievers put first. `union:K` is that alone: what is reached over it is a lower bound on the best
+possible system. `oracle:K` has every relevant document that the union lacks put in as well: an upper bound on these
+retrievers with this system behind them. A pool is a set, so its order tells nothing: programs shuffle it themselves,
+seeded. This is the one place outside of scoring that reads judgements.
 """
 
 import dataclasses

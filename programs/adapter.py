@@ -31,13 +31,14 @@ _AGAIN: ContextVar[tuple[str, str] | None] = ContextVar("again", default=None)  
 
 # How models begin an answer when they will not give it; looked for only where an answer has none of the fields.
 _REFUSAL = re.compile(
-    r"\b(?:I(?:'m| am) sorry|I can(?:'|no)t|I(?:'m| am) (?:not able|unable)|I won't)\b", re.IGNORECASE
+    r"\b(?:I(?:['\u2019]m| am) sorry|I can(?:['\u2019]|no)t|I(?:['\u2019]m| am) (?:not able|unable)|I won['\u2019]t)\b",
+    re.IGNORECASE,
 )
 _FEWEST_WORDS = 12  # of a prompt, one after another, in an answer: fewer happen by chance
 
 
 class Adapter(dspy.ChatAdapter):
-    """DSPy's chat adapter. UnusableAnswer after the second answer that cannot be used."""
+    """DSPy's chat adapter. UnusableAnswer after the second answer that cannot be used, not even in part."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"use_json_adapter_fallback": False, **kwargs})
@@ -51,17 +52,19 @@ class Adapter(dspy.ChatAdapter):
         inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
         """The answers to one predictor's call, parsed and checked."""
-        first: Fault | None = None
+        wrong: Fault | None = None
         answers: list[dict[str, Any]] = []
+        tolerable: list[dict[str, Any]] | None = None
         for last in (False, True):
-            with offline.published(offline.Call(self, signature, inputs)), _asking_again(first):
+            with offline.published(offline.Call(self, signature, inputs)), _asking_again(wrong):
                 try:
                     answers = super().__call__(lm, dict(lm_kwargs), signature, demos, inputs)
                     _check(answers, signature)
                     return answers
                 except (AdapterParseError, Fault) as error:
-                    first = _judged(error, last=last)
-        return answers
+                    wrong = _judged(error, signature, last=last and tolerable is None)
+                    tolerable = answers if wrong.tolerable else tolerable
+        return tolerable or []
 
     async def acall(
         self,
@@ -72,17 +75,19 @@ class Adapter(dspy.ChatAdapter):
         inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
         """The same, awaited."""
-        first: Fault | None = None
+        wrong: Fault | None = None
         answers: list[dict[str, Any]] = []
+        tolerable: list[dict[str, Any]] | None = None
         for last in (False, True):
-            with offline.published(offline.Call(self, signature, inputs)), _asking_again(first):
+            with offline.published(offline.Call(self, signature, inputs)), _asking_again(wrong):
                 try:
                     answers = await super().acall(lm, dict(lm_kwargs), signature, demos, inputs)
                     _check(answers, signature)
                     return answers
                 except (AdapterParseError, Fault) as error:
-                    first = _judged(error, last=last)
-        return answers
+                    wrong = _judged(error, signature, last=last and tolerable is None)
+                    tolerable = answers if wrong.tolerable else tolerable
+        return tolerable or []
 
     def format(self, signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]) -> list[dict[str, Any]]:
         """DSPy's messages; when asking again, the bad answer and what was wrong with it follow."""
@@ -114,9 +119,10 @@ def _asking_again(fault: Fault | None) -> Iterator[None]:
         _AGAIN.reset(token)
 
 
-def _judged(error: Exception, *, last: bool) -> Fault:
-    """What was wrong, counted. UnusableAnswer when it was the last try and the answer is not tolerable."""
+def _judged(error: Exception, signature: Any, *, last: bool) -> Fault:
+    """What was wrong, counted. UnusableAnswer when there is no other try and the answer is not tolerable."""
     fault = error if isinstance(error, Fault) else _fault(error)
+    notice_leak(signature.instructions, [(ANSWERED.get() or Answered()).text])  # no fields at all, but the prompt
     if payer := session.current():
         payer.unusable(fault.kind)
     if last and not fault.tolerable:
@@ -130,7 +136,7 @@ def _check(answers: list[dict[str, Any]], signature: Any) -> None:
         raise Fault("cut off", "it was cut off before its end; be brief")
     for answer in answers:
         check(answer)
-        notice_leak(signature.instructions, [value for value in answer.values() if isinstance(value, str)])
+    notice_leak(signature.instructions, [(ANSWERED.get() or Answered()).text])
 
 
 def notice_leak(instructions: str, written: Sequence[str]) -> None:

@@ -92,12 +92,12 @@ def known_ids(field: str, among: Collection[str], *, needed: bool = False) -> Ch
 
 
 def filled(*fields: str) -> Check:
-    """None of the text or list `fields` is empty."""
+    """None of the text or list `fields` is empty; a list of blank texts is."""
 
     def not_empty(outputs: Outputs) -> None:
         for field in fields:
             value = outputs[field]
-            if not (value.strip() if isinstance(value, str) else value):
+            if not any(str(one).strip() for one in ([value] if isinstance(value, str) else value)):
                 raise Fault("empty", f"{field} is empty; it is needed")
 
     return not_empty

@@ -74,6 +74,7 @@ class Endpoint:
         return Reply({"content": choice.message.content or "", "tool_calls": calls}, finish, usage)
 
 
+_TOO_LONG = re.compile(r"context.(?:length|window|size|limit)|maximum context", re.IGNORECASE)
 _NO_TOOLS = re.compile(r"\b(?:tools?|tool_choice|function(?:s| call\w*))\b", re.IGNORECASE)
 
 
@@ -89,10 +90,11 @@ def _translated(error: Any, model: str) -> dspy.LMError:
         return dspy.LMRateLimitError(words, retry_after=_seconds(error), **about)
     if status >= 500 and status != 501:
         return dspy.LMServerError(words, retry_after=_seconds(error), **about)
+    # Before what is said of tools: OpenAI counts the tokens "in the functions" when a conversation is too long.
+    if _TOO_LONG.search(f"{about['provider_code']} {words}"):
+        return dspy.ContextWindowExceededError(message=words, **about)
     if _NO_TOOLS.search(words):
         return dspy.LMUnsupportedFeatureError(words, feature="tools", model=model)
-    if "context" in words.lower():
-        return dspy.ContextWindowExceededError(message=words, **about)
     return dspy.LMInvalidRequestError(words, **about)
 
 

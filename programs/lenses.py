@@ -77,8 +77,8 @@ LENSES = {
             "objects, other notation, the same step that unlocks it."
         ),
         recognise=(
-            "Work out how each problem would be solved, by any natural solution, and compare the step that "
-            "unlocks it with that of the given problem. The same field, objects or notation are no evidence."
+            "Work out a solution for each problem, any natural one, and compare the step that unlocks it with that "
+            "of the given problem. The same field, objects or notation are no evidence."
         ),
         annotate=(
             "The idea that solves this problem, apart from its subject: the step that unlocks it, the principle "

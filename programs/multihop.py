@@ -4,7 +4,8 @@ Four hops of 25 documents, as there. In each hop a model writes a search from th
 reads what it has not read before, selects candidates and writes notes. The ranking is the selected documents in the
 order of their selection, then the rest by the best rank that a search gave them. `lens` is the paper's per-task
 prompts. The listwise reranking of the candidates at the end (D.5.4) is `rerank`, the number of documents that it sees;
-the paper's main text leaves it out, and so does the default.
+the paper's main text leaves it out, and so does the default. Ours: the model is also shown its earlier searches, and
+may end before the last hop, by writing none.
 """
 
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from programs import context
 from programs.asking import ask, known_ids
 from programs.lenses import lens, through
 from programs.passage import Passage, batches, noted, show
+from programs.pool import completed
 from tools.errors import LimitReached, UsageError
 from tools.records import Query, Submission
 from tools.session import Session, Toolbox
@@ -121,8 +123,8 @@ class MultiHop(dspy.Module):
             lambda passages: context.fits(self.rank_candidates, **inputs, passages=passages),
         )
         named = ask(self.rank_candidates, known_ids("ranked", head, needed=True), **inputs, passages=passages).ranked
-        # The ids that the model left out follow in the order in which it was shown them.
-        order = [doc_id for doc_id in dict.fromkeys([*named, *head]) if doc_id in head]
+        session.invented(named)
+        order = completed(named, head)
         session.rank(order)
         return order + ranking[self.rerank :]
 
@@ -157,12 +159,14 @@ class Reader(dspy.Module):
     def hop(self, session: Session, query: Query, found: Found, per_hop: int, *, hops_left: int) -> str:
         """One search and one reading, added to `found`; says why, when nothing more can be searched."""
         # Copies, because DSPy keeps a call's inputs for demonstrations, and these lists go on growing.
-        asked = {
-            "objective": query.objective,
-            "description": query.text,
-            "earlier_searches": list(found.searches),
-            "hops_left": hops_left,
-        }
+        about = {"objective": query.objective, "description": query.text, "hops_left": hops_left}
+        earlier = noted(
+            session,
+            found.searches,
+            lambda searches: context.fits(self.next_search, **about, earlier_searches=searches, notes=[]),
+            what="earlier searches",
+        )
+        asked = {**about, "earlier_searches": earlier}
         notes = noted(session, found.notes, lambda notes: context.fits(self.next_search, **asked, notes=notes))
         text = ask(self.next_search, **asked, notes=notes).search.strip()
         if not text:

@@ -62,11 +62,13 @@ def _passages(doc_ids: Sequence[str], texts: Sequence[str]) -> list[Passage]:
     return [Passage(id=defused(doc_id), text=defused(text)) for doc_id, text in zip(doc_ids, texts, strict=False)]
 
 
-def noted(session: Session, notes: Sequence[str], fit: Callable[[list[str]], bool]) -> list[str]:
-    """The latest of `notes` that `fit` into a prompt together, oldest first."""
+def noted(
+    session: Session, notes: Sequence[str], fit: Callable[[list[str]], bool], *, what: str = "notes"
+) -> list[str]:
+    """The latest of `notes` that `fit` into a prompt together, oldest first; `what` they are is for the trace."""
     kept = context.recent(list(notes), fit)
     if len(kept) < len(notes):
-        session.shorten(f"notes: the {len(notes) - len(kept)} oldest of {len(notes)} are left out")
+        session.shorten(f"{what}: the {len(notes) - len(kept)} oldest of {len(notes)} are left out")
     return kept
 
 

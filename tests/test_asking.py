@@ -34,6 +34,11 @@ UNUSABLE = {
     "cut off": ({"raw": "[[ ## selected ## ]]\n[", "finish": "length"}, "cut off", "be brief"),
     "cut off in the last field": ({**GOOD, "finish": "length"}, "cut off", "be brief"),
     "refused in words": ({"raw": "I'm sorry, but I can't help with that."}, "refused", "only to be judged"),
+    "refused with a typographer's apostrophe": (
+        {"raw": "I\u2019m sorry, I can\u2019t."},
+        "refused",
+        "only to be judged",
+    ),
     "refused by the protocol": ({"refusal": "no"}, "refused", "only to be judged"),
     "filtered": ({"raw": "", "finish": "content_filter"}, "refused", "only to be judged"),
 }
@@ -75,6 +80,21 @@ def test_a_second_one_ends_the_query_unless_part_of_it_can_be_used(bad, kind, to
         with pytest.raises(UnusableAnswer, match=kind):
             read(server)
     assert opened.trace.unusable == {kind: 2} and len(server.requests) == 2
+
+
+def test_an_answer_of_which_a_part_can_be_used_is_used_when_the_second_one_is_worse(server, opened):
+    answers(server, UNUSABLE["some unknown ids"][0], UNUSABLE["no fields"][0])
+    assert read(server).selected == ["d1", "d9"]
+    assert opened.trace.unusable == {"unknown ids": 1, "unparsable": 1} and len(server.requests) == 2
+
+
+def test_a_list_of_blank_texts_is_empty():
+    from programs.asking import Fault
+
+    filled("criteria")({"criteria": ["", "blue"]})
+    for empty in ([], [""], [" ", "\n"]):
+        with pytest.raises(Fault, match="criteria is empty"):
+            filled("criteria")({"criteria": empty})
 
 
 def test_numbers_out_of_range_are_of_the_wrong_type():

@@ -8,13 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from programs import context, lm
+from agents import AGENTS
+from evals import parameters
+from programs import PROGRAMS, context, lm, offline
+from programs.adapter import Adapter
 from programs.multihop import MultiHop, ReadPassages
 from programs.passage import batches, noted, show
 from tools.corpus import Corpus
 from tools.records import Document, Query
 from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
+from tools.table import pick
 
 QUERY = Query("q1", "ferries in fog")
 
@@ -117,6 +121,56 @@ def test_no_prompt_of_a_program_is_larger_than_the_window_and_every_document_is_
     assert sorted(judged) == sorted(surfaced)
     said_why = [step.argument for step in submission.trace.steps if step.tool == "shorten"]
     assert any("passages" in why for why in said_why)
+
+
+def test_the_oldest_searches_are_left_out_of_a_prompt_that_has_no_room_for_them(toolbox, server):
+    said = iter(range(100))
+
+    def answer(prompt):
+        if "earlier_searches" in prompt:
+            return {"search": f"ferries {next(said)} " + "fog over the water " * 120}
+        return {"selected": "[]", "observations": ""}
+
+    server.answer = answer
+    with lm.connect(server.spec, context=6500).active():
+        submission = MultiHop(toolbox, hops=5, per_hop=3)(query=QUERY)
+    assert prompts_fit(server, 6500 - 4096)
+    said_why = [step.argument for step in submission.trace.steps if step.tool == "shorten"]
+    assert "earlier searches: the 2 oldest of 4 are left out" in said_why
+    last = [prompt for prompt in map(str, server.requests) if "earlier_searches" in prompt][-1]
+    assert "ferries 3 fog" in last and "ferries 1 fog" not in last
+
+
+class Measuring(offline.OfflineEngine):
+    """The engine without a model, which counts the tokens of its prompts."""
+
+    def __init__(self, statistics):
+        super().__init__(statistics)
+        self.sizes = []
+
+    def complete(self, request):
+        texts = [request.system or "", *(message.text or "" for message in request.messages)]
+        self.sizes.append(sum(context.tokens(str(text)) for text in texts))
+        return super().complete(request)
+
+
+SYSTEMS = PROGRAMS | AGENTS
+TOGETHER = ("multihop", "rank", "tournament", "notes", "planner", "react", "verifier")
+ALONE = ("score", "reason", "subtask")  # one document a prompt: a long description leaves little room for it
+
+
+@pytest.mark.parametrize(("name", "repeats"), [*((name, 1) for name in TOGETHER), *((name, 100) for name in ALONE)])
+def test_every_program_that_shows_documents_leaves_the_model_room_to_answer(name, repeats, toolbox):
+    window = 7000 if name in TOGETHER else 6000
+    engine = Measuring(toolbox._retrievers[""].statistics)
+    constructor = pick("program", name, SYSTEMS)
+    values = parameters.parse(name, constructor, [])
+    others = dict.fromkeys(parameters.named_retrievers(values), toolbox._retrievers[""])
+    system = constructor(Toolbox(toolbox._documents, toolbox._retrievers[""], others=others), **values)
+    with dspy.context(lm=lm.MeteredLM("x/1", lm.Budget(), window=window, engine=engine), adapter=Adapter(), trace=[]):
+        trace = system(query=Query("q1", "ferries in the fog, at dusk. " * repeats)).trace
+    assert engine.sizes and max(engine.sizes) <= window - 4096
+    assert any(step.tool == "shorten" for step in trace.steps), "else this would say nothing"
 
 
 def test_a_run_says_how_many_prompts_were_shortened(run):

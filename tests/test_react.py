@@ -2,6 +2,7 @@
 
 import json
 
+import dspy
 import pytest
 from openai_server import Failure
 
@@ -105,6 +106,7 @@ def test_a_call_that_cannot_be_used_is_answered_with_what_was_wrong(server, tool
     submission = searched(toolbox, lm.connect(server.spec))
     assert submission.ranking[0] == "d1"
     assert submission.trace.unusable == {"unknown ids": 2, "unknown tool": 1, "wrong type": 2}
+    assert not any(step.doc_ids for step in submission.trace.steps if step.tool == "drop"), "nobody passed those over"
     told = [message["content"] for message in server.requests[-1]["messages"] if message["role"] == "tool"]
     assert "no document 'd6'" in told[1] and "no tool 'fetch'" in told[3]
     assert "no JSON object" in told[6] and "'never-shown'" in told[7]
@@ -159,6 +161,22 @@ def test_a_server_that_takes_no_tools_gets_prompts_instead_and_is_asked_once(ser
     assert first.ranking == second.ranking and "d3" in first.ranking
     assert ["tools" in request for request in server.requests] == [True, False, False, False, False]
     assert "[[ ## history ## ]]" in str(server.requests[2]) and "search" in str(server.requests[2])
+
+
+def test_a_conversation_that_is_too_long_is_no_sign_that_a_server_takes_no_tools(server, toolbox):
+    def answer(prompt):
+        if len(server.requests) > 1:
+            words = (
+                "This model's maximum context length is 8192 tokens; these are 9000 (8500 in the messages, 500 in the "
+            )
+            raise Failure(400, "context_length_exceeded", words + "functions).")
+        return {"tool_calls": [("search", {"query": "blood"})]}
+
+    server.answer = answer
+    model = lm.connect(server.spec)
+    with pytest.raises(dspy.ContextWindowExceededError):
+        searched(toolbox, model)
+    assert len(server.requests) == 2 and model._lm.tools is not None
 
 
 def test_a_server_that_ignores_tools_gets_prompts_instead(server, toolbox):

@@ -122,6 +122,14 @@ def test_an_id_that_was_not_shown_is_dropped_and_counted(session):
     select, drop = session.trace.steps[-2:]
     assert (select.tool, select.doc_ids) == ("select", (surfaced[1],))
     assert (drop.tool, drop.doc_ids) == ("drop", (surfaced[0],))
+    session.select(["invented"], among=["invented", surfaced[0]])
+    assert session.trace.steps[-1].doc_ids == (surfaced[0],), "what was never shown was not passed over"
+
+
+def test_invented_ids_in_an_order_are_counted_too(session):
+    [surfaced] = [snippet.doc_id for snippet in session.search("giraffe", k=1, shown=True)]
+    session.invented([surfaced, "invented", "invented"])
+    assert session.trace.invented_ids == 1
 
 
 def test_a_step_carries_the_model_calls_made_since_the_one_before(session):
@@ -223,6 +231,8 @@ def test_a_session_goes_on_from_a_snapshot_as_if_it_had_never_stopped(corpus):
         found = [snippet.doc_id for snippet in session.search("blue blood", 3)]
         session.judge(found[:2])
         session.select(found[:1], among=found[:2])
+        with pytest.raises(DocumentNotFound):
+            session.read("d5")
         session.note("copper")
         session.charge(Usage(calls=1, input_tokens=7))
         return found
@@ -230,10 +240,12 @@ def test_a_session_goes_on_from_a_snapshot_as_if_it_had_never_stopped(corpus):
     def finish(session, found):
         session.hop = 2
         session.read(found[2])
+        with pytest.raises(LimitReached):
+            session.read(found[0])
         session.select([found[2], "d6", "nonsense"], among=found)
         return session.submit(found)
 
-    toolbox = Toolbox(corpus, build("bm25", corpus), limits=Limits(searches=1), clock=lambda: 0.0)
+    toolbox = Toolbox(corpus, build("bm25", corpus), limits=Limits(searches=1, reads=2), clock=lambda: 0.0)
     whole = toolbox.open(Query("q1", "blood"))
     expected = finish(whole, begin(whole))
     first = toolbox.open(Query("q1", "blood"))

@@ -157,6 +157,7 @@ def test_ids_that_the_model_leaves_out_follow_as_shown_and_invented_ones_are_nob
     pool.remove("d003")
     assert list(submission.ranking) == ["d003", *pool]
     assert submission.trace.unusable == {"unknown ids": 2}, "asked again once, then taken"
+    assert submission.trace.invented_ids == 1
 
 
 def test_who_meets_whom_depends_on_seed_and_query_and_not_on_the_retriever(toolbox, server):

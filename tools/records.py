@@ -55,7 +55,7 @@ class Usage:
     """What model calls used. None in a price means that it is not known; it never means free."""
 
     calls: int = 0
-    repairs: int = 0  # those of the calls that asked again because an answer could not be parsed
+    repairs: int = 0  # those of the calls that asked again because an answer could not be used
     input_tokens: int = 0
     output_tokens: int = 0
     paid_usd: float | None = 0.0  # what this work cost now
@@ -188,8 +188,9 @@ def trace_json(trace: Trace) -> dict[str, Any]:
         "steps": [step_json(step) for step in trace.steps],
         "notes": list(trace.notes),
         "invented_ids": trace.invented_ids,
-        "unusable": dict(trace.unusable),
-        "followed": dict(trace.followed),
+        # Sorted, because parallel lines of work count in the order of their threads.
+        "unusable": dict(sorted(trace.unusable.items())),
+        "followed": dict(sorted(trace.followed.items())),
     }
 
 

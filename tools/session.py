@@ -5,6 +5,7 @@ side of one query: limits, exclusions, candidate pool, trace. Judgements are rea
 is what keeps a searcher honest. Exclusions and pools are enforced here and nowhere else.
 """
 
+import re
 import threading
 import time
 from collections import Counter
@@ -195,6 +196,7 @@ class Session:
                 "usage": usage_json(self._spent),
                 "pending": usage_json(self._root.pending),
                 "seconds": self._clock() - self._opened,
+                "used": dict(self._used),
             }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
@@ -203,9 +205,8 @@ class Session:
         self._spent = usage_from_json(snapshot["usage"])
         self._opened = self._clock() - snapshot["seconds"]
         self._root.pending = usage_from_json(snapshot["pending"])
+        self._used.update(snapshot["used"])
         for step in self.trace.steps:
-            if step.tool in ("search", "read"):
-                self._used[step.tool] += not step.refused
             if step.tool == "search":
                 self._surfaced.update(step.doc_ids)
             if step.shown:
@@ -316,13 +317,17 @@ class Session:
         """
         named = list(dict.fromkeys(doc_ids))
         kept = [doc_id for doc_id in named if doc_id in among and doc_id in self._shown]
-        with self._lock:
-            self.trace.invented_ids += sum(doc_id not in self._shown for doc_id in named)
+        self.invented(named)
         self._record("select", "", tuple(kept))
         self._note_appeals(kept, "selected")
-        dropped = tuple(doc_id for doc_id in among if doc_id not in kept)
+        dropped = tuple(doc_id for doc_id in among if doc_id in self._shown and doc_id not in kept)
         self._record("drop", "", dropped)
         return kept
+
+    def invented(self, doc_ids: Iterable[str]) -> None:
+        """Count those of the ids that a model named which were not shown to it; `select` does so by itself."""
+        with self._lock:
+            self.trace.invented_ids += sum(doc_id not in self._shown for doc_id in set(doc_ids))
 
     def note(self, text: str) -> None:
         """Write `text` down; it goes into the trace."""
@@ -346,26 +351,30 @@ class Session:
             self.trace.unusable[kind] = self.trace.unusable.get(kind, 0) + 1
 
     def blame(self, words: str, what: str) -> None:
-        """A model answered with `words` that only a document can have given it: note the shown ones that have them."""
-        if not words.strip():
-            return
-        for doc_id in sorted(self._shown):
-            if words in self._documents[doc_id].text:
-                with self._lock:
-                    self.trace.followed.setdefault(doc_id, what)
+        """A model answered with `words` that only a document can have given it.
+
+        Noted are the shown ones that have them and speak to the model.
+        """
+        if words.strip():
+            whole = re.compile(rf"(?<!\w){re.escape(words.strip())}(?!\w)")  # "d1" is not in "d12"
+            self._note_appeals(self._shown_so_far(), what, lambda text: bool(whole.search(text) and appeal(text)))
 
     def leaked(self) -> None:
         """A model has answered with its prompt: note the shown documents that ask for that."""
-        for doc_id in sorted(self._shown):
-            if appeal(self._documents[doc_id].text) == "prompt":
-                with self._lock:
-                    self.trace.followed.setdefault(doc_id, "printed the prompt")
+        self._note_appeals(self._shown_so_far(), "printed the prompt", lambda text: appeal(text) == "prompt")
 
-    def _note_appeals(self, doc_ids: Sequence[str], what: str) -> None:
+    def _note_appeals(
+        self, doc_ids: Iterable[str], what: str, asks: Callable[[str], bool] = lambda text: bool(appeal(text))
+    ) -> None:
+        """Note that `what` happened, for those of the documents that were shown to a model and ask for it."""
         for doc_id in doc_ids:
-            if appeal(self._documents[doc_id].text):
+            if doc_id in self._shown and asks(self._documents[doc_id].text):
                 with self._lock:
                     self.trace.followed.setdefault(doc_id, what)
+
+    def _shown_so_far(self) -> list[str]:
+        with self._lock:  # other lines of work go on showing
+            return sorted(self._shown)
 
     def submit(
         self, ranking: Sequence[str], *, scores: Sequence[float] = (), why: str = "done", answer: str = ""
