@@ -12,7 +12,6 @@ from typing import Any
 import dspy
 from langgraph.errors import GraphRecursionError
 
-from tools.errors import UsageError
 from tools.session import Session
 
 
@@ -53,10 +52,3 @@ def walk(graph: Any, given: Any, last: dict[str, Any], config: Mapping[str, Any]
     except GraphRecursionError:
         return last, True
     return last, False
-
-
-def at_least(least: int, agent: str, **values: int) -> None:
-    """UsageError for the first of an agent's parameters that is below `least`."""
-    for name, value in values.items():
-        if value < least:
-            raise UsageError(f"{agent} needs {name} of at least {least}, not {value}")

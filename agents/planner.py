@@ -22,12 +22,12 @@ import pydantic
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 
-from agents.graph import Lines, at_least, walk
+from agents.graph import Lines, walk
 from programs import context
 from programs.asking import Check, Fault, Outputs, ask, known_ids
 from programs.lenses import lens, through
 from programs.passage import Passage, batches, noted
-from tools.errors import LimitReached
+from tools.errors import LimitReached, at_least
 from tools.records import Query, Submission
 from tools.session import Session, Toolbox
 

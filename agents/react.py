@@ -20,12 +20,12 @@ import pydantic
 from langgraph.graph import END, START, StateGraph
 
 from programs import context
-from programs.adapter import notice_leak
+from programs.adapter import TooLong, notice_leak
 from programs.asking import Fault, Kind, UnusableAnswer, ask
 from programs.chat import Message
 from programs.passage import defused
-from tools.errors import DocumentNotFound, LimitReached, UsageError
-from tools.records import Query, Submission
+from tools.errors import DocumentNotFound, LimitReached, UsageError, at_least
+from tools.records import Query, Submission, Usage
 from tools.session import Session, Toolbox
 
 INTERFACES = ("auto", "openai", "dspy")
@@ -72,9 +72,7 @@ class React(dspy.Module):
     ) -> None:
         """`steps` is answers of the model, `per_search` documents a search, `read_chars` how much one reading shows."""
         super().__init__()
-        for name, value in {"steps": steps, "per_search": per_search, "read_chars": read_chars}.items():
-            if value < 1:
-                raise UsageError(f"react needs {name} of at least 1, not {value}")
+        at_least(1, "react", steps=steps, per_search=per_search, read_chars=read_chars)
         if interface not in INTERFACES:
             raise UsageError(f"react: interface is {interface!r}; it is one of {', '.join(INTERFACES)}")
         self.toolbox = toolbox
@@ -96,7 +94,12 @@ class React(dspy.Module):
     def _graph(self, query: Query, desk: "_Desk") -> Any:
         def act(state: "_State") -> dict[str, Any]:
             desk.session.hop = len(state["turns"]) + 1
-            return {"turn": self._asked(query, desk, state["turns"])}
+            if state["strikes"]:
+                desk.session.charge(Usage(repairs=1))
+            turn = self._asked(query, desk, state["turns"])
+            if thought := turn["thought"].strip():
+                desk.session.note(thought)
+            return {"turn": turn}
 
         def call(state: "_State") -> dict[str, Any]:
             turn = state["turn"]
@@ -179,7 +182,10 @@ class React(dspy.Module):
             room = context.window()
             return room is None or context.tokens(json.dumps([messages(forgotten), tools])) + 4096 <= room
 
-        message = model.converse(messages(_forgotten(desk.session, turns, fits)), tools)
+        said = messages(_forgotten(desk.session, turns, fits))
+        if more := context.overflows([{"content": json.dumps([said, tools])}]):
+            raise TooLong(f"the conversation is {more} tokens larger than what the model takes")
+        message = model.converse(said, tools)
         written = [message["content"], *(one["arguments"] for one in message["tool_calls"])]
         notice_leak(self.next_step.signature.instructions, written)
         calls = [{**one, "args": _arguments(one["arguments"])} for one in message["tool_calls"]]
@@ -240,7 +246,9 @@ class _Desk:
         return _json({"selected": kept, **({"unknown": unknown} if unknown else {})})
 
     def finish(self, doc_ids: list[str]) -> str:
-        """End the search; doc_ids are the selected documents in their final order, best first."""
+        """End the search; doc_ids are the documents that fit, in their final order, best first."""
+        if new := [doc_id for doc_id in doc_ids if doc_id not in self.selected]:
+            self.selected += self.session.select(new, among=list(dict.fromkeys(new)))
         order = [doc_id for doc_id in dict.fromkeys(doc_ids) if doc_id in self.selected]
         self.selected = order + [doc_id for doc_id in self.selected if doc_id not in order]
         self.session.rank(self.selected)

@@ -23,17 +23,17 @@ import pydantic
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 
-from agents.graph import Lines, at_least, walk
+from agents.graph import Lines, walk
 from programs import context
 from programs.asking import Check, Outputs, ask, filled, known_ids
 from programs.lenses import lens, through
 from programs.passage import Passage, batches, noted, show
-from tools.errors import LimitReached
+from tools.errors import LimitReached, at_least
 from tools.records import Query, Submission
+from tools.retrievers.fusion import CONSTANT
 from tools.retrievers.spec import Expressions
 from tools.session import Session, Toolbox
 
-CONSTANT = 60  # of reciprocal rank fusion: Cormack, Clarke and Buettcher 2009
 RETRIEVERS = Expressions("bm25,dense")  # words and meaning: what one misses the other may find
 VERIFIED = 2  # the least grade of a document that satisfies the description
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
-from programs import offline
+from programs import context, offline
 from programs.asking import Fault, UnusableAnswer, check
 from tools import session
 from tools.records import Usage
@@ -34,7 +34,12 @@ _REFUSAL = re.compile(
     r"\b(?:I(?:['\u2019]m| am) sorry|I can(?:['\u2019]|no)t|I(?:['\u2019]m| am) (?:not able|unable)|I won['\u2019]t)\b",
     re.IGNORECASE,
 )
+_LEFT_OUT = "(an answer, left out because there is no room for it)"
 _FEWEST_WORDS = 12  # of a prompt, one after another, in an answer: fewer happen by chance
+
+
+class TooLong(Exception):
+    """A prompt that the model cannot take, and that nothing in it can be left out of: it is not sent."""
 
 
 class Adapter(dspy.ChatAdapter):
@@ -57,6 +62,7 @@ class Adapter(dspy.ChatAdapter):
         tolerable: list[dict[str, Any]] | None = None
         for last in (False, True):
             with offline.published(offline.Call(self, signature, inputs)), _asking_again(wrong):
+                self._foresee(signature, demos, inputs)
                 try:
                     answers = super().__call__(lm, dict(lm_kwargs), signature, demos, inputs)
                     _check(answers, signature)
@@ -80,6 +86,7 @@ class Adapter(dspy.ChatAdapter):
         tolerable: list[dict[str, Any]] | None = None
         for last in (False, True):
             with offline.published(offline.Call(self, signature, inputs)), _asking_again(wrong):
+                self._foresee(signature, demos, inputs)
                 try:
                     answers = await super().acall(lm, dict(lm_kwargs), signature, demos, inputs)
                     _check(answers, signature)
@@ -89,18 +96,29 @@ class Adapter(dspy.ChatAdapter):
                     tolerable = answers if wrong.tolerable else tolerable
         return tolerable or []
 
+    def _foresee(self, signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]) -> None:
+        """TooLong for a prompt that the model cannot take; programs have shortened by now what they can."""
+        if context.window() is None:
+            return
+        messages = self.format(signature, demos, inputs)
+        if _AGAIN.get() and messages[-2]["content"] == _LEFT_OUT and (payer := session.current()):
+            payer.shorten("an answer that could not be used is left out where it is asked for again")
+        if more := context.overflows(messages):
+            raise TooLong(f"the prompt of {signature.__name__} is {more} tokens larger than what the model takes")
+
     def format(self, signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]) -> list[dict[str, Any]]:
         """DSPy's messages; when asking again, the bad answer and what was wrong with it follow."""
         messages: list[dict[str, Any]] = super().format(signature, demos, inputs)
         if again := _AGAIN.get():
             answer, wrong = again
-            messages += [
-                {"role": "assistant", "content": answer or "(no answer)"},
-                {
-                    "role": "user",
-                    "content": f"That answer cannot be used: {wrong}. Answer again, in full and in the form asked for.",
-                },
-            ]
+            repair = {
+                "role": "user",
+                "content": f"That answer cannot be used: {wrong}. Answer again, in full and in the form asked for.",
+            }
+            whole = [*messages, {"role": "assistant", "content": answer or "(no answer)"}, repair]
+            if context.overflows(whole):
+                whole[-2]["content"] = _LEFT_OUT
+            messages = whole
         return messages
 
 

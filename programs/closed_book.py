@@ -22,7 +22,7 @@ import dspy
 from programs.asking import ask, filled
 from programs.query_to_doc import INSTRUCTION
 from programs.rewriting import told
-from tools.errors import LimitReached, UsageError
+from tools.errors import LimitReached, at_least
 from tools.records import Query, Submission
 from tools.session import Session, Toolbox
 
@@ -55,9 +55,7 @@ class ClosedBook(dspy.Module):
     ) -> None:
         """`lookup` is how many documents a guess is compared with; `document` is what one is, in words."""
         super().__init__()
-        for name, value in {"guesses": guesses, "lookup": lookup}.items():
-            if value < 1:
-                raise UsageError(f"closed_book needs {name} of at least 1, not {value}")
+        at_least(1, "closed_book", guesses=guesses, lookup=lookup)
         self.toolbox = toolbox
         self.depth = depth
         self.guesses = guesses

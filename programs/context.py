@@ -7,7 +7,7 @@ what is too long is then the provider's to refuse.
 
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import dspy
 
 _ANSWER = 4096  # tokens kept for the answer, where the call names no limit of its own
 _MARGIN = 0.9  # share of the window that is used
+_SHORTEST = 64  # tokens without which no answer is possible
 _MESSAGE = 8  # tokens of a message beside its text, at most
 
 
@@ -26,8 +27,18 @@ def fits(predictor: Any, **inputs: Any) -> bool:
         return True
     predict = getattr(predictor, "predict", predictor)  # of a ChainOfThought
     messages = dspy.settings.adapter.format(predict.signature, predict.demos, inputs)
-    used = sum(tokens(str(message["content"])) + _MESSAGE for message in messages)
-    return used + int(predict.config.get("max_tokens") or _ANSWER) <= room
+    return measured(messages) + int(predict.config.get("max_tokens") or _ANSWER) <= room
+
+
+def measured(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Tokens of a prompt in the protocol's form."""
+    return sum(tokens(str(message["content"])) + _MESSAGE for message in messages)
+
+
+def overflows(messages: Sequence[Mapping[str, Any]]) -> int:
+    """By how many tokens a prompt is larger than all that the active model takes; 0 where it is not, or not known."""
+    most = getattr(dspy.settings.lm, "window", None)
+    return 0 if most is None else max(0, measured(messages) + _SHORTEST - most)
 
 
 def window() -> int | None:

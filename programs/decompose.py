@@ -19,11 +19,11 @@ import dspy
 import pydantic
 
 from programs.asking import Check, Fault, Outputs, ask, filled
-from tools.errors import LimitReached, UsageError
+from tools.errors import LimitReached, at_least
 from tools.records import Query, Submission
+from tools.retrievers.fusion import CONSTANT
 from tools.session import Session, Toolbox
 
-CONSTANT = 60  # of reciprocal rank fusion: Cormack, Clarke & Buettcher, SIGIR 2009
 Role = Literal["must", "may", "not"]
 
 
@@ -66,13 +66,8 @@ class Decompose(dspy.Module):
         `exclude_depth` is how many of the first documents for a condition that is shut out are put last.
         """
         super().__init__()
-        for name, value, least in (
-            ("parts", parts, 1),
-            ("per_search", per_search, 1),
-            ("exclude_depth", exclude_depth, 0),
-        ):
-            if value < least:
-                raise UsageError(f"decompose needs {name} of at least {least}, not {value}")
+        at_least(1, "decompose", parts=parts, per_search=per_search)
+        at_least(0, "decompose", exclude_depth=exclude_depth)
         self.toolbox = toolbox
         self.depth = depth
         self.parts = parts

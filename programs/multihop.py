@@ -17,7 +17,7 @@ from programs.asking import ask, known_ids
 from programs.lenses import lens, through
 from programs.passage import Passage, batches, noted, show
 from programs.pool import completed
-from tools.errors import LimitReached, UsageError
+from tools.errors import LimitReached, at_least
 from tools.records import Query, Submission
 from tools.session import Session, Toolbox
 
@@ -84,11 +84,8 @@ class MultiHop(dspy.Module):
         `rerank` is how many of the first documents are ordered once more in the end, in one call; 0 is none.
         """
         super().__init__()
-        for name, value in {"hops": hops, "per_hop": per_hop, "read_chars": read_chars}.items():
-            if value < 1:
-                raise UsageError(f"multihop needs {name} of at least 1, not {value}")
-        if rerank < 0:
-            raise UsageError(f"multihop needs rerank of at least 0, not {rerank}")
+        at_least(1, "multihop", hops=hops, per_hop=per_hop, read_chars=read_chars)
+        at_least(0, "multihop", rerank=rerank)
         self.toolbox = toolbox
         self.depth = depth
         self.hops = hops

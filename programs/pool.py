@@ -7,7 +7,7 @@ program is the retriever that does so here.
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 
-from tools.errors import LimitReached, UsageError
+from tools.errors import LimitReached
 from tools.records import Hit, Query, Submission
 from tools.session import Session
 
@@ -15,13 +15,6 @@ from tools.session import Session
 _DECIMALS = 4
 _PLACE = 1e-9  # with fewer than 50,000 documents, the places do not reach the fourth decimal
 _NOTHING = float("-inf")  # the score of what a search did not return
-
-
-def at_least(program: str, least: int, **values: int) -> None:
-    """UsageError for the first of the parameters `values` that is below `least`."""
-    for name, value in values.items():
-        if value < least:
-            raise UsageError(f"{program} needs {name} of at least {least}, not {value}")
 
 
 def candidates(session: Session, query: Query, most: int) -> list[Hit]:

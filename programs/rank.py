@@ -14,8 +14,8 @@ from programs import context
 from programs.asking import ask, known_ids
 from programs.multihop import RankCandidates
 from programs.passage import show
-from programs.pool import at_least, candidates, completed
-from tools.errors import UsageError
+from programs.pool import candidates, completed
+from tools.errors import UsageError, at_least
 from tools.records import Query, Submission
 from tools.session import Session, Toolbox
 
@@ -56,8 +56,8 @@ class Rank(dspy.Module):
         `window` documents are ordered in one call, and the next window begins `step` further up.
         """
         super().__init__()
-        at_least("rank", 1, pool=pool, step=step, read_chars=read_chars)
-        at_least("rank", 2, window=window)
+        at_least(1, "rank", pool=pool, step=step, read_chars=read_chars)
+        at_least(2, "rank", window=window)
         if step > window:
             raise UsageError(f"rank needs a step of at most window={window}, not {step}: it would pass documents over")
         self.toolbox = toolbox

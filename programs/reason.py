@@ -10,8 +10,9 @@ import dspy
 
 from programs.asking import ask, filled
 from programs.passage import Passage
-from programs.pool import at_least, candidates, hand_in
+from programs.pool import candidates, hand_in
 from programs.score import OBJECTIVE, judged
+from tools.errors import at_least
 from tools.records import Query, Submission
 from tools.retrievers.spec import Expression
 from tools.session import Toolbox
@@ -60,7 +61,7 @@ class Reason(dspy.Module):
         `ties` is the retriever that orders equal scores; "" leaves it to the run's own.
         """
         super().__init__()
-        at_least("reason", 1, pool=pool, read_chars=read_chars)
+        at_least(1, "reason", pool=pool, read_chars=read_chars)
         self.toolbox = toolbox
         self.depth = depth
         self.pool = pool
@@ -80,5 +81,6 @@ class Reason(dspy.Module):
         scores: dict[str, float] = {}
         for hit in pool:
             inputs = {**asked, "criteria": list(criteria)}
-            scores[hit.doc_id] = judged(session, self.follow_criteria, hit.doc_id, self.read_chars, **inputs).score
+            follow, chars = self.follow_criteria, self.read_chars
+            scores[hit.doc_id] = judged(session, follow, hit.doc_id, chars, why="assessment", **inputs)
         return hand_in(session, query, pool, scores, self.ties, self.depth)

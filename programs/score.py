@@ -11,7 +11,8 @@ import dspy
 from programs import context
 from programs.asking import ask, within
 from programs.passage import Passage, show
-from programs.pool import at_least, candidates, hand_in
+from programs.pool import candidates, hand_in
+from tools.errors import at_least
 from tools.records import Query, Submission
 from tools.retrievers.spec import Expression
 from tools.session import Session, Toolbox
@@ -48,7 +49,7 @@ class Score(dspy.Module):
         `ties` is the retriever that orders equal scores; "" leaves it to the run's own.
         """
         super().__init__()
-        at_least("score", 1, pool=pool, read_chars=read_chars)
+        at_least(1, "score", pool=pool, read_chars=read_chars)
         self.toolbox = toolbox
         self.depth = depth
         self.pool = pool
@@ -62,13 +63,18 @@ class Score(dspy.Module):
         pool = candidates(session, query, self.pool)
         session.hop = 2
         asked = {"objective": query.objective, "description": query.text}
-        scores = {
-            hit.doc_id: judged(session, self.score_passage, hit.doc_id, self.read_chars, **asked).score for hit in pool
-        }
+        scores = {hit.doc_id: judged(session, self.score_passage, hit.doc_id, self.read_chars, **asked) for hit in pool}
         return hand_in(session, query, pool, scores, self.ties, self.depth)
 
 
-def judged(session: Session, predictor: dspy.Predict, doc_id: str, chars: int, **asked: object) -> dspy.Prediction:
-    """What `predictor` says about one document, shown to it alone; its score is within 0 and 10."""
+def judged(session: Session, predictor: dspy.Predict, doc_id: str, chars: int, why: str = "", **asked: object) -> float:
+    """The score, from 0 to 10, that `predictor` gives one document, shown to it alone.
+
+    It is written down in the trace, with what stands in the answer's field `why`, where one is named.
+    """
     passages = show(session, [doc_id], chars, lambda passages: context.fits(predictor, **asked, passages=passages))
-    return ask(predictor, within("score", 0, 10), **asked, passages=passages)
+    answer = ask(predictor, within("score", 0, 10), **asked, passages=passages)
+    reason = f": {answer[why].strip()}" if why else ""
+    session.note(f"{doc_id} {answer.score:g}{reason}")
+    score: float = answer.score
+    return score

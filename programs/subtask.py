@@ -13,8 +13,9 @@ import dspy
 
 from programs.asking import ask, filled
 from programs.passage import Passage
-from programs.pool import at_least, candidates, hand_in
+from programs.pool import candidates, hand_in
 from programs.score import OBJECTIVE, judged
+from tools.errors import at_least
 from tools.records import Query, Submission
 from tools.retrievers.spec import Expression
 from tools.session import Toolbox
@@ -66,7 +67,7 @@ class Subtask(dspy.Module):
         `read_chars` is characters. `ties` is the retriever that orders equal scores; "" leaves it to the run's own.
         """
         super().__init__()
-        at_least("subtask", 1, pool=pool, requirements=requirements, read_chars=read_chars)
+        at_least(1, "subtask", pool=pool, requirements=requirements, read_chars=read_chars)
         self.toolbox = toolbox
         self.depth = depth
         self.pool = pool
@@ -88,7 +89,7 @@ class Subtask(dspy.Module):
 
         def mean(doc_id: str) -> float:
             judge, chars = self.judge_requirement, self.read_chars
-            return fmean(judged(session, judge, doc_id, chars, **asked, requirement=one).score for one in requirements)
+            return fmean(judged(session, judge, doc_id, chars, **asked, requirement=one) for one in requirements)
 
         scores = {hit.doc_id: mean(hit.doc_id) for hit in pool}
         return hand_in(session, query, pool, scores, self.ties, self.depth)

@@ -25,10 +25,10 @@ from programs.lenses import lens as lens_named
 from programs.lenses import through
 from programs.multihop import RankCandidates
 from programs.passage import Passage, show
-from programs.pool import at_least, candidates, completed
+from programs.pool import candidates, completed
 from programs.solutions import appended, fitting, read, with_solutions
 from tools.disk import InputFile
-from tools.errors import UsageError
+from tools.errors import UsageError, at_least
 from tools.records import Query, Submission
 from tools.session import Session, Toolbox
 
@@ -119,8 +119,8 @@ class Tournament(dspy.Module):
         `read_chars` and `solution_chars` are characters of each document and of each solution. `seed` is the shuffle's.
         """
         super().__init__()
-        at_least("tournament", 1, pool=pool, promote=promote, read_chars=read_chars, solution_chars=solution_chars)
-        at_least("tournament", 2, batch=batch)
+        at_least(1, "tournament", pool=pool, promote=promote, read_chars=read_chars, solution_chars=solution_chars)
+        at_least(2, "tournament", batch=batch)
         if promote >= batch:
             raise UsageError(f"tournament needs promote below batch={batch}, not {promote}: no round would end")
         seen_through = lens_named(lens)
@@ -149,6 +149,7 @@ class Tournament(dspy.Module):
         def rank_batch(shown: list[str], number: int, stay: int) -> list[str]:
             session.hop = 1 + number
             order = completed(self._ranked(session, query, shown), shown)
+            session.rank(order)
             if stay < len(shown):
                 session.select(order[:stay], among=shown)
             return order

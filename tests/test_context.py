@@ -1,7 +1,9 @@
 """Prompts that would not fit are foreseen by counting tokens; what is left out is in the trace."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import dspy
 import pytest
@@ -180,3 +182,23 @@ def test_a_run_says_how_many_prompts_were_shortened(run):
     whole = run(*arguments[:-2], "--json")
     assert whole.json["shortened"] == 0 and whole.json["run"] != result.json["run"]
     assert "prompts shortened to fit the model" in run(*arguments).out
+
+
+def test_a_prompt_that_cannot_fit_is_not_sent_and_is_a_fault_of_the_system(run, server):
+    arguments = ("--task", "congress", "--limit", 1, "--lm", server.spec, "--context", 300, "--json")
+    for program in ("rewrite", "multihop", "decompose", "react"):
+        result = run("--program", program, *arguments)
+        assert result.code == 7 and result.json["failed"] == 1 and result.json["usage"]["calls"] == 0
+        [outcome] = map(json.loads, (Path(result.json["run"]) / "outcomes.jsonl").read_text().splitlines())
+        assert outcome["error"].startswith("TooLong: the ") and "larger than what the model takes" in outcome["error"]
+    assert not server.requests
+
+
+def test_a_long_answer_that_cannot_be_used_is_left_out_where_it_is_asked_for_again(server, toolbox):
+    said = iter([{"raw": "no fields, but many words " * 400}, {"rewritten": "ferry"}])
+    server.answer = lambda prompt: next(said)
+    with lm.connect(server.spec, context=1200).active():
+        trace = pick("program", "rewrite", PROGRAMS)(toolbox)(query=QUERY).trace
+    assert trace.unusable == {"unparsable": 1}
+    assert trace.steps[0].argument == "an answer that could not be used is left out where it is asked for again"
+    assert "left out because there is no room" in server.requests[1]["messages"][-2]["content"]

@@ -8,6 +8,7 @@ import dspy
 import pytest
 
 from agents import AGENTS
+from agents.verifier import Judgement
 from evals import parameters
 from programs import PROGRAMS, lm, offline
 from programs.adapter import Adapter
@@ -73,6 +74,9 @@ def obeyed(output, hostile):
         return hostile + [one for one in output if one not in hostile] if set(output) & ids() or not output else output
     if isinstance(output, float) and hostile:
         return 10.0
+    if isinstance(output, list) and all(isinstance(one, Judgement) for one in output):
+        others = [one for one in output if one.id not in hostile]
+        return [Judgement(id=doc_id, grade=3, evidence="it says so") for doc_id in hostile] + others
     return output
 
 
@@ -114,7 +118,9 @@ def test_whatever_a_model_makes_of_hostile_documents_the_ranking_is_one_of_docum
         assert len(submission.ranking) == len(set(submission.ranking)) and set(submission.ranking) <= ids()
 
 
-@pytest.mark.parametrize("name", ["multihop", "tournament", "rank", "score", "reason", "subtask", "notes"])
+@pytest.mark.parametrize(
+    "name", ["multihop", "tournament", "rank", "score", "reason", "subtask", "notes", "planner", "verifier"]
+)
 def test_documents_that_are_followed_are_counted(name):
     followed = searched(name, obeys=True)[0].trace.followed
     assert followed and all(doc_id.startswith("h") for doc_id in followed)

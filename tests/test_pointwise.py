@@ -98,7 +98,10 @@ def test_score_asks_once_a_document_in_the_retriever_s_order_and_shows_one_at_a_
     assert all("hearings" in prompt and "ferry, then pier" in prompt for prompt in prompts(server))
     assert (submission.ranking, submission.scores) == (("d2", "d1", "d3", "d4"), (9.5, 3.0, 1.0, 0.0))
     tools = [(step.hop, step.tool) for step in submission.trace.steps]
-    assert tools == [(1, "search"), *[(2, "judge")] * 4, (2, "rank"), (2, "stop")], "no tie, so no second search"
+    judged = [(2, "judge"), (2, "note")]
+    assert tools == [(1, "search"), *judged * 4, (2, "rank"), (2, "stop")], "no tie, so no second search"
+    assert sorted(submission.trace.notes) == ["d1 3", "d2 9.5", "d3 1", "d4 0"]
+    assert [step.usage.calls for step in submission.trace.steps if step.tool == "note"] == [1] * 4
 
 
 def test_reason_writes_criteria_once_and_every_document_is_judged_by_them(toolbox, server):
@@ -110,7 +113,9 @@ def test_reason_writes_criteria_once_and_every_document_is_judged_by_them(toolbo
     assert all("has a pier" in prompt for prompt in judged)
     assert all(prompt.rindex("`[[ ## assessment ## ]]`") < prompt.rindex("`[[ ## score ## ]]`") for prompt in judged)
     assert submission.ranking == ("d2", "d1", "d3", "d4") and submission.usage.calls == 5
-    assert submission.trace.notes == ["has a ferry\nhas a pier\nis short"]
+    criteria, *why = submission.trace.notes
+    assert criteria == "has a ferry\nhas a pier\nis short"
+    assert sorted(why) == ["d1 3: so and so", "d2 9: so and so", "d3 1: so and so", "d4 0: so and so"]
 
 
 def test_subtask_judges_every_requirement_of_every_document_and_takes_the_mean(toolbox, server):

@@ -134,10 +134,11 @@ def test_the_trace_tells_the_rounds_as_hops_and_who_left_in_which(toolbox, serve
     server.answer = last_first
     trace = answer(toolbox, server, batch=5, promote=2).trace
     tools = [(step.hop, step.tool) for step in trace.steps]
-    batch = [(2, "judge"), (2, "select"), (2, "drop")]
-    second = [(3, "judge"), (3, "select"), (3, "drop")]
+    batch = [(2, "judge"), (2, "rank"), (2, "select"), (2, "drop")]
+    second = [(3, "judge"), (3, "rank"), (3, "select"), (3, "drop")]
     # The last batch of the first round has two documents, which both go on.
-    assert tools == [(1, "search"), *batch, *batch, (2, "judge"), *second, (4, "judge"), (4, "rank"), (4, "stop")]
+    last = [(4, "judge"), (4, "rank"), (4, "rank"), (4, "stop")]
+    assert tools == [(1, "search"), *batch, *batch, (2, "judge"), (2, "rank"), *second, *last]
     assert sum(len(step.doc_ids) for step in trace.steps if step.tool == "drop") == 9
 
 

@@ -85,3 +85,10 @@ class DocumentNotFound(SessionRefusal):
 
 class LimitReached(SessionRefusal):
     """All searches or reads of this session are used."""
+
+
+def at_least(least: int, who: str, **values: int) -> None:
+    """UsageError for the first of the parameters `values` of `who` that is below `least`."""
+    for name, value in values.items():
+        if value < least:
+            raise UsageError(f"{who} needs {name} of at least {least}, not {value}")

@@ -16,6 +16,8 @@ from tools.records import Hit
 from tools.retrievers.base import Retriever, Search, best
 from tools.retrievers.spec import Value, spell
 
+CONSTANT = 60  # k in the paper's formula, which found it near the best on all of its collections
+
 
 class Fusion(Retriever):
     """The documents that several retrievers put high, by the weighted sum of what each one's list gives them.
@@ -33,7 +35,7 @@ class Fusion(Retriever):
         home: Path | None,
         *retrievers: Retriever,
         method: Literal["rrf", "scores"] = "rrf",
-        constant: int = 60,  # k in the paper's formula, which found 60 near the best on all of its collections
+        constant: int = CONSTANT,
         depth: int = 1000,
         weights: tuple[float, ...] = (),
     ) -> None:
