@@ -55,7 +55,7 @@ class Notes(MultiHop):
         with self.checkpoints.saver() as saver:
             config = {"configurable": {"thread_id": query.query_id}, "recursion_limit": self.limit}
             begun = saver.get_tuple(config)
-            state = _start() | (begun.checkpoint["channel_values"] if begun else {})
+            state = _start() | (_kept(begun, self.checkpoints.path) if begun else {})
             session = self.toolbox.open(query, state["session"])
             session.hop = state["hop"]
             short = False
@@ -100,6 +100,15 @@ class _State(TypedDict, total=False):
     session: dict[str, Any]  # a snapshot
 
 
+def _kept(begun: Any, path: Path | None) -> dict[str, Any]:
+    """The state in a checkpoint. DataError when it is not one of ours."""
+    values = begun.checkpoint.get("channel_values") if isinstance(begun.checkpoint, dict) else None
+    wanted = {"found": dict, "hop": int, "why": str, "session": dict}
+    if not isinstance(values, dict) or not all(isinstance(values.get(name), kind) for name, kind in wanted.items()):
+        raise DataError(f"{path} has a damaged checkpoint; remove the file, and the queries in it start again")
+    return values
+
+
 def _start() -> dict[str, Any]:
     return {"found": _plain(Found()), "hop": 0, "why": "", "session": {}}
 
@@ -128,7 +137,7 @@ class Checkpoints:
     """Where a run's checkpoints are kept. The file is opened at the first query: its folder is made after the agent."""
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+        self.path = folder and folder / "checkpoints.sqlite"
         self._saver: SqliteSaver | None = None
         self._lock = threading.Lock()  # the first queries of several workers may all want to open the file
 
@@ -138,10 +147,10 @@ class Checkpoints:
 
         DataError when the file is damaged, RunIncomplete when it cannot be written: neither is the system's fault.
         """
-        if self._folder is None:
+        path = self.path
+        if path is None:
             yield InMemorySaver(serde=_Json())
             return
-        path = self._folder / "checkpoints.sqlite"
         try:
             with self._lock:
                 if self._saver is None:
@@ -149,7 +158,7 @@ class Checkpoints:
             yield self._saver
         except sqlite3.OperationalError as error:
             raise RunIncomplete(f"{path}: {error}; the hops of a query could not be kept; make room") from None
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, json.JSONDecodeError) as error:
             raise DataError(f"{path}: {error}; remove the file, and the queries in it start again") from None
 
     def __deepcopy__(self, memo: object) -> Self:

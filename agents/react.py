@@ -20,7 +20,7 @@ import pydantic
 from langgraph.graph import END, START, StateGraph
 
 from programs import context
-from programs.adapter import TooLong, notice_leak
+from programs.adapter import TooLong, notice_leak, refuses
 from programs.asking import Fault, Kind, UnusableAnswer, ask
 from programs.chat import Message
 from programs.passage import defused
@@ -289,7 +289,9 @@ class _Desk:
         except LimitReached as refusal:
             return str(refusal), None  # it may go on with the other tools
         except DocumentNotFound as refusal:
-            self.session.blame(str((arguments or {}).get("doc_id", "")), "named an id that it gives")
+            named = str((arguments or {}).get("doc_id", ""))
+            self.session.invented([named])
+            self.session.blame(named, "named an id that it gives")
             return str(refusal), Fault("unknown ids", str(refusal))
         except Fault as fault:
             return fault.reason, fault
@@ -313,7 +315,7 @@ def _no_call() -> None:
 
 def _nothing_called(turn: _Turn) -> tuple[str, Fault]:
     kinds: dict[str, Kind] = {"length": "cut off", "refusal": "refused", "content_filter": "refused"}
-    kind = kinds.get(turn["finish"], "empty")
+    kind = "refused" if refuses(turn["thought"]) else kinds.get(turn["finish"], "empty")
     return _NOTHING, Fault(kind, _NOTHING)
 
 
@@ -355,7 +357,7 @@ def _spoken(turn: _Turn, *, forgotten: bool) -> list[Message]:
 def _arguments(text: str) -> dict[str, Any] | None:
     try:
         read = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return read if isinstance(read, dict) else None
 

@@ -6,6 +6,7 @@ A folder belongs to one configuration and to one process at a time. Scores are s
 import fcntl
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -38,6 +39,16 @@ def place(runs: Path, config: Config) -> Path:
     task: str = re.sub("[/:]", "-", config["task"])
     model = re.sub(r"[^A-Za-z0-9.]+", "-", config["lm"]["name"]).strip("-")
     return runs / task / f"{config['program']}-{model}-{digest(config)}"
+
+
+def check_place(runs: Path) -> None:
+    """UsageError when no run folder can be made in `runs`; before anything is done that costs."""
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        if not os.access(runs, os.W_OK | os.X_OK):
+            raise PermissionError(None, "no permission to write")
+    except OSError as error:
+        raise UsageError(f"run folders cannot be written in {runs}: {error.strerror}; choose --runs") from None
 
 
 class RunFolder:

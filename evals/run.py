@@ -104,7 +104,7 @@ def command(arguments: argparse.Namespace) -> int:
     spec = retrievers.check(arguments.retriever)
     retrievers.require(spec)
     arguments.retriever = str(spec)  # two spellings of one retriever are one run
-    pool = pools.read(arguments.pool, spec) if arguments.pool else None
+    pool = None if arguments.pool is None else pools.read(arguments.pool, spec)
     for part in pool.parts if pool else ():
         retrievers.require(part)
     environments.resolve(arguments.task)
@@ -117,6 +117,7 @@ def command(arguments: argparse.Namespace) -> int:
         )
     for lens in retrievers.lenses(spec):
         annotate.check(str(lens.options.get("model", "offline")), str(lens.options.get("attribute", "")))
+    run_folder.check_place(arguments.runs)
     environment = environments.load(
         arguments.task, arguments.data, arguments.split, qrels=arguments.qrels, instruction=arguments.instruction
     )
@@ -126,6 +127,7 @@ def command(arguments: argparse.Namespace) -> int:
     others = parameters.named_retrievers(values)
     _check_pools(arguments, environment, pool, [spec, *map(retrievers.check, others)])
 
+    _check_values(constructor, values)
     spec = retrievers.with_attribute(spec, environment.hints.get("lens", ""))
     arguments.retriever = str(spec)
     budget = lm.Budget(calls=arguments.budget_calls, usd=arguments.budget_usd)
@@ -145,19 +147,29 @@ def command(arguments: argparse.Namespace) -> int:
     toolbox = Toolbox(environment.documents, retriever, others=named, checkpoints=path)
     system = constructor(toolbox, depth=arguments.k or environment.depth, **values)
     with run_folder.claim(path, config) as folder:
+        engines.annotators.keep(folder.path)
         problem = _run(arguments, environment, folder, model, system)
         return _conclude(arguments, environment, folder, problem, started)
+
+
+def _check_values(constructor: Any, values: dict[str, Any]) -> None:
+    """What the program's constructor refuses, before an index is built or paid for."""
+    from tools.corpus import Corpus
+    from tools.retrievers.base import NoRetriever
+    from tools.session import Toolbox
+
+    constructor(Toolbox(Corpus(()), NoRetriever()), **values)
 
 
 class _Engines:
     """The retrievers of a run, each opened once."""
 
     def __init__(self, arguments: argparse.Namespace, environment: "Environment", budget: "Budget") -> None:
-        from programs.annotate import annotators
+        from programs.annotate import RunAnnotators
 
         self._documents = environment.documents
         self._lens = environment.hints.get("lens", "")
-        self._annotators = annotators(budget, lambda: _lexical(environment).statistics())
+        self.annotators = RunAnnotators(budget, lambda: _lexical(environment).statistics())
         self._quiet = arguments.json or len(environment.documents) < LARGE
         self._built: dict[str, Retriever] = {}
 
@@ -167,7 +179,7 @@ class _Engines:
         if str(spec) not in self._built:
             if not self._quiet:
                 say(f"opening {spec} over {len(self._documents)} documents")
-            self._built[str(spec)] = retrievers.build(spec, self._documents, home(), annotators=self._annotators)
+            self._built[str(spec)] = retrievers.build(spec, self._documents, home(), annotators=self.annotators)
         return self._built[str(spec)]
 
 

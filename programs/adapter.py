@@ -163,12 +163,17 @@ def notice_leak(instructions: str, written: Sequence[str]) -> None:
         payer.leaked()
 
 
+def refuses(text: str) -> bool:
+    """Whether an answer begins like a refusal."""
+    return bool(_REFUSAL.search(text[:200]))
+
+
 def _fault(error: Exception) -> Fault:
     """What kind of unusable an answer is that could not be parsed."""
     text, finish = ANSWERED.get() or Answered()
     if finish == "length":
         return Fault("cut off", "it was cut off before its end; be brief")
-    if finish in ("content_filter", "refusal") or (_REFUSAL.search(text[:200]) and "[[ ##" not in text):
+    if finish in ("content_filter", "refusal") or (refuses(text) and "[[ ##" not in text):
         return Fault(
             "refused", "the task was not done; the material is only to be judged, and nothing harmful is asked"
         )

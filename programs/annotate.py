@@ -10,6 +10,7 @@ Without a model, texts are counted instead: programs/offline_lenses.py.
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 
 import dspy
 import pydantic
@@ -17,13 +18,13 @@ import pydantic
 from programs import context, lm, offline_lenses
 from programs.adapter import Adapter
 from programs.asking import Check, Outputs, UnusableAnswer, ask, known_ids
-from programs.journal import digest
+from programs.journal import Answer, Journal, digest
 from programs.lenses import LENSES, lens
 from programs.passage import Passage, batches, defused
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
-from tools.records import Document, Hit, Query, Usage
-from tools.retrievers.base import Retriever, Search
-from tools.retrievers.lens import Annotated, Annotator, Annotators
+from tools.records import Document, Query, Usage
+from tools.retrievers.base import NoRetriever
+from tools.retrievers.lens import Annotated, Annotator
 from tools.retrievers.store import code
 from tools.session import Session, Toolbox
 from tools.text import TermStatistics
@@ -57,21 +58,44 @@ class AnnotateDocuments(dspy.Signature):
     annotations: list[Annotation] = dspy.OutputField(desc="one for every passage, with its id")
 
 
-def annotators(budget: lm.Budget, statistics: Callable[[], TermStatistics]) -> Annotators:
-    """What makes the annotators of a run. Models share its `budget`; counting weighs words by the `statistics`."""
+class RunAnnotators:
+    """The annotators of a run, one for each (model, attribute, window), which share its `budget`.
 
-    @cache  # one for each, with what it knows of queries
-    def made(model: str, attribute: str) -> Annotator:
+    Counting weighs words by the `statistics`.
+    """
+
+    def __init__(self, budget: lm.Budget, statistics: Callable[[], TermStatistics]) -> None:
+        self._budget = budget
+        self._statistics = statistics
+        self._made: dict[tuple[str, str, int], Annotator] = {}
+
+    def __call__(self, model: str, attribute: str, window: int) -> Annotator:
+        """UsageError for a model or an attribute that there is not; nothing is sent or loaded yet."""
         if not attribute:
             raise UsageError(
                 "a lens needs attribute=..., where the run does not give it the task's; docs/latent-index.md"
             )
         check(model, attribute)
-        return (
-            OfflineAnnotator(attribute, statistics) if model == "offline" else ModelAnnotator(model, attribute, budget)
-        )
+        if (model, attribute, window) not in self._made:
+            self._made[model, attribute, window] = (
+                OfflineAnnotator(attribute, self._statistics)
+                if model == "offline"
+                else ModelAnnotator(model, attribute, self._budget, window)
+            )
+        return self._made[model, attribute, window]
 
-    return made
+    def keep(self, folder: Path) -> None:
+        """From here on, what models say of queries is kept in the run folder, and not paid for twice.
+
+        What earlier sittings of the run used, for indexes too, counts in the budget. For when indexes are built.
+        """
+        models = [one for one in self._made.values() if isinstance(one, ModelAnnotator)]
+        if not models:
+            return
+        journal = Journal(folder / "lens.jsonl")
+        self._budget.resume(journal.usage)
+        for model in models:
+            model.keep(journal)
 
 
 def check(model: str, attribute: str) -> None:
@@ -93,14 +117,19 @@ class ModelAnnotator:
 
     batch, workers, paid = BATCH, WORKERS, True
 
-    def __init__(self, model: str, attribute: str, budget: lm.Budget) -> None:
-        """`attribute` is the name of a lens, or has blanks in it and says itself what to write down."""
+    def __init__(self, model: str, attribute: str, budget: lm.Budget, window: int = 0) -> None:
+        """`attribute` is the name of a lens, or has blanks in it and says itself what to write down.
+
+        `window` is how many tokens the model takes, 0 where the price table says it.
+        """
         self._attribute = attribute
         self._told = attribute if " " in attribute else LENSES[attribute].annotate
-        self._model = lm.connect(model, budget=budget)
+        self._model = lm.connect(model, budget=budget, context=window or None)
+        self._spent = Usage()  # on an index, in this process and before
         self._budget = budget
         self._predictor = dspy.Predict(AnnotateDocuments)
         self._queries = dict[str, str]()
+        self._useful = False  # whether it has given an annotation
         self._lock = threading.Lock()
 
     def key(self) -> Mapping[str, object]:
@@ -127,6 +156,8 @@ class ModelAnnotator:
             f"tokens in and {tokens_out:,} out, {cost}"
         )
         self._budget.resume(spent)
+        self._book(spent)
+        self._useful = spent.calls > 0
         try:
             self._budget.allow(calls, usd)
         except (BudgetReached, UsageError) as refusal:
@@ -137,20 +168,35 @@ class ModelAnnotator:
         """The annotations of one batch, in a session of its own, which keeps the books."""
         documents = {str(number): Document(str(number), text) for number, text in enumerate(texts, start=1)}
         query = Query("annotations", "", candidates=frozenset(documents))
-        session = Toolbox(documents, _Nothing()).open(query)
+        session = Toolbox(documents, NoRetriever()).open(query)
         notes, fault = dict[str, str](), None
         try:
             with self._model.active():
                 self._fill(session, list(documents), max(map(len, texts)), notes)
-            if len(texts) == BATCH and not any(notes.values()):  # it will not do better with all the others
-                notes.clear()
+            if len(texts) == BATCH and not any(notes.values()) and not self._useful:
+                notes.clear()  # it will not do better with all the others
                 raise RunIncomplete(
                     f"lens: nothing that {self._model.name} answered about {BATCH} texts could be used; "
                     "take another model, or try again"
                 )
         except Exception as error:  # noqa: BLE001  # given back with what is done, and raised again there
             fault = self._reason(error)
-        return Annotated([notes.get(doc_id) for doc_id in documents], session.usage, fault)
+        self._useful |= any(notes.values())
+        self._book(session.usage)
+        shortened = sum(step.tool == "shorten" for step in session.trace.steps)
+        unusable = sum(session.trace.unusable.values())
+        found = [notes.get(doc_id) for doc_id in documents]
+        return Annotated(found, session.usage, fault, unusable, shortened)
+
+    def keep(self, journal: Journal) -> None:
+        """Keep what is said of queries in `journal`, and what the index has cost the run."""
+        self._model.share(journal)
+        if self._spent.calls:
+            journal.write("", "index", Answer([], self._spent))
+
+    def _book(self, usage: Usage) -> None:
+        with self._lock:
+            self._spent += usage
 
     def query(self, text: str) -> str:
         """The annotation of a query, asked for once in a process; empty when no answer could be used."""
@@ -214,15 +260,6 @@ def _of(doc_ids: Collection[str]) -> Check:
         known({"annotations": [note.id for note in outputs["annotations"]]})
 
     return of_these
-
-
-class _Nothing(Retriever):
-    """The retriever of a session that reads what it is given, and searches nothing."""
-
-    name = "nothing"
-
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        return [[] for _ in searches]
 
 
 class OfflineAnnotator:

@@ -4,6 +4,7 @@ For agents whose model has OpenAI's tool interface. It is the transport alone: b
 those of every other call (programs/lm.py), so the client's errors become DSPy's types here. No streaming.
 """
 
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -57,6 +58,9 @@ class Endpoint:
                 model=self.model, messages=list(messages), tools=list(tools), **settings
             )
             choice = answer.choices[0]
+            calls = [_call(call) for call in choice.message.tool_calls or ()]
+            content = choice.message.content
+            usage = answer.usage.model_dump() if answer.usage else {}
         except openai.APITimeoutError as error:
             raise dspy.LMTimeoutError(str(error), model=self.model) from error
         except openai.APIStatusError as error:
@@ -64,14 +68,17 @@ class Endpoint:
         except (openai.OpenAIError, ValueError, TypeError, IndexError, AttributeError) as error:
             # No connection, or a page of a gateway instead of an answer.
             raise dspy.LMTransportError(f"no answer that can be read: {error}", model=self.model) from error
-        calls = [
-            {"id": call.id, "name": call.function.name, "arguments": call.function.arguments}
-            for call in choice.message.tool_calls or ()
-            if call.type == "function"
-        ]
-        usage = answer.usage.model_dump() if answer.usage else {}
         finish = "refusal" if getattr(choice.message, "refusal", None) else str(choice.finish_reason or "stop")
-        return Reply({"content": choice.message.content or "", "tool_calls": calls}, finish, usage)
+        return Reply({"content": content if isinstance(content, str) else "", "tool_calls": calls}, finish, usage)
+
+
+def _call(call: Any) -> dict[str, str]:
+    """One call of a message, whatever a server makes of the protocol: text in every field, unusable where it is not."""
+    function = getattr(call, "function", None)
+    name, arguments = getattr(function, "name", None), getattr(function, "arguments", None)
+    if not isinstance(arguments, str):
+        arguments = "" if arguments is None else json.dumps(arguments, default=str)
+    return {"id": str(getattr(call, "id", None) or ""), "name": str(name or ""), "arguments": arguments}
 
 
 _TOO_LONG = re.compile(r"context.(?:length|window|size|limit)|maximum context", re.IGNORECASE)

@@ -7,6 +7,7 @@ what is too long is then the provider's to refuse.
 
 import importlib.util
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import dspy
 
-_ANSWER = 4096  # tokens kept for the answer, where the call names no limit of its own
+_ANSWER = 4096  # tokens kept for the answer, where the call names no limit of its own; a third of the room at most
 _MARGIN = 0.9  # share of the window that is used
 _SHORTEST = 64  # tokens without which no answer is possible
 _MESSAGE = 8  # tokens of a message beside its text, at most
@@ -27,7 +28,8 @@ def fits(predictor: Any, **inputs: Any) -> bool:
         return True
     predict = getattr(predictor, "predict", predictor)  # of a ChainOfThought
     messages = dspy.settings.adapter.format(predict.signature, predict.demos, inputs)
-    return measured(messages) + int(predict.config.get("max_tokens") or _ANSWER) <= room
+    answer = min(int(predict.config.get("max_tokens") or _ANSWER), room // 3)
+    return measured(messages) + answer <= room
 
 
 def measured(messages: Sequence[Mapping[str, Any]]) -> int:
@@ -66,7 +68,8 @@ def recent(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[Any]:
 
 def tokens(text: str) -> int:
     """How many tokens `text` has; at most, where the tokenizer is not to be had."""
-    encoding = _encoding()
+    with _LOADING:  # the first calls of several threads would undo each other's variable
+        encoding = _encoding()
     # A token of text in a Latin script has some four bytes.
     return len(encoding.encode(text, disallowed_special=())) if encoding else len(text.encode("utf-8", "replace")) // 2
 
@@ -90,5 +93,6 @@ def _encoding() -> Any:
             os.environ[_VARIABLE] = before
 
 
+_LOADING = threading.Lock()
 _VARIABLE = "TIKTOKEN_CACHE_DIR"
 _FILE = "fb374d419588a4632f3f557e76b4b70aebbca790"  # tiktoken's name for o200k_base: the SHA-1 of its address

@@ -31,6 +31,16 @@ def digest(model: str, messages: Any, settings: dict[str, Any]) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
+def _outputs(outputs: Any) -> list[Any]:
+    """What a call returned, as it was read; TypeError for what no call returns."""
+    texts = [output.get("text", output.get("content")) if isinstance(output, dict) else output for output in outputs]
+    if not isinstance(outputs, list) or not all(text is None or isinstance(text, str) for text in texts):
+        raise TypeError("outputs")
+    if any(isinstance(output, dict) and not output.keys() & {"text", "content"} for output in outputs):
+        raise TypeError("outputs")
+    return outputs
+
+
 class Journal:
     """The answered calls of one run. Threads share it.
 
@@ -47,10 +57,10 @@ class Journal:
         for number, line in enumerate(disk.read_lines(path, repair=True), start=1):
             try:
                 row = json.loads(line)
-                answer = Answer(row["outputs"], usage_from_json(row["usage"]), row.get("finish", "stop"))
+                answer = Answer(_outputs(row["outputs"]), usage_from_json(row["usage"]), row.get("finish", "stop"))
                 self._earlier[row["query_id"], row["request"]].append(answer)
                 self._usage += answer.usage
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, AttributeError):
                 raise DataError(
                     f"{path}, line {number} is damaged; remove the line to have the call made again"
                 ) from None

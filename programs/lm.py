@@ -6,6 +6,7 @@ off, because it is shared between runs and keeps no usage; a run keeps its answe
 """
 
 import asyncio
+import logging
 import os
 import threading
 import time
@@ -31,6 +32,8 @@ from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, SextantE
 from tools.records import Usage
 from tools.servers import is_server
 from tools.text import TermStatistics
+
+logging.getLogger("dspy.clients.lm").setLevel(logging.ERROR)  # answers that were cut off are counted, by kind
 
 # Seconds before a failed call is tried again, unless the provider says how many; then the query is owed.
 WAITS = (1.0, 2.0)
@@ -296,6 +299,10 @@ class Model:
             spent = self._lm.journal.usage
             self._lm.answered = spent.calls > 0  # in an earlier sitting
         self._lm.budget.resume(spent)
+
+    def share(self, journal: Journal) -> None:
+        """Keep answers in a journal that others keep theirs in, too; who shares it resumes the budget."""
+        self._lm.journal = journal
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -62,7 +62,7 @@ def opened(server, corpus, home=None, *, budget=None, **options):
     """`lens(bm25)` with the server's model."""
     given = {"attribute": "stance", "model": server.spec, **options}
     spec = f"lens(bm25,{','.join(f'{name}={value}' for name, value in given.items())})"
-    return retrievers.build(spec, corpus, home, annotators=annotate.annotators(budget or lm.Budget(), dict))
+    return retrievers.build(spec, corpus, home, annotators=annotate.RunAnnotators(budget or lm.Budget(), dict))
 
 
 TEXTS = [f"text of number{number:02}" for number in range(20)]
@@ -183,7 +183,7 @@ class TestKeeping:
     def test_a_digest_that_is_given_pins_the_annotations(self, server, tmp_path):
         server.answer = written()
         made = opened(server, corpus_of(TEXTS[:2]), tmp_path)
-        factory = annotate.annotators(lm.Budget(), dict)
+        factory = annotate.RunAnnotators(lm.Budget(), dict)
         assert retrievers.build(made.name, corpus_of(TEXTS[:2]), tmp_path, annotators=factory).name == made.name
         with pytest.raises(DataError, match="not 00000000"):
             opened(server, corpus_of(TEXTS[:2]), tmp_path, digest="00000000")
@@ -226,6 +226,22 @@ class TestKeeping:
         with pytest.raises(ProviderRefused):
             opened(server, corpus_of(TEXTS), tmp_path)
 
+    def test_of_a_damaged_index_what_is_whole_is_not_paid_for_again(self, server, tmp_path):
+        server.answer = written()
+        opened(server, corpus_of(TEXTS), tmp_path)
+        made = len(server.requests)
+        [path] = tmp_path.glob("indexes/annotations-*/annotations.jsonl")
+        lines = path.read_text().splitlines(keepends=True)
+        assert len(lines) == made > 2
+        path.write_text("".join([lines[0][:40] + "\n", *lines[1:]]))
+        with pytest.raises(DataError, match="line 1 is damaged; remove the line") as damaged:
+            opened(server, corpus_of(TEXTS), tmp_path)
+        [path] = tmp_path.glob("indexes/.annotations-*/annotations.jsonl")
+        assert str(path) in str(damaged.value)
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+        opened(server, corpus_of(TEXTS), tmp_path)
+        assert len(server.requests) == made + 1
+
     def test_usage_is_kept_with_the_annotations(self, server, tmp_path):
         server.answer = written()
         opened(server, corpus_of(TEXTS), tmp_path)
@@ -257,7 +273,7 @@ from tools.corpus import Corpus
 from tools.records import Document
 annotate.ModelAnnotator.workers = 1
 corpus = Corpus(Document(f"d{n:02}", f"text of number{n:02}") for n in range(40))
-retrievers.build(sys.argv[1], corpus, Path(sys.argv[2]), annotators=annotate.annotators(lm.Budget(), dict))
+retrievers.build(sys.argv[1], corpus, Path(sys.argv[2]), annotators=annotate.RunAnnotators(lm.Budget(), dict))
 """
 
 
@@ -391,7 +407,7 @@ class TestSearching:
 
     def test_it_is_a_part_like_any_other(self, server, tmp_path):
         server.answer = written()
-        factory = annotate.annotators(lm.Budget(), dict)
+        factory = annotate.RunAnnotators(lm.Budget(), dict)
         one = f"lens(bm25,attribute=stance,model={server.spec})"
         for spec in (f"fusion(bm25,{one})", f"rerank({one},bm25,depth=3)", f"rerank(bm25,{one})"):
             index = retrievers.build(spec, corpus_of(TEXTS), tmp_path, annotators=factory)
@@ -424,14 +440,14 @@ class TestOffline:
     def test_it_is_free_and_says_what_it_is(self, caplog):
         with caplog.at_level(logging.INFO, "sextant"):
             budget = lm.Budget(calls=1)
-            factory = annotate.annotators(budget, dict)
+            factory = annotate.RunAnnotators(budget, dict)
             retrievers.build("lens(bm25,attribute=proof)", corpus_of([*TEXTS, "an even sum"]), annotators=factory)
         assert "offline annotates 21 texts by counting" in caplog.text and budget.calls == 0
 
     def test_annotations_that_all_say_nothing_are_no_index(self):
         with pytest.raises(DataError, match="none of the annotations by offline says anything"):
             retrievers.build(
-                "lens(bm25,attribute=proof)", corpus_of(["a cow"]), annotators=annotate.annotators(lm.Budget(), dict)
+                "lens(bm25,attribute=proof)", corpus_of(["a cow"]), annotators=annotate.RunAnnotators(lm.Budget(), dict)
             )
 
     def test_an_attribute_in_words_needs_a_model(self):
@@ -462,7 +478,7 @@ class TestNames:
     )
     def test_what_cannot_be_is_refused_before_anything_is_built(self, wrong, said):
         with pytest.raises(UsageError, match=re.escape(said)):
-            retrievers.build(wrong, corpus_of(TEXTS), annotators=annotate.annotators(lm.Budget(), dict))
+            retrievers.build(wrong, corpus_of(TEXTS), annotators=annotate.RunAnnotators(lm.Budget(), dict))
 
     def test_models_and_lenses_that_there_are_not(self):
         with pytest.raises(UsageError, match="lens: the model 'gpt' names no model"):
@@ -472,7 +488,7 @@ class TestNames:
 
     def test_a_lens_that_was_given_no_attribute_is_refused(self):
         with pytest.raises(UsageError, match="needs attribute="):
-            retrievers.build("lens(bm25)", corpus_of(TEXTS), annotators=annotate.annotators(lm.Budget(), dict))
+            retrievers.build("lens(bm25)", corpus_of(TEXTS), annotators=annotate.RunAnnotators(lm.Budget(), dict))
 
     def test_without_a_model_to_annotate_with_it_is_refused_in_one_line(self):
         with pytest.raises(UsageError, match=r"evals\.run"):
@@ -518,6 +534,21 @@ class TestRunning:
         )
         assert result.code == 8 and "it takes 11 calls, and 3 are left" in result.err
         assert server.requests == []
+
+    def test_what_earlier_sittings_of_a_run_used_for_indexes_and_queries_counts_and_is_not_asked_again(
+        self, run, server
+    ):
+        server.answer = written()
+        spec = f"lens(bm25,model={server.spec},query=true)"
+        arguments = ("--program", "retrieve", "--task", "twitter", "--data", "mini", "--retriever", spec)
+        more = ("--split", "all", "--json", "--budget-calls")
+        stopped = run(*arguments, *more, 15)
+        assert stopped.code == 8 and len(server.requests) == 15
+        assert run(*arguments, *more, 15).code == 8 and len(server.requests) == 15, "what was used before counts"
+        whole = run(*arguments, *more, 40)
+        assert whole.code == 0, whole.err
+        prompts = [str(request["messages"]) for request in server.requests]
+        assert len(prompts) == len(set(prompts)), "nothing is asked twice"
 
     def test_a_run_is_told_the_price_and_what_was_used(self, run, server):
         server.answer = written()

@@ -15,7 +15,7 @@ from programs import lm
 from programs.journal import Answer, Journal
 from programs.prices import price
 from programs.rewrite import Rewrite, RewriteDescription
-from tools.errors import BudgetReached, UsageError
+from tools.errors import BudgetReached, DataError, UsageError
 from tools.records import Usage
 from tools.session import current
 
@@ -234,6 +234,15 @@ def test_repeated_samples_of_one_prompt_stay_different_answers(tmp_path):
     assert [again.take("q1", "abc").outputs for _ in range(2)] == [["first"], ["second"]]
     assert again.take("q1", "abc") is None
     assert again.usage.calls == 2 and again.usage.paid_usd is None
+
+
+@pytest.mark.parametrize("outputs", [None, "x", [5], [{"text": 5}], [{"name": "a"}], {"a": 1}], ids=str)
+def test_a_journal_with_an_answer_that_no_call_gives_is_damaged(outputs, tmp_path):
+    path = tmp_path / "calls.jsonl"
+    Journal(path).write("q1", "abc", Answer(["first"], Usage(calls=1)))
+    path.write_text(path.read_text().replace('["first"]', json.dumps(outputs)))
+    with pytest.raises(DataError, match="line 1 is damaged"):
+        Journal(path)
 
 
 def test_an_answer_that_json_cannot_hold_is_not_kept_in_another_shape(tmp_path):

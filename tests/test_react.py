@@ -243,3 +243,48 @@ def test_a_providers_fault_is_told_apart_as_for_programs(status, code, server, r
     task = ("--task", "congress", "--split", "dev", "--limit", 2)
     result = run("--program", "react", *task, "--lm", server.spec, "--json")
     assert result.code == code and result.json["owed"] == 2
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"function": {"name": "search", "arguments": None}},
+        {"function": {"name": "search", "arguments": {"query": 5}}},
+        {"function": {"name": None, "arguments": "{}"}},
+        {"function": None},
+        {"function": {"name": "search", "arguments": "[" * 100_000}},
+    ],
+    ids=["no arguments", "arguments that are no text", "no name", "no function", "arguments too deep to read"],
+)
+def test_a_call_in_another_form_than_the_protocols_is_unusable_and_mended(call, server, toolbox):
+    Scripted(server, [[("search", {"query": "blood"})], [("finish", {"doc_ids": ["d1"]})]])
+    reply, answers = server.reply, []
+
+    def malformed(path, body):
+        answers.append(reply(path, body) if len(answers) != 1 else None)
+        if answers[-1] is None:
+            answers[-1] = {
+                "id": "x",
+                "object": "chat.completion",
+                "created": 1,
+                "model": "m",
+                "choices": [
+                    {
+                        "index": 0,
+                        "finish_reason": "tool_calls",
+                        "message": {"role": "assistant", "content": ["?"], "tool_calls": [{"id": "c", **call}]},
+                    }
+                ],
+            }
+        return answers[-1]
+
+    server.reply = malformed
+    submission = searched(toolbox, lm.connect(server.spec))
+    assert submission.ranking[0] == "d1" and sum(submission.trace.unusable.values()) == 1
+    assert submission.usage.repairs == 1
+
+
+def test_finishing_keeps_what_is_named_and_was_shown(server, toolbox):
+    Scripted(server, [[("search", {"query": "blue blood"})], [("finish", {"doc_ids": ["d3", "d9"]})]])
+    submission = searched(toolbox, lm.connect(server.spec))
+    assert submission.ranking[0] == "d3" and submission.trace.invented_ids == 1

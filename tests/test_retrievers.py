@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import bert
 
-from programs.annotate import annotators
+from programs.annotate import RunAnnotators
 from programs.lm import Budget
 from tools import retrievers
 from tools.corpus import Corpus
@@ -54,7 +54,7 @@ WORDS_ONLY = ("bm25", "bm25s", "splade", "lens(bm25")
 
 
 def build(spec, corpus, home=None):
-    return retrievers.build(spec, corpus, home, annotators=annotators(Budget(), dict))
+    return retrievers.build(spec, corpus, home, annotators=RunAnnotators(Budget(), dict))
 
 
 @pytest.fixture(scope="session")
@@ -185,12 +185,12 @@ import json, sys
 from pathlib import Path
 from tools.corpus import Corpus
 from tools.records import Document
-from programs.annotate import annotators
+from programs.annotate import RunAnnotators
 from programs.lm import Budget
 from tools.retrievers import build
 home, specs, queries, documents = json.loads(sys.stdin.read())
 corpus = Corpus(Document(*document) for document in documents)
-made = [build(spec, corpus, Path(home), annotators=annotators(Budget(), dict)) for spec in specs]
+made = [build(spec, corpus, Path(home), annotators=RunAnnotators(Budget(), dict)) for spec in specs]
 print(json.dumps([[retriever.search(query, 5) for query in queries] for retriever in made]))
 """
 

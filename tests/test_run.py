@@ -490,3 +490,19 @@ def test_a_terminal_gets_a_live_line_and_no_color_is_respected(no_color, shell, 
     assert "12/12" in text and "calls" in text and "elapsed" in text
     colours = re.findall(r"\x1b\[[0-9;]*?(?:3[0-7]|38;[0-9;]+)m", text)
     assert bool(colours) == (no_color is None)
+
+
+def test_what_a_program_refuses_is_said_before_an_index_is_built(run, tmp_path):
+    arguments = ("--program", "reason", "--task", "congress", "-P", "read_chars=-5")
+    assert "read_chars of at least 1" in run(*arguments).err
+    assert "promote below batch" in run("--program", "tournament", "--task", "congress", "-P", "promote=20").err
+    place = tmp_path / "a file"
+    place.write_text("")
+    refused = run("--program", "retrieve", "--task", "congress", "--runs", place)
+    assert refused.code == 2 and "choose --runs" in refused.err and refused.err.count("\n") == 1
+    assert not (tmp_path / "home" / "indexes").exists()
+
+
+def test_an_empty_pool_is_no_pool_by_mistake(run):
+    result = run("--program", "retrieve", "--task", "congress", "--pool", "")
+    assert result.code == 2 and result.err.count("\n") == 1

@@ -74,6 +74,15 @@ class Retriever(ABC):
         return 0
 
 
+class NoRetriever(Retriever):
+    """Finds nothing: for a session that searches nothing."""
+
+    name = "nothing"
+
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+        return [[] for _ in searches]
+
+
 def best(scores: Mapping[str, float], k: int) -> list[Hit]:
     """The `k` best of a few candidates, best first; of two equal scores the smaller doc_id goes first."""
     return [Hit(doc_id, scores[doc_id]) for doc_id in sorted(scores, key=lambda doc_id: (-scores[doc_id], doc_id))[:k]]

@@ -41,6 +41,8 @@ class Annotated(NamedTuple):
     texts: Sequence[str | None]  # one a document, in order; None where there is no answer yet
     usage: Usage
     fault: Exception | None = None  # why the rest is missing
+    unusable: int = 0  # answers that could not be used
+    shortened: int = 0  # prompts that had to be split or cut for the model's window
 
 
 class Annotator(Protocol):
@@ -70,8 +72,11 @@ class Annotator(Protocol):
         ...
 
 
-Annotators = Callable[[str, str], Annotator]
-"""The annotator of (model, attribute); nothing is sent or loaded yet. UsageError for what there is not."""
+Annotators = Callable[[str, str, int], Annotator]
+"""The annotator of (model, attribute, the model's window in tokens or 0); nothing is sent or loaded yet.
+
+UsageError for what there is not.
+"""
 
 
 class Builder(Protocol):
@@ -88,7 +93,8 @@ class LensIndex(Retriever):
     `attribute` is a lens of programs/lenses.py, or in words what to write down; empty, it is the task's own lens. The
     `model` reads `chars` characters of each document. `query` has the query annotated too, for tasks whose query is
     itself a document. `weights` are of text and annotations, and `constant` and `depth` those of reciprocal rank
-    fusion. `digest` pins the model, the attribute and the prompt: another one is refused.
+    fusion. `context` is the model's window in tokens, where the price table does not say. `digest` pins the model, the
+    attribute and the prompt: another one is refused.
     """
 
     def __init__(
@@ -105,11 +111,18 @@ class LensIndex(Retriever):
         weights: tuple[float, ...] = (),
         constant: int = 60,
         depth: int = 1000,
+        context: int = 0,
         digest: str = "",
     ) -> None:
-        given: dict[str, Any] = {"chars": chars, "weights": weights, "constant": constant, "depth": depth}
+        given: dict[str, Any] = {
+            "chars": chars,
+            "context": context,
+            "weights": weights,
+            "constant": constant,
+            "depth": depth,
+        }
         self.require("", 1, given)
-        annotator = annotators(model, attribute)
+        annotator = annotators(model, attribute, context)
         key = {**annotator.key(), "kind": "annotations", "format": FORMAT, "chars": chars, "corpus": corpus.fingerprint}
         made = _digest(annotator, chars)
         if digest not in ("", made):
@@ -119,6 +132,7 @@ class LensIndex(Retriever):
             key,
             build=lambda folder: _annotate_all(annotator, corpus, chars, folder),
             load=_reading(corpus, chars),
+            salvage=True,  # what was paid for and is whole stays
         )
         if not any(note.text.strip() for note in notes.stream()):
             raise DataError(
@@ -137,6 +151,8 @@ class LensIndex(Retriever):
         """Refuse options that are out of range."""
         if options["chars"] < 1:
             raise UsageError(f"lens: chars is {options['chars']}; it is how many characters are read, at least 1")
+        if options["context"] < 0:
+            raise UsageError(f"lens: context is {options['context']}; it is tokens, or 0 where the table knows them")
         check_options("lens", 2, options)
 
     @classmethod
@@ -223,7 +239,7 @@ def _annotate_all(annotator: Annotator, corpus: Corpus, chars: int, folder: Path
     level = logging.WARNING if annotator.paid else logging.INFO
     _LOG.log(level, annotator.begin(count, characters, [_read(corpus[doc_id], chars) for doc_id in sample], spent))
     progress = Progress("lens", len(digests), "texts", done=len(digests) - count)
-    empty, fault = 0, None
+    empty, unusable, shortened, fault = 0, 0, 0, None
     for batch, annotated in _as_they_finish(
         annotator, owed, lambda batch: [_read(corpus[texts[digest]], chars) for digest in batch]
     ):
@@ -232,10 +248,12 @@ def _annotate_all(annotator: Annotator, corpus: Corpus, chars: int, folder: Path
         disk.append_line(path, json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace"))
         spent += annotated.usage
         empty += sum(not note for note in notes.values())
+        unusable += annotated.unusable
+        shortened += annotated.shortened
         fault = fault or annotated.fault
         progress.add(len(notes))
     if annotator.paid:
-        _LOG.log(level, _used(spent, empty))
+        _LOG.log(level, _used(spent, empty, unusable, shortened))
     if fault:
         raise fault
 
@@ -252,9 +270,11 @@ def _distinct(corpus: Corpus, chars: int, done: Mapping[str, str]) -> tuple[dict
     return texts, characters
 
 
-def _used(usage: Usage, empty: int) -> str:
+def _used(usage: Usage, empty: int, unusable: int, shortened: int) -> str:
     cost = "an unknown price" if usage.list_usd is None else f"${usage.list_usd:.4f} at list price"
-    without = f"; {empty} texts have no annotation that could be used" if empty else ""
+    without = f"; {unusable} answers could not be used" if unusable else ""
+    without += f"; {empty} texts have no annotation that could be used" if empty else ""
+    without += f"; {shortened} prompts were shortened to fit the model" if shortened else ""
     return (
         f"lens: annotated so far with {usage.calls:,} calls, {usage.input_tokens:,} tokens in and "
         f"{usage.output_tokens:,} out, {cost}{without}"
@@ -265,7 +285,12 @@ def _as_they_finish(
     annotator: Annotator, batches: Sequence[list[str]], texts_of: Callable[[list[str]], list[str]]
 ) -> Iterator[tuple[list[str], Annotated]]:
     """Each batch with what came of it, some at a time. After a fault no more are begun; those in flight are given."""
-    todo, stopped = deque(batches), threading.Event()
+    first, *rest = batches
+    given = annotator.annotate(texts_of(first))  # alone: a model that is of no use is found out by one batch
+    yield first, given
+    if given.fault or not rest:
+        return
+    todo, stopped = deque(rest), threading.Event()
     done: SimpleQueue[tuple[list[str], Annotated] | BaseException | None] = SimpleQueue()
 
     def work() -> None:
@@ -281,7 +306,7 @@ def _as_they_finish(
         finally:
             done.put(None)
 
-    working, failure = min(annotator.workers, len(batches)), None
+    working, failure = min(annotator.workers, len(rest)), None
     for _ in range(working):  # daemons, so that Ctrl-C does not wait for the slowest call
         threading.Thread(target=work, daemon=True).start()
     try:

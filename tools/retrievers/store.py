@@ -38,19 +38,27 @@ def code(*modules: str) -> str:
 
 
 def open_index(
-    home: Path | None, key: Mapping[str, object], *, build: Callable[[Path], None], load: Callable[[Path], T]
+    home: Path | None,
+    key: Mapping[str, object],
+    *,
+    build: Callable[[Path], None],
+    load: Callable[[Path], T],
+    salvage: bool = False,
 ) -> T:
     """The index for `key`: loaded from under `home` when it is there, else built there and loaded.
 
     `key` must hold all that shapes the index: its kind, its parameters, the corpus fingerprint, the versions of the
     libraries, and the `code` that makes it. `build` fills the folder it is given, in which it finds what an earlier
     call of it left when it was killed. What `load` returns may keep files of the folder open or mapped. With no home,
-    or one that cannot be written, the index is built in a temporary folder, which goes away when it is loaded.
+    or one that cannot be written, the index is built in a temporary folder, which goes away when it is loaded. With
+    `salvage`, a damaged index is what `build` finds, so that it can keep what is whole.
     """
     place = home and home / "indexes" / name_of(key)
     if place and _writable(place.parent):
         with _locked(place):
             if not _sound(place):
+                if salvage and place.is_dir() and not _draft(place).exists():
+                    place.rename(_draft(place))
                 _build(place, key, build)
             return load(place)  # before somebody can delete it
     if place and _sound(place):  # in a home that others keep, and that may only be read
