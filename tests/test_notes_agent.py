@@ -2,6 +2,7 @@
 
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -189,6 +190,17 @@ def test_a_damaged_file_of_checkpoints_is_nobodys_outcome(tmp_path, corpus):
         pytest.raises(DataError, match="remove the file"),
     ):
         agent(query=Query("q", "blood"))
+
+
+@pytest.mark.parametrize("content", [b"{not json", b"[]", b"{}", b'{"channel_values": {"hop": "3"}}'])
+def test_a_checkpoint_that_is_none_of_ours_is_nobodys_outcome(content, tmp_path, corpus):
+    index = BM25(corpus)
+    with lm.connect("offline", statistics=index.statistics).active():
+        Notes(Toolbox(corpus, index, checkpoints=tmp_path))(query=Query("q", "blood"))
+        with sqlite3.connect(tmp_path / "checkpoints.sqlite") as file:
+            file.execute("UPDATE checkpoints SET checkpoint = ?", (content,))
+        with pytest.raises(DataError, match="remove the file"):
+            Notes(Toolbox(corpus, index, checkpoints=tmp_path))(query=Query("q", "blood"))
 
 
 def test_a_folder_that_cannot_be_written_leaves_the_query_owed(tmp_path, corpus):
