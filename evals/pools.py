@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tools.errors import UsageError
 from tools.retrievers import check
@@ -31,6 +31,10 @@ class Pool:
     kind: Literal["oracle", "union"]
     size: int  # documents of the union; missing gold documents come on top
     parts: tuple[Spec, ...]  # the retrievers whose first documents make the union
+
+    def config(self, names: Sequence[str]) -> dict[str, Any]:
+        """What a run's configuration says of it; `names` are the complete names of its parts."""
+        return {"kind": self.kind, "size": self.size, "of": list(names)}
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.size}({','.join(map(str, self.parts))})"

@@ -8,6 +8,7 @@ import argparse
 import os
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,60 +97,84 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.program == "list":
         listing.show(as_json=arguments.json)
         return 0
+    wanted = _wanted(arguments)
+    environment = _environment(arguments, wanted)
+
+    from programs.lm import Budget
+    from tools.session import Toolbox
+
+    budget = Budget(calls=arguments.budget_calls, usd=arguments.budget_usd)
+    engines = _Engines(arguments, environment, budget)
+    retriever = engines.build(wanted.retriever)
+    others = {name: engines.build(retrievers.check(name)) for name in wanted.others}
+    pooled = environment
+    if wanted.pool:
+        pooled = pools.pooled(environment, wanted.pool, [engines.build(part) for part in wanted.pool.parts])
+    model = _connect(arguments, environment, retriever, budget)
+    config = configuration(arguments, environment, retriever, model, wanted.values)
+    config["retriever"]["others"] = {name: other.name for name, other in others.items()}
+    config["pool"] = wanted.pool and wanted.pool.config([engines.build(part).name for part in wanted.pool.parts])
+    path = run_folder.place(arguments.runs, config)
+    toolbox = Toolbox(environment.documents, retriever, others=others, checkpoints=path)
+    system = wanted.constructor(toolbox, depth=arguments.k or environment.depth, **wanted.values)
+    with run_folder.claim(path, config) as folder:
+        engines.annotators.keep(folder.path)
+        problem = _run(arguments, pooled, folder, model, system)
+        return _conclude(arguments, pooled, folder, problem, started)
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """What the arguments name, once it is known that there is such a thing."""
+
+    constructor: Any  # of the program
+    values: dict[str, Any]  # of its parameters
+    retriever: "Spec"
+    pool: pools.Pool | None
+
+    @property
+    def others(self) -> list[str]:
+        """The retrievers that parameters name."""
+        return parameters.named_retrievers(self.values)
+
+
+def _wanted(arguments: argparse.Namespace) -> _Wanted:
+    """Names first: a misspelt one must not wait for a corpus to be read."""
+    from programs import annotate, lm
+
     if arguments.task is None:
         raise UsageError("--task is missing; python -m environments list has the tasks")
-    # Names first: a misspelt one must not wait for a corpus to be read.
     constructor = pick("program", arguments.program, SYSTEMS)
     values = parameters.parse(arguments.program, constructor, arguments.parameters)
     spec = retrievers.check(arguments.retriever)
-    retrievers.require(spec)
-    arguments.retriever = str(spec)  # two spellings of one retriever are one run
     pool = None if arguments.pool is None else pools.read(arguments.pool, spec)
-    for part in pool.parts if pool else ():
-        retrievers.require(part)
+    for one in (spec, *(pool.parts if pool else ())):
+        retrievers.require(one)
+        for lens in retrievers.lenses(one):
+            annotate.check(str(lens.options.get("model", "offline")), str(lens.options.get("attribute", "")))
     environments.resolve(arguments.task)
-    from programs import annotate, lm
-
     lm.check(arguments.lm)
     if arguments.budget_usd is not None and not lm.price_is_known(arguments.lm):
         raise UsageError(
             f"the price of {arguments.lm} is not known, so --budget-usd cannot be kept; use --budget-calls"
         )
-    for lens in retrievers.lenses(spec):
-        annotate.check(str(lens.options.get("model", "offline")), str(lens.options.get("attribute", "")))
     run_folder.check_place(arguments.runs)
+    return _Wanted(constructor, values, spec, pool)
+
+
+def _environment(arguments: argparse.Namespace, wanted: _Wanted) -> "Environment":
+    """The task, loaded. What `wanted` leaves to the task is filled in, and what does not fit it is refused."""
     environment = environments.load(
         arguments.task, arguments.data, arguments.split, qrels=arguments.qrels, instruction=arguments.instruction
     )
     environment = environment.asking(limit=arguments.limit, query_ids=arguments.query_id)
     if arguments.instruction == "task":
-        values = parameters.hinted(values, arguments.parameters, environment.hints)
-    others = parameters.named_retrievers(values)
-    _check_pools(arguments, environment, pool, [spec, *map(retrievers.check, others)])
-
-    _check_values(constructor, values)
-    spec = retrievers.with_attribute(spec, environment.hints.get("lens", ""))
-    arguments.retriever = str(spec)
-    budget = lm.Budget(calls=arguments.budget_calls, usd=arguments.budget_usd)
-    engines = _Engines(arguments, environment, budget)
-    retriever = engines.build(spec)
-    if pool:
-        environment = pools.pooled(environment, pool, [engines.build(part) for part in pool.parts])
-    model = _connect(arguments, environment, retriever, budget)
-    named = {name: engines.build(retrievers.check(name)) for name in others}
-    config = configuration(arguments, environment, retriever, model, values) | {
-        "pool": pool and {"kind": pool.kind, "size": pool.size, "of": [engines.build(p).name for p in pool.parts]}
-    }
-    config["retriever"]["others"] = {name: other.name for name, other in named.items()}
-    path = run_folder.place(arguments.runs, config)
-    from tools.session import Toolbox
-
-    toolbox = Toolbox(environment.documents, retriever, others=named, checkpoints=path)
-    system = constructor(toolbox, depth=arguments.k or environment.depth, **values)
-    with run_folder.claim(path, config) as folder:
-        engines.annotators.keep(folder.path)
-        problem = _run(arguments, environment, folder, model, system)
-        return _conclude(arguments, environment, folder, problem, started)
+        wanted.values = parameters.hinted(wanted.values, arguments.parameters, environment.hints)
+    _check_pools(arguments, environment, wanted)
+    _check_values(wanted.constructor, wanted.values)
+    wanted.retriever = retrievers.with_attribute(wanted.retriever, environment.hints.get("lens", ""))
+    arguments.retriever = str(wanted.retriever)  # two spellings of one retriever are one run
+    return environment
 
 
 def _check_values(constructor: Any, values: dict[str, Any]) -> None:
@@ -183,17 +208,15 @@ class _Engines:
         return self._built[str(spec)]
 
 
-def _check_pools(
-    arguments: argparse.Namespace, environment: "Environment", pool: "pools.Pool | None", specs: "list[Spec]"
-) -> None:
+def _check_pools(arguments: argparse.Namespace, environment: "Environment", wanted: _Wanted) -> None:
     """UsageError for retrievers, a pool or a depth that do not fit the task's pools, before any index is built."""
     own = all(query.candidates is not None for query in environment.queries)
-    if pool and own:
+    if wanted.pool and own:
         raise UsageError(f"{environment.task} has candidate pools of its own; leave out --pool")
-    for spec in specs:
+    for spec in (wanted.retriever, *map(retrievers.check, wanted.others)):
         if retrievers.needs_pool(spec) and not own:
             raise UsageError(f"{spec} ranks candidate pools, and {environment.task} has none; use another")
-    for part in pool.parts if pool else ():
+    for part in wanted.pool.parts if wanted.pool else ():
         if retrievers.needs_pool(part):
             raise UsageError(f"{part} needs a pool, so no pool can be made of it; use another")
     largest = max((len(query.candidates or ()) for query in environment.queries), default=0)

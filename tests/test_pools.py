@@ -1,6 +1,7 @@
 """`--pool`: unions of what retrievers find, with and without gold, against a union made by hand."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -97,6 +98,16 @@ def test_a_run_over_pools_says_so_and_is_another_run(run):
     recall = [result["metrics"]["R@100"]["mean"] for result in (union, oracle)]
     assert recall[0] < recall[1] == 1.0
     assert "with every relevant document put in: a ceiling" in run(*RUN, "--pool", "oracle:20").out
+
+
+def test_a_run_over_pools_is_scored_again_like_any_other(run, capsys):
+    from evals import score
+    from tools.command import run_command
+
+    result = run(*RUN, "--pool", "oracle:20", "--json").json
+    assert run_command(score.parser(), score.command, [result["run"], "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["metrics"] == result["metrics"] and again["pool"] == result["pool"]
 
 
 @pytest.mark.parametrize(
