@@ -105,6 +105,7 @@ class OpenAIServer:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        self._server.handle_error = lambda *_: None  # a client that went away is no news
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         self.spec = f"tiny@http://127.0.0.1:{self._server.server_port}/v1"
 

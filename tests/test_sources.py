@@ -36,7 +36,7 @@ FUZZ = settings(
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-HANG = 5.0  # seconds; the folders here are read in milliseconds
+HANG = 20.0  # seconds; the folders here are read in milliseconds, and the deepest pickle in a few seconds
 
 
 # --- The forms, each as {file: bytes}; one good small data set apiece ------------------------------------------------

@@ -283,4 +283,4 @@ def test_another_content_of_the_solutions_file_is_another_run(run, tmp_path):
         runs.append(run(*arguments, f"solutions={path}", "--json").json["run"])
     assert runs[0] == runs[2] != runs[1]
     missing = run(*arguments, "solutions=nowhere.jsonl")
-    assert missing.code == 3 and "solutions=nowhere.jsonl cannot be read" in missing.err
+    assert missing.code == 3 and "nowhere.jsonl cannot be read" in missing.err
