@@ -29,6 +29,7 @@ from tools.table import pick
 SYSTEMS = PROGRAMS | AGENTS
 SUITES = ("obliq", "crumb", "birco")  # whose tasks are asked as searches; MultiConIR's are comparisons
 PARTS = ("scores", "calls")
+COLUMNS = ("a query", "calls", "tokens of prompts", "largest prompt", "searches", "documents shown")
 
 
 def parser() -> Parser:
@@ -51,7 +52,8 @@ def command(arguments: argparse.Namespace) -> int:
     names = arguments.program or list(SYSTEMS)
     if arguments.part == "calls":
         task = environments.resolve((arguments.task or ["congress"])[0])
-        put_out(_calls(str(task), names, arguments.limit))
+        rows = counted(str(task), names, arguments.limit)
+        put_out(_markdown([list(COLUMNS), *(list(row.values()) for row in rows)]))
         return 0
     wanted = [str(environments.resolve(task)) for task in arguments.task]
     for suite in SUITES:
@@ -68,12 +70,13 @@ def _scores(tasks: list[str], names: list[str], runs: Path) -> str:
         cells = []
         for task in tasks:
             say(f"{name} on {task}")
-            cells.append(_score(name, task, runs))
+            cells.append(score(name, task, runs))
         rows.append([f"`{name}`", *cells])
     return _markdown(rows)
 
 
-def _score(name: str, task: str, runs: Path) -> str:
+def score(name: str, task: str, runs: Path) -> str:
+    """The mean nDCG@10 of one system on one task, to three decimals."""
     from evals import run
 
     words = ["--program", name, "--task", task, "--data", "mini", "--split", "all", "--runs", str(runs), "--json"]
@@ -85,10 +88,10 @@ def _score(name: str, task: str, runs: Path) -> str:
     return f"{json.loads(printed.getvalue())['metrics']['nDCG@10']['mean']:.3f}"
 
 
-def _calls(task: str, names: list[str], limit: int) -> str:
-    """Calls and tokens a query of every system on one task, as a table."""
+def counted(task: str, names: list[str], limit: int) -> list[dict[str, str]]:
+    """Calls and tokens a query of every system on one task, as they are printed, by column."""
     environment = environments.load(task, "mini", "all").asking(limit=limit)
-    rows = [["a query", "calls", "tokens of prompts", "largest prompt", "searches", "documents shown"]]
+    rows = []
     for name in names:
         say(f"{name} on {task}")
         prompts, steps = _asked(name, environment)
@@ -96,8 +99,9 @@ def _calls(task: str, names: list[str], limit: int) -> str:
         shown = sum(len(step.shown) for step in steps)
         count = len(environment.queries)
         cells = [len(prompts) / count, sum(prompts) / count, max(prompts, default=0), searches / count, shown / count]
-        rows.append([f"`{name}`", *(f"{cell:,.0f}" if cell >= 100 else f"{cell:.3g}" for cell in cells)])
-    return _markdown(rows)
+        written = [f"{cell:,.0f}" if cell >= 100 else f"{cell:.3g}" for cell in cells]
+        rows.append(dict(zip(COLUMNS, [f"`{name}`", *written], strict=True)))
+    return rows
 
 
 def _asked(name: str, environment: Any) -> tuple[list[int], list[Any]]:

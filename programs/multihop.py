@@ -66,7 +66,7 @@ class RankCandidates(dspy.Signature):
 
 
 class MultiHop(dspy.Module):
-    """Hops of search and reading, with notes in between."""
+    """OBLIQ-Bench's agent: hops of search and reading, with notes in between."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ def sliding(
 
 
 class Rank(dspy.Module):
-    """A window slides up the retriever's order of a pool, and a model orders what is in it."""
+    """BIRCO's Rank: a window slides up the retriever's order of a pool, and a model orders what is in it."""
 
     def __init__(
         self,

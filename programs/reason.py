@@ -45,7 +45,7 @@ class FollowCriteria(dspy.Signature):
 
 
 class Reason(dspy.Module):
-    """Criteria for the query, then a reasoned score from 0 to 10 for each document of a pool."""
+    """BIRCO's Reason: criteria for the query, then a reasoned score from 0 to 10 for each document of a pool."""
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from tools.session import Toolbox
 
 
 class Retrieve(dspy.Module):
-    """The shared retriever, bare."""
+    """The shared retriever, bare: the floor."""
 
     def __init__(self, toolbox: Toolbox, *, depth: int = 1000) -> None:
         super().__init__()

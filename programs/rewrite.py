@@ -28,7 +28,7 @@ class RewriteDescription(dspy.Signature):
 
 
 class Rewrite(dspy.Module):
-    """Rewrite once, search once."""
+    """OBLIQ-Bench's rewriter: rewrite once, search once."""
 
     def __init__(self, toolbox: Toolbox, *, depth: int = 1000, lens: str = "") -> None:
         """`lens` is a name of programs/lenses.py: what makes a document relevant in this task."""

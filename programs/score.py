@@ -33,7 +33,7 @@ class ScorePassage(dspy.Signature):
 
 
 class Score(dspy.Module):
-    """A score from 0 to 10 for each document of a pool, one call a document."""
+    """BIRCO's Score: a score from 0 to 10 for each document of a pool, one call a document."""
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ class JudgeRequirement(dspy.Signature):
 
 
 class Subtask(dspy.Module):
-    """The query in requirements, each judged on each document of a pool, and averaged."""
+    """BIRCO's Subtask: the query in requirements, each judged on each document of a pool, and averaged."""
 
     def __init__(
         self,

@@ -97,7 +97,7 @@ class ThinkThenRank(dspy.Signature):
 
 
 class Tournament(dspy.Module):
-    """A shuffled pool in batches, each ordered by a model, the best of each into the next round."""
+    """OBLIQ-Bench's Tournament: a shuffled pool in batches, of each of which the best go on."""
 
     def __init__(
         self,

@@ -53,6 +53,35 @@ def test_every_option_in_the_readme_exists():
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)) <= known | {"--strict"}
 
 
+def _row(document, name, column):
+    """A cell of a table with these row and column names."""
+    head, found = [], None
+    for line in (ROOT / "docs" / document).read_text().splitlines():
+        cells = [cell.strip().strip("`") for cell in line.strip("|").split("|")]
+        head = cells if "--" not in line and cells[0] in ("a query", "nDCG@10") else head
+        if cells[0] == name and column in head:
+            found = cells[head.index(column)]
+    return found
+
+
+@pytest.mark.parametrize("name", ["rewrite", "decompose", "multihop", "tournament"])
+def test_the_table_of_calls_is_what_the_benchmark_counts(name):
+    from benchmarks.programs import counted
+
+    [counts] = counted("obliq/congress", [name], 3)
+    for column in ("calls", "tokens of prompts", "largest prompt", "searches", "documents shown"):
+        assert counts[column] == _row("programs.md", name, column), column
+
+
+@pytest.mark.parametrize(
+    ("name", "task"), [("planner", "birco/relic"), ("tournament", "crumb/code_retrieval"), ("react", "obliq/twitter")]
+)
+def test_the_table_of_scores_is_what_the_programs_reach(name, task, tmp_path):
+    from benchmarks.programs import score
+
+    assert score(name, task, tmp_path) == _row("programs.md", name, task.partition("/")[2])
+
+
 def test_the_readmes_tree_names_no_file_that_is_not_there_and_nearly_all_that_are():
     tree = README.partition("## The house")[2].partition("```\n\n```")[0]
     named = set(re.findall(r"\b[a-z_0-9]+\.py\b", tree))

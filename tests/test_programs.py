@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import environments
 from programs import PROGRAMS, lm, offline
-from programs.multihop import MultiHop
+from programs.multihop import Found, MultiHop
 from programs.passage import defused, show
 from programs.retrieve import Retrieve
 from programs.rewrite import Rewrite
@@ -212,3 +212,43 @@ def test_offline_gives_the_same_answer_in_every_process():
         for seed in ("1", "2")
     }
     assert len(outputs) == 1 and outputs != {""}
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from("abcdefgh"), max_size=6, unique=True),  # what a hop's search brought
+            st.sets(st.sampled_from("abcdefgh")),  # what the model would keep of it
+        ),
+        max_size=4,
+    )
+)
+def test_multihop_ranks_as_a_search_through_all_orders_would(hops):
+    found, seen = Found(), set()
+    for doc_ids, kept in hops:
+        for rank, doc_id in enumerate(doc_ids, start=1):
+            found.best_rank[doc_id] = min(rank, found.best_rank.get(doc_id, rank))
+        found.selected += [doc_id for doc_id in doc_ids if doc_id in kept - seen]
+        seen |= set(doc_ids)
+
+    def before(one, other):
+        """Whether `one` stands before `other`, by the rules as the paper has them, told from the hops alone."""
+        chosen = [
+            doc for number, (docs, kept) in enumerate(hops) for doc in docs if doc in kept and first(doc) == number
+        ]
+        if (one in chosen) != (other in chosen):
+            return one in chosen
+        if one in chosen:
+            return chosen.index(one) < chosen.index(other)
+        ranks = [min(docs.index(doc) for docs, _ in hops if doc in docs) for doc in (one, other)]
+        return ranks[0] < ranks[1] if ranks[0] != ranks[1] else surfaced(one) < surfaced(other)
+
+    def first(doc):
+        return next(number for number, (docs, _) in enumerate(hops) if doc in docs)
+
+    def surfaced(doc):
+        return first(doc), hops[first(doc)][0].index(doc)
+
+    ranking = found.ranking()
+    assert sorted(ranking) == sorted(seen)
+    assert all(before(one, other) for place, one in enumerate(ranking) for other in ranking[place + 1 :])
