@@ -55,11 +55,15 @@ class Notes(MultiHop):
         with self.checkpoints.saver() as saver:
             config = {"configurable": {"thread_id": query.query_id}, "recursion_limit": self.limit}
             begun = saver.get_tuple(config)
+            if begun and _only_begun(begun):
+                saver.delete_thread(query.query_id)
+                begun = None
             state = _start() | (_kept(begun, self.checkpoints.path) if begun else {})
             session = self.toolbox.open(query, state["session"])
             session.hop = state["hop"]
             short = False
             if "ranking" not in state:
+                forget_writes(saver, query.query_id)
                 graph = self._graph(session, query).compile(checkpointer=saver)
                 state, short = walk(graph, None if begun else state, state, config)
                 keep_last(saver, query.query_id)
@@ -98,6 +102,12 @@ class _State(TypedDict, total=False):
     why: str  # why no further hop is made, once that is so
     ranking: list[str]  # there when the query is answered
     session: dict[str, Any]  # a snapshot
+
+
+def _only_begun(begun: Any) -> bool:
+    """Whether a checkpoint is of before the first hop: LangGraph keeps what a graph is given until a step takes it."""
+    values = begun.checkpoint.get("channel_values") if isinstance(begun.checkpoint, dict) else None
+    return isinstance(values, dict) and "__start__" in values
 
 
 def _kept(begun: Any, path: Path | None) -> dict[str, Any]:
@@ -164,6 +174,17 @@ class Checkpoints:
     def __deepcopy__(self, memo: object) -> Self:
         # DSPy's optimizers copy programs; a connection cannot be copied, and the file is one.
         return self
+
+
+def forget_writes(saver: Any, thread: str) -> None:
+    """Remove what steps of a thread wrote after its last checkpoint.
+
+    LangGraph would take them up, and the state would be a hop further than the session that was restored with it. Made
+    again, that hop pays for nothing: its calls are in the run's journal.
+    """
+    if isinstance(saver, SqliteSaver):
+        with saver.cursor() as cursor:
+            cursor.execute("DELETE FROM writes WHERE thread_id = ?", (thread,))
 
 
 def keep_last(saver: Any, thread: str) -> None:

@@ -189,6 +189,8 @@ def _check_outcome(outcome: Outcome) -> None:
     for name, kind in {"query_id": str, "ranking": list, "trace": dict, "usage": dict}.items():
         if not isinstance(outcome[name], kind):
             raise TypeError(name)
+    if not all(isinstance(doc_id, str) for doc_id in outcome["ranking"]):
+        raise TypeError("ranking")
     if outcome["error"] is not None and not isinstance(outcome["error"], str):
         raise TypeError("error")
     scores = outcome.get("scores") or []

@@ -264,15 +264,20 @@ class MeteredLM(dspy.LM):
         return error
 
     def _usage(self, reported: list[dict[str, Any]]) -> Usage:
-        tokens_in = sum(entry.get("prompt_tokens") or 0 for entry in reported)
-        tokens_out = sum(entry.get("completion_tokens") or 0 for entry in reported)
-        details = [entry.get("prompt_tokens_details") or {} for entry in reported]
-        cached = sum(entry.get("cached_tokens") or 0 for entry in details)
+        tokens_in = sum(_tokens(entry, "prompt_tokens") for entry in reported)
+        tokens_out = sum(_tokens(entry, "completion_tokens") for entry in reported)
+        cached = sum(_tokens(entry.get("prompt_tokens_details"), "cached_tokens") for entry in reported)
         paid = at_list_price = 0.0 if self.free else None
         if self.cost and reported:
             paid = self.cost.of(tokens_in, cached, tokens_out)
             at_list_price = self.cost.of(tokens_in, 0, tokens_out)
         return Usage(1, 0, tokens_in, tokens_out, paid, at_list_price)
+
+
+def _tokens(entry: Any, name: str) -> int:
+    """A count in a server's report of usage; 0 where the report has none, or something else in its place."""
+    count = entry.get(name) if isinstance(entry, dict) else None
+    return count if isinstance(count, int) and count > 0 else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,39 @@ def test_killed_in_hop_three_it_pays_and_searches_for_no_earlier_hop_again(serve
     assert len(server.requests) == whole + 1
 
 
+KILLED = """
+import os, signal, sys
+from langgraph.checkpoint.sqlite import SqliteSaver
+from test_notes_agent import sitting
+write, written = SqliteSaver.put_writes, []
+def put_writes(self, *arguments, **options):
+    write(self, *arguments, **options)
+    written.append(1)
+    if len(written) == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+SqliteSaver.put_writes = put_writes
+sitting(sys.argv[1], sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("writes", [1, 2, 3, 4])
+def test_killed_between_a_hops_end_and_its_checkpoint_it_makes_that_hop_again(writes, server, tmp_path):
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "broken").mkdir()
+    server.answer = answers
+    expected = sitting(tmp_path / "whole", server.spec)
+    whole = len(server.requests)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, tmp_path / "broken", server.spec, str(writes)],
+        cwd=ROOT,
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PATH": "", "SEXTANT_HOME": str(tmp_path)},
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    alike(sitting(tmp_path / "broken", server.spec), expected)
+    assert len(server.requests) == 2 * whole, "nothing is paid twice"
+
+
 def test_an_outage_in_hop_two_leaves_the_query_owed_and_it_goes_on_there(server, tmp_path, monkeypatch):
     monkeypatch.setattr(lm, "WAITS", (0.0, 0.0))
 

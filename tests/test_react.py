@@ -288,3 +288,16 @@ def test_finishing_keeps_what_is_named_and_was_shown(server, toolbox):
     Scripted(server, [[("search", {"query": "blue blood"})], [("finish", {"doc_ids": ["d3", "d9"]})]])
     submission = searched(toolbox, lm.connect(server.spec))
     assert submission.ranking[0] == "d3" and submission.trace.invented_ids == 1
+
+
+def test_a_report_of_usage_in_another_form_is_no_fault_of_the_system(server, toolbox):
+    Scripted(server, [[("search", {"query": "blood"})], [("finish", {"doc_ids": ["d1"]})]])
+    reply = server.reply
+
+    def odd(path, body):
+        usage = {"prompt_tokens": "12", "completion_tokens": -3, "total_tokens": 1, "prompt_tokens_details": [1]}
+        return {**reply(path, body), "usage": usage}
+
+    server.reply = odd
+    submission = searched(toolbox, lm.connect(server.spec))
+    assert submission.ranking[0] == "d1" and submission.usage.input_tokens == 0
