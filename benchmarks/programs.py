@@ -21,6 +21,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import environments
 from agents import AGENTS
 from programs import PROGRAMS
+from programs.budget import Budget
 from tools.command import Parser, listen, positive, put_out, run_command, say
 from tools.errors import SextantError, UsageError
 from tools.home import home
@@ -132,7 +133,7 @@ def _asked(name: str, environment: Any) -> tuple[list[int], list[Any]]:
     system = constructor(Toolbox(environment.documents, index, others=others), **values)
     engine = Counting(index.statistics)
     engines: dict[str, Any] = {"engine": engine, "async_engine": offline.AsyncOfflineEngine(engine)}
-    metered = lm.MeteredLM(offline.VERSION, lm.Budget(), free=True, **engines)
+    metered = lm.MeteredLM(offline.VERSION, Budget(), free=True, **engines)
     steps: list[Any] = []
     with dspy.context(lm=metered, adapter=Adapter(), trace=[]):
         for query in environment.queries:

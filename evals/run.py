@@ -34,7 +34,8 @@ from tools.table import pick
 if TYPE_CHECKING:
     from environments.base import Environment
     from evals.folder import Config, RunFolder
-    from programs.lm import Budget, Model
+    from programs.budget import Budget
+    from programs.lm import Model
     from tools.retrievers.base import Retriever
     from tools.retrievers.bm25 import BM25
     from tools.retrievers.spec import Spec
@@ -100,7 +101,7 @@ def command(arguments: argparse.Namespace) -> int:
     wanted = _wanted(arguments)
     environment = _environment(arguments, wanted)
 
-    from programs.lm import Budget
+    from programs.budget import Budget
     from tools.session import Toolbox
 
     budget = Budget(calls=arguments.budget_calls, usd=arguments.budget_usd)

@@ -18,6 +18,7 @@ import pydantic
 from programs import context, lm, offline_lenses
 from programs.adapter import Adapter
 from programs.asking import Check, Outputs, UnusableAnswer, ask, known_ids
+from programs.budget import Budget
 from programs.journal import Answer, Journal, digest
 from programs.lenses import LENSES, lens
 from programs.passage import Passage, batches, defused
@@ -29,9 +30,7 @@ from tools.retrievers.store import code
 from tools.session import Session, Toolbox
 from tools.text import TermStatistics
 
-FORMAT = (
-    1  # raised when the prompt changes in a way that shapes annotations; they are paid for, so nothing else does it
-)
+FORMAT = 1  # raised when the prompt changes so that annotations do; they are paid for, so nothing else counts
 BATCH = 8  # documents in a call
 WORKERS = 8  # calls at a time
 ANSWER_TOKENS = 80  # of an annotation, for the estimate; what a model thinks before it answers is not counted
@@ -64,7 +63,7 @@ class RunAnnotators:
     Counting weighs words by the `statistics`.
     """
 
-    def __init__(self, budget: lm.Budget, statistics: Callable[[], TermStatistics]) -> None:
+    def __init__(self, budget: Budget, statistics: Callable[[], TermStatistics]) -> None:
         self._budget = budget
         self._statistics = statistics
         self._made: dict[tuple[str, str, int], Annotator] = {}
@@ -117,7 +116,7 @@ class ModelAnnotator:
 
     batch, workers, paid = BATCH, WORKERS, True
 
-    def __init__(self, model: str, attribute: str, budget: lm.Budget, window: int = 0) -> None:
+    def __init__(self, model: str, attribute: str, budget: Budget, window: int = 0) -> None:
         """`attribute` is the name of a lens, or has blanks in it and says itself what to write down.
 
         `window` is how many tokens the model takes, 0 where the price table says it.

@@ -14,6 +14,7 @@ from agents import AGENTS
 from evals import parameters
 from programs import PROGRAMS, context, lm, offline
 from programs.adapter import Adapter
+from programs.budget import Budget
 from programs.multihop import MultiHop, ReadPassages
 from programs.passage import batches, noted, show
 from tools.corpus import Corpus
@@ -175,7 +176,7 @@ def test_every_program_that_shows_documents_leaves_the_model_room_to_answer(name
     values = parameters.parse(name, constructor, [])
     others = dict.fromkeys(parameters.named_retrievers(values), toolbox._retrievers[""])
     system = constructor(Toolbox(toolbox._documents, toolbox._retrievers[""], others=others), **values)
-    with dspy.context(lm=lm.MeteredLM("x/1", lm.Budget(), window=window, engine=engine), adapter=Adapter(), trace=[]):
+    with dspy.context(lm=lm.MeteredLM("x/1", Budget(), window=window, engine=engine), adapter=Adapter(), trace=[]):
         trace = system(query=Query("q1", "ferries in the fog, at dusk. " * repeats)).trace
     assert engine.sizes and max(engine.sizes) <= room(window)
     assert any(step.tool == "shorten" for step in trace.steps), "else this would say nothing"

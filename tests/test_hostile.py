@@ -12,6 +12,7 @@ from agents.verifier import Judgement
 from evals import parameters
 from programs import PROGRAMS, lm, offline
 from programs.adapter import Adapter
+from programs.budget import Budget
 from programs.multihop import MultiHop
 from tools.appeals import appeal
 from tools.corpus import Corpus
@@ -91,7 +92,7 @@ def searched(name, *, obeys):
     values = parameters.parse(name, constructor, [])
     others = dict.fromkeys(parameters.named_retrievers(values), index)
     engine = Watched(index, obeys=obeys)
-    model = lm.MeteredLM("watched/1", lm.Budget(), free=True, engine=engine)
+    model = lm.MeteredLM("watched/1", Budget(), free=True, engine=engine)
     system = constructor(Toolbox(CORPUS, index, others=others), **values)
     with dspy.context(lm=model, adapter=Adapter(), trace=[]):
         return system(query=QUERY), engine.prompts

@@ -17,6 +17,7 @@ from openai_server import Failure
 
 import environments
 from programs import annotate, lm, offline_lenses
+from programs.budget import Budget
 from programs.lenses import LENSES
 from tools import retrievers
 from tools.corpus import Corpus
@@ -62,7 +63,7 @@ def opened(server, corpus, home=None, *, budget=None, **options):
     """`lens(bm25)` with the server's model."""
     given = {"attribute": "stance", "model": server.spec, **options}
     spec = f"lens(bm25,{','.join(f'{name}={value}' for name, value in given.items())})"
-    return retrievers.build(spec, corpus, home, annotators=annotate.RunAnnotators(budget or lm.Budget(), dict))
+    return retrievers.build(spec, corpus, home, annotators=annotate.RunAnnotators(budget or Budget(), dict))
 
 
 TEXTS = [f"text of number{number:02}" for number in range(20)]
@@ -183,7 +184,7 @@ class TestKeeping:
     def test_a_digest_that_is_given_pins_the_annotations(self, server, tmp_path):
         server.answer = written()
         made = opened(server, corpus_of(TEXTS[:2]), tmp_path)
-        factory = annotate.RunAnnotators(lm.Budget(), dict)
+        factory = annotate.RunAnnotators(Budget(), dict)
         assert retrievers.build(made.name, corpus_of(TEXTS[:2]), tmp_path, annotators=factory).name == made.name
         with pytest.raises(DataError, match="not 00000000"):
             opened(server, corpus_of(TEXTS[:2]), tmp_path, digest="00000000")
@@ -267,13 +268,14 @@ class TestKeeping:
 KILLED = """
 import sys
 from pathlib import Path
-from programs import annotate, lm
+from programs import annotate
+from programs.budget import Budget
 from tools import retrievers
 from tools.corpus import Corpus
 from tools.records import Document
 annotate.ModelAnnotator.workers = 1
 corpus = Corpus(Document(f"d{n:02}", f"text of number{n:02}") for n in range(40))
-retrievers.build(sys.argv[1], corpus, Path(sys.argv[2]), annotators=annotate.RunAnnotators(lm.Budget(), dict))
+retrievers.build(sys.argv[1], corpus, Path(sys.argv[2]), annotators=annotate.RunAnnotators(Budget(), dict))
 """
 
 
@@ -316,7 +318,7 @@ class TestMoney:
 
     def test_the_estimate_is_near_what_is_sent_and_priced_by_the_table(self, server):
         texts = [f"{'a sentence of several words. ' * 10} {number}" for number in range(20)]
-        annotator = annotate.ModelAnnotator("openai/gpt-5-nano", "stance", lm.Budget())
+        annotator = annotate.ModelAnnotator("openai/gpt-5-nano", "stance", Budget())
         line = annotator.begin(20, sum(map(len, texts)), texts, Usage())
         tokens_in, tokens_out = (
             int(n.replace(",", "")) for n in re.findall(r"([\d,]+) tokens in and ([\d,]+)", line)[0]
@@ -336,23 +338,23 @@ class TestMoney:
         ],
     )
     def test_what_the_budget_does_not_pay_for_is_not_begun(self, budget, error, said):
-        annotator = annotate.ModelAnnotator("openai/gpt-5-nano", "stance", lm.Budget(**budget))
+        annotator = annotate.ModelAnnotator("openai/gpt-5-nano", "stance", Budget(**budget))
         with pytest.raises(error, match=said):
             annotator.begin(1000, 1_000_000, ["some text"], Usage())
 
     def test_dollars_cannot_be_kept_where_the_price_is_not_known(self, server):
         with pytest.raises(UsageError, match="price is not known"):
-            opened(server, corpus_of(TEXTS), budget=lm.Budget(usd=5.0))
+            opened(server, corpus_of(TEXTS), budget=Budget(usd=5.0))
         assert server.requests == []
 
     def test_what_an_earlier_sitting_used_counts(self):
-        annotator = annotate.ModelAnnotator("openai/gpt-5-nano", "stance", lm.Budget(calls=10))
+        annotator = annotate.ModelAnnotator("openai/gpt-5-nano", "stance", Budget(calls=10))
         with pytest.raises(BudgetReached):
             annotator.begin(64, 6400, ["text"], Usage(calls=3))
 
     def test_its_calls_count_in_the_runs_budget(self, server):
         server.answer = written()
-        budget = lm.Budget(calls=5)
+        budget = Budget(calls=5)
         opened(server, corpus_of(TEXTS), budget=budget)
         assert budget.calls == 3
 
@@ -407,7 +409,7 @@ class TestSearching:
 
     def test_it_is_a_part_like_any_other(self, server, tmp_path):
         server.answer = written()
-        factory = annotate.RunAnnotators(lm.Budget(), dict)
+        factory = annotate.RunAnnotators(Budget(), dict)
         one = f"lens(bm25,attribute=stance,model={server.spec})"
         for spec in (f"fusion(bm25,{one})", f"rerank({one},bm25,depth=3)", f"rerank(bm25,{one})"):
             index = retrievers.build(spec, corpus_of(TEXTS), tmp_path, annotators=factory)
@@ -439,7 +441,7 @@ class TestOffline:
 
     def test_it_is_free_and_says_what_it_is(self, caplog):
         with caplog.at_level(logging.INFO, "sextant"):
-            budget = lm.Budget(calls=1)
+            budget = Budget(calls=1)
             factory = annotate.RunAnnotators(budget, dict)
             retrievers.build("lens(bm25,attribute=proof)", corpus_of([*TEXTS, "an even sum"]), annotators=factory)
         assert "offline annotates 21 texts by counting" in caplog.text and budget.calls == 0
@@ -447,7 +449,7 @@ class TestOffline:
     def test_annotations_that_all_say_nothing_are_no_index(self):
         with pytest.raises(DataError, match="none of the annotations by offline says anything"):
             retrievers.build(
-                "lens(bm25,attribute=proof)", corpus_of(["a cow"]), annotators=annotate.RunAnnotators(lm.Budget(), dict)
+                "lens(bm25,attribute=proof)", corpus_of(["a cow"]), annotators=annotate.RunAnnotators(Budget(), dict)
             )
 
     def test_an_attribute_in_words_needs_a_model(self):
@@ -478,7 +480,7 @@ class TestNames:
     )
     def test_what_cannot_be_is_refused_before_anything_is_built(self, wrong, said):
         with pytest.raises(UsageError, match=re.escape(said)):
-            retrievers.build(wrong, corpus_of(TEXTS), annotators=annotate.RunAnnotators(lm.Budget(), dict))
+            retrievers.build(wrong, corpus_of(TEXTS), annotators=annotate.RunAnnotators(Budget(), dict))
 
     def test_models_and_lenses_that_there_are_not(self):
         with pytest.raises(UsageError, match="lens: the model 'gpt' names no model"):
@@ -488,7 +490,7 @@ class TestNames:
 
     def test_a_lens_that_was_given_no_attribute_is_refused(self):
         with pytest.raises(UsageError, match="needs attribute="):
-            retrievers.build("lens(bm25)", corpus_of(TEXTS), annotators=annotate.RunAnnotators(lm.Budget(), dict))
+            retrievers.build("lens(bm25)", corpus_of(TEXTS), annotators=annotate.RunAnnotators(Budget(), dict))
 
     def test_without_a_model_to_annotate_with_it_is_refused_in_one_line(self):
         with pytest.raises(UsageError, match=r"evals\.run"):

@@ -12,6 +12,7 @@ import pytest
 from openai_server import Failure, sensible
 
 from programs import lm
+from programs.budget import Budget
 from programs.journal import Answer, Journal
 from programs.prices import price
 from programs.rewrite import Rewrite, RewriteDescription
@@ -267,7 +268,7 @@ def test_an_outage_that_the_program_swallowed_is_not_an_outcome(run, server, mon
 
 
 def test_a_dollar_budget_ends_where_a_call_has_no_price():
-    budget = lm.Budget(usd=1.0)
+    budget = Budget(usd=1.0)
     budget.take()
     budget.spend(Usage(calls=1, paid_usd=None))
     with pytest.raises(BudgetReached, match="not known"):
@@ -281,7 +282,7 @@ def test_a_price_is_that_of_the_provider_and_not_of_a_name_that_it_shares():
 
 
 def test_the_list_price_takes_no_account_of_the_providers_cache():
-    metered = lm.MeteredLM("openai/gpt-5.2", lm.Budget(), cost=price("openai/gpt-5.2"))
+    metered = lm.MeteredLM("openai/gpt-5.2", Budget(), cost=price("openai/gpt-5.2"))
     reported = {"prompt_tokens": 1000, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 900}}
     usage = metered._usage([reported])
     assert 0 < usage.paid_usd < usage.list_usd == price("openai/gpt-5.2").of(1000, 0, 10)
@@ -306,7 +307,7 @@ def test_an_awaited_answer_is_repaired_too(answer, server):
 
 def test_a_call_that_is_awaited_passes_the_same_door(server):
     async def ask():
-        model = lm.connect(server.spec, budget=lm.Budget(calls=1))
+        model = lm.connect(server.spec, budget=Budget(calls=1))
         with model.active():
             rewrite = dspy.Predict(RewriteDescription)
             about = {"objective": "", "description": "something about a harbour ferry"}
@@ -330,7 +331,7 @@ def test_a_budget_of_calls_ends_the_run_with_code_8_and_a_larger_one_goes_on(run
 
 
 def test_a_budget_of_dollars_stops_before_the_next_call():
-    budget = lm.Budget(usd=0.01)
+    budget = Budget(usd=0.01)
     budget.take()
     budget.spend(Usage(calls=1, paid_usd=0.011))
     with pytest.raises(BudgetReached, match=r"\$0.01 is used up \(\$0.0110 spent\)"):

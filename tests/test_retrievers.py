@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tiny_models import bert
 
 from programs.annotate import RunAnnotators
-from programs.lm import Budget
+from programs.budget import Budget
 from tools import retrievers
 from tools.corpus import Corpus
 from tools.records import Document
@@ -186,7 +186,7 @@ from pathlib import Path
 from tools.corpus import Corpus
 from tools.records import Document
 from programs.annotate import RunAnnotators
-from programs.lm import Budget
+from programs.budget import Budget
 from tools.retrievers import build
 home, specs, queries, documents = json.loads(sys.stdin.read())
 corpus = Corpus(Document(*document) for document in documents)

@@ -5,6 +5,7 @@ import pytest
 
 from programs import lm
 from programs.asking import UnusableAnswer
+from programs.budget import Budget
 from programs.lenses import LENSES
 from programs.query_to_answer import INSTRUCTION as OF_AN_ANSWER
 from programs.query_to_answer import QueryToAnswer
@@ -140,7 +141,7 @@ def test_the_model_may_write_8192_tokens_at_temperature_0(program, toolbox, serv
 def test_a_reasoning_model_gets_the_room_that_it_needs_and_takes_the_call(toolbox, server):
     server.answer = answering()
     url = server.spec.partition("@")[2]
-    model = lm.MeteredLM("openai/gpt-5.2", lm.Budget(), api_base=url, api_key="none", engine="lm15")
+    model = lm.MeteredLM("openai/gpt-5.2", Budget(), api_base=url, api_key="none", engine="lm15")
     with dspy.context(lm=model, adapter=lm.Adapter(), trace=[]):
         QueryToAnswer(toolbox)(query=QUERY)
     [request] = server.requests
