@@ -21,14 +21,15 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 import dspy
 
-from programs import offline
+from programs import offline, wire
 from programs.adapter import ANSWERED, Adapter, Answered
 from programs.budget import Budget
 from programs.chat import Endpoint, Message, endpoint
 from programs.journal import Answer, Journal, digest
+from programs.offline_rules import RULES, Rules
 from programs.prices import Price, price, window
 from tools import session
-from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, SextantError, UsageError
+from tools.errors import BudgetReached, Halt, ProviderRefused, RunIncomplete, SextantError, UsageError
 from tools.records import Usage
 from tools.servers import is_server
 from tools.text import TermStatistics
@@ -93,11 +94,13 @@ class MeteredLM(dspy.LM):
         cost: Price | None = None,
         free: bool = False,
         window: int | None = None,
+        server: str = "",
         tools: Endpoint | None = None,
         **options: Any,
     ) -> None:
         """A call without a known `cost` has an unknown price, unless it is `free`; `window` is in tokens.
 
+        `server` tells apart models of one name at two addresses.
         `tools` is where the model takes tool calls in the protocol's form; None where it does not.
         """
         super().__init__(model, cache=False, num_retries=0, **options)
@@ -105,12 +108,17 @@ class MeteredLM(dspy.LM):
         self.free = free
         self.cost = cost
         self.window = window  # tokens of prompt and answer together; None where it is not known
+        self.server = server
         self.tools = tools
         self.journal: Journal | None = None
         self.answered = False  # whether this model has answered anything yet
+        self.halts = False  # whether a call for no query that stays unanswered raises Halt, which nobody swallows
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
-        """DSPy's own call."""
+        """DSPy's own call. Several completions of one prompt are as many calls: each is counted, paid for and kept."""
+        if (wanted := kwargs.pop("n", None) or 1) > 1:
+            each = [self(prompt, messages=messages, **{**kwargs, "rollout_id": number}) for number in range(wanted)]
+            return [outputs[0] for outputs in each]
         with self._call(messages or prompt, kwargs) as call:
             while call.outputs is None:
                 try:
@@ -157,28 +165,44 @@ class MeteredLM(dspy.LM):
     @contextmanager
     def _call(self, asked: Any, kwargs: dict[str, Any]) -> Iterator[_Call]:
         """What comes before and after a call; its `outputs` are there already when they were paid for before."""
-        payer, call, request = session.current(), _Call(), ""
-        if self.journal and payer:
-            settings = {name: value for name, value in {**self.kwargs, **kwargs}.items() if not name.startswith("api_")}
-            request = digest(self.model, asked, settings)
-            if answer := self.journal.take(payer.query_id, request):
-                payer.charge(answer.usage)
+        payer, call = session.current(), _Call()
+        if not self.journal:
+            with self._paid(payer, call):
+                yield call
+            return
+        owner = payer.query_id if payer else ""
+        settings = {name: value for name, value in {**self.kwargs, **kwargs}.items() if not name.startswith("api_")}
+        request = digest(f"{self.model} {self.server}".rstrip(), asked, settings)
+        with self.journal.turn(owner, request) as answer:
+            if answer:
+                if payer:
+                    payer.charge(answer.usage)
                 call.outputs, call.finish = answer.outputs, answer.finish
                 yield call
                 return
+            with self._paid(payer, call):
+                yield call
+            self.journal.write(owner, request, Answer(call.outputs, call.usage or Usage(), call.finish))
+
+    @contextmanager
+    def _paid(self, payer: session.Session | None, call: _Call) -> Iterator[None]:
+        """Ask the budget before a call, and book after it what it used, on `payer` and in `call`."""
         usage = Usage()
         try:
             self.budget.take()
             usage = Usage(calls=1)  # a call that fails is a call, and costs nothing
             with dspy.track_usage() as tracker:
-                yield call
+                yield
             tracked = [entry for entries in tracker.usage_data.values() for entry in entries]
-            usage = call.usage or self._usage(tracked)
+            usage = call.usage = call.usage or self._usage(tracked)
             self.answered = True
         except Exception as error:
             reason = self._reason(error)
-            if payer and fault(reason) != "system":
-                payer.fault = reason
+            if fault(reason) != "system":
+                if payer:
+                    payer.fault = reason
+                elif self.halts:
+                    raise Halt(reason) from error
             if reason is error:
                 raise
             raise reason from error
@@ -186,8 +210,6 @@ class MeteredLM(dspy.LM):
             self.budget.spend(usage)
             if payer:
                 payer.charge(usage)
-        if self.journal and payer:
-            self.journal.write(payer.query_id, request, Answer(call.outputs, usage, call.finish))
 
     def _reason(self, error: Exception) -> Exception:
         """What an exception of a call means, where its type does not say so."""
@@ -225,6 +247,11 @@ class Model:
     _lm: MeteredLM
 
     @property
+    def lm(self) -> MeteredLM:
+        """DSPy's side of it, for who hands it on, as an optimizer does."""
+        return self._lm
+
+    @property
     def calls(self) -> int:
         """Calls made so far in the run, those in flight included."""
         return self._lm.budget.calls
@@ -259,22 +286,24 @@ def connect(
     budget: Budget | None = None,
     seed: int | None = None,
     context: int | None = None,
+    rules: Rules = RULES,
 ) -> Model:
     """The model that `spec` names; nothing is sent yet. `context` is how many tokens it takes; else a table says.
 
-    `offline` needs the corpus' `statistics`, and asks for them at its first call. UsageError for a spec that names no
-    model.
+    `offline` needs the corpus' `statistics`, and asks for them at its first call; it fills the fields that `rules` has.
+    UsageError for a spec that names no model.
     """
     budget = budget or Budget()
     if spec == "offline":
         if statistics is None:
             raise UsageError("offline weighs words by a corpus; give it the corpus' statistics")
-        engine = offline.OfflineEngine(statistics)
+        engine = offline.OfflineEngine(statistics, rules)
         engines: dict[str, Any] = {"engine": engine, "async_engine": offline.AsyncOfflineEngine(engine)}
         metered = MeteredLM(offline.VERSION, budget, free=True, window=context, **engines)
         return Model("offline", {"model": offline.VERSION, "window": context}, metered)
     name, url = _parse(spec)
     options: dict[str, Any] = {
+        "server": url,
         "tools": endpoint(name, url),
         "cost": None if url else price(name),
         "window": context or (None if url else window(name)),
@@ -283,8 +312,7 @@ def connect(
         options["seed"] = seed
     if url:
         # The user's OpenAI key is not for every server that speaks its protocol.
-        options |= {"api_base": url, "api_key": os.environ.get("SEXTANT_API_KEY") or "none"}
-        options["engine"] = "lm15"
+        options |= wire.engines(url, os.environ.get("SEXTANT_API_KEY") or "none")
     temperature = 0.0 if _takes_temperature(name) else None
     metered = MeteredLM(name, budget, temperature=temperature, **options)
     settings = {"model": spec, "temperature": temperature, "seed": seed, "window": metered.window}

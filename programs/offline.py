@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 
 from dspy.lm15 import Message, Request, Response, Usage, response_to_events
 
-from programs.offline_rules import RULES
+from programs.offline_rules import RULES, Rules
 from tools.errors import UsageError
 from tools.text import TermStatistics
 
@@ -48,26 +48,30 @@ def published(call: Call) -> Iterator[None]:
 
 
 class OfflineEngine:
-    """What `dspy.LM(engine=...)` asks for: `complete`, `stream` and `close`. Stateless; threads share it."""
+    """What `dspy.LM(engine=...)` asks for: `complete`, `stream` and `close`. Stateless; threads share it.
 
-    def __init__(self, statistics: Callable[[], TermStatistics]) -> None:
+    `rules` has a function for each output field that it fills.
+    """
+
+    def __init__(self, statistics: Callable[[], TermStatistics], rules: Rules = RULES) -> None:
+        self._rules = rules
         # Asked for at the first call, because a program without any needs no index; once, whoever calls first.
         self._ask = cache(statistics)
         self._asking = threading.Lock()
 
     def complete(self, request: Request) -> Response:
-        """Fill the output fields of the call that is being made, by `RULES`."""
+        """Fill the output fields of the call that is being made, each by its rule."""
         call = _CALL.get()
         if call is None:
             raise UsageError("offline is no language model and answers no free prompt; name a model with --lm")
-        unknown: Sequence[str] = [name for name in call.signature.output_fields if name not in RULES]
+        unknown: Sequence[str] = [name for name in call.signature.output_fields if name not in self._rules]
         if unknown:
             raise UsageError(
                 f"offline cannot fill the field {unknown[0]!r}; name a model with --lm, or write a rule for it"
             )
         with self._asking:
             statistics = self._ask()
-        outputs = {name: RULES[name](call.inputs, statistics) for name in call.signature.output_fields}
+        outputs = {name: self._rules[name](call.inputs, statistics) for name in call.signature.output_fields}
         return Response(
             id=None,
             model=request.model,

@@ -246,7 +246,9 @@ def _found_by(turn: Any) -> list[_Shown]:
 
 
 # Output field -> rule. A field that is not here cannot be filled without a model.
-RULES: dict[str, Callable[[Mapping[str, Any], TermStatistics], Any]] = {
+Rules = Mapping[str, Callable[[Mapping[str, Any], TermStatistics], Any]]
+
+RULES: Rules = {
     "analysis": analysis,
     "answer": rewritten,
     "brainstorming": rewritten,

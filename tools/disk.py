@@ -1,8 +1,11 @@
 """Files that survive a crash: lines that are safe once appended, and files that are replaced whole or not at all."""
 
+import errno
 import hashlib
 import os
+import threading
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -37,6 +40,51 @@ def append_line(path: Path, line: bytes) -> None:
             with suppress(OSError):
                 os.truncate(path, size)
             raise
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Lines that go to disk together."""
+
+    lines: list[bytes] = field(default_factory=list)
+    done: bool = False
+    error: OSError | None = None
+
+
+class Appender:
+    """A file that many threads append lines to; what comes while one is being written is then synced together."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._changed = threading.Condition()
+        self._next = _Batch()  # what is written when its first line's thread gets its turn
+        self._writing = False
+
+    def append(self, line: bytes) -> None:
+        """Add one line; it is on disk when this returns. On OSError, e.g. a full disk, none of its batch is."""
+        with self._changed:
+            batch = self._next
+            batch.lines.append(line)
+            while self._writing and not batch.done:
+                self._changed.wait()
+            if leads := not batch.done:
+                self._writing, self._next = True, _Batch()
+        if leads:
+            self._write(batch)
+        if batch.error:
+            raise OSError(batch.error.errno, batch.error.strerror)
+
+    def _write(self, batch: _Batch) -> None:
+        batch.error = OSError(errno.EINTR, "interrupted")  # so the others learn of a Ctrl-C in this thread
+        try:
+            append_line(self._path, b"\n".join(batch.lines))
+            batch.error = None
+        except OSError as error:
+            batch.error = error
+        finally:
+            with self._changed:
+                batch.done, self._writing = True, False
+                self._changed.notify_all()
 
 
 def replace(path: Path, text: str) -> None:

@@ -87,6 +87,14 @@ class LimitReached(SessionRefusal):
     """All searches or reads of this session are used."""
 
 
+class Halt(BaseException):
+    """Stops work that swallows every Exception, as DSPy's optimizers do, by being none; `reason` is why."""
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
 def at_least(least: int, who: str, **values: int) -> None:
     """UsageError for the first of the parameters `values` of `who` that is below `least`."""
     for name, value in values.items():

@@ -355,9 +355,12 @@ class Session:
 
         Noted are the shown ones that have them and speak to the model.
         """
-        if words.strip():
-            whole = re.compile(rf"(?<!\w){re.escape(words.strip())}(?!\w)")  # "d1" is not in "d12"
-            self._note_appeals(self._shown_so_far(), what, lambda text: bool(whole.search(text) and appeal(text)))
+        if words := words.strip():
+            whole = re.compile(rf"(?<!\w){re.escape(words)}(?!\w)")  # "d1" is not in "d12"
+            # The words alone are looked for first: most texts lack them, and the pattern takes a hundred times as long.
+            self._note_appeals(
+                self._shown_so_far(), what, lambda text: bool(words in text and whole.search(text) and appeal(text))
+            )
 
     def leaked(self) -> None:
         """A model has answered with its prompt: note the shown documents that ask for that."""

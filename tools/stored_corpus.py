@@ -20,6 +20,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ _LOG = logging.getLogger("sextant")
 
 FORMAT = 2  # raised when the files below change their meaning
 _FIELDS = 4
+_KEPT = 256  # documents in memory: what a search has just found is read to be shown in the next moment
 
 
 class StoredCorpus(Corpus):
@@ -47,18 +49,19 @@ class StoredCorpus(Corpus):
         self._folder = folder
         self._count = int(meta["documents"])
         self.fingerprint = str(meta["fingerprint"])
-        self._ends = np.load(folder / "ends.npy", mmap_mode="r")
-        self._id_ends = np.load(folder / "id_ends.npy", mmap_mode="r")
-        self._order = np.load(folder / "order.npy", mmap_mode="r")
-        self._sums = np.load(folder / "sums.npy", mmap_mode="r")
+        self._ends = _numbers(folder / "ends.npy")
+        self._id_ends = _numbers(folder / "id_ends.npy")
+        self._order = _numbers(folder / "order.npy")
+        self._sums = _numbers(folder / "sums.npy")
         self._file = (folder / "fields.bin").open("rb")
         with (folder / "ids.bin").open("rb") as ids:
             self._ids = mmap.mmap(ids.fileno(), 0, access=mmap.ACCESS_READ) if self._count else b""
         if len(self._ends) != _FIELDS * self._count + 1 or os.fstat(self._file.fileno()).st_size != self._ends[-1]:
             raise ValueError(f"{folder} is not whole")
+        self._read = lru_cache(maxsize=_KEPT)(lambda doc_id: self._document(self._row(doc_id)))
 
     def __getitem__(self, doc_id: str) -> Document:
-        return self._document(self._row(doc_id))
+        return self._read(doc_id)
 
     def __contains__(self, doc_id: object) -> bool:
         try:
@@ -112,6 +115,11 @@ class StoredCorpus(Corpus):
             for begin, end in zip(begins, ends, strict=True)
         )
         return Document(doc_id, text, title, parent)
+
+
+def _numbers(path: Path) -> memoryview:
+    """A memory-mapped array, from which single numbers are read ten times as fast as numpy does."""
+    return memoryview(np.load(path, mmap_mode="r"))
 
 
 def store(documents: Iterable[Document], folder: Path) -> None:
