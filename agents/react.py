@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import dspy
 import pydantic
@@ -59,6 +59,9 @@ class NextStep(dspy.Signature):
 
 class React(dspy.Module):
     """A model that searches, reads, selects and finishes by calling tools."""
+
+    # Parameters that compiling sets where none is given: demonstrations and traces are of DSPy's interface alone.
+    compiled_with: ClassVar[Mapping[str, Any]] = {"interface": "dspy"}
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """`-P name=value`: what a program's constructor lets the command line set, checked before anything is loaded."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,21 @@ from tools.retrievers.spec import Expression, Expressions
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
-def parse(program: str, constructor: type, pairs: Sequence[str]) -> dict[str, Any]:
-    """Every parameter of the program with its value: the default, or the one in `pairs`.
+def parse(
+    program: str, constructor: type, pairs: Sequence[str], kept: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Every parameter of the program with its value: the one in `pairs`, or in `kept`, or the default.
 
-    Parameters are the constructor's keyword-only arguments except `depth`, which is --k. UnknownName for
-    another name, UsageError for a value that is not of the annotated type.
+    Parameters are the constructor's keyword-only arguments except `depth`, which is --k; `kept` are those of a compiled
+    program. UnknownName for another name, UsageError for a value that is not of the annotated type.
     """
     known = declared(constructor)
     values = {name: _checked(parameter.default, parameter.annotation) for name, parameter in known.items()}
-    for name, text in _given(pairs).items():
+    for name, value in (kept or {}).items():
+        if name not in known or not isinstance(value, _stored(known[name].annotation)):
+            raise UsageError(f"the compiled program has {name}={value!r}, which {program} does not take; compile again")
+        values[name] = _checked(known[name].annotation(value), known[name].annotation)
+    for name, text in given(pairs).items():
         if name not in known:
             raise UnknownName(f"parameter of {program}", name, known)
         values[name] = _value(f"{name}={text}", text, known[name].annotation)
@@ -37,10 +43,14 @@ def declared(constructor: type) -> dict[str, inspect.Parameter]:
     }
 
 
-def hinted(values: Mapping[str, Any], pairs: Sequence[str], hints: Mapping[str, str]) -> dict[str, Any]:
-    """`values` with what the task says of itself, for the parameters that the program has and `pairs` does not set."""
-    given = _given(pairs)
-    return {name: hints.get(name, value) if name not in given else value for name, value in values.items()}
+def _stored(wanted: Any) -> type | tuple[type, ...]:
+    """The types that JSON gives back for a parameter of type `wanted`."""
+    return (int, float) if wanted is float else str if issubclass(wanted, str) else wanted
+
+
+def hinted(values: Mapping[str, Any], fixed: Collection[str], hints: Mapping[str, str]) -> dict[str, Any]:
+    """`values` with what the task says of itself, for the parameters that the program has and that are not `fixed`."""
+    return {name: value if name in fixed else hints.get(name, value) for name, value in values.items()}
 
 
 def named_retrievers(values: Mapping[str, Any]) -> list[str]:
@@ -66,14 +76,15 @@ def digests(values: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _given(pairs: Sequence[str]) -> dict[str, str]:
-    given = {}
+def given(pairs: Sequence[str]) -> dict[str, str]:
+    """What `-P` sets: name -> text."""
+    found = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
             raise UsageError(f"-P {pair!r} has no value; write -P name=value")
-        given[name] = text
-    return given
+        found[name] = text
+    return found
 
 
 def _value(pair: str, text: str, wanted: type) -> Any:

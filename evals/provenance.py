@@ -22,23 +22,23 @@ _LIBRARIES = (
 )
 
 
-def code_digest() -> str:
-    """Eight hex digits over the sources that answers depend on.
+def code_digest(*others: str) -> str:
+    """Eight hex digits over the sources that answers depend on, and those of `others` packages.
 
     In a run's configuration it keeps an edited program from resuming the run of the program before the
     edit, which a git revision cannot do while the edit is not committed.
     """
     digest = hashlib.sha256()
-    for package in _PACKAGES:
+    for package in (*_PACKAGES, *others):
         sources = [*(_ROOT / package).rglob("*.py"), *(_ROOT / package).rglob("models.toml")]
         for path in sorted(sources):
             digest.update(str(path.relative_to(_ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:8]
 
 
-def versions() -> dict[str, str]:
-    """The versions of the libraries that answers depend on."""
-    return {name: version(name) for name in _LIBRARIES}
+def versions(*others: str) -> dict[str, str]:
+    """The versions of the libraries that answers depend on, and of `others`."""
+    return {name: version(name) for name in (*_LIBRARIES, *others)}
 
 
 def origin() -> dict[str, str | None]:

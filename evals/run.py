@@ -8,7 +8,6 @@ import argparse
 import os
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,38 +18,26 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import environments
-from agents import AGENTS
 from environments.base import INSTRUCTIONS, SPLITS
 from evals import folder as run_folder
-from evals import listing, parameters, pools, provenance
-from programs import PROGRAMS
+from evals import listing, parameters, pools, provenance, setup
 from tools import retrievers
 from tools.command import Parser, dollars, listen, positive, run_command, say
-from tools.errors import INTERRUPTED, BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError, UsageError
-from tools.home import home
+from tools.errors import INTERRUPTED, BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError
 from tools.retrievers import RETRIEVERS
-from tools.table import pick
 
 if TYPE_CHECKING:
     from environments.base import Environment
     from evals.folder import Config, RunFolder
-    from programs.budget import Budget
     from programs.lm import Model
     from tools.retrievers.base import Retriever
-    from tools.retrievers.bm25 import BM25
-    from tools.retrievers.spec import Spec
-    from tools.text import TermStatistics
-
-SYSTEMS = PROGRAMS | AGENTS
-LARGE = 10_000  # documents from which on an index may take a while to build, and a word is said before
-WORKERS = 8  # queries at a time with a real model; the offline engine is bound by this process, and gets 1
 
 
 def parser() -> Parser:
     """The command line."""
     made = Parser(prog="python -m evals.run", description="Run a search system on a task and score it.")
     add = made.add_argument
-    add("--program", required=True, metavar="NAME", help=f"list, or one of {', '.join(sorted(SYSTEMS))}")
+    add("--program", required=True, metavar="NAME", help=f"list, or one of {', '.join(sorted(setup.SYSTEMS))}")
     add("--task", metavar="TASK", help="a task, e.g. congress or obliq/congress")
     add("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched, else mini")
     add("--split", default="test", metavar="SPLIT", help=f"which queries: {', '.join(SPLITS)}")
@@ -63,9 +50,9 @@ def parser() -> Parser:
     )
     add(
         "--retriever",
-        default="bm25",
         metavar="SPEC",
-        help=f"one of {', '.join(RETRIEVERS)}, or made of them, e.g. fusion(bm25,dense); python -m tools.retrievers",
+        help=f"bm25 where none is named; one of {', '.join(RETRIEVERS)}, or made of them, e.g. fusion(bm25,dense); "
+        "python -m tools.retrievers",
     )
     add(
         "--pool",
@@ -80,11 +67,12 @@ def parser() -> Parser:
     )
     add("--limit", type=positive, metavar="N", help="ask only the first N queries")
     add("--query-id", action="append", default=[], metavar="ID", help="ask only this query; repeatable")
+    add("--compiled", type=Path, metavar="FILE", help="a compiled program: what python -m optimizers.compile made")
     add("-P", dest="parameters", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the program")
     add("--k", type=positive, metavar="N", help="documents in a ranking; the task's own number, mostly 1000")
     add("--seed", type=int, metavar="N", help="the model's sampling seed, where it takes one")
     add("--context", type=positive, metavar="N", help="tokens that the model takes, where the price table does not say")
-    add("--max-concurrent", type=positive, metavar="N", help=f"queries at a time; {WORKERS}, or 1 offline")
+    add("--max-concurrent", type=positive, metavar="N", help=f"queries at a time; {setup.WORKERS}, or 1 offline")
     add("--budget-usd", type=dollars, metavar="X", help="stop before the call after X dollars are spent")
     add("--budget-calls", type=positive, metavar="N", help="stop before model call N+1")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
@@ -98,152 +86,37 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.program == "list":
         listing.show(as_json=arguments.json)
         return 0
-    wanted = _wanted(arguments)
-    environment = _environment(arguments, wanted)
+    wanted = setup.wanted(arguments)
+    environment = environments.load(
+        arguments.task, arguments.data, arguments.split, qrels=arguments.qrels, instruction=arguments.instruction
+    ).asking(limit=arguments.limit, query_ids=arguments.query_id)
+    setup.fit(arguments, environment, wanted)
 
     from programs.budget import Budget
     from tools.session import Toolbox
 
     budget = Budget(calls=arguments.budget_calls, usd=arguments.budget_usd)
-    engines = _Engines(arguments, environment, budget)
+    engines = setup.Engines(arguments, environment, budget)
     retriever = engines.build(wanted.retriever)
     others = {name: engines.build(retrievers.check(name)) for name in wanted.others}
     pooled = environment
     if wanted.pool:
         pooled = pools.pooled(environment, wanted.pool, [engines.build(part) for part in wanted.pool.parts])
-    model = _connect(arguments, environment, retriever, budget)
-    config = configuration(arguments, environment, retriever, model, wanted.values)
+    model = setup.connect(arguments, environment, retriever, budget)
+    config = configuration(arguments, environment, retriever, model, wanted)
     config["retriever"]["others"] = {name: other.name for name, other in others.items()}
     config["pool"] = wanted.pool and wanted.pool.config([engines.build(part).name for part in wanted.pool.parts])
     path = run_folder.place(arguments.runs, config)
     toolbox = Toolbox(environment.documents, retriever, others=others, checkpoints=path)
     system = wanted.constructor(toolbox, depth=arguments.k or environment.depth, **wanted.values)
+    if wanted.compiled:
+        from programs.compiled_forms import assembled
+
+        system = assembled(wanted.compiled, system)
     with run_folder.claim(path, config) as folder:
         engines.annotators.keep(folder.path)
         problem = _run(arguments, pooled, folder, model, system)
         return _conclude(arguments, pooled, folder, problem, started)
-
-
-@dataclass(slots=True)
-class _Wanted:
-    """What the arguments name, once it is known that there is such a thing."""
-
-    constructor: Any  # of the program
-    values: dict[str, Any]  # of its parameters
-    retriever: "Spec"
-    pool: pools.Pool | None
-
-    @property
-    def others(self) -> list[str]:
-        """The retrievers that parameters name."""
-        return parameters.named_retrievers(self.values)
-
-
-def _wanted(arguments: argparse.Namespace) -> _Wanted:
-    """Names first: a misspelt one must not wait for a corpus to be read."""
-    from programs import annotate, lm
-
-    if arguments.task is None:
-        raise UsageError("--task is missing; python -m environments list has the tasks")
-    constructor = pick("program", arguments.program, SYSTEMS)
-    values = parameters.parse(arguments.program, constructor, arguments.parameters)
-    spec = retrievers.check(arguments.retriever)
-    pool = None if arguments.pool is None else pools.read(arguments.pool, spec)
-    for one in (spec, *(pool.parts if pool else ())):
-        retrievers.require(one)
-        for lens in retrievers.lenses(one):
-            annotate.check(str(lens.options.get("model", "offline")), str(lens.options.get("attribute", "")))
-    environments.resolve(arguments.task)
-    lm.check(arguments.lm)
-    if arguments.budget_usd is not None and not lm.price_is_known(arguments.lm):
-        raise UsageError(
-            f"the price of {arguments.lm} is not known, so --budget-usd cannot be kept; use --budget-calls"
-        )
-    run_folder.check_place(arguments.runs)
-    return _Wanted(constructor, values, spec, pool)
-
-
-def _environment(arguments: argparse.Namespace, wanted: _Wanted) -> "Environment":
-    """The task, loaded. What `wanted` leaves to the task is filled in, and what does not fit it is refused."""
-    environment = environments.load(
-        arguments.task, arguments.data, arguments.split, qrels=arguments.qrels, instruction=arguments.instruction
-    )
-    environment = environment.asking(limit=arguments.limit, query_ids=arguments.query_id)
-    if arguments.instruction == "task":
-        wanted.values = parameters.hinted(wanted.values, arguments.parameters, environment.hints)
-    _check_pools(arguments, environment, wanted)
-    _check_values(wanted.constructor, wanted.values)
-    wanted.retriever = retrievers.with_attribute(wanted.retriever, environment.hints.get("lens", ""))
-    arguments.retriever = str(wanted.retriever)  # two spellings of one retriever are one run
-    return environment
-
-
-def _check_values(constructor: Any, values: dict[str, Any]) -> None:
-    """What the program's constructor refuses, before an index is built or paid for."""
-    from tools.corpus import Corpus
-    from tools.retrievers.base import NoRetriever
-    from tools.session import Toolbox
-
-    constructor(Toolbox(Corpus(()), NoRetriever()), **values)
-
-
-class _Engines:
-    """The retrievers of a run, each opened once."""
-
-    def __init__(self, arguments: argparse.Namespace, environment: "Environment", budget: "Budget") -> None:
-        from programs.annotate import RunAnnotators
-
-        self._documents = environment.documents
-        self._lens = environment.hints.get("lens", "")
-        self.annotators = RunAnnotators(budget, lambda: _lexical(environment).statistics())
-        self._quiet = arguments.json or len(environment.documents) < LARGE
-        self._built: dict[str, Retriever] = {}
-
-    def build(self, spec: "Spec") -> "Retriever":
-        """The retriever of an expression; a word is said before one that may take a while."""
-        spec = retrievers.with_attribute(spec, self._lens)
-        if str(spec) not in self._built:
-            if not self._quiet:
-                say(f"opening {spec} over {len(self._documents)} documents")
-            self._built[str(spec)] = retrievers.build(spec, self._documents, home(), annotators=self.annotators)
-        return self._built[str(spec)]
-
-
-def _check_pools(arguments: argparse.Namespace, environment: "Environment", wanted: _Wanted) -> None:
-    """UsageError for retrievers, a pool or a depth that do not fit the task's pools, before any index is built."""
-    own = all(query.candidates is not None for query in environment.queries)
-    if wanted.pool and own:
-        raise UsageError(f"{environment.task} has candidate pools of its own; leave out --pool")
-    for spec in (wanted.retriever, *map(retrievers.check, wanted.others)):
-        if retrievers.needs_pool(spec) and not own:
-            raise UsageError(f"{spec} ranks candidate pools, and {environment.task} has none; use another")
-    for part in wanted.pool.parts if wanted.pool else ():
-        if retrievers.needs_pool(part):
-            raise UsageError(f"{part} needs a pool, so no pool can be made of it; use another")
-    largest = max((len(query.candidates or ()) for query in environment.queries), default=0)
-    if arguments.k and environment.comparisons and arguments.k < largest:
-        raise UsageError(f"{environment.task} compares all of a pool, up to {largest} documents; leave out --k")
-
-
-def _lexical(environment: "Environment") -> "BM25":
-    from tools.retrievers.bm25 import BM25
-
-    return BM25(environment.documents, home())
-
-
-def _connect(
-    arguments: argparse.Namespace, environment: "Environment", retriever: "Retriever", budget: "Budget"
-) -> "Model":
-    from programs import lm
-    from tools.retrievers.bm25 import BM25
-
-    def statistics() -> "TermStatistics":
-        index = retriever if isinstance(retriever, BM25) else _lexical(environment)
-        return index.statistics()
-
-    return lm.connect(
-        arguments.lm, statistics=statistics, budget=budget, seed=arguments.seed, context=arguments.context
-    )
 
 
 def configuration(
@@ -251,13 +124,14 @@ def configuration(
     environment: "Environment",
     retriever: "Retriever",
     model: "Model",
-    values: dict[str, Any],
+    wanted: setup.Wanted,
 ) -> "Config":
     """Everything that determines a run's numbers; what does not is under "provenance"."""
+    values, compiled = wanted.values, wanted.compiled
     return {
         "task": environment.task,
         "data": environment.data if environment.data in ("mini", "full") else "folder",
-        "compiled": None,
+        "compiled": compiled and {"digest": compiled.digest(), "optimizer": compiled.origin.get("optimizer", "")},
         "pool": None,
         "max_p": environment.max_p,
         "instruction": arguments.instruction,
@@ -277,6 +151,7 @@ def configuration(
             "data": environment.data,
             "folder": None if environment.data in ("mini", "full") else str(Path(environment.data).resolve()),
             "source": environment.source,
+            "compiled": arguments.compiled and str(arguments.compiled),
             **provenance.origin(),
         },
     }
@@ -310,7 +185,7 @@ def _run(
     def report(outcome: run_folder.Outcome) -> None:
         watch.add(value(outcome), failed=outcome["error"] is not None)
 
-    workers = arguments.max_concurrent or (1 if model.name == "offline" else WORKERS)
+    workers = arguments.max_concurrent or (1 if model.name == "offline" else setup.WORKERS)
     try:
         with watch:
             fault = run(system, environment.queries, folder, model, workers=workers, on_outcome=report)
@@ -330,16 +205,20 @@ def _conclude(
     problem: SextantError | None,
     started: float,
 ) -> int:
+    from evals import looks
     from evals.score import score, summary
     from evals.terminal import show
 
+    config = run_folder.read_config(folder.path)
     asked = [query.query_id for query in environment.queries]
     owed = [query_id for query_id in asked if query_id not in folder.outcomes]
     if owed:
-        result = summary(run_folder.read_config(folder.path), folder.outcomes, asked)
+        result = summary(config, folder.outcomes, asked)
     else:
         result = score(folder.path, environment)
-    result = {"run": str(folder.path), **result, "seconds": round(time.monotonic() - started, 2)}
+        looks.record(config, folder.path)
+    seen = looks.count(config["task"], looks.data_of(config), config["program"])
+    result = {"run": str(folder.path), **result, "looks": seen, "seconds": round(time.monotonic() - started, 2)}
     show(result, as_json=arguments.json)
     if owed:
         larger = " with a larger budget" if isinstance(problem, BudgetReached) else ""

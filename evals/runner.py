@@ -129,13 +129,17 @@ class _Faults:
 
 
 def attempt(system: System, query: Query, model: Model) -> Outcome | Exception:
-    """One query's outcome, or the exception for which it stays owed."""
+    """One query's outcome with `model`, or the exception for which it stays owed."""
+    with model.active():
+        return answered(system, query)
+
+
+def answered(system: System, query: Query) -> Outcome | Exception:
+    """The same with the model that is active already; in a context of its own, because a session is opened in it."""
     started = time.perf_counter()
     error = fields = None
     try:
-        with model.active():
-            submission = system(query=query)
-        fields = _fields(submission)
+        fields = _fields(system(query=query))
     except (Exception, SystemExit) as exception:  # noqa: BLE001  # the system under test may raise anything
         if isinstance(exception, DataError):  # nothing that a system does; every query would meet it
             return exception

@@ -112,7 +112,8 @@ def _table(asked: list[str], values: "Values", outcomes: dict[str, run_folder.Ou
     for query_id in asked:
         cells = [column[query_id] for column in values.values()]
         row = ["" if value is None else repr(value) for value in cells]
-        writer.writerow([query_id, *row, outcomes[query_id]["error"] or ""])
+        # A lone carriage return is not quoted, and would be read as the end of the row.
+        writer.writerow([query_id, *row, (outcomes[query_id]["error"] or "").replace("\r", " ")])
     return table.getvalue()
 
 
@@ -126,6 +127,7 @@ def summary(config: run_folder.Config, outcomes: dict[str, run_folder.Outcome], 
         "instruction": config["instruction"],
         "program": config["program"],
         "pool": config.get("pool"),
+        "compiled": config.get("compiled"),
         "retriever": config["retriever"]["name"],
         "lm": config["lm"]["name"],
         "queries": len(asked),

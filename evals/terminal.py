@@ -7,7 +7,7 @@ data and models, so they are stripped of control characters before they are prin
 import io
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -132,35 +132,45 @@ def show(scores: dict[str, Any], *, as_json: bool = False) -> None:
     if as_json:
         put_out(json.dumps(scores) + "\n", kept="in the run folder")
         return
+    table = [_table(scores["metrics"], scores["judgements"])] if scores["metrics"] else []
+    put_out(printed([*_headings(scores), *table, *_footings(scores)]), kept="in the run folder")
+
+
+def printed(parts: Iterable[str | Table]) -> str:
+    """Lines and tables as they are printed on stdout; control characters and markup in lines are made harmless."""
     text = io.StringIO()
     # Rich looks at the real stdout for width and colours, but writes into the text, so that it meets no closed pipe.
+    # A file or pipe has no width; rich takes 80 then, and would fold the cells of a wide table.
     real = Console()
     console = Console(
         file=text,
         highlight=False,
         soft_wrap=True,
-        width=real.width,
+        width=real.width if real.is_terminal else max(real.width, 200),
         force_terminal=real.is_terminal,
         color_system=real.color_system,  # type: ignore[arg-type]
     )
-    for line in _headings(scores):
-        console.print(escape(clean(line)))
-    if scores["metrics"]:
-        console.print(_table(scores["metrics"], scores["judgements"]))
-    for line in _footings(scores):
-        console.print(escape(clean(line)))
-    put_out(text.getvalue(), kept="in the run folder")
+    for part in parts:
+        console.print(escape(clean(part)) if isinstance(part, str) else part)
+    return text.getvalue()
+
+
+def task_line(scores: dict[str, Any]) -> str:
+    """What was asked: task, split, judgements, and whether it is invented data."""
+    kind = scores["data"]
+    note = "mini: bundled, invented; not comparable with published figures" if kind == "mini" else kind
+    judgements = f", {scores['judgements']} judgements" if scores.get("judgements", "gold") != "gold" else ""
+    return f"{scores['task']}  {scores['split']} split{judgements}  ({note})"
+
+
+def system_line(scores: dict[str, Any]) -> str:
+    """What answered: program, retriever, model."""
+    model = "offline, no language model" if scores["lm"] == "offline" else scores["lm"]
+    return f"{scores['program']} over {scores['retriever']}, model: {model}"
 
 
 def _headings(scores: dict[str, Any]) -> list[str]:
-    kind = scores["data"]
-    note = "mini: bundled, invented; not comparable with published figures" if kind == "mini" else kind
-    model = "offline, no language model" if scores["lm"] == "offline" else scores["lm"]
-    judgements = f", {scores['judgements']} judgements" if scores.get("judgements", "gold") != "gold" else ""
-    lines = [
-        f"{scores['task']}  {scores['split']} split{judgements}  ({note})",
-        f"{scores['program']} over {scores['retriever']}, model: {model}",
-    ]
+    lines = [task_line(scores), system_line(scores)]
     if pool := scores["pool"]:
         what = "with every relevant document put in: a ceiling" if pool["kind"] == "oracle" else "of what was found"
         lines.append(f"pools of {pool['size']} {what}, from {', '.join(pool['of'])}")
@@ -225,6 +235,10 @@ def _footings(scores: dict[str, Any]) -> list[str]:
         lines.append(f"prompts shortened to fit the model: {scores['shortened']}")
     if scores["searches_cut"]:
         used += f", {scores['searches_cut']} searches cut to what the retriever's model takes"
+    if scores.get("looks", 0) > 1 and scores["split"] != "dev":
+        lines.append(
+            f"look {scores['looks']} at test queries of {scores['task']} ({scores['data']}) with {scores['program']}"
+        )
     if "seconds" in scores:
         used += f", {scores['seconds']:.1f} s"
     return [*lines, used, f"run: {scores['run']}"]

@@ -112,4 +112,11 @@ def lens(name: str) -> Lens | None:
 
 def through(signature: Any, advice: str) -> Any:
     """`signature` with `advice` at the end of its instructions; itself when there is none."""
-    return signature.with_instructions(f"{signature.instructions}\n\n{advice}") if advice else signature
+    return instructed(signature, f"{signature.instructions}\n\n{advice}") if advice else signature
+
+
+def instructed(signature: Any, instructions: str) -> Any:
+    """`signature` with other instructions, under its own name: DSPy's copies are called StringSignature."""
+    made = signature.with_instructions(instructions)
+    made.__name__ = signature.__name__
+    return made

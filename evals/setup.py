@@ -1,0 +1,176 @@
+"""What a run and a compilation have in common: names become a task, retrievers, a program and a model.
+
+Every check that needs no data comes first, every check that needs no index second, so that a misspelt word does not
+wait for a corpus, nor a wrong value for an index.
+"""
+
+import argparse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import environments
+from agents import AGENTS
+from evals import folder as run_folder
+from evals import parameters, pools
+from programs import PROGRAMS
+from tools import retrievers
+from tools.command import say
+from tools.errors import UsageError
+from tools.home import home
+from tools.table import pick
+
+if TYPE_CHECKING:
+    from environments.base import Environment
+    from programs.budget import Budget
+    from programs.compiled import Compiled
+    from programs.lm import Model
+    from tools.retrievers.base import Retriever
+    from tools.retrievers.bm25 import BM25
+    from tools.retrievers.spec import Spec
+    from tools.text import TermStatistics
+
+SYSTEMS = PROGRAMS | AGENTS
+LARGE = 10_000  # documents from which on an index may take a while to build, and a word is said before
+WORKERS = 8  # queries at a time with a real model; the offline engine is bound by this process, and gets 1
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What the arguments name, once it is known that there is such a thing."""
+
+    constructor: Any  # of the program
+    values: dict[str, Any]  # of its parameters
+    given: frozenset[str]  # those of the parameters that the command line or the compiled program sets
+    retriever: "Spec"
+    pool: pools.Pool | None
+    compiled: "Compiled | None" = None
+
+    @property
+    def others(self) -> list[str]:
+        """The retrievers that parameters name."""
+        return parameters.named_retrievers(self.values)
+
+
+def wanted(arguments: argparse.Namespace) -> Wanted:
+    """Names first: a misspelt one must not wait for a corpus to be read."""
+    from programs import annotate, lm
+
+    if arguments.task is None:
+        raise UsageError("--task is missing; python -m environments list has the tasks")
+    constructor = pick("program", arguments.program, SYSTEMS)
+    compiled = _compiled(arguments)
+    kept = compiled.parameters if compiled else {}
+    values = parameters.parse(arguments.program, constructor, arguments.parameters, kept)
+    given = frozenset(parameters.given(arguments.parameters)) | kept.keys()
+    if arguments.retriever is None:
+        arguments.retriever = compiled.retriever if compiled else "bm25"
+    spec = retrievers.check(arguments.retriever)
+    pool = None if arguments.pool is None else pools.read(arguments.pool, spec)
+    for one in (spec, *(pool.parts if pool else ())):
+        retrievers.require(one)
+        for lens in retrievers.lenses(one):
+            annotate.check(str(lens.options.get("model", "offline")), str(lens.options.get("attribute", "")))
+    environments.resolve(arguments.task)
+    lm.check(arguments.lm)
+    if arguments.budget_usd is not None and not lm.price_is_known(arguments.lm):
+        raise UsageError(
+            f"the price of {arguments.lm} is not known, so --budget-usd cannot be kept; use --budget-calls"
+        )
+    run_folder.check_place(arguments.runs)
+    return Wanted(constructor, values, given, spec, pool, compiled)
+
+
+def _compiled(arguments: argparse.Namespace) -> "Compiled | None":
+    """The compiled program that is asked for, if one is; DataError or UsageError when it cannot be taken up."""
+    if arguments.compiled is None:
+        return None
+    from programs.compiled import read
+
+    compiled = read(arguments.compiled)
+    if compiled.program != arguments.program:
+        raise UsageError(f"{arguments.compiled} was compiled for --program {compiled.program}, not {arguments.program}")
+    return compiled
+
+
+def fit(arguments: argparse.Namespace, environment: "Environment", wanted: Wanted) -> None:
+    """Fill in what `wanted` leaves to the task; UsageError for what does not fit it, before an index is built."""
+    if arguments.instruction == "task":
+        wanted.values = parameters.hinted(wanted.values, wanted.given, environment.hints)
+    _check_pools(arguments, environment, wanted)
+    program = trial(wanted.constructor, wanted.values)
+    if wanted.compiled:
+        from programs.compiled import check
+
+        check(wanted.compiled, arguments.program, program, str(arguments.compiled))
+    wanted.retriever = retrievers.with_attribute(wanted.retriever, environment.hints.get("lens", ""))
+    arguments.retriever = str(wanted.retriever)  # two spellings of one retriever are one run
+
+
+def trial(constructor: Any, values: dict[str, Any]) -> Any:
+    """The program over nothing: what its constructor refuses is refused before an index is built or paid for."""
+    from tools.corpus import Corpus
+    from tools.retrievers.base import NoRetriever
+    from tools.session import Toolbox
+
+    return constructor(Toolbox(Corpus(()), NoRetriever()), **values)
+
+
+class Engines:
+    """The retrievers of a run, each opened once."""
+
+    def __init__(self, arguments: argparse.Namespace, environment: "Environment", budget: "Budget") -> None:
+        from programs.annotate import RunAnnotators
+
+        self._documents = environment.documents
+        self._lens = environment.hints.get("lens", "")
+        self.annotators = RunAnnotators(budget, lambda: lexical(environment).statistics())
+        self._quiet = arguments.json or len(environment.documents) < LARGE
+        self._built: dict[str, Retriever] = {}
+
+    def build(self, spec: "Spec") -> "Retriever":
+        """The retriever of an expression; a word is said before one that may take a while."""
+        spec = retrievers.with_attribute(spec, self._lens)
+        if str(spec) not in self._built:
+            if not self._quiet:
+                say(f"opening {spec} over {len(self._documents)} documents")
+            self._built[str(spec)] = retrievers.build(spec, self._documents, home(), annotators=self.annotators)
+        return self._built[str(spec)]
+
+
+def _check_pools(arguments: argparse.Namespace, environment: "Environment", wanted: Wanted) -> None:
+    """UsageError for retrievers, a pool or a depth that do not fit the task's pools, before any index is built."""
+    own = all(query.candidates is not None for query in environment.queries)
+    if wanted.pool and own:
+        raise UsageError(f"{environment.task} has candidate pools of its own; leave out --pool")
+    for spec in (wanted.retriever, *map(retrievers.check, wanted.others)):
+        if retrievers.needs_pool(spec) and not own:
+            raise UsageError(f"{spec} ranks candidate pools, and {environment.task} has none; use another")
+    for part in wanted.pool.parts if wanted.pool else ():
+        if retrievers.needs_pool(part):
+            raise UsageError(f"{part} needs a pool, so no pool can be made of it; use another")
+    largest = max((len(query.candidates or ()) for query in environment.queries), default=0)
+    if arguments.k and environment.comparisons and arguments.k < largest:
+        raise UsageError(f"{environment.task} compares all of a pool, up to {largest} documents; leave out --k")
+
+
+def lexical(environment: "Environment") -> "BM25":
+    """The index that knows the corpus' words."""
+    from tools.retrievers.bm25 import BM25
+
+    return BM25(environment.documents, home())
+
+
+def connect(
+    arguments: argparse.Namespace, environment: "Environment", retriever: "Retriever", budget: "Budget"
+) -> "Model":
+    """The model of --lm, with the settings of the command line."""
+    from programs import lm
+    from tools.retrievers.bm25 import BM25
+
+    def statistics() -> "TermStatistics":
+        index = retriever if isinstance(retriever, BM25) else lexical(environment)
+        return index.statistics()
+
+    return lm.connect(
+        arguments.lm, statistics=statistics, budget=budget, seed=arguments.seed, context=arguments.context
+    )
