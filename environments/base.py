@@ -24,6 +24,15 @@ INSTRUCTIONS = ("task", "generic", "none")
 GENERIC = "Find the documents that are relevant to the query."
 
 
+class EmptySplit(UsageError):
+    """A split of ours that has no queries, because the data has too few."""
+
+    def __init__(self, split: str, source: str, queries: int) -> None:
+        super().__init__(f"the {split} split of {source} has no queries; use --split all")
+        self.source = source
+        self.queries = queries  # of all splits
+
+
 @dataclass(frozen=True, slots=True)
 class DevSplit:
     """A dev split for a release that has none: the first `share` of the queries in the order of a hash.
@@ -141,7 +150,7 @@ class Environment:
         """The environment with the queries of `split` alone; the corpus stays whole."""
         chosen = set(dev.choose([query.query_id for query in self.queries], split))
         if not chosen:
-            raise UsageError(f"the {split} split of {self.source} has no queries; use --split all")
+            raise EmptySplit(split, self.source, len(self.queries))
         narrowed = self._with(tuple(query for query in self.queries if query.query_id in chosen), split)
         return dataclasses.replace(narrowed, split_note="" if split == "all" else OURS)
 

@@ -15,11 +15,22 @@ belongs to Query{i}; elsewhere i of its ten conditions are replaced, so the want
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from environments.base import OURS, Comparison, DevSplit, Environment, Facts, Judgements, Release, Request, Suite
+from environments.base import (
+    OURS,
+    Comparison,
+    DevSplit,
+    EmptySplit,
+    Environment,
+    Facts,
+    Judgements,
+    Release,
+    Request,
+    Suite,
+)
 from environments.sources import beir_folder, multiconir_csv
 from environments.sources.multiconir_csv import HARD, TENS, Row
 from tools.corpus import Corpus
-from tools.errors import DataError, UsageError
+from tools.errors import DataError
 from tools.records import Document, Query
 
 RELEASE = Release(
@@ -122,7 +133,7 @@ def _chosen(rows: Sequence[Row], dev: DevSplit, request: Request) -> list[int]:
     """The numbers, from 1, of the records of the split; all queries of a record are in the same split."""
     chosen = [int(name) for name in dev.choose([str(n) for n in range(1, len(rows) + 1)], request.split)]
     if not chosen:
-        raise UsageError(f"the {request.split} split of {request.folder} has no records; use --split all")
+        raise EmptySplit(request.split, request.source(RELEASE), len(rows))
     return chosen
 
 

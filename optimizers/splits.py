@@ -1,0 +1,200 @@
+"""Divides the dev split of a task for compiling, and makes the handle that an optimizer gets of it.
+
+Dev queries that nearly repeat a test query are left out. The others are put in the order of SHA-256 over
+"<seed>:<query_id>", as environments.base.DevSplit does; the first round(share x queries) are to train on, the rest to
+choose by. A dev query is left out when its similarity to some test query is `NEAR` or more. That is the larger of:
+
+- runs     how much of the runs of three words of the lighter query the other one has. It finds a query that was cut or
+           lengthened at an end, and a long one with some words changed.
+- words    how much of the words of the heavier query the other one has. It finds a query put in another order, and a
+           short one with a word or two changed.
+
+Words are those of tools.text: lower case, no punctuation, stop words or single characters. A word or run weighs its idf
+over the queries of both splits, so what all queries of a task begin with counts for next to nothing. Unrelated queries
+stay far below the bound: no dev query of a bundled miniature comes over 0.22, and of 427 real questions from hearings
+none over 0.20.
+
+What is left out: paraphrases that share no words. And nothing keeps code that is given a handle from calling
+environments.load by itself; the handle only makes sure that nobody does it by mistake.
+"""
+
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from environments import load
+from environments.base import EmptySplit, Environment
+from tools.errors import UsageError, at_least
+from tools.records import Query
+from tools.text import TermStatistics, words
+
+NEAR = 0.5  # from this similarity on, a dev query nearly repeats a test query
+RUN = 3  # words in a run
+# Fewer queries than this are weighed as if there were so many: a word in two queries of three is a repeat, and only
+# among many queries boilerplate.
+FEW = 100
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A dev query that is not compiled on. Which test query it repeats is not said."""
+
+    query_id: str
+    similarity: float  # to the test query that it is most alike to
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """All that an optimizer is given of a task's data. No test query or judgement can be reached from it.
+
+    The corpus is whole: it holds the documents that are wanted in test among all others.
+    """
+
+    task: str  # the full name
+    train: tuple[Query, ...]  # to learn from: demos, feedback
+    validation: tuple[Query, ...]  # to choose between candidates by
+    environment: Environment = field(repr=False)  # dev, with these queries and their judgements alone
+    left_out: tuple[LeftOut, ...]
+    digest: str  # eight hex digits: two equal ones are the same division of the same data
+    seed: int
+    share: float
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Training":
+        return self  # nothing in it changes, and a corpus is not to be copied
+
+
+def divide(
+    task: str,
+    data: str | None,
+    *,
+    qrels: str = "",
+    instruction: str = "task",
+    limit: int | None = None,
+    seed: int = 0,
+    share: float = 0.5,
+) -> Training:
+    """The dev split of `task`, divided. `limit` takes the first so many of the queries, in the order of the hash.
+
+    UsageError when fewer than two dev queries are left to divide.
+    """
+    if limit is not None:
+        at_least(2, "compiling", limit=limit)
+    if not 0 < share < 1:
+        raise UsageError(f"share {share!r} is not between 0 and 1; 0.5 trains on half of the dev queries")
+    environment = _dev(task, data, qrels, instruction)
+    left_out = _left_out(environment, _texts_of_test(task, data, qrels, instruction))
+    repeats = {query.query_id for query in left_out}
+    kept = sorted((q for q in environment.queries if q.query_id not in repeats), key=lambda q: _place(seed, q))
+    if len(kept) < 2:
+        raise _too_few(environment, len(environment.queries), len(repeats))
+    kept = kept[:limit]
+    cut = min(max(round(share * len(kept)), 1), len(kept) - 1)
+    train, validation = tuple(kept[:cut]), tuple(kept[cut:])
+    parts = [[query.query_id for query in part] for part in (train, validation)]
+    content = json.dumps([environment.task, environment.fingerprint, seed, share, limit, parts])
+    return Training(
+        task=environment.task,
+        train=train,
+        validation=validation,
+        environment=environment.asking(query_ids=[*parts[0], *parts[1]]),
+        left_out=left_out,
+        digest=hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest(),
+        seed=seed,
+        share=share,
+    )
+
+
+def _dev(task: str, data: str | None, qrels: str, instruction: str) -> Environment:
+    try:
+        environment = load(task, data, "dev", qrels=qrels, instruction=instruction)
+    except EmptySplit as error:
+        raise UsageError(f"{error.source} has no dev queries (of {error.queries} in all); {_REMEDY}") from None
+    if len(environment.queries) < 2:
+        raise _too_few(environment, len(environment.queries), 0)
+    return environment
+
+
+def _texts_of_test(task: str, data: str | None, qrels: str, instruction: str) -> list[str]:
+    """The texts alone, so that nothing else of the test split outlives this call."""
+    return [query.text for query in load(task, data, "test", qrels=qrels, instruction=instruction).queries]
+
+
+def _place(seed: int, query: Query) -> bytes:
+    return hashlib.sha256(f"{seed}:{query.query_id}".encode("utf-8", "surrogatepass")).digest()
+
+
+_REMEDY = "use another task, or --data with more queries (another seed divides the same ones)"
+
+
+def _too_few(environment: Environment, dev: int, repeats: int) -> UsageError:
+    have = f"{environment.task} ({environment.data}) has {dev} dev quer{'y' if dev == 1 else 'ies'}"
+    if repeats:
+        have += f", of which {repeats} nearly repeat{'s' if repeats == 1 else ''} a test query"
+    needs = "compiling needs at least 2, one to train on and one to choose by"
+    return UsageError(f"{have}; {needs}; {_REMEDY}")
+
+
+def _left_out(environment: Environment, test: Sequence[str]) -> tuple[LeftOut, ...]:
+    alike = similarities([query.text for query in environment.queries], test)
+    return tuple(
+        LeftOut(query.query_id, round(similarity, 4))
+        for query, similarity in zip(environment.queries, alike, strict=True)
+        if similarity >= NEAR
+    )
+
+
+def similarities(texts: Sequence[str], others: Sequence[str]) -> list[float]:
+    """For each of `texts`, its similarity to the one of `others` that it is most alike to, from 0 to 1."""
+    if not others:
+        return [0.0] * len(texts)
+    best = np.zeros(len(texts))
+    for features, larger in ((_runs, False), (_words, True)):
+        own, foreign = [features(text) for text in texts], [features(text) for text in others]
+        best = np.maximum(best, _shares(own, foreign, of_the_larger=larger))
+    # Sums in another order may leave equal texts a hair over 1.
+    return [float(share) for share in np.minimum(best, 1.0)]
+
+
+def _shares(own: list[list[str]], foreign: list[list[str]], *, of_the_larger: bool) -> "np.ndarray[Any, Any]":
+    """For each list of features, the largest share of weight that it has in common with one of `foreign`."""
+    rarity = _rarity(own + foreign)
+    where: dict[str, list[int]] = defaultdict(list)  # feature -> the foreign texts that have it
+    for place, features in enumerate(foreign):
+        for feature in features:
+            where[feature].append(place)
+    lists = {feature: np.array(places) for feature, places in where.items()}
+    weights = np.array([sum(map(rarity.weight, features)) for features in foreign])
+    shares = np.zeros(len(own))
+    for number, features in enumerate(own):
+        shared = np.zeros(len(foreign))
+        for feature in features:
+            if feature in lists:
+                shared[lists[feature]] += rarity.weight(feature)
+        weight = sum(map(rarity.weight, features))
+        whole = np.maximum(weights, weight) if of_the_larger else np.minimum(weights, weight)
+        shares[number] = (shared / whole).max()
+    return shares
+
+
+def _rarity(lists: list[list[str]]) -> TermStatistics:
+    """How rare each feature is among the queries."""
+    counts = Counter(feature for features in lists for feature in features)
+    return TermStatistics(max(len(lists), FEW), 0.0, counts)
+
+
+def _words(text: str) -> list[str]:
+    """The different words of a text in order; of one that has none, such as "x = y", its characters as they are."""
+    return sorted(set(words(text))) or ["".join(text.lower().split())]
+
+
+def _runs(text: str) -> list[str]:
+    """The different runs of `RUN` words of a text; a text that is no longer is one run."""
+    found = words(text)
+    if len(found) <= RUN:
+        return [" ".join(found) or "".join(text.lower().split())]
+    return sorted({" ".join(found[start : start + RUN]) for start in range(len(found) - RUN + 1)})
