@@ -46,9 +46,10 @@ def test_a_link_leads_somewhere(path):
 
 def test_every_option_in_the_readme_exists():
     from benchmarks import retrieval
-    from evals import run
+    from evals import compare, run
+    from optimizers import compile
 
-    parsers = (run.parser(), retrieval.parser())
+    parsers = (run.parser(), retrieval.parser(), compare.parser(), compile.parser())
     known = {option for parser in parsers for action in parser._actions for option in action.option_strings}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)) <= known | {"--strict"}
 

@@ -1,0 +1,176 @@
+"""What a compilation works with: the arguments, understood and checked; models, retrievers and programs, made once."""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evals import setup
+from tools import retrievers
+from tools.errors import UnknownName, UsageError
+from tools.table import pick
+
+if TYPE_CHECKING:
+    from optimizers.splits import Training
+    from optimizers.study import Study
+    from programs.compiled import Compiled
+    from programs.journal import Journal
+    from programs.lm import Model
+    from tools.records import Usage
+
+
+@dataclass(slots=True)
+class Asked:
+    """What the arguments name, checked as far as that needs no data."""
+
+    wanted: setup.Wanted
+    options: dict[str, Any]  # of the teleprompter
+    members: "list[Compiled]"  # of an ensemble
+    ranges: Mapping[str, list[Any]]  # of what is tuned
+    template: str  # the retriever as it was given, with {names} to be tuned
+
+    def parameters(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
+        """The program's parameters with those that are `chosen`."""
+        return {name: chosen.get(name, value) for name, value in self.wanted.values.items()}
+
+
+def started_from(asked: Asked) -> dict[str, Any]:
+    """Where tuning starts: the program's own parameters, and the first value of what has no other."""
+    from optimizers import tune
+
+    own = asked.wanted.values | {tune.RETRIEVER: asked.template}
+    return {name: own.get(name, values[0]) for name, values in asked.ranges.items()}
+
+
+def asked_for(arguments: argparse.Namespace) -> Asked:
+    """What the command line asks for. UsageError, or UnknownName, for what it cannot have."""
+    from optimizers import tune
+    from optimizers.teleprompters import TELEPROMPTERS, settings
+    from programs import lm
+    from programs.compiled import read
+
+    if arguments.program is None:
+        raise UsageError("--program is missing; python -m evals.run --program list has them")
+    if arguments.optimizer not in TELEPROMPTERS:
+        raise UnknownName("optimizer", arguments.optimizer, TELEPROMPTERS)
+    row = TELEPROMPTERS[arguments.optimizer]
+    options = settings(arguments.optimizer, arguments.budget, arguments.options)
+    if arguments.teacher and not row.teacher:
+        raise UsageError(f"{arguments.optimizer} makes no demonstrations with a model; leave out --teacher")
+    if arguments.prompt_lm and not row.proposes:
+        raise UsageError(f"{arguments.optimizer} has no instructions written; leave out --prompt-lm")
+    for option, owner in (("--of", "ensemble"), ("--range", "tune")):
+        if getattr(arguments, {"--of": "of", "--range": "ranges"}[option]) and arguments.optimizer != owner:
+            raise UsageError(f"{option} is for --optimizer {owner}; leave it out")
+    for spec in (arguments.teacher, arguments.prompt_lm):
+        if spec:
+            lm.check(spec)
+            if arguments.budget_usd is not None and not lm.price_is_known(spec):
+                raise UsageError(f"the price of {spec} is not known; use --budget-calls instead of --budget-usd")
+    declared: Mapping[str, list[Any]] = {}
+    template = arguments.retriever or "bm25"
+    if arguments.optimizer == "tune":
+        constructor = pick("program", arguments.program, setup.SYSTEMS)
+        declared = tune.ranges(arguments.program, constructor, template, arguments.ranges)
+        for chosen in tune.each_retriever(template, declared):
+            retrievers.require(retrievers.check(chosen))
+        arguments.retriever = tune.filled(template, tune.first(declared) | {tune.RETRIEVER: template})
+    members = [read(file) for file in arguments.of]
+    wanted = setup.wanted(arguments)
+    fixed = getattr(wanted.constructor, "compiled_with", {})
+    wanted.values |= {name: value for name, value in fixed.items() if name not in wanted.given}
+    return Asked(wanted, options, members, declared, template)
+
+
+def check_prompts(arguments: argparse.Namespace, asked: Asked) -> None:
+    """UsageError for a program without prompts, or members of an ensemble that are of another."""
+    from optimizers.teleprompters import TELEPROMPTERS
+    from programs.compiled import check
+
+    program = setup.trial(asked.wanted.constructor, asked.wanted.values)
+    if TELEPROMPTERS[arguments.optimizer].prompts and not program.predictors():
+        raise UsageError(f"{arguments.program} has no prompts; --optimizer tune searches its parameters and retriever")
+    for file, member in zip(arguments.of, asked.members, strict=True):
+        own = {**asked.wanted.values, **member.parameters}
+        check(member, arguments.program, setup.trial(asked.wanted.constructor, own), str(file))
+        if dict(member.parameters) != asked.wanted.values or member.retriever != arguments.retriever:
+            raise UsageError(f"{file} has other parameters, or another retriever, than the command; give it the same")
+
+
+class Bench:
+    """Models, retrievers and programs of a compilation. The corpus and its indexes are there once."""
+
+    def __init__(self, arguments: argparse.Namespace, asked: Asked, training: "Training") -> None:
+        from optimizers.teleprompters import TELEPROMPTERS
+        from programs.budget import Budget
+
+        self._arguments, self._asked, self._environment = arguments, asked, training.environment
+        self.budget: Budget = Budget(calls=arguments.budget_calls, usd=arguments.budget_usd)
+        self.engines = setup.Engines(arguments, self._environment, self.budget)
+        self.retriever = self.engines.build(asked.wanted.retriever)
+        self._others = {name: self.engines.build(retrievers.check(name)) for name in asked.wanted.others}
+        self.student = self._connect(arguments.lm)
+        self.teacher = self._connect(arguments.teacher) if arguments.teacher else None
+        proposes = TELEPROMPTERS[arguments.optimizer].proposes
+        self.prompter = self._prompter(arguments.prompt_lm or arguments.lm) if proposes else None
+        self.models = [model for model in (self.student, self.teacher, self.prompter) if model]
+        self.workers: int = arguments.max_concurrent or (1 if arguments.lm == "offline" else setup.WORKERS)
+        self._journal: Journal | None = None
+
+    def _connect(self, spec: str, **options: Any) -> "Model":
+        from programs import lm
+        from tools.retrievers.bm25 import BM25
+
+        def statistics() -> Any:
+            own = self.retriever if isinstance(self.retriever, BM25) else setup.lexical(self._environment)
+            return own.statistics()
+
+        context = self._arguments.context if spec == self._arguments.lm else None
+        return lm.connect(spec, statistics=statistics, budget=self.budget, context=context, **options)
+
+    def _prompter(self, spec: str) -> "Model":
+        """The model that writes instructions, at temperature 1 where it takes one: asked again it shall differ."""
+        from optimizers.offline import RULES
+
+        model = self._connect(spec, rules=RULES)
+        if model.lm.kwargs.get("temperature") is not None:
+            model.lm.kwargs["temperature"] = 1.0
+        model.lm.halts = True
+        return model
+
+    def open(self, folder: Path) -> None:
+        """Take up what earlier sittings of this compilation paid for."""
+        from programs.journal import Journal
+
+        self.engines.annotators.keep(folder)
+        if all(model.name == "offline" for model in self.models):
+            return
+        self._journal = Journal(folder / "calls.jsonl", repeats=True)
+        spent = self._journal.usage
+        self.budget.resume(spent)
+        for model in self.models:
+            if model.name != "offline":
+                model.share(self._journal)
+                model.lm.answered = spent.calls > 0
+
+    def usage(self, study: "Study") -> "Usage":
+        """Of all model calls so far, those that wrote instructions included; offline, those of evaluations."""
+        from tools.records import Usage
+
+        return self._journal.usage if self._journal else Usage(calls=study.calls)
+
+    def program(self, chosen: Mapping[str, Any] | None = None) -> Any:
+        """The program as it was before, or with some parameters `chosen`, over the shared retrievers."""
+        from optimizers import tune
+        from tools.session import Toolbox
+
+        chosen = chosen or {}
+        retriever, values = self.retriever, self._asked.parameters(chosen)
+        if chosen and self._asked.ranges:
+            retriever = self.engines.build(retrievers.check(tune.filled(self._asked.template, chosen)))
+        # One line of work at a time inside a query: which predictor was asked first is then the same every time.
+        at_once = {"parallel": 1} if "parallel" in values else {}
+        toolbox = Toolbox(self._environment.documents, retriever, others=self._others)
+        depth = self._arguments.k or self._environment.depth
+        return self._asked.wanted.constructor(toolbox, depth=depth, **values | at_once)

@@ -1,0 +1,196 @@
+"""What came of a compilation: which candidate is kept, what it gained, and the file that a run takes up.
+
+Kept is the candidate with the highest mean on the validation queries, of those that were evaluated on all of them, by
+whatever optimizer they came; of equal ones the program as it was before, because a longer prompt costs more. The gain
+is tested on the same queries, paired, and its p is multiplied by how many candidates were chosen from (Bonferroni):
+choosing among many is itself a way to gain on few queries. What a compiled program is worth is said by queries that it
+was not chosen by, which is what --held-out is for.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from evals.stats import bootstrap_mean, paired
+from optimizers.study import Candidate, Evaluation, Study
+from programs.compiled import Compiled, Prompt
+from tools.records import Usage, usage_json
+
+if TYPE_CHECKING:
+    from optimizers.leaks import Leak
+
+SIGNIFICANT = 0.05
+MOVED = 5  # queries that are shown with their gains, and with their losses
+
+
+def kept(study: Study) -> Candidate | None:
+    """The candidate to keep; None where not even the program before was evaluated on all validation queries."""
+    through = study.through("validation")
+    if not through:
+        return None
+
+    def rank(candidate: Candidate) -> tuple[float, bool, bool, float]:
+        found = study.of(candidate.digest, "validation")
+        tokens = sum(evaluation.tokens for evaluation in found)
+        first = candidate.digest == study.before
+        return round(_mean(found), 12), first, candidate.digest == study.returned, -tokens
+
+    return max(through, key=rank)
+
+
+def _mean(evaluations: Sequence[Evaluation]) -> float:
+    return sum(evaluation.value for evaluation in evaluations) / len(evaluations)
+
+
+def gain(study: Study, candidate: Candidate) -> dict[str, Any]:
+    """The paired difference of a candidate to the program before, on the validation queries."""
+    before = [evaluation.value for evaluation in study.of(study.before, "validation")]
+    after = [evaluation.value for evaluation in study.of(candidate.digest, "validation")]
+    found = paired(before, after)._asdict()
+    chosen_from = len(study.through("validation")) - 1  # the program before is compared with, not chosen
+    corrected = min(1.0, found["p"] * max(1, chosen_from))
+    return {
+        **found,
+        "candidates": chosen_from,
+        "p_corrected": corrected,
+        "significant": found["difference"] > 0 and corrected < SIGNIFICANT,
+    }
+
+
+def scored(study: Study, digest: str, part: str) -> dict[str, Any]:
+    """The mean of a candidate's values on a part, with its interval, and how many queries it is over."""
+    values = [evaluation.value for evaluation in study.of(digest, part)]
+    if not values:
+        return {"mean": None, "low": None, "high": None, "queries": 0}
+    return {**bootstrap_mean(values)._asdict(), "queries": len(values)}
+
+
+def candidates(study: Study) -> list[dict[str, Any]]:
+    """Every candidate with its scores and what its evaluations used, the best on validation first."""
+    rows: list[dict[str, Any]] = []
+    for number, candidate in enumerate(study.candidates.values()):
+        train, validation = (scored(study, candidate.digest, part) for part in ("train", "validation"))
+        evaluations = study.of(candidate.digest, "train") + study.of(candidate.digest, "validation")
+        if not evaluations:
+            continue  # a teacher's, or a sampled one's
+        prices = [evaluation.list_usd for evaluation in evaluations]
+        rows.append(
+            {
+                "candidate": candidate.digest,
+                "number": number,
+                "before": candidate.digest == study.before,
+                "returned": candidate.digest == study.returned,
+                "train": train,
+                "validation": validation,
+                "whole": len(study.of(candidate.digest, "validation")) == len(study.parts["validation"]),
+                "demos": sum(len(prompt.demos) for prompt in candidate.prompts.values()),
+                "parameters": dict(candidate.parameters),
+                "calls": sum(evaluation.calls for evaluation in evaluations),
+                "tokens": sum(evaluation.tokens for evaluation in evaluations),
+                "list_usd": None if None in prices else sum(price for price in prices if price is not None),
+                "failed": sum(evaluation.error is not None for evaluation in evaluations),
+            }
+        )
+    # What was evaluated on all validation queries first: a mean over three queries is no rival of one over fifty.
+    return sorted(rows, key=_best_first)
+
+
+def _best_first(row: Mapping[str, Any]) -> tuple[bool, float, float, int]:
+    return (not row["whole"], -(row["validation"]["mean"] or 0.0), -(row["train"]["mean"] or 0.0), row["number"])
+
+
+def changes(before: Mapping[str, Prompt], after: Mapping[str, Prompt]) -> dict[str, str]:
+    """By predictor, the instructions before and after as a unified diff; only what changed."""
+    found = {}
+    for name, prompt in after.items():
+        old, new = before[name].instructions.splitlines(), prompt.instructions.splitlines()
+        lines = list(difflib.unified_diff(old, new, "before", "after", lineterm="", n=1))
+        if lines:
+            found[name] = "\n".join(lines)
+    return found
+
+
+def moved(study: Study, candidate: Candidate) -> list[dict[str, Any]]:
+    """The validation queries whose value changed most, the largest gains first, the largest losses last."""
+    pairs = zip(study.of(study.before, "validation"), study.of(candidate.digest, "validation"), strict=True)
+    rows: list[dict[str, Any]] = [
+        {"query_id": old.query_id, "before": old.value, "after": new.value, "difference": new.value - old.value}
+        for old, new in pairs
+        if abs(new.value - old.value) > 1e-12
+    ]
+    rows.sort(key=lambda row: (-row["difference"], row["query_id"]))
+    gained = [row for row in rows if row["difference"] > 0][:MOVED]
+    return gained + [row for row in rows if row["difference"] < 0][-MOVED:]
+
+
+def compiled(
+    candidate: Candidate,
+    original: Mapping[str, Prompt],
+    *,
+    program: str,
+    parameters: Mapping[str, Any],
+    retriever: str,
+    form: Mapping[str, Any],
+    origin: Mapping[str, Any],
+) -> Compiled:
+    """The candidate as a compiled program.
+
+    `original` are the prompts of the program as it is in the code, with the same parameters: what a prompt is compiled
+    for is their signature. A form keeps its prompts in itself, and has those.
+    """
+    own = candidate.prompts if candidate.prompts.keys() == original.keys() else original
+    prompts = {
+        name: replace(original[name], instructions=prompt.instructions, demos=prompt.demos)
+        for name, prompt in own.items()
+    }
+    return Compiled(program, dict(parameters), retriever, prompts, origin=dict(origin), **form)
+
+
+def learnt(study: Study, candidate: Candidate, leaks: "Sequence[Leak]", usage: Usage, budget: str) -> dict[str, Any]:
+    """What is shown, and kept as learnt.json."""
+    first = study.candidates[study.before]
+    return {
+        "kept": "before" if candidate.digest == study.before else "compiled",
+        "candidate": candidate.digest,
+        "before": scored(study, study.before, "validation"),
+        "after": scored(study, candidate.digest, "validation"),
+        "gain": gain(study, candidate),
+        "candidates": candidates(study),
+        "changes": changes(first.prompts, candidate.prompts)
+        if candidate.prompts.keys() == first.prompts.keys()
+        else {},
+        "parameters": {
+            name: [value, candidate.parameters.get(name, value)]
+            for name, value in first.parameters.items()
+            if candidate.parameters.get(name, value) != value
+        },
+        "moved": moved(study, candidate),
+        "leaks": [asdict(leak) for leak in leaks],
+        "usage": usage_json(usage),
+        "stopped": budget,
+    }
+
+
+def pieces(found: Compiled) -> dict[str, str]:
+    """The texts of a compiled program by name, for the search for what leaked."""
+    texts = {}
+    for name, prompt in found.prompts.items():
+        texts[f"{name} instructions"] = prompt.instructions
+        for number, demo in enumerate(prompt.demos, start=1):
+            texts[f"{name} demo {number}"] = _text(demo)
+    for neighbour in found.neighbours:
+        for name, demos in neighbour.demos.items():
+            for number, demo in enumerate(demos, start=1):
+                texts[f"{name} of {neighbour.query_id}, demo {number}"] = _text(demo)
+    for place, member in enumerate(found.members, start=1):
+        texts |= {f"member {place}, {name}": text for name, text in pieces(member).items()}
+    return texts
+
+
+def _text(demo: Any) -> str:
+    if isinstance(demo, Mapping):
+        return "\n".join(_text(value) for name, value in demo.items() if name != "objective")
+    if isinstance(demo, list | tuple):
+        return "\n".join(map(_text, demo))
+    return str(demo)

@@ -1,0 +1,146 @@
+"""What a person sees of a compilation: candidates, gain, what changed in the prompts, queries that moved, leaks."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import rich.box
+from rich.table import Table
+
+from evals.terminal import printed, queries
+from tools.command import put_out
+
+ROWS = 12  # candidates in the table; learnt.json has all
+
+
+def show(found: Mapping[str, Any], *, as_json: bool = False) -> None:
+    """Print what was learnt, on stdout."""
+    if as_json:
+        put_out(json.dumps(found) + "\n", kept="in learnt.json")
+        return
+    parts: list[str | Table] = [*_headings(found), _candidates(found), *_gain(found), *_changes(found), *_moved(found)]
+    parts += [*_leaks(found), *_footings(found)]
+    put_out(printed(parts), kept="in learnt.json")
+    if found.get("held_out"):
+        from evals.compare import show as show_comparison
+
+        show_comparison(found["held_out"])
+
+
+def show_table(*, as_json: bool) -> None:
+    """Print the teleprompters that there are."""
+    from optimizers.teleprompters import TELEPROMPTERS
+
+    if as_json:
+        rows = {name: {"what": row.what, "options": dict(row.options)} for name, row in TELEPROMPTERS.items()}
+        put_out(json.dumps(rows) + "\n")
+        return
+    width = max(map(len, TELEPROMPTERS))
+    lines = []
+    for name, row in TELEPROMPTERS.items():
+        lines.append(f"{name:<{width}}  {row.what}")
+        takes = [text for text, has in (("--teacher", row.teacher), ("--prompt-lm", row.proposes)) if has]
+        options = [f"{option}={'|'.join(map(str, dict.fromkeys(values)))}" for option, values in row.options.items()]
+        lines.append(f"{'':<{width}}  " + " ".join([*takes, *(f"-O {option}" for option in options)]))
+    put_out("\n".join([*lines, "", "values at --budget light|medium|heavy", ""]))
+
+
+def _headings(found: Mapping[str, Any]) -> list[str]:
+    note = "mini: bundled, invented" if found["data"] == "mini" else found["data"]
+    model = "offline, no language model" if found["lm"] == "offline" else found["lm"]
+    others = [
+        f"{name}: {found[key]}" for name, key in (("teacher", "teacher"), ("prompts by", "prompt_lm")) if found[key]
+    ]
+    counts = found["queries"]
+    return [
+        f"{found['task']}  dev split: {counts['train']} train, {counts['validation']} validation  ({note})",
+        f"{found['program']} over {found['retriever']}, model: {', '.join([model, *others])}",
+        f"{found['optimizer']}, by {found['objective']}",
+    ]
+
+
+def _candidates(found: Mapping[str, Any]) -> Table:
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("candidate", "validation", "95 % interval", "train", "demos", "calls", "tokens", "price"):
+        table.add_column(name, justify="left" if name == "candidate" else "right")
+    for row in found["candidates"][:ROWS]:
+        kept = row["candidate"] == found["candidate"]
+        marks = [text for text, has in (("before", row["before"]), ("kept", kept)) if has]
+        low, high = row["validation"]["low"], row["validation"]["high"]
+        table.add_row(
+            " ".join([row["candidate"], *(f"({mark})" for mark in marks)]),
+            _mean(row["validation"], whole=row["whole"]),
+            "" if low is None else f"{low:.4f} to {high:.4f}",
+            _mean(row["train"], whole=True),
+            str(row["demos"]),
+            str(row["calls"]),
+            str(row["tokens"]),
+            "unknown" if row["list_usd"] is None else f"${row['list_usd']:.4f}",
+        )
+    return table
+
+
+def _mean(measured: Mapping[str, Any], *, whole: bool) -> str:
+    if measured["mean"] is None:
+        return ""
+    return f"{measured['mean']:.4f}" + ("" if whole else f" ({measured['queries']})")
+
+
+def _gain(found: Mapping[str, Any]) -> list[str]:
+    gain, more = found["gain"], len(found["candidates"]) - ROWS
+    lines = [f"{more} more candidates are in learnt.json"] if more > 0 else []
+    if any(row["validation"]["queries"] and not row["whole"] for row in found["candidates"][:ROWS]):
+        lines.append("(n): evaluated on n of the validation queries")
+    if found["kept"] == "before":
+        return [*lines, "no gain: no candidate is better on the validation queries, so the program is kept as it was"]
+    interval = "" if gain["low"] is None else f" ({gain['low']:+.4f} to {gain['high']:+.4f})"
+    verdict = "significant" if gain["significant"] else "not significant"
+    of = f", times {gain['candidates']} candidates {gain['p_corrected']:.3g}" if gain["candidates"] > 1 else ""
+    before, after = found["before"]["mean"], found["after"]["mean"]
+    return [
+        *lines,
+        f"validation {before:.4f} to {after:.4f}: {gain['difference']:+.4f}{interval}, "
+        f"p {gain['p']:.3g}{of}: {verdict}; {gain['wins']} won, {gain['ties']} tied, {gain['losses']} lost",
+    ]
+
+
+def _changes(found: Mapping[str, Any]) -> list[str]:
+    lines = [f"{name}: {old!r} to {new!r}" for name, (old, new) in found["parameters"].items()]
+    for name, difference in found["changes"].items():
+        lines += ["", f"instructions of {name}", *difference.splitlines()[2:]]
+    return [*lines, ""] if lines else []
+
+
+def _moved(found: Mapping[str, Any]) -> list[str]:
+    rows = [f"  {row['query_id']}  {row['before']:.4f} to {row['after']:.4f}" for row in found["moved"]]
+    return ["queries that moved most", *rows] if rows else []
+
+
+def _leaks(found: Mapping[str, Any]) -> list[str]:
+    lines = [
+        f"  {leak['piece']} has {leak['length']} words in a row of the {leak['split']} {leak['kind']} {leak['owner']}: "
+        f'"{leak["text"][:80]}"'
+        for leak in sorted(found["leaks"], key=lambda leak: leak["split"] != "test")[:ROWS]
+    ]
+    test = sum(leak["split"] == "test" for leak in found["leaks"])
+    if not lines:
+        return []
+    return [f"prompts that repeat judged texts: {len(found['leaks'])}, {test} of them of the test split", *lines]
+
+
+def _footings(found: Mapping[str, Any]) -> list[str]:
+    usage, left_out = found["usage"], found["queries"]["left_out"]
+    used = f"{usage['calls']} calls"
+    if found["lm"] != "offline":
+        price = "price unknown" if usage["list_usd"] is None else f"${usage['list_usd']:.4f}"
+        used += f", {usage['input_tokens']} tokens in, {usage['output_tokens']} out, {price}"
+    lines = [f"dev {queries(len(left_out))} left out as near repeats of test queries"] if left_out else []
+    lines.append(f"looks at the test queries with {found['program']} so far: {found['looks']}")
+    lines.append(f"{used}, {found['seconds']:.1f} s")
+    lines.append(f"compiled: {found['compiled']}")
+    if not found.get("held_out"):
+        lines.append(
+            f"take it up with: python -m evals.run --program {found['program']} --task {found['task']} "
+            f"--compiled {found['compiled']}"
+        )
+    return lines

@@ -1,0 +1,159 @@
+"""Tuning what is not a prompt: parameters of a program, and its retriever, by a plain seeded search.
+
+    python -m optimizers.compile --program multihop --task congress --optimizer tune --range hops=1..6
+        --retriever "fusion(bm25,rank_bm25,weights=[1,{w}])" --range "w=0.25|0.5|1|2"
+
+A range is `low..high` or values with | between. It names a parameter of the program, or `retriever`, or a {name} in
+--retriever, which is how weights, depths and the constants of BM25 are tuned. The values are drawn at random without
+repeats (Bergstra and Bengio, JMLR 2012: better than a grid where few parameters matter); when there are no more
+combinations than trials, all are tried. Every combination is evaluated on the training queries, the best on the
+validation queries too. Left out: any model of how values and scores go together.
+"""
+
+import itertools
+import math
+import random
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evals import parameters
+from optimizers.job import Found, Job
+from tools.errors import UnknownName, UsageError
+
+RETRIEVER = "retriever"
+VALIDATED = 3  # combinations that the validation queries choose from, the best on the training queries
+_STEPS = 20  # values of a range of whole numbers, at most; of other numbers, a quarter of that and one
+_MOST = 100_000  # combinations from which on they are not written out
+
+# What is tried of a parameter when no --range is given; values around what the papers and our programs take.
+USUAL: Mapping[str, str] = {
+    "hops": "1..6",
+    "per_hop": "10|25|50",
+    "per_search": "5|10|25",
+    "read_chars": "1000|2500|5000",
+    "rerank": "0|20",
+    "steps": "6|12|20",
+    "rounds": "1|2|3",
+    "window": "10|20",
+    "batch": "10|20",
+    "most": "3|5|8",
+}
+
+Ranges = Mapping[str, list[Any]]
+
+
+def ranges(program: str, constructor: Any, retriever: str, pairs: Sequence[str]) -> Ranges:
+    """What `--range` declares: name -> values, checked against the program and the {names} in `retriever`.
+
+    Without any, the usual ones of the parameters that the program has. UnknownName and UsageError as for -P.
+    """
+    known = parameters.declared(constructor)
+    places = re.findall(r"\{(\w+)\}", retriever)
+    given = _given(pairs) or {name: text for name, text in USUAL.items() if name in known}
+    if not given:
+        raise UsageError(
+            f"{program} has no parameter with a usual range; declare one, e.g. --range 'retriever=bm25|...'"
+        )
+    if lacking := [name for name in places if name not in given]:
+        raise UsageError(f"--retriever has {{{lacking[0]}}}, and no --range says what it may be")
+    found: dict[str, list[Any]] = {}
+    for name, text in given.items():
+        if name in known:
+            texts = _values(name, text)
+            found[name] = [parameters.parse(program, constructor, [f"{name}={one}"])[name] for one in texts]
+        elif name in (RETRIEVER, *places):
+            found[name] = _values(name, text) if name in places else _split(text)
+        else:
+            raise UnknownName(f"parameter of {program}", name, [*known, RETRIEVER, *places])
+        if len(found[name]) != len(dict.fromkeys(found[name])):
+            raise UsageError(f"--range {name}={text}: a value is there twice")
+    return found
+
+
+def _given(pairs: Sequence[str]) -> dict[str, str]:
+    given = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not (equals and name and text.strip()):
+            raise UsageError(f"--range {pair!r} has no values; write NAME=low..high or NAME=a|b|c")
+        given[name] = text
+    return given
+
+
+def _split(text: str) -> list[str]:
+    return [one.strip() for one in text.split("|")]
+
+
+def _values(name: str, text: str) -> list[str]:
+    if ".." not in text:
+        return _split(text)
+    low, _, high = text.partition("..")
+    try:
+        whole = "." not in low and "." not in high
+        first, last = float(low), float(high)
+    except ValueError:
+        raise UsageError(f"--range {name}={text}: low and high have to be numbers") from None
+    if not (math.isfinite(first) and math.isfinite(last) and first < last):
+        raise UsageError(f"--range {name}={text}: low has to be below high")
+    if whole:
+        step = max(1, math.ceil((last - first + 1) / _STEPS))
+        return [str(value) for value in range(int(first), int(last) + 1, step)]
+    return [f"{first + (last - first) * part / (_STEPS // 4):.6g}" for part in range(_STEPS // 4 + 1)]
+
+
+def filled(retriever: str, chosen: Mapping[str, Any]) -> str:
+    """The retriever of a combination: its own, or the one of the command line with its {names} filled in."""
+    text = str(chosen.get(RETRIEVER, retriever))
+    return re.sub(r"\{(\w+)\}", lambda match: str(chosen[match[1]]), text)
+
+
+def first(declared: Ranges) -> dict[str, Any]:
+    """The first value of every range: where tuning starts from, for what has no value of its own."""
+    return {name: values[0] for name, values in declared.items()}
+
+
+def each_retriever(template: str, declared: Ranges) -> list[str]:
+    """Every retriever that a combination may have; at most a thousand of them."""
+    places = re.findall(r"\{(\w+)\}", template)
+    tried = [{name: one} for name in (RETRIEVER,) for one in declared.get(name, ())]
+    columns = [declared[name] for name in dict.fromkeys(places)]
+    product = itertools.islice(itertools.product(*columns), 1000)
+    filling = [dict(zip(dict.fromkeys(places), one, strict=True)) for one in product]
+    return list(dict.fromkeys(filled(template, one) for one in [*tried, *(filling if not tried else [])]))
+
+
+def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any]]:
+    """At most `trials` different combinations of values, drawn at random; all of them when they are no more."""
+    sizes = [len(values) for values in declared.values()]
+    whole = math.prod(sizes)
+    if whole <= trials:
+        drawn: Sequence[Sequence[Any]] = list(itertools.product(*declared.values()))
+    else:
+        numbers = random.Random(seed).sample(range(min(whole, _MOST * _MOST)), trials)
+        drawn = [_numbered(number, list(declared.values())) for number in numbers]
+    return [dict(zip(declared, one, strict=True)) for one in drawn]
+
+
+def _numbered(number: int, columns: Sequence[Sequence[Any]]) -> list[Any]:
+    chosen = []
+    for values in columns:
+        number, place = divmod(number, len(values))
+        chosen.append(values[place])
+    return chosen
+
+
+def search(job: Job) -> Found:
+    """The combination that is best on validation, of those that are best in training."""
+    study = job.study
+    scored = []
+    for chosen in combinations(job.ranges, job.options["trials"], job.seed):
+        program = job.variant(chosen)
+        found = study.evaluate(program, "train")
+        scored.append((sum(evaluation.value for evaluation in found) / len(found), chosen))
+    scored.sort(key=lambda pair: -pair[0])  # stable: of equal ones the one that was drawn first
+    best = max(
+        (chosen for _, chosen in scored[:VALIDATED]),
+        key=lambda chosen: sum(one.value for one in study.evaluate(job.variant(chosen), "validation")),
+    )
+    return Found(job.variant(best))
