@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import rich.box
+from rich.markup import escape
 from rich.table import Table
 
 from evals.terminal import printed, queries
-from tools.command import put_out
+from tools.command import clean, put_out
 
 ROWS = 12  # candidates in the table; learnt.json has all
 
@@ -61,8 +62,10 @@ def _headings(found: Mapping[str, Any]) -> list[str]:
 
 def _candidates(found: Mapping[str, Any]) -> Table:
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("candidate", "validation", "95 % interval", "train", "demos", "calls", "tokens", "price"):
-        table.add_column(name, justify="left" if name == "candidate" else "right")
+    tuned = any(row["parameters"] for row in found["candidates"])
+    what = "parameters" if tuned else "demos"
+    for name in ("candidate", "validation", "95 % interval", "train", what, "calls", "tokens", "price"):
+        table.add_column(name, justify="left" if name in ("candidate", "parameters") else "right")
     for row in found["candidates"][:ROWS]:
         kept = row["candidate"] == found["candidate"]
         marks = [text for text, has in (("before", row["before"]), ("kept", kept)) if has]
@@ -72,12 +75,16 @@ def _candidates(found: Mapping[str, Any]) -> Table:
             _mean(row["validation"], whole=row["whole"]),
             "" if low is None else f"{low:.4f} to {high:.4f}",
             _mean(row["train"], whole=True),
-            str(row["demos"]),
+            escape(_parameters(row["parameters"])) if tuned else str(row["demos"]),
             str(row["calls"]),
             str(row["tokens"]),
             "unknown" if row["list_usd"] is None else f"${row['list_usd']:.4f}",
         )
     return table
+
+
+def _parameters(parameters: Mapping[str, Any]) -> str:
+    return clean(" ".join(f"{name}={value}" for name, value in parameters.items()))
 
 
 def _mean(measured: Mapping[str, Any], *, whole: bool) -> str:

@@ -28,6 +28,17 @@ def test_the_readmes_floor_is_what_retrieve_prints(run):
     assert floor and floor.groups() == (printed["nDCG@10"], printed["R@100"])
 
 
+def test_the_readmes_compilation_is_what_tuning_prints(tmp_path, capsys):
+    from optimizers import compile
+    from tools.command import run_command
+
+    words = ["--program", "multihop", "--task", "congress", "--optimizer", "tune", "--runs", str(tmp_path)]
+    assert run_command(compile.parser(), compile.command, words) == 0
+    printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
+    shown = README.partition("--optimizer tune` begins with\n\n```\n")[2].partition("\n```")[0]
+    assert shown.count("\n") > 10 and printed.startswith(shown)
+
+
 def test_the_miniatures_table_in_the_results_is_what_the_programs_print(run):
     results = (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## The miniature")[2]
     for program in ("retrieve", "rewrite", "multihop"):
