@@ -69,6 +69,17 @@ class Judgements:
     unit_of: Callable[[str], str] | None = None
     judged_by_unit: bool = True  # `qrels` names units; where it names documents, they are mapped like a ranking's
 
+    def relevant(self, query_id: str) -> dict[str, float]:
+        """What counts as relevant for a query, as it is judged (document or unit), with its grade.
+
+        That is what `binary` has from 1 on, or the grades have where it is None; where nothing reaches 1, all above 0.
+        """
+        grades = self.qrels.get(query_id, {})
+        binary = grades if self.binary is None else self.binary.get(query_id, {})
+        chosen = [judged for judged, grade in binary.items() if grade >= 1]
+        chosen = chosen or [judged for judged, grade in grades.items() if grade > 0]
+        return {judged: grades.get(judged, 0.0) for judged in chosen}
+
     def of(self, query_ids: Iterable[str]) -> "Judgements":
         """The judgements of some queries alone."""
         wanted = list(query_ids)

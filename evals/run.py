@@ -102,7 +102,7 @@ def command(arguments: argparse.Namespace) -> int:
     pooled = environment
     if wanted.pool:
         pooled = pools.pooled(environment, wanted.pool, [engines.build(part) for part in wanted.pool.parts])
-    model = setup.connect(arguments, environment, retriever, budget)
+    model = setup.connect(arguments.lm, environment, retriever, budget, seed=arguments.seed, context=arguments.context)
     config = configuration(arguments, environment, retriever, model, wanted)
     config["retriever"]["others"] = {name: other.name for name, other in others.items()}
     config["pool"] = wanted.pool and wanted.pool.config([engines.build(part).name for part in wanted.pool.parts])
@@ -131,7 +131,8 @@ def configuration(
     return {
         "task": environment.task,
         "data": environment.data if environment.data in ("mini", "full") else "folder",
-        "compiled": compiled and {"digest": compiled.digest(), "optimizer": compiled.origin.get("optimizer", "")},
+        "compiled": compiled
+        and {"digest": compiled.digest(), **{key: compiled.origin.get(key, "") for key in ("optimizer", "task")}},
         "pool": None,
         "max_p": environment.max_p,
         "instruction": arguments.instruction,

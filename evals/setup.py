@@ -160,10 +160,8 @@ def lexical(environment: "Environment") -> "BM25":
     return BM25(environment.documents, home())
 
 
-def connect(
-    arguments: argparse.Namespace, environment: "Environment", retriever: "Retriever", budget: "Budget"
-) -> "Model":
-    """The model of --lm, with the settings of the command line."""
+def connect(spec: str, environment: "Environment", retriever: "Retriever", budget: "Budget", **options: Any) -> "Model":
+    """The model that `spec` names, with the `options` of programs.lm.connect."""
     from programs import lm
     from tools.retrievers.bm25 import BM25
 
@@ -171,6 +169,4 @@ def connect(
         index = retriever if isinstance(retriever, BM25) else lexical(environment)
         return index.statistics()
 
-    return lm.connect(
-        arguments.lm, statistics=statistics, budget=budget, seed=arguments.seed, context=arguments.context
-    )
+    return lm.connect(spec, statistics=statistics, budget=budget, **options)

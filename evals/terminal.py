@@ -166,11 +166,16 @@ def task_line(scores: dict[str, Any]) -> str:
 def system_line(scores: dict[str, Any]) -> str:
     """What answered: program, retriever, model."""
     model = "offline, no language model" if scores["lm"] == "offline" else scores["lm"]
-    return f"{scores['program']} over {scores['retriever']}, model: {model}"
+    compiled = scores.get("compiled")
+    prompts = f", compiled by {compiled['optimizer']} ({compiled['digest']})" if compiled else ""
+    return f"{scores['program']} over {scores['retriever']}, model: {model}{prompts}"
 
 
 def _headings(scores: dict[str, Any]) -> list[str]:
     lines = [task_line(scores), system_line(scores)]
+    compiled = scores.get("compiled")
+    if compiled and compiled.get("task") == scores["task"] and scores["split"] != "test":
+        lines.append("dev queries are among these: the prompts were compiled on them")
     if pool := scores["pool"]:
         what = "with every relevant document put in: a ceiling" if pool["kind"] == "oracle" else "of what was found"
         lines.append(f"pools of {pool['size']} {what}, from {', '.join(pool['of'])}")

@@ -1,1 +1,1 @@
-"""Compiles programs on the dev split with DSPy teleprompters. Nothing is here yet."""
+"""Compiling programs and agents on dev: their prompts with DSPy's teleprompters, their parameters by search."""

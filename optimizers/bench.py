@@ -14,6 +14,7 @@ from tools.table import pick
 if TYPE_CHECKING:
     from optimizers.splits import Training
     from optimizers.study import Study
+    from optimizers.teleprompters import Teleprompter
     from programs.compiled import Compiled
     from programs.journal import Journal
     from programs.lm import Model
@@ -47,7 +48,6 @@ def asked_for(arguments: argparse.Namespace) -> Asked:
     """What the command line asks for. UsageError, or UnknownName, for what it cannot have."""
     from optimizers import tune
     from optimizers.teleprompters import TELEPROMPTERS, settings
-    from programs import lm
     from programs.compiled import read
 
     if arguments.program is None:
@@ -56,18 +56,12 @@ def asked_for(arguments: argparse.Namespace) -> Asked:
         raise UnknownName("optimizer", arguments.optimizer, TELEPROMPTERS)
     row = TELEPROMPTERS[arguments.optimizer]
     options = settings(arguments.optimizer, arguments.budget, arguments.options)
-    if arguments.teacher and not row.teacher:
-        raise UsageError(f"{arguments.optimizer} makes no demonstrations with a model; leave out --teacher")
-    if arguments.prompt_lm and not row.proposes:
-        raise UsageError(f"{arguments.optimizer} has no instructions written; leave out --prompt-lm")
-    for option, owner in (("--of", "ensemble"), ("--range", "tune")):
-        if getattr(arguments, {"--of": "of", "--range": "ranges"}[option]) and arguments.optimizer != owner:
+    for option, owner, given in (("--of", "ensemble", arguments.of), ("--range", "tune", arguments.ranges)):
+        if given and arguments.optimizer != owner:
             raise UsageError(f"{option} is for --optimizer {owner}; leave it out")
-    for spec in (arguments.teacher, arguments.prompt_lm):
-        if spec:
-            lm.check(spec)
-            if arguments.budget_usd is not None and not lm.price_is_known(spec):
-                raise UsageError(f"the price of {spec} is not known; use --budget-calls instead of --budget-usd")
+    if not 0 <= arguments.seed < 2**32:
+        raise UsageError(f"--seed {arguments.seed} is not from 0 to {2**32 - 1}, as NumPy's seeds are")
+    _check_models(arguments, row)
     declared: Mapping[str, list[Any]] = {}
     template = arguments.retriever or "bm25"
     if arguments.optimizer == "tune":
@@ -76,6 +70,8 @@ def asked_for(arguments: argparse.Namespace) -> Asked:
         for chosen in tune.each_retriever(template, declared):
             retrievers.require(retrievers.check(chosen))
         arguments.retriever = tune.filled(template, tune.first(declared) | {tune.RETRIEVER: template})
+    if arguments.optimizer == "ensemble" and len(arguments.of) < 2:
+        raise UsageError("ensemble needs two compiled programs or more; name each with --of FILE")
     members = [read(file) for file in arguments.of]
     wanted = setup.wanted(arguments)
     fixed = getattr(wanted.constructor, "compiled_with", {})
@@ -83,11 +79,29 @@ def asked_for(arguments: argparse.Namespace) -> Asked:
     return Asked(wanted, options, members, declared, template)
 
 
+def _check_models(arguments: argparse.Namespace, row: "Teleprompter") -> None:
+    """UsageError for a second or third model that the optimizer has no use for, or that is none."""
+    from programs import lm
+
+    if arguments.teacher and not row.teacher:
+        raise UsageError(f"{arguments.optimizer} makes no demonstrations with a model; leave out --teacher")
+    if arguments.prompt_lm and not row.proposes:
+        raise UsageError(f"{arguments.optimizer} has no instructions written; leave out --prompt-lm")
+    for option, spec in (("--teacher", arguments.teacher), ("--prompt-lm", arguments.prompt_lm)):
+        if spec:
+            lm.check(spec, option)
+            if arguments.budget_usd is not None and not lm.price_is_known(spec):
+                raise UsageError(f"the price of {spec} is not known; use --budget-calls instead of --budget-usd")
+
+
 def check_prompts(arguments: argparse.Namespace, asked: Asked) -> None:
-    """UsageError for a program without prompts, or members of an ensemble that are of another."""
+    """UsageError for a program without prompts, values that it refuses, or members of an ensemble of another."""
+    from optimizers import tune
     from optimizers.teleprompters import TELEPROMPTERS
     from programs.compiled import check
 
+    for chosen in tune.combinations(asked.ranges, asked.options["trials"], arguments.seed) if asked.ranges else ():
+        setup.trial(asked.wanted.constructor, asked.parameters(chosen))
     program = setup.trial(asked.wanted.constructor, asked.wanted.values)
     if TELEPROMPTERS[arguments.optimizer].prompts and not program.predictors():
         raise UsageError(f"{arguments.program} has no prompts; --optimizer tune searches its parameters and retriever")
@@ -119,18 +133,11 @@ class Bench:
         self._journal: Journal | None = None
 
     def _connect(self, spec: str, **options: Any) -> "Model":
-        from programs import lm
-        from tools.retrievers.bm25 import BM25
-
-        def statistics() -> Any:
-            own = self.retriever if isinstance(self.retriever, BM25) else setup.lexical(self._environment)
-            return own.statistics()
-
         context = self._arguments.context if spec == self._arguments.lm else None
-        return lm.connect(spec, statistics=statistics, budget=self.budget, context=context, **options)
+        return setup.connect(spec, self._environment, self.retriever, self.budget, context=context, **options)
 
     def _prompter(self, spec: str) -> "Model":
-        """The model that writes instructions, at temperature 1 where it takes one: asked again it shall differ."""
+        """The model that writes instructions, at temperature 1 where it takes one: it is asked for something new."""
         from optimizers.offline import RULES
 
         model = self._connect(spec, rules=RULES)
@@ -147,12 +154,14 @@ class Bench:
         if all(model.name == "offline" for model in self.models):
             return
         self._journal = Journal(folder / "calls.jsonl", repeats=True)
-        spent = self._journal.usage
-        self.budget.resume(spent)
         for model in self.models:
             if model.name != "offline":
                 model.share(self._journal)
-                model.lm.answered = spent.calls > 0
+                model.lm.answered = self._journal.usage.calls > 0
+
+    def resume(self, study: "Study") -> None:
+        """Count what earlier sittings used."""
+        self.budget.resume(self.usage(study))
 
     def usage(self, study: "Study") -> "Usage":
         """Of all model calls so far, those that wrote instructions included; offline, those of evaluations."""

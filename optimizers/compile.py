@@ -9,6 +9,7 @@ program on it, before and after.
 import argparse
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +28,7 @@ from evals import folder as run_folder
 from evals import provenance, setup
 from evals.run import configuration as run_configuration
 from optimizers.bench import Asked, Bench, asked_for, check_prompts, started_from
-from optimizers.held_out import held_out
+from optimizers.held_out import command_line, held_out
 from programs.compiled import prompts_of, write
 from tools import retrievers
 from tools.command import Parser, dollars, listen, positive, run_command, say
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from evals.folder import Config
     from optimizers.job import Found, Job
     from optimizers.leaks import Leak
+    from optimizers.objective import Objective
     from optimizers.splits import Training
     from optimizers.study import Candidate, Study
     from programs.compiled import Compiled
@@ -128,17 +130,18 @@ def command(arguments: argparse.Namespace) -> int:
     setup.fit(arguments, training.environment, asked.wanted)
     check_prompts(arguments, asked)
     bench = Bench(arguments, asked, training)
-    config = _configuration(arguments, asked, training, bench)
+    config = _configuration(arguments, asked, training, bench, aim)
     path = _place(arguments, config)
     with run_folder.claim(path, config):
         bench.open(path)
         from optimizers.study import Study
 
         study = Study(path, training, aim, workers=bench.workers, say=_teller(arguments))
+        bench.resume(study)
         _check_parts(study)
         _announce(arguments, training, study)
         problem, forms = _work(arguments, asked, bench, study)
-        return _conclude(arguments, asked, bench, study, problem, forms, started)
+        return _conclude(arguments, asked, bench, study, problem, forms, config, started)
 
 
 def _check_parts(study: "Study") -> None:
@@ -225,14 +228,16 @@ def _quiet(study: "Study") -> Iterator[None]:
 
     with (study.folder / "optimizer.log").open("a", encoding="utf-8", errors="backslashreplace") as log:
         handler = logging.StreamHandler(log)
-        loggers = [logging.getLogger(name) for name in ("dspy", "gepa")]
+        loggers = [logging.getLogger(name) for name in ("dspy", "gepa", "py.warnings")]
         before = [(logger.handlers, logger.propagate) for logger in loggers]
         for logger in loggers:
             logger.handlers, logger.propagate = [handler], False
+        logging.captureWarnings(True)
         try:
             with redirect_stdout(log):
                 yield
         finally:
+            logging.captureWarnings(False)
             for logger, (handlers, propagate) in zip(loggers, before, strict=True):
                 logger.handlers, logger.propagate = handlers, propagate
 
@@ -250,6 +255,8 @@ def _announce(arguments: argparse.Namespace, training: "Training", study: "Study
         ids = ", ".join(one.query_id for one in training.left_out[:3])
         more = ", ..." if len(training.left_out) > 3 else ""
         say(f"left out because they nearly repeat a test query: {len(training.left_out)} ({ids}{more})")
+    if training.one_need:
+        say("all of these dev queries want the same documents, so a gain on validation says little; ask test")
     if study.candidates:
         say(f"going on: {len(study.candidates)} candidates are known from before")
 
@@ -261,7 +268,9 @@ def _place(arguments: argparse.Namespace, config: "Config") -> Path:
     return path.with_name(f"{path.name.rpartition('-')[0]}-{run_folder.digest(config)}")
 
 
-def _configuration(arguments: argparse.Namespace, asked: Asked, training: "Training", bench: Bench) -> "Config":
+def _configuration(
+    arguments: argparse.Namespace, asked: Asked, training: "Training", bench: Bench, aim: "Objective"
+) -> "Config":
     """Everything that determines what is found; budgets, concurrency and places do not."""
     environment = training.environment
     run = run_configuration(arguments, environment, bench.retriever, bench.student, asked.wanted)
@@ -270,13 +279,14 @@ def _configuration(arguments: argparse.Namespace, asked: Asked, training: "Train
         "asked": {"limit": arguments.limit, "query_ids": []},
         "split_digest": training.digest,
         "optimizer": {"name": arguments.optimizer, "seed": arguments.seed, **asked.options},
-        "objective": {"metric": arguments.metric, "price": arguments.price},
+        # Here judgements decide what is found; of a run they only decide how it is scored.
+        "objective": {"is": str(aim), "judgements": environment.headline},
         "teacher": bench.teacher and bench.teacher.settings,
         "prompt_lm": bench.prompter and bench.prompter.settings,
         "members": [member.digest() for member in asked.members],
         "ranges": {name: list(values) for name, values in asked.ranges.items()},
         "tuned": asked.template if asked.ranges else None,
-        "code": provenance.code_digest("optimizers"),
+        "code": provenance.code_digest("optimizers", "evals"),  # evals scores: values are kept, not made again
         "versions": provenance.versions("gepa", "optuna"),
     }
 
@@ -288,31 +298,47 @@ def _conclude(
     study: "Study",
     problem: SextantError | None,
     forms: Mapping[str, Mapping[str, Any]],
+    config: "Config",
     started: float,
 ) -> int:
     """Write what is kept, show it, and say why it ended early if it did."""
+    from evals import looks
     from optimizers import result
     from optimizers.show import show
 
     best = result.kept(study)
-    if best is None or not study.through("validation"):
+    if best is None:
         raise _nothing(problem, study)
     compiled = _compiled(arguments, asked, bench, study, best, forms)
     found = result.learnt(study, best, _leaks(arguments, study, compiled), bench.usage(study), str(problem or ""))
     file = study.folder / "compiled.json"
     write(file, compiled)
-    found = _about(arguments, asked, bench, study) | {"compiled": str(file), **found}
+    found = _about(arguments, asked, bench, study) | {
+        "compiled": str(file),
+        "take_up": _take_up(arguments, file),
+        **found,
+    }
     _keep(study, found)
-    if problem is None and arguments.held_out:
-        before = asked.parameters(started_from(asked))
-        found["held_out"] = held_out(arguments, before, file, bench.usage(study))
-        _keep(study, found)
+    if problem is None and arguments.held_out and found["kept"] == "compiled":
+        try:
+            before = asked.parameters(started_from(asked))
+            metric = study.objective.metric  # the one that was chosen by, so that there is nothing to correct for
+            found["held_out"] = held_out(arguments, before, file, bench.usage(study), metric)
+            _keep(study, found)
+        except SextantError as error:
+            problem = type(error)(f"on the test split: {error}")
+    # Not in the file, which is the same however often the command is given.
+    found["looks"] = looks.count(config["task"], looks.data_of(config), arguments.program)
     found["seconds"] = round(time.monotonic() - started, 2)
     show(found, as_json=arguments.json)
     if problem:
-        larger = " with a larger budget" if isinstance(problem, BudgetReached) else ""
-        raise type(problem)(f"{problem}; the best so far is in {file}, and the same command{larger} goes on")
+        raise type(problem)(f"{problem}; the best so far is in {file}, and {_again(problem)} goes on")
     return 0
+
+
+def _take_up(arguments: argparse.Namespace, file: Path) -> str:
+    """The command that runs what was compiled on test."""
+    return shlex.join(["python", "-m", "evals.run", *command_line(arguments, ["--compiled", str(file)])])
 
 
 def _keep(study: "Study", found: Mapping[str, Any]) -> None:
@@ -323,11 +349,14 @@ def _nothing(problem: SextantError | None, study: "Study") -> SextantError:
     """Why there is not even the program before to show."""
     done = len(study.of(study.before, "validation"))
     whole = len(study.parts["validation"])
-    larger = " with a larger budget" if isinstance(problem, BudgetReached) else ""
     return (type(problem) if problem else RunIncomplete)(
         f"{problem or 'compiling broke off'}; the program as it is was evaluated on {done} of {whole} validation "
-        f"queries, so there is nothing to choose from yet; the same command{larger} goes on"
+        f"queries, so there is nothing to choose from yet; {_again(problem)} goes on"
     )
+
+
+def _again(problem: SextantError | None) -> str:
+    return "the same command" + (" with a larger budget" if isinstance(problem, BudgetReached) else "")
 
 
 def _compiled(
@@ -363,7 +392,7 @@ def _compiled(
             "prompt_lm": bench.prompter and bench.prompter.settings,
             "metric": study.objective.metric,
             "price": study.objective.price,
-            "code": provenance.code_digest("optimizers"),
+            "code": provenance.code_digest("optimizers", "evals"),
             "usage": usage_json(bench.usage(study)),
             "before": result.scored(study, study.before, "validation"),
             "after": result.scored(study, best.digest, "validation"),
@@ -384,8 +413,6 @@ def _leaks(arguments: argparse.Namespace, study: "Study", compiled: "Compiled") 
 
 def _about(arguments: argparse.Namespace, asked: Asked, bench: Bench, study: "Study") -> dict[str, Any]:
     """What was compiled, with what."""
-    from evals import looks
-
     environment = study.training.environment
     return {
         "task": study.training.task,
@@ -402,7 +429,6 @@ def _about(arguments: argparse.Namespace, asked: Asked, bench: Bench, study: "St
             **{part: len(queries) for part, queries in study.parts.items()},
             "left_out": [asdict(one) for one in study.training.left_out],
         },
-        "looks": looks.count(study.training.task, environment.data, arguments.program),
     }
 
 

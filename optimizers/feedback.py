@@ -350,12 +350,8 @@ class _Account:
 
 
 def _relevant(judgements: Judgements, query_id: str, unit_of: Callable[[str], str]) -> dict[str, float]:
-    """What is relevant, with its grade: from 1 on; where no grade reaches that, all above 0."""
-    grades = judgements.qrels.get(query_id, {})
-    binary = grades if judgements.binary is None else judgements.binary.get(query_id, {})
-    chosen = [doc_id for doc_id, grade in binary.items() if grade >= 1]
-    chosen = chosen or [doc_id for doc_id, grade in grades.items() if grade > 0]
-    return _by_unit({doc_id: grades.get(doc_id, 0.0) for doc_id in chosen}, judgements, unit_of)
+    """What is relevant, with its grade, in the units that are scored."""
+    return _by_unit(judgements.relevant(query_id), judgements, unit_of)
 
 
 def _by_unit(grades: Mapping[str, float], judgements: Judgements, unit_of: Callable[[str], str]) -> dict[str, float]:

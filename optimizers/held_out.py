@@ -15,14 +15,14 @@ from typing import Any
 from evals import run
 from evals.compare import compare
 from tools.command import say
-from tools.errors import BudgetReached, RunIncomplete
+from tools.errors import BudgetReached
 from tools.records import Usage, usage_from_json
 
 
 def held_out(
-    arguments: argparse.Namespace, parameters: Mapping[str, Any], compiled: Path, spent: Usage
+    arguments: argparse.Namespace, parameters: Mapping[str, Any], compiled: Path, spent: Usage, metric: str
 ) -> dict[str, Any]:
-    """What `evals.compare` says of the two runs. RunIncomplete when one of them owes queries.
+    """What `evals.compare` says of the two runs in `metric`. BudgetReached or RunIncomplete when one owes queries.
 
     `parameters` are those that the program had before. The runs have what compiling, which `spent` so much, leaves of
     the budgets.
@@ -31,17 +31,18 @@ def held_out(
     before = _run(arguments, spent, ["--retriever", arguments.retriever, *own], "as it was")
     spent += usage_from_json(before["usage"])
     after = _run(arguments, spent, ["--compiled", str(compiled)], "compiled")  # brings parameters and retriever along
-    return compare([Path(before["run"]), Path(after["run"])])
+    return compare([Path(before["run"]), Path(after["run"])], [metric])
 
 
 def command_line(arguments: argparse.Namespace, own: list[str]) -> list[str]:
     """The arguments of `evals.run` for the program on the test split; its budgets left out."""
-    words = ["--program", arguments.program, "--task", arguments.task, "--lm", arguments.lm, *own]
-    words += ["--runs", str(arguments.runs)]
+    words = ["--program", arguments.program, "--task", arguments.task, *own]
     for option, value in (
+        ("--lm", None if arguments.lm == "offline" else arguments.lm),
+        ("--runs", None if arguments.runs == Path("runs") else arguments.runs),
         ("--data", arguments.data),
         ("--qrels", arguments.qrels),
-        ("--instruction", arguments.instruction),
+        ("--instruction", None if arguments.instruction == "task" else arguments.instruction),
         ("--k", arguments.k),
         ("--context", arguments.context),
         ("--max-concurrent", arguments.max_concurrent),
@@ -54,12 +55,12 @@ def _left(arguments: argparse.Namespace, spent: Usage) -> list[str]:
     """What the budgets leave, as arguments. BudgetReached when that is nothing."""
     words: list[str] = []
     for option, budget, used in (
-        ("--budget-usd", arguments.budget_usd, spent.paid_usd or 0.0),
+        ("--budget-usd", arguments.budget_usd, spent.paid_usd),
         ("--budget-calls", arguments.budget_calls, spent.calls),
     ):
-        if budget is not None and used >= budget:
-            raise BudgetReached(f"compiling has used up {option} {budget:g}, so nothing is left for the test split")
-        words += [] if budget is None else [option, str(budget - used)]
+        if budget is not None and (used is None or used >= budget):
+            raise BudgetReached(f"{option} {budget:g} is used up by what was done before")
+        words += [] if budget is None else [option, str(budget - (used or 0))]
     return words
 
 
@@ -68,9 +69,10 @@ def _run(arguments: argparse.Namespace, spent: Usage, own: list[str], what: str)
         say(f"test split, {what}")
     words = [*command_line(arguments, own), *_left(arguments, spent), "--json"]
     printed = io.StringIO()
-    with redirect_stdout(printed):
-        code = run.command(run.parser().parse_args(words))
+    try:
+        with redirect_stdout(printed):
+            run.command(run.parser().parse_args(words))
+    except BudgetReached:  # it names what was left of the budget, a number that nobody gave
+        raise BudgetReached(f"the budget is used up in the run {what}") from None
     found: dict[str, Any] = json.loads(printed.getvalue())
-    if found["owed"]:
-        raise RunIncomplete(f"{found['run']} owes {found['owed']} queries (code {code}); the same command goes on")
     return found

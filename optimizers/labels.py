@@ -64,8 +64,8 @@ def relevant(queries: Sequence[Query], environment: Environment) -> dict[str, li
     judgements = environment.judgements[environment.headline]
     good = {}
     for query in queries:
-        grades = judgements.qrels.get(query.query_id, {})
-        good[query.query_id] = sorted((one for one in grades if grades[one] > 0), key=lambda one: (-grades[one], one))
+        grades = judgements.relevant(query.query_id)
+        good[query.query_id] = sorted(grades, key=lambda one: (-grades[one], one))
     if judgements.unit_of is None or not judgements.judged_by_unit:
         return good
     parts: dict[str, list[str]] = {unit: [] for units in good.values() for unit in units}

@@ -127,10 +127,7 @@ def _passages(split: Split, queries: Sequence[Query], environment: Environment) 
 
 def _wanted(queries: Sequence[Query], judgements: Judgements, documents: Corpus) -> Iterator[str]:
     """The ids of the documents that are relevant to a query, each once; a unit's documents all are when it is."""
-    grades = judgements.qrels if judgements.binary is None else judgements.binary
-    relevant = {
-        judged: None for query in queries for judged, grade in grades.get(query.query_id, {}).items() if grade >= 1
-    }
+    relevant = {judged: None for query in queries for judged in judgements.relevant(query.query_id)}
     unit_of = judgements.unit_of
     if unit_of is None:
         yield from (doc_id for doc_id in relevant if doc_id in documents)

@@ -8,6 +8,7 @@ was not chosen by, which is what --held-out is for.
 """
 
 import difflib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from optimizers.leaks import Leak
 
 SIGNIFICANT = 0.05
-MOVED = 5  # queries that are shown with their gains, and with their losses
+SHORT = 80  # characters of a demonstration's description and of each of its answers in the diff
 
 
 def kept(study: Study) -> Candidate | None:
@@ -30,11 +31,11 @@ def kept(study: Study) -> Candidate | None:
     if not through:
         return None
 
-    def rank(candidate: Candidate) -> tuple[float, bool, bool, float]:
+    def rank(candidate: Candidate) -> tuple[float, bool, bool, float, str]:
         found = study.of(candidate.digest, "validation")
         tokens = sum(evaluation.tokens for evaluation in found)
         first = candidate.digest == study.before
-        return round(_mean(found), 12), first, candidate.digest == study.returned, -tokens
+        return round(_mean(found), 12), first, candidate.digest == study.returned, -tokens, candidate.digest
 
     return max(through, key=rank)
 
@@ -48,7 +49,8 @@ def gain(study: Study, candidate: Candidate) -> dict[str, Any]:
     before = [evaluation.value for evaluation in study.of(study.before, "validation")]
     after = [evaluation.value for evaluation in study.of(candidate.digest, "validation")]
     found = paired(before, after)._asdict()
-    chosen_from = len(study.through("validation")) - 1  # the program before is compared with, not chosen
+    # The program before is compared with, not chosen. Others count that were given up after a part of the queries.
+    chosen_from = sum(bool(study.of(digest, "validation")) for digest in study.candidates) - 1
     corrected = min(1.0, found["p"] * max(1, chosen_from))
     return {
         **found,
@@ -69,7 +71,7 @@ def scored(study: Study, digest: str, part: str) -> dict[str, Any]:
 def candidates(study: Study) -> list[dict[str, Any]]:
     """Every candidate with its scores and what its evaluations used, the best on validation first."""
     rows: list[dict[str, Any]] = []
-    for number, candidate in enumerate(study.candidates.values()):
+    for candidate in study.candidates.values():
         train, validation = (scored(study, candidate.digest, part) for part in ("train", "validation"))
         evaluations = study.of(candidate.digest, "train") + study.of(candidate.digest, "validation")
         if not evaluations:
@@ -78,7 +80,6 @@ def candidates(study: Study) -> list[dict[str, Any]]:
         rows.append(
             {
                 "candidate": candidate.digest,
-                "number": number,
                 "before": candidate.digest == study.before,
                 "returned": candidate.digest == study.returned,
                 "train": train,
@@ -96,32 +97,45 @@ def candidates(study: Study) -> list[dict[str, Any]]:
     return sorted(rows, key=_best_first)
 
 
-def _best_first(row: Mapping[str, Any]) -> tuple[bool, float, float, int]:
-    return (not row["whole"], -(row["validation"]["mean"] or 0.0), -(row["train"]["mean"] or 0.0), row["number"])
+def _best_first(row: Mapping[str, Any]) -> tuple[bool, float, float, str]:
+    # Of equal ones by the digest: the order in which they came may depend on which thread was first.
+    return (not row["whole"], -(row["validation"]["mean"] or 0.0), -(row["train"]["mean"] or 0.0), row["candidate"])
 
 
 def changes(before: Mapping[str, Prompt], after: Mapping[str, Prompt]) -> dict[str, str]:
-    """By predictor, the instructions before and after as a unified diff; only what changed."""
+    """By predictor, the prompt before and after as a unified diff, demonstrations in a line each; only what changed."""
     found = {}
     for name, prompt in after.items():
-        old, new = before[name].instructions.splitlines(), prompt.instructions.splitlines()
+        old, new = _lines(before[name]), _lines(prompt)
         lines = list(difflib.unified_diff(old, new, "before", "after", lineterm="", n=1))
         if lines:
             found[name] = "\n".join(lines)
     return found
 
 
+def _lines(prompt: Prompt) -> list[str]:
+    outputs = [field.split()[1].rstrip(":") for field in prompt.fields if field.startswith("out ")]
+    lines = prompt.instructions.splitlines()
+    for demo in prompt.demos:
+        answers = ", ".join(f"{name} = {_short(demo[name])}" for name in outputs if name in demo)
+        lines.append(f"demonstration: {_short(demo.get('description', ''))} -> {answers}")
+    return lines
+
+
+def _short(value: Any) -> str:
+    text = " ".join((value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).split())
+    return text if len(text) <= SHORT else f"{text[:SHORT]}..."
+
+
 def moved(study: Study, candidate: Candidate) -> list[dict[str, Any]]:
-    """The validation queries whose value changed most, the largest gains first, the largest losses last."""
+    """The validation queries whose value changed, the largest gain first, the largest loss last."""
     pairs = zip(study.of(study.before, "validation"), study.of(candidate.digest, "validation"), strict=True)
     rows: list[dict[str, Any]] = [
         {"query_id": old.query_id, "before": old.value, "after": new.value, "difference": new.value - old.value}
         for old, new in pairs
         if abs(new.value - old.value) > 1e-12
     ]
-    rows.sort(key=lambda row: (-row["difference"], row["query_id"]))
-    gained = [row for row in rows if row["difference"] > 0][:MOVED]
-    return gained + [row for row in rows if row["difference"] < 0][-MOVED:]
+    return sorted(rows, key=lambda row: (-row["difference"], row["query_id"]))
 
 
 def compiled(
@@ -147,8 +161,8 @@ def compiled(
     return Compiled(program, dict(parameters), retriever, prompts, origin=dict(origin), **form)
 
 
-def learnt(study: Study, candidate: Candidate, leaks: "Sequence[Leak]", usage: Usage, budget: str) -> dict[str, Any]:
-    """What is shown, and kept as learnt.json."""
+def learnt(study: Study, candidate: Candidate, leaks: "Sequence[Leak]", usage: Usage, stopped: str) -> dict[str, Any]:
+    """What is shown, and kept as learnt.json; `stopped` is why it ended early, if it did."""
     first = study.candidates[study.before]
     return {
         "kept": "before" if candidate.digest == study.before else "compiled",
@@ -168,7 +182,7 @@ def learnt(study: Study, candidate: Candidate, leaks: "Sequence[Leak]", usage: U
         "moved": moved(study, candidate),
         "leaks": [asdict(leak) for leak in leaks],
         "usage": usage_json(usage),
-        "stopped": budget,
+        "stopped": stopped,
     }
 
 

@@ -12,6 +12,7 @@ from evals.terminal import printed, queries
 from tools.command import clean, put_out
 
 ROWS = 12  # candidates in the table; learnt.json has all
+MOVED = 5  # queries with the largest gains, and with the largest losses; learnt.json has all
 
 
 def show(found: Mapping[str, Any], *, as_json: bool = False) -> None:
@@ -99,7 +100,8 @@ def _gain(found: Mapping[str, Any]) -> list[str]:
     if any(row["validation"]["queries"] and not row["whole"] for row in found["candidates"][:ROWS]):
         lines.append("(n): evaluated on n of the validation queries")
     if found["kept"] == "before":
-        return [*lines, "no gain: no candidate is better on the validation queries, so the program is kept as it was"]
+        kept = "no gain: no candidate is better on the validation queries, so the program is kept as it was"
+        return [*lines, f"{kept}; there is nothing to ask test about"]
     interval = "" if gain["low"] is None else f" ({gain['low']:+.4f} to {gain['high']:+.4f})"
     verdict = "significant" if gain["significant"] else "not significant"
     of = f", times {gain['candidates']} candidates {gain['p_corrected']:.3g}" if gain["candidates"] > 1 else ""
@@ -114,12 +116,14 @@ def _gain(found: Mapping[str, Any]) -> list[str]:
 def _changes(found: Mapping[str, Any]) -> list[str]:
     lines = [f"{name}: {old!r} to {new!r}" for name, (old, new) in found["parameters"].items()]
     for name, difference in found["changes"].items():
-        lines += ["", f"instructions of {name}", *difference.splitlines()[2:]]
+        lines += ["", f"prompt of {name}", *difference.splitlines()[2:]]
     return [*lines, ""] if lines else []
 
 
 def _moved(found: Mapping[str, Any]) -> list[str]:
-    rows = [f"  {row['query_id']}  {row['before']:.4f} to {row['after']:.4f}" for row in found["moved"]]
+    gains = [row for row in found["moved"] if row["difference"] > 0][:MOVED]
+    losses = [row for row in found["moved"] if row["difference"] < 0][-MOVED:]
+    rows = [f"  {row['query_id']}  {row['before']:.4f} to {row['after']:.4f}" for row in [*gains, *losses]]
     return ["queries that moved most", *rows] if rows else []
 
 
@@ -146,8 +150,5 @@ def _footings(found: Mapping[str, Any]) -> list[str]:
     lines.append(f"{used}, {found['seconds']:.1f} s")
     lines.append(f"compiled: {found['compiled']}")
     if not found.get("held_out"):
-        lines.append(
-            f"take it up with: python -m evals.run --program {found['program']} --task {found['task']} "
-            f"--compiled {found['compiled']}"
-        )
+        lines.append(f"take it up with: {found['take_up']}")
     return lines

@@ -2,7 +2,8 @@
 
 Dev queries that nearly repeat a test query are left out. The others are put in the order of SHA-256 over
 "<seed>:<query_id>", as environments.base.DevSplit does; the first round(share x queries) are to train on, the rest to
-choose by. A dev query is left out when its similarity to some test query is `NEAR` or more. That is the larger of:
+choose by; queries that want the same documents stay together. A dev query is left out when its similarity to some test
+query is `NEAR` or more. That is the larger of:
 
 - runs     how much of the runs of three words of the lighter query the other one has. It finds a query that was cut or
            lengthened at an end, and a long one with some words changed.
@@ -63,6 +64,7 @@ class Training:
     digest: str  # eight hex digits: two equal ones are the same division of the same data
     seed: int
     share: float
+    one_need: bool = False  # all queries want the same documents, so that validation says little
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Training":
         return self  # nothing in it changes, and a corpus is not to be copied
@@ -92,9 +94,8 @@ def divide(
     kept = sorted((q for q in environment.queries if q.query_id not in repeats), key=lambda q: _place(seed, q))
     if len(kept) < 2:
         raise _too_few(environment, len(environment.queries), len(repeats))
-    kept = kept[:limit]
-    cut = min(max(round(share * len(kept)), 1), len(kept) - 1)
-    train, validation = tuple(kept[:cut]), tuple(kept[cut:])
+    groups = _groups(kept[:limit], environment)
+    train, validation = _cut(groups, share)
     parts = [[query.query_id for query in part] for part in (train, validation)]
     content = json.dumps([environment.task, environment.fingerprint, seed, share, limit, parts])
     return Training(
@@ -106,7 +107,28 @@ def divide(
         digest=hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest(),
         seed=seed,
         share=share,
+        one_need=len(groups) == 1,
     )
+
+
+def _groups(queries: Sequence[Query], environment: Environment) -> list[list[Query]]:
+    """The queries with those together that want the same documents, as the ten of a MultiConIR record do, or twins."""
+    judgements = environment.judgements[environment.headline]
+    groups: dict[object, list[Query]] = {}
+    for query in queries:
+        groups.setdefault(frozenset(judgements.relevant(query.query_id)), []).append(query)
+    return list(groups.values())
+
+
+def _cut(groups: list[list[Query]], share: float) -> tuple[tuple[Query, ...], tuple[Query, ...]]:
+    """Whole groups to train on until `share` of the queries is reached; a single group is divided itself."""
+    pieces = groups if len(groups) > 1 else [[query] for query in groups[0]]
+    wanted = round(share * sum(map(len, pieces)))
+    cut = 1
+    while cut < len(pieces) - 1 and sum(map(len, pieces[: cut + 1])) <= wanted:
+        cut += 1
+    train, validation = ([query for piece in part for query in piece] for part in (pieces[:cut], pieces[cut:]))
+    return tuple(train), tuple(validation)
 
 
 def _dev(task: str, data: str | None, qrels: str, instruction: str) -> Environment:

@@ -33,7 +33,7 @@ from dspy.utils.parallelizer import ParallelExecutor
 from evals.folder import Outcome, usage
 from evals.runner import OUTAGE, answered
 from evals.score import ranking_of
-from optimizers.feedback import feedback, parts_of
+from optimizers.feedback import feedback_for
 from optimizers.objective import Objective
 from optimizers.splits import Training
 from programs.compiled import Prompt, plain, prompts_of
@@ -42,9 +42,9 @@ from tools import disk
 from tools.errors import DataError, Halt, RunIncomplete, SextantError
 from tools.records import Query, Submission, trace_from_json
 
-SHOWN = 6  # passages that a demonstration keeps of a field, those that the answer names first
+SHOWN = 6  # entries that a demonstration keeps of a list; of passages those that the answer names first
 PAUSE = 15.0  # seconds between words of progress, where no candidate is through
-CUT = 400  # characters of each, and of any other text in a list of a demonstration
+CUT = 400  # characters of each text in such a list
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +151,17 @@ class Study:
         if outcome is None:
             return ""
         query = self._queries[outcome["query_id"]]
+        if query not in self.parts["train"]:
+            return ""  # nothing is learnt from the judgements that candidates are chosen by
         fields = rollout.outputs.get(predictor, ()) if predictor else ()
-        return feedback(
+        return feedback_for(
+            fields,
             query,
             trace_from_json(query.query_id, outcome["trace"]),
             ranking_of(outcome),
             self.training.environment,
             cutoff=self._cutoff,
             error=outcome["error"] or "",
-            parts=parts_of(fields),
         )
 
     @contextmanager
@@ -302,7 +304,7 @@ class Study:
     @property
     def calls(self) -> int:
         """Model calls of all evaluations, those of instructions not among them."""
-        return sum(evaluation.calls for evaluation in self._evaluations.values())
+        return sum(evaluation.calls for evaluation in list(self._evaluations.values()))
 
     def log(self, error: BaseException) -> None:
         """Keep what an optimizer broke off with, in optimizer.log."""
@@ -322,8 +324,7 @@ class Study:
     def candidate(self, program: Any, parameters: Mapping[str, Any]) -> Candidate:
         """The candidate that a program is as it stands; written down when it is new."""
         prompts = prompts_of(program)
-        text = json.dumps([{name: _state(prompt) for name, prompt in prompts.items()}, parameters], sort_keys=True)
-        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        digest = _digest(prompts, parameters)
         with self._lock:
             if digest not in self.candidates:
                 candidate = Candidate(digest, prompts, dict(parameters))
@@ -362,6 +363,8 @@ class Study:
             name: Prompt(**one | {"demos": tuple(one["demos"]), "fields": tuple(one["fields"])})
             for name, one in row["prompts"].items()
         }
+        if row["digest"] != _digest(prompts, row["parameters"]):
+            raise ValueError("it was edited")
         self.candidates[row["digest"]] = Candidate(row["digest"], prompts, row["parameters"])
 
     def _take_evaluation(self, row: dict[str, Any]) -> None:
@@ -375,8 +378,11 @@ def _identity(lm: Any) -> tuple[Any, ...]:
     return lm.model, lm.server, settings.get("temperature"), settings.get("rollout_id")
 
 
-def _state(prompt: Prompt) -> list[Any]:
-    return [prompt.instructions, prompt.demos]
+def _digest(prompts: Mapping[str, Prompt], parameters: Mapping[str, Any]) -> str:
+    """Eight hex digits over all that an optimizer can change."""
+    states = {name: [prompt.instructions, prompt.demos] for name, prompt in prompts.items()}
+    text = json.dumps([states, parameters], sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 def _own_forward(program: Any, query: Query) -> Submission:
@@ -395,7 +401,9 @@ def _trimmed(step: Any) -> tuple[Any, dict[str, Any], dspy.Prediction]:
     predictor, inputs, outputs = step
     answer = plain(outputs)
     named = set(_texts(answer))
-    shown = {name: _cut(plain(value), named) for name, value in inputs.items()}
+    asked = {name: plain(value) for name, value in inputs.items()}
+    # What is a text by itself, such as the description, stays whole.
+    shown = {name: value if isinstance(value, str) else _cut(value, named) for name, value in asked.items()}
     # DSPy draws among demonstrations by a digest of their pickle, in which it matters whether two equal texts are one
     # object: a parser's cache would decide. Read anew, none are.
     shown, answer = json.loads(json.dumps([shown, answer]))
@@ -403,14 +411,17 @@ def _trimmed(step: Any) -> tuple[Any, dict[str, Any], dspy.Prediction]:
 
 
 def _cut(value: Any, named: set[str]) -> Any:
+    """`value` without the most of long lists and texts: the passages that are named, else the latest of a list."""
+    if isinstance(value, str):
+        return value[:CUT]
+    if isinstance(value, Mapping):
+        return {key: _cut(one, named) for key, one in value.items()}
     if not isinstance(value, list):
         return value
-    passages = [one for one in value if isinstance(one, dict) and "id" in one and "text" in one]
-    if len(passages) < len(value):
-        return value
-    chosen = sorted(passages, key=lambda one: one["id"] not in named)[:SHOWN]  # stable: else as they were shown
-    kept = [one for one in passages if one in chosen]
-    return [one | {"text": one["text"][:CUT]} for one in kept]
+    if all(isinstance(one, Mapping) and {"id", "text"} <= one.keys() for one in value):
+        chosen = sorted(value, key=lambda one: one["id"] not in named)[:SHOWN]  # stable: else as they were shown
+        return [_cut(one, named) for one in value if one in chosen]
+    return [_cut(one, named) for one in value[-SHOWN:]]
 
 
 def _texts(value: Any) -> Iterator[str]:

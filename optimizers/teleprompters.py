@@ -5,8 +5,11 @@ again for each query (programs/compiled_forms.py says how it differs), and `tune
 prompts (optimizers/tune.py). What one returns is only one more candidate: optimizers/compile.py chooses by validation.
 """
 
+import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import dspy
@@ -18,6 +21,7 @@ from optimizers.tune import search
 from programs.adapter import Adapter
 from programs.compiled import Neighbour, plain
 from programs.compiled_forms import Neighbours, fused
+from programs.lenses import instructed
 from tools.errors import UnknownName, UsageError
 
 LEVELS = ("light", "medium", "heavy")
@@ -52,12 +56,20 @@ def _compiles(
     return Teleprompter(what, options, run, make, arguments, **about)
 
 
+def shuffled(examples: list[dspy.Example], seed: int) -> list[dspy.Example]:
+    """The training examples in the order of a seed: most optimizers have no seed of their own, and go by the order."""
+    order = list(examples)
+    if seed:
+        random.Random(seed).shuffle(order)
+    return order
+
+
 def _train(job: Job) -> dict[str, Any]:
-    return {"trainset": job.study.examples("train")}
+    return {"trainset": shuffled(job.study.examples("train"), job.seed)}
 
 
 def _both(job: Job) -> dict[str, Any]:
-    return {"trainset": job.study.examples("train"), "valset": job.study.examples("validation")}
+    return {**_train(job), "valset": job.study.examples("validation")}
 
 
 def _labeled(job: Job) -> Any:
@@ -125,6 +137,7 @@ def _copro(job: Job) -> Any:
     return dspy.COPRO(
         prompt_model=job.prompt_lm,
         metric=job.study.metric,
+        init_temperature=1.0,  # DSPy's 1.4 is more than most providers take
         breadth=job.options["breadth"],
         depth=job.options["depth"],
     )
@@ -142,7 +155,8 @@ def _simba(job: Job) -> Any:
         max_steps=job.options["steps"],
         max_demos=job.options["demos"],
         prompt_model=job.prompt_lm,
-        teacher_settings=job.teacher_settings,
+        # A copy, because SIMBA numbers its samples on the model itself.
+        teacher_settings={name: lm.copy() for name, lm in job.teacher_settings.items()},
         num_threads=job.workers,
     )
 
@@ -168,8 +182,17 @@ def _gepa(job: Job) -> Any:
 _RULES_FROM = 10  # examples that rules are made from: all of them would make a prompt of a hundred pages
 
 
+class _InferRules(dspy.InferRules):
+    """DSPy's, with rules written on a signature of the candidate's own, not on the one that all copies share."""
+
+    def update_program_instructions(self, predictor: Any, natural_language_rules: str) -> None:
+        """Add the rules to a predictor's instructions."""
+        told = f"{predictor.signature.instructions}\n\nFollow these rules:\n{natural_language_rules}"
+        predictor.signature = instructed(predictor.signature, told)
+
+
 def _infer_rules(job: Job) -> Any:
-    made = dspy.InferRules(
+    made = _InferRules(
         **_bootstrapping(job),
         num_candidates=job.options["candidates"],
         num_rules=job.options["rules"],
@@ -180,24 +203,20 @@ def _infer_rules(job: Job) -> Any:
 
 
 def _infer_rules_arguments(job: Job) -> dict[str, Any]:
-    return {"trainset": job.labelled()[:_RULES_FROM], "valset": job.study.examples("validation")}
+    return {"trainset": shuffled(job.labelled(), job.seed)[:_RULES_FROM], "valset": job.study.examples("validation")}
 
 
 _SEPARATOR = " -> "
 
 
 def _better_together(job: Job) -> Found:
-    steps = [step.strip() for step in str(job.options["strategy"]).split("->")]
-    for step in steps:
-        if step not in TELEPROMPTERS or TELEPROMPTERS[step].make is None:
-            known = [name for name, row in TELEPROMPTERS.items() if row.make]
-            raise UnknownName("step of better_together", step, known)
+    steps = _steps(job.options["strategy"])
     level = str(job.options["effort"])
     made, arguments = {}, {}
     for step in steps:
         row = TELEPROMPTERS[step]
         one = _with_options(job, settings(step, level, []), teacher=row.teacher)
-        made[step] = row.make(one) if row.make else None
+        made[step] = _freed(row.make(one)) if row.make else None
         arguments[step] = {
             name: value for name, value in row.arguments(one).items() if name not in ("trainset", "valset")
         }
@@ -214,6 +233,32 @@ def _better_together(job: Job) -> Found:
     if best.flag_compilation_error_occurred:
         raise RuntimeError("a step of better_together failed; optimizer.log in the folder says why")
     return Found(best)
+
+
+def _freed(teleprompter: Any) -> Any:
+    """The same teleprompter, compiling a student whose predictors have no model of their own.
+
+    With one they would not listen to the teacher, nor to the model of a second round. BetterTogether gives it back.
+    """
+    theirs = teleprompter.compile
+
+    @wraps(theirs)
+    def compile_freed(student: Any, **arguments: Any) -> Any:
+        student.set_lm(None)
+        return theirs(student, **arguments)
+
+    teleprompter.compile = compile_freed
+    return teleprompter
+
+
+def _steps(strategy: str) -> list[str]:
+    steps = [step.strip() for step in strategy.split("->")]
+    for step in steps:
+        if step not in TELEPROMPTERS or TELEPROMPTERS[step].make is None:
+            raise UnknownName(
+                "step of better_together", step, [name for name, row in TELEPROMPTERS.items() if row.make]
+            )
+    return steps
 
 
 def _with_options(job: Job, options: Mapping[str, Any], *, teacher: bool) -> Job:
@@ -262,8 +307,6 @@ def _knn(job: Job) -> Found:
 def _ensemble(job: Job) -> Found:
     from programs.compiled_forms import assembled
 
-    if len(job.members) < 2:
-        raise UsageError("ensemble needs two compiled programs or more; name each with --of FILE")
     programs = [assembled(member, job.plain()) for member in job.members]
     program = dspy.Ensemble(reduce_fn=fused).compile(programs)
     parameters = {"members": [member.digest() for member in job.members]}
@@ -279,7 +322,7 @@ _DEMOS: dict[str, tuple[Any, Any, Any]] = {
 TELEPROMPTERS: dict[str, Teleprompter] = {
     "labeled": _compiles(
         _labeled,
-        lambda job: {"trainset": job.labelled()},
+        lambda job: {"trainset": shuffled(job.labelled(), job.seed)},
         "demonstrations made of judgements alone; no search (LabeledFewShot)",
         {"k": (2, 4, 8)},
         proposes=False,
@@ -365,7 +408,7 @@ TELEPROMPTERS: dict[str, Teleprompter] = {
 def settings(name: str, level: str, pairs: Sequence[str]) -> dict[str, Any]:
     """The options of a teleprompter at a level of effort, with what `-O name=value` sets.
 
-    UnknownName for another name, UsageError for a value of another kind or below 1 (a threshold may be 0).
+    UnknownName for another name, UsageError for a value of another kind or below what it may be.
     """
     row = TELEPROMPTERS[name]
     found = {option: values[LEVELS.index(level)] for option, values in row.options.items()}
@@ -375,20 +418,27 @@ def settings(name: str, level: str, pairs: Sequence[str]) -> dict[str, Any]:
             raise UsageError(f"-O {pair!r} has no value; write -O name=value")
         if option not in found:
             raise UnknownName(f"option of {name}", option, found)
-        found[option] = _option(pair, text, found[option])
+        found[option] = _option(pair, option, text, found[option])
     return found
 
 
-def _option(pair: str, text: str, now: Any) -> Any:
+_LEAST = {"threshold": 0, "breadth": 2}  # what an option may be at least; any other 1. COPRO takes no breadth of 1
+
+
+def _option(pair: str, option: str, text: str, now: Any) -> Any:
+    if option == "strategy":
+        return _SEPARATOR.join(_steps(text))
+    if option == "effort" and text not in LEVELS:
+        raise UnknownName("effort", text, LEVELS)
     if isinstance(now, str):
         return text
-    kind = type(now)
+    kind, least = type(now), _LEAST.get(option, 1)
     try:
         value = kind(text)
     except ValueError:
         raise UsageError(
             f"-O {pair!r}: the value has to be {'a whole number' if kind is int else 'a number'}"
         ) from None
-    if not value >= (1 if kind is int else 0):
-        raise UsageError(f"-O {pair!r}: the value has to be at least {1 if kind is int else 0}")
+    if not (math.isfinite(value) and value >= least):
+        raise UsageError(f"-O {pair!r}: the value has to be at least {least}")
     return value

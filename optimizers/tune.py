@@ -14,6 +14,7 @@ import itertools
 import math
 import random
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,8 +24,8 @@ from tools.errors import UnknownName, UsageError
 
 RETRIEVER = "retriever"
 VALIDATED = 3  # combinations that the validation queries choose from, the best on the training queries
-_STEPS = 20  # values of a range of whole numbers, at most; of other numbers, a quarter of that and one
-_MOST = 100_000  # combinations from which on they are not written out
+_MOST = 20  # values of a range of whole numbers; of a longer one so many, evenly spread, both ends among them
+_PARTS = 5  # that a range of other numbers is cut into: six values
 
 # What is tried of a parameter when no --range is given; values around what the papers and our programs take.
 USUAL: Mapping[str, str] = {
@@ -55,6 +56,8 @@ def ranges(program: str, constructor: Any, retriever: str, pairs: Sequence[str])
         raise UsageError(
             f"{program} has no parameter with a usual range; declare one, e.g. --range 'retriever=bm25|...'"
         )
+    if RETRIEVER in given and (places or "{" in given[RETRIEVER]):
+        raise UsageError("--range retriever=... and {names} in a retriever do not go together; write out its values")
     if lacking := [name for name in places if name not in given]:
         raise UsageError(f"--retriever has {{{lacking[0]}}}, and no --range says what it may be")
     found: dict[str, list[Any]] = {}
@@ -77,6 +80,8 @@ def _given(pairs: Sequence[str]) -> dict[str, str]:
         name, equals, text = pair.partition("=")
         if not (equals and name and text.strip()):
             raise UsageError(f"--range {pair!r} has no values; write NAME=low..high or NAME=a|b|c")
+        if name in given:
+            raise UsageError(f"--range {name} is there twice; write all of its values in one")
         given[name] = text
     return given
 
@@ -90,16 +95,20 @@ def _values(name: str, text: str) -> list[str]:
         return _split(text)
     low, _, high = text.partition("..")
     try:
-        whole = "." not in low and "." not in high
         first, last = float(low), float(high)
     except ValueError:
         raise UsageError(f"--range {name}={text}: low and high have to be numbers") from None
     if not (math.isfinite(first) and math.isfinite(last) and first < last):
         raise UsageError(f"--range {name}={text}: low has to be below high")
-    if whole:
-        step = max(1, math.ceil((last - first + 1) / _STEPS))
-        return [str(value) for value in range(int(first), int(last) + 1, step)]
-    return [f"{first + (last - first) * part / (_STEPS // 4):.6g}" for part in range(_STEPS // 4 + 1)]
+    if not (_whole(low) and _whole(high)):
+        return [f"{first + (last - first) * part / _PARTS:.6g}" for part in range(_PARTS + 1)]
+    numbers = range(int(low), int(high) + 1)
+    even = [numbers[round(place * (len(numbers) - 1) / (_MOST - 1))] for place in range(_MOST)]
+    return [str(number) for number in (numbers if len(numbers) <= _MOST else even)]
+
+
+def _whole(text: str) -> bool:
+    return re.fullmatch(r"\s*[+-]?\d+\s*", text) is not None
 
 
 def filled(retriever: str, chosen: Mapping[str, Any]) -> str:
@@ -115,12 +124,9 @@ def first(declared: Ranges) -> dict[str, Any]:
 
 def each_retriever(template: str, declared: Ranges) -> list[str]:
     """Every retriever that a combination may have; at most a thousand of them."""
-    places = re.findall(r"\{(\w+)\}", template)
-    tried = [{name: one} for name in (RETRIEVER,) for one in declared.get(name, ())]
-    columns = [declared[name] for name in dict.fromkeys(places)]
-    product = itertools.islice(itertools.product(*columns), 1000)
-    filling = [dict(zip(dict.fromkeys(places), one, strict=True)) for one in product]
-    return list(dict.fromkeys(filled(template, one) for one in [*tried, *(filling if not tried else [])]))
+    names = [RETRIEVER] if RETRIEVER in declared else list(dict.fromkeys(re.findall(r"\{(\w+)\}", template)))
+    product = itertools.islice(itertools.product(*(declared[name] for name in names)), 1000)
+    return [filled(template, dict(zip(names, one, strict=True))) for one in product]
 
 
 def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any]]:
@@ -130,7 +136,7 @@ def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any
     if whole <= trials:
         drawn: Sequence[Sequence[Any]] = list(itertools.product(*declared.values()))
     else:
-        numbers = random.Random(seed).sample(range(min(whole, _MOST * _MOST)), trials)
+        numbers = random.Random(seed).sample(range(min(whole, sys.maxsize)), trials)
         drawn = [_numbered(number, list(declared.values())) for number in numbers]
     return [dict(zip(declared, one, strict=True)) for one in drawn]
 

@@ -24,6 +24,7 @@ class Budget:
         with self._lock:
             self._taken += spent.calls
             self._spent_usd += spent.paid_usd or 0.0
+            self._unknown |= spent.paid_usd is None
 
     def take(self) -> None:
         """Ask for one call, before it is sent. BudgetReached when there is none left."""

@@ -101,13 +101,14 @@ def read(path: Path) -> Compiled:
         body = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(body, dict):
             raise TypeError("it holds no object")
+        if isinstance(body.get("versions"), dict):
+            _check_versions(file, body["versions"])  # before what another version may hold otherwise
         digest = body.pop("digest", None)
         compiled = _compiled(body)
     except FileNotFoundError:
         raise DataError(f"there is no compiled program {file}; python -m optimizers.compile makes one") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, IsADirectoryError) as error:
         raise DataError(f"{file} is torn or no compiled program ({error}); compile again") from None
-    _check_versions(file, compiled.versions)
     if digest != _digest(body):
         raise DataError(
             f"{file} was edited after it was compiled; compile again, or copy the prompts that you changed into the "
@@ -134,10 +135,10 @@ def _compiled(body: Mapping[str, Any]) -> Compiled:
     return Compiled(**known)
 
 
-def _check_versions(file: Path, made_with: Mapping[str, str]) -> None:
+def _check_versions(file: Path, made_with: Mapping[str, Any]) -> None:
     """UsageError unless format, and the first two numbers of Sextant's and DSPy's version, are those of now."""
     for name, now in _versions().items():
-        then = made_with.get(name, "unknown")
+        then = str(made_with.get(name, "unknown"))
         if then.split(".")[:2] != now.split(".")[:2]:
             raise UsageError(f"{file} was compiled with {name} {then}, and this is {name} {now}; compile again")
 

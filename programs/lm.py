@@ -339,26 +339,27 @@ def list_price(spec: str) -> Price | None:
     return None if url else price(name)
 
 
-def check(spec: str) -> None:
-    """UsageError for a spec that names no model; quick, before anything is loaded."""
+def check(spec: str, option: str = "--lm") -> None:
+    """UsageError for a spec that names no model, the value of `option`; quick, before anything is loaded."""
     if spec != "offline":
-        _parse(spec)
+        _parse(spec, option)
 
 
-def _parse(spec: str) -> tuple[str, str]:
+def _parse(spec: str, option: str = "--lm") -> tuple[str, str]:
     """(LiteLLM name, base URL or "")."""
     name, at, url = spec.partition("@")
     if at and "://" in url:  # a name of a provider's may have an @ in it, too
         if not name or not is_server(url):
             raise UsageError(
-                f"--lm {name + '@...'!r} is no server; write MODEL@http://host:port/v1, "
+                f"{option} {name + '@...'!r} is no server; write MODEL@http://host:port/v1, "
                 "and put a key for it in $SEXTANT_API_KEY"
             )
         return f"openai/{name}", url
     provider, slash, model = spec.partition("/")
     if not (provider and slash and model):
         raise UsageError(
-            f"--lm {spec!r} names no model; write offline, provider/model (openai/gpt-5.2) or MODEL@http://host:port/v1"
+            f"{option} {spec!r} names no model; "
+            "write offline, provider/model (openai/gpt-5.2) or MODEL@http://host:port/v1"
         )
     return spec, ""
 

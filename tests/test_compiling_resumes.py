@@ -1,0 +1,318 @@
+"""A compilation that is cut off goes on: the same result as in one sitting, and nothing is paid for twice.
+
+The server counts. A process that is killed loses the answers that were on their way, which are as many as it had
+queries at work; everything else is on disk.
+"""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from openai_server import Failure, OpenAIServer
+
+from optimizers import compile as module
+from tools.command import run_command
+
+ROOT = Path(__file__).parent.parent
+WORKERS = 4
+BASE = (
+    *(
+        "--program",
+        "multihop",
+        "--task",
+        "writing",
+        "--data",
+        "mini",
+        "--limit",
+        "8",
+        "-P",
+        "hops=1",
+        "-P",
+        "per_hop=5",
+    ),
+    *("--max-concurrent", str(WORKERS)),
+)
+OPTIONS = {
+    "bootstrap_rs": ["candidates=2"],
+    "mipro": ["candidates=3", "trials=4"],
+    "gepa": ["evaluations=4"],
+    "simba": ["steps=2", "batch=3", "candidates=2"],
+    "copro": ["breadth=2", "depth=1"],
+}
+
+
+# -- a model that any optimizer can work with
+
+
+def answers(prompt):
+    """Every field that is asked for, the same for the same prompt; demonstrations and advice lengthen searches."""
+    [first, others] = re.findall(r"starting with the field `\[\[ ## (\w+) ## \]\]`(.*)", prompt)[-1]
+    names = [first, *(name for name in re.findall(r"`\[\[ ## (\w+) ## \]\]`", others) if name != "completed")]
+    return {name: answer(name, prompt, random.Random(zlib.crc32(prompt.encode()))) for name in names}
+
+
+def answer(name, prompt, rng):
+    if name == "search":
+        description = re.findall(r"\[\[ ## description ## \]\]\n(.*?)\n\n(?:\[\[|Respond)", prompt, re.S)[-1]
+        advice = sum(map(int, re.findall(r"[Aa]dvice (\d+)", prompt)))
+        words = re.findall(r"[a-z]{4,}", description.lower())
+        # The field is named twice where it is described, and once more in each demonstration.
+        length = 1 + 3 * (prompt.count("[[ ## search ## ]]") - 2) + advice % 9
+        return " ".join(rng.sample(words, min(len(words), length)))
+    if name == "selected":
+        shown = re.findall(r'"id": ?"([^"]+)"', prompt.rpartition("[[ ## passages ## ]]")[2])
+        return json.dumps(rng.sample(shown, min(2, len(shown))))
+    if name == "module_advice":
+        return json.dumps({f"reader.{one}": f"Advice {rng.randrange(99)}." for one in ("next_search", "read_passages")})
+    return f"{name}: advice {rng.randrange(99)}"
+
+
+def proposes(prompt):
+    return "proposed_instruction" in prompt
+
+
+# -- the command, in this process or in one of its own
+
+
+class Counted(OpenAIServer):
+    """Counts requests by the key that they come with, which tells the processes apart."""
+
+    def __init__(self):
+        super().__init__(answers)
+
+    def of(self, key):
+        return self.authorizations.count(f"Bearer {key}")
+
+
+@pytest.fixture
+def server():
+    made = Counted()
+    yield made
+    made.close()
+
+
+def words(server, optimizer, runs, *more):
+    options = [word for option in OPTIONS[optimizer] for word in ("-O", option)]
+    return [*BASE, "--lm", server.spec, "--optimizer", optimizer, *options, "--runs", str(runs), *map(str, more)]
+
+
+@pytest.fixture
+def compiles(server, tmp_path, capsys, monkeypatch):
+    """The command in this process: exit code, what it said, how many requests it made."""
+
+    def command(optimizer, runs, *more, key="here"):
+        monkeypatch.setenv("SEXTANT_API_KEY", key)
+        capsys.readouterr()
+        before = server.of(key)
+        code = run_command(module.parser(), module.command, words(server, optimizer, runs, "--json", *more))
+        err = capsys.readouterr().err
+        return code, err, server.of(key) - before
+
+    return command
+
+
+def sent_off(server, optimizer, runs, key, hash_seed):
+    """The same in a process of its own."""
+    surroundings = os.environ | {"PYTHONHASHSEED": hash_seed, "SEXTANT_API_KEY": key}
+    command = [sys.executable, "-m", "optimizers.compile", *words(server, optimizer, runs)]
+    return subprocess.Popen(
+        command, cwd=ROOT, env=surroundings, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def cut_off(server, process, key, after, number=signal.SIGKILL):
+    """Send a signal after the request number `after`; the exit code, and what was said."""
+    while server.of(key) < after and process.poll() is None:
+        time.sleep(0.001)
+    process.send_signal(number)
+    err = process.communicate(timeout=60)[1]
+    return process.returncode, err
+
+
+def the_folder(runs):
+    [folder] = (path.parent for path in runs.glob("compiled/*/*/config.json"))
+    return folder
+
+
+def kept(runs):
+    """compiled.json as it is, and learnt.json without the path in it."""
+    folder = the_folder(runs)
+    return (folder / "compiled.json").read_bytes(), (folder / "learnt.json").read_text().replace(str(runs), "RUNS")
+
+
+@pytest.mark.parametrize("optimizer", ["bootstrap_rs", "mipro", "gepa", "simba"])
+def test_a_killed_compilation_ends_as_one_in_one_sitting_and_pays_for_nothing_twice(
+    optimizer, server, compiles, tmp_path
+):
+    code, _, whole = compiles(optimizer, tmp_path / "whole")
+    assert code == 0 and whole > 15
+    expected = kept(tmp_path / "whole")
+    assert json.loads(expected[1])["kept"] == "compiled"
+
+    chance = random.Random(zlib.crc32(optimizer.encode()))
+    kills = {"early": chance.randrange(1, whole // 2), "late": chance.randrange(whole // 2, whole)}
+
+    def interrupted(key):
+        process = sent_off(server, optimizer, tmp_path / key, key, hash_seed=str(len(key)))
+        return cut_off(server, process, key, kills[key])[0]
+
+    with ThreadPoolExecutor() as both:
+        assert list(both.map(interrupted, kills)) == [-signal.SIGKILL] * 2
+    for key in kills:
+        assert not (the_folder(tmp_path / key) / "compiled.json").exists()
+        assert compiles(optimizer, tmp_path / key, key=key)[0] == 0
+        assert kept(tmp_path / key) == expected
+        assert whole <= server.of(key) <= whole + WORKERS
+    assert compiles(optimizer, tmp_path / "early", key="early") == (0, "", 0)
+    assert kept(tmp_path / "early") == expected
+
+
+def test_ctrl_c_says_so_in_a_line_and_the_command_goes_on(server, compiles, tmp_path):
+    _, _, whole = compiles("bootstrap_rs", tmp_path / "whole")
+    process = sent_off(server, "bootstrap_rs", tmp_path / "cut", "cut", hash_seed="7")
+    code, err = cut_off(server, process, "cut", 11, signal.SIGINT)
+    assert code == 130 and err.splitlines()[-1] == "interrupted" and "Traceback" not in err
+    assert compiles("bootstrap_rs", tmp_path / "cut", key="cut")[0] == 0
+    assert kept(tmp_path / "cut") == kept(tmp_path / "whole")
+    assert server.of("cut") <= whole + WORKERS
+
+
+def test_a_torn_last_line_is_made_again(compiles, tmp_path):
+    compiles("bootstrap_rs", tmp_path)
+    expected = kept(tmp_path)
+    # Of the calls last: the evaluation that the torn one was made for is whole, and nobody asks for it again.
+    for name in ("candidates.jsonl", "evaluations.jsonl", "calls.jsonl"):
+        file = the_folder(tmp_path) / name
+        text = file.read_bytes()
+        start = text.rstrip().rfind(b"\n") + 1
+        file.write_bytes(text[: start + 30])
+        assert compiles("bootstrap_rs", tmp_path) == (0, "", 0)
+        if name == "calls.jsonl":
+            assert file.read_bytes() == text[:start]
+        else:
+            assert len(file.read_bytes().splitlines()) == len(text.splitlines())
+            assert kept(tmp_path) == expected
+
+
+@pytest.mark.parametrize("name", ["candidates.jsonl", "evaluations.jsonl", "calls.jsonl"])
+def test_a_damaged_line_is_named_and_nothing_is_asked(name, compiles, tmp_path):
+    compiles("bootstrap_rs", tmp_path, "--budget-calls", 9)
+    file = the_folder(tmp_path) / name
+    text = file.read_bytes()
+    rows = text.splitlines(keepends=True)
+    for line in (b'{"query_id": ', b"[]", b"{}", b'"\xff"', b"[" * 100_000):
+        file.write_bytes(b"".join([rows[0], line + b"\n", *rows[1:]]))
+        code, err, requests = compiles("bootstrap_rs", tmp_path)
+        assert (code, requests) == (3, 0)
+        assert err.count("\n") == 1 and f"{name}, line 2 is damaged" in err
+    file.write_bytes(text)
+    assert compiles("bootstrap_rs", tmp_path)[0] == 0
+
+
+def test_a_budget_stops_before_the_call_that_is_too_many_and_a_larger_one_goes_on(compiles, tmp_path):
+    _, _, whole = compiles("bootstrap_rs", tmp_path / "whole")
+
+    code, err, first = compiles("bootstrap_rs", tmp_path / "small", "--budget-calls", 3)
+    assert (code, first) == (8, 3) and err.count("\n") == 1 and "there is nothing to choose from yet" in err
+    assert not (the_folder(tmp_path / "small") / "compiled.json").exists()
+
+    code, err, second = compiles("bootstrap_rs", tmp_path / "small", "--budget-calls", 13)
+    assert (code, second) == (8, 10) and err.count("\n") == 1 and "the best so far is in" in err
+    best = json.loads(kept(tmp_path / "small")[0])
+    assert best["prompts"].keys() == {"reader.next_search", "reader.read_passages"}
+    assert "budget of 13" in json.loads(kept(tmp_path / "small")[1])["stopped"]
+
+    code, err, third = compiles("bootstrap_rs", tmp_path / "small", "--budget-calls", 1000)
+    assert (code, err) == (0, "") and first + second + third == whole
+    assert kept(tmp_path / "small") == kept(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("optimizer", ["bootstrap_rs", "copro"])
+def test_an_outage_ends_it_with_what_is_done_and_the_command_goes_on(optimizer, server, compiles, tmp_path):
+    _, _, whole = compiles(optimizer, tmp_path / "whole")
+    failed, lock = [], threading.Lock()
+
+    def down(prompt):
+        with lock:
+            if server.of("cut") > 12:
+                failed.append(prompt)
+                raise Failure(503, retry_after=3600)  # so long that nobody waits for it
+        return answers(prompt)
+
+    server.answer = down
+    code, err, _ = compiles(optimizer, tmp_path / "cut", key="cut")
+    assert code == 7 and err.count("\n") == 1 and "provider failed" in err
+    server.answer = answers
+    assert compiles(optimizer, tmp_path / "cut", key="cut")[0] == 0
+    assert kept(tmp_path / "cut") == kept(tmp_path / "whole")
+    assert server.of("cut") - len(failed) == whole
+
+
+@pytest.mark.parametrize("refused", [lambda prompt: True, proposes])
+def test_a_refused_key_ends_it_at_once(refused, server, compiles, tmp_path):
+    def refuses(prompt):
+        if refused(prompt):
+            raise Failure(401, message="no such key")
+        return answers(prompt)
+
+    server.answer = refuses
+    code, err, _ = compiles("copro", tmp_path)
+    assert code == 4 and err.count("\n") == 1 and "refuses" in err and "no such key" in err
+    # The program as it was is evaluated first, which a writer of instructions has nothing to do with.
+    assert (the_folder(tmp_path) / "compiled.json").exists() == (refused is proposes)
+
+
+def test_the_held_out_answer_is_not_paid_for_again(compiles, tmp_path):
+    code, _, whole = compiles("copro", tmp_path, "--held-out")
+    assert code == 0 and whole > 2 * 2 * 48  # two calls for each of the test queries, before and compiled
+    expected = kept(tmp_path)
+    assert json.loads(expected[1])["held_out"]
+    assert compiles("copro", tmp_path, "--held-out")[::2] == (0, 0)
+    assert kept(tmp_path) == expected  # the looks at the test split are counted elsewhere
+
+
+def test_two_models_of_one_name_at_two_addresses_are_two(server, compiles, tmp_path):
+    other = Counted()
+    try:
+        code, _, asked = compiles("bootstrap_rs", tmp_path, "--teacher", other.spec)
+        assert code == 0
+        rows = [json.loads(line) for line in (the_folder(tmp_path) / "evaluations.jsonl").read_text().splitlines()]
+        assert {other.spec.partition("@")[2] in row["sample"] for row in rows} == {True, False}
+        taught = [row for row in rows if row["sample"]]
+        assert sum(row["calls"] for row in taught) == other.of("here")
+        assert sum(row["calls"] for row in rows) - other.of("here") == asked
+    finally:
+        other.close()
+
+
+def test_the_same_request_at_the_same_time_is_sent_once(server, tmp_path):
+    """Two candidates may differ in their second prompt alone; their first is then asked by both at once."""
+    from programs import lm
+    from programs.journal import Journal
+
+    server.answer = lambda prompt: {"raw": "yes"}
+    server.delay = 0.2
+    model = lm.connect(server.spec)
+    model.share(Journal(tmp_path / "calls.jsonl", repeats=True))
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(lambda number: model.lm(f"Is it {number % 2}?"), range(8)))
+    assert replies == [["yes"]] * 8 and len(server.requests) == 2
+
+    def fails(prompt):
+        raise Failure(400)
+
+    server.answer = fails  # nobody waits for an answer that will not come
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(model.lm, "And now?") for _ in range(3)]
+        assert all(one.exception(timeout=30) for one in asked)
+    assert len(server.requests) == 5
