@@ -4,14 +4,17 @@ Every predictor's call passes here, so this is also where answers are checked an
 (programs/asking.py), and where a prompt that came back as an answer is noticed.
 """
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import dspy
+import pydantic
+from dspy.adapters.utils import format_field_value
 from dspy.utils.exceptions import AdapterParseError
 
 from programs import context, offline
@@ -97,9 +100,26 @@ class Adapter(dspy.ChatAdapter):
                     tolerable = answers if wrong.tolerable else tolerable
         return tolerable or []
 
-    def format_field_structure(self, signature: Any) -> str:
-        """DSPy's, made once for a signature: pydantic takes half a millisecond for it, as long as for all the rest."""
-        return _field_structure(signature)
+    def format_system_message(self, signature: Any) -> str:
+        """DSPy's, made once for a signature: pydantic takes as long for it as all the rest of a prompt takes."""
+        return _system_message(signature, signature.instructions)
+
+    def format_user_message_content(
+        self,
+        signature: Any,
+        inputs: dict[str, Any],
+        prefix: str = "",
+        suffix: str = "",
+        main_request: bool = False,
+    ) -> str:
+        """DSPy's, with a serializer made once for a type of value, and not for every value of every prompt."""
+        parts = [prefix]
+        for name, field in signature.input_fields.items():
+            if name in inputs:
+                parts.append(f"[[ ## {name} ## ]]\n{_written(field, inputs[name])}")
+        if main_request and (needed := self.user_message_output_requirements(signature)) is not None:
+            parts.append(needed)
+        return "\n\n".join([*parts, suffix]).strip()
 
     def _foresee(self, signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]) -> None:
         """TooLong for a prompt that the model cannot take; programs have shortened by now what they can."""
@@ -128,8 +148,27 @@ class Adapter(dspy.ChatAdapter):
 
 
 @lru_cache(maxsize=1024)  # optimizers make signatures by the hundred
-def _field_structure(signature: Any) -> str:
-    return str(dspy.ChatAdapter().format_field_structure(signature))
+def _system_message(signature: Any, instructions: str) -> str:
+    """`instructions` are a part of the key because they can be changed on the signature itself."""
+    return str(dspy.ChatAdapter().format_system_message(signature))
+
+
+def _written(field: Any, value: Any) -> Any:
+    """The value of an input field as DSPy writes it into a prompt."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and field.annotation is str:
+        return format_field_value(field_info=field, value=value)  # a numbered list
+    try:
+        plain = _serializer(type(value)).dump_python(value, mode="json", fallback=str)
+    except Exception:  # noqa: BLE001  # as in DSPy: what pydantic cannot take is written as Python prints it
+        plain = str(value)
+    return json.dumps(plain, ensure_ascii=False) if isinstance(plain, dict | list) else str(plain)
+
+
+@lru_cache(maxsize=256)
+def _serializer(kind: Hashable) -> Any:
+    return pydantic.TypeAdapter(kind)
 
 
 @contextmanager
