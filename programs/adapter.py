@@ -6,7 +6,7 @@ Every predictor's call passes here, so this is also where answers are checked an
 
 import json
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -160,14 +160,14 @@ def _written(field: Any, value: Any) -> Any:
     if isinstance(value, list) and field.annotation is str:
         return format_field_value(field_info=field, value=value)  # a numbered list
     try:
-        plain = _serializer(type(value)).dump_python(value, mode="json", fallback=str)
+        plain = _serializer(value.__class__).dump_python(value, mode="json", fallback=str)
     except Exception:  # noqa: BLE001  # as in DSPy: what pydantic cannot take is written as Python prints it
         plain = str(value)
     return json.dumps(plain, ensure_ascii=False) if isinstance(plain, dict | list) else str(plain)
 
 
 @lru_cache(maxsize=256)
-def _serializer(kind: Hashable) -> Any:
+def _serializer(kind: Any) -> Any:
     return pydantic.TypeAdapter(kind)
 
 

@@ -6,6 +6,7 @@ document that has one and is selected counts, even where it was selected on its 
 """
 
 import re
+from functools import lru_cache
 from typing import Literal
 
 Appeal = Literal["", "task", "rank", "tool", "prompt", "form"]
@@ -25,6 +26,7 @@ _PHRASES: dict[Appeal, str] = {
 _PATTERNS = {what: re.compile(pattern, re.IGNORECASE) for what, pattern in _PHRASES.items()}
 
 
+@lru_cache(maxsize=2048)  # the same documents come back hop after hop, and the phrases take longer than most of a step
 def appeal(text: str) -> Appeal:
     """What `text` asks of a model that reads it; "" where it asks nothing that the phrases know."""
     return next((what for what, pattern in _PATTERNS.items() if pattern.search(text)), "")
