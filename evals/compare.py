@@ -235,7 +235,8 @@ def _notes(comparisons: list[Result]) -> list[str]:
 
 def _system(run: Run) -> Result:
     """What answered."""
-    return {"run": run.name, **{key: run.scores[key] for key in ("program", "retriever", "lm")}}
+    named = {key: run.scores[key] for key in ("program", "retriever", "lm")}
+    return {"run": run.name, **named, "compiled": run.scores.get("compiled")}
 
 
 def _differences(baseline: Run, run: Run) -> dict[str, list[Any]]:

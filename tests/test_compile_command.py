@@ -2,13 +2,21 @@
 
 import fcntl
 import gc
+import itertools
 import json
 import re
+import shlex
+import shutil
+import subprocess
+import sys
 from typing import NamedTuple
 
 import pytest
+from conftest import ROOT
 
+from evals import provenance
 from optimizers import compile as module
+from optimizers.study import CUT, SHOWN
 from optimizers.teleprompters import TELEPROMPTERS
 from tools.command import run_command
 from tools.corpus import Corpus
@@ -147,6 +155,12 @@ def test_values_that_cannot_be_used_are_said(words, word, compiles):
         ("tune", ("--retriever", "fusion(bm25,rank_bm25,weights=[1,{w}])"), "--retriever has {w}"),
         ("tune", ("--retriever", "bm25(k1={k})", "--range", "k=-1|1"), "k1"),
         ("tune", ("--range", "retriever=bm25|nope"), "no retriever is called 'nope'"),
+        ("tune", ("--range", "w=1|2", "--range", "retriever=bm25(k1={w})|rank_bm25"), "do not go together"),
+        (
+            "tune",
+            ("--retriever", "bm25(k1={w})", "--range", "w=1|2", "--range", "retriever=bm25|rank_bm25"),
+            "together",
+        ),
     ],
 )
 def test_what_an_optimizer_has_no_use_for_is_said(optimizer, words, word, compiles):
@@ -160,18 +174,25 @@ def test_every_optimizer_of_the_table_is_in_the_help(compiles):
 
 @pytest.mark.parametrize("dev", [0, 1])
 def test_a_dev_split_of_none_or_one_is_not_enough(dev, compiles, tmp_path):
-    place = tmp_path / "data" / "tip-of-tongue" / "congress"
+    assert refused(compiles(data=data_folder(tmp_path / "data", 1 + dev)), 2, "dev quer")
+
+
+def data_folder(folder, queries):
+    """A folder in OBLIQ-Bench's layout, with so many queries that want a document each."""
+    place = folder / "tip-of-tongue" / "congress"
     (place / "corpus").mkdir(parents=True)
     (place / "queries+qrels").mkdir()
     rows = {
-        "corpus/corpus.jsonl": [{"_id": f"D{n}", "text": f"The committee heard {n} witnesses."} for n in range(6)],
-        "queries+qrels/queries.jsonl": [{"_id": f"Q{n}", "text": f"Who heard {n}?"} for n in range(1 + dev)],
+        "corpus/corpus.jsonl": [
+            {"_id": f"D{n}", "text": f"The committee heard {n} witnesses."} for n in range(queries + 5)
+        ],
+        "queries+qrels/queries.jsonl": [{"_id": f"Q{n}", "text": f"Who heard {n}?"} for n in range(queries)],
     }
     for name, one in rows.items():
         (place / name).write_text("".join(json.dumps(row) + "\n" for row in one))
-    qrels = ["query-id\tcorpus-id\tscore", *(f"Q{n}\tD{n}\t1" for n in range(1 + dev))]
+    qrels = ["query-id\tcorpus-id\tscore", *(f"Q{n}\tD{n}\t1" for n in range(queries))]
     (place / "queries+qrels/qrels.tsv").write_text("\n".join(qrels) + "\n")
-    assert refused(compiles(data=tmp_path / "data"), 2, "dev quer")
+    return folder
 
 
 def test_a_metric_that_no_ranking_of_a_pool_changes_is_refused(compiles):
@@ -305,3 +326,200 @@ def test_no_optimizer_copies_the_corpus_or_an_index(optimizer, compiles, monkeyp
         assert 1 <= corpora <= 3
         assert indexes == 1
         assert 1 <= toolboxes <= 3
+
+
+# -- what makes two compilations one
+
+
+def folders(result):
+    """The folders of the compilations so far, by their names."""
+    assert result.code == 0, result.err
+    return {file.split("/")[2] for file in result.files}
+
+
+def rows(runs, name):
+    """The lines of a file of the one compilation in `runs`."""
+    [file] = runs.glob(f"compiled/*/*/{name}")
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def test_judgements_make_another_compilation_and_a_default_that_is_spelled_out_does_not(compiles):
+    about = {"program": "query_to_doc", "task": "twitter", "optimizer": "labeled"}
+    assert len(folders(compiles(**about))) == 1
+    assert len(folders(compiles("--metric", "nDCG@10", "--qrels", "gold", **about))) == 1
+    assert len(folders(compiles("--qrels", "pooled", **about))) == 2
+    assert len(folders(compiles("--metric", "R@10", **about))) == 3
+
+
+def test_an_edit_of_what_scores_makes_another_compilation(compiles, tmp_path, monkeypatch):
+    copied = tmp_path / "sources"
+    for package in ("agents", "environments", "evals", "optimizers", "programs", "tools"):
+        shutil.copytree(ROOT / package, copied / package, ignore=shutil.ignore_patterns("mini", "__pycache__"))
+    monkeypatch.setattr(provenance, "_ROOT", copied)
+    assert len(folders(compiles(*SMALL, optimizer="labeled"))) == 1
+    for number, file in enumerate(("evals/metrics.py", "optimizers/objective.py", "tools/text.py"), start=2):
+        with (copied / file).open("a") as source:
+            source.write("# edited")
+        assert len(folders(compiles(*SMALL, optimizer="labeled"))) == number
+
+
+@pytest.mark.parametrize("optimizer", ["labeled", "bootstrap"])
+def test_another_seed_makes_other_candidates(optimizer, compiles, tmp_path):
+    found = []
+    for seed in (0, 1):
+        runs = tmp_path / str(seed)
+        assert compiles("-P", "hops=1", "--seed", seed, optimizer=optimizer, task="writing", runs=runs).code == 0
+        found.append({row["digest"] for row in rows(runs, "candidates.jsonl")})
+    assert all(len(digests) == 2 for digests in found) and len(found[0] & found[1]) == 1  # the program before
+
+
+# -- what an optimizer makes
+
+
+def test_rules_are_each_candidates_own_and_the_code_of_the_program_stays_as_it_was(compiles, server, tmp_path):
+    """The program has no lens, so all of its copies share one signature, the class in the code."""
+    from programs.query_to_doc import QueryToDoc
+
+    numbers = itertools.count(1)
+
+    def answer(prompt):
+        asked = re.findall(r"`\[\[ ## (\w+) ## \]\]`", prompt.rpartition("starting with")[2])
+        told = f"Rule {next(numbers)}." if "natural_language_rules" in asked else "a law of leases"
+        return {name: told for name in asked if name != "completed"}
+
+    server.answer = answer
+    plain = [one.signature.instructions for one in QueryToDoc(empty()).predictors()]
+    about = {"program": "query_to_doc", "task": "legal_qa", "optimizer": "infer_rules"}
+    assert compiles("--lm", server.spec, "-O", "candidates=3", **about).code == 0
+    assert [one.signature.instructions for one in QueryToDoc(empty()).predictors()] == plain
+
+    instructions = [
+        prompt["instructions"]
+        for row in rows(tmp_path / "runs", "candidates.jsonl")
+        for prompt in row["prompts"].values()
+    ]
+    ruled = [text for text in instructions if "Rule" in text]
+    assert sorted(re.findall(r"Rule \d+", " ".join(ruled))) == [f"Rule {number}" for number in range(1, len(ruled) + 1)]
+    assert len(ruled) == 3 and all(text.startswith(plain[0]) for text in ruled)
+
+    [file] = (tmp_path / "runs").glob("compiled/*/*/compiled.json")
+    words = [
+        "--program",
+        "query_to_doc",
+        "--task",
+        "legal_qa",
+        "--data",
+        "mini",
+        "--limit",
+        "1",
+        "--compiled",
+        str(file),
+    ]
+    command = [sys.executable, "-m", "evals.run", *words, "--runs", str(tmp_path / "runs")]
+    taken = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert taken.returncode == 0, taken.stderr
+
+
+def empty():
+    """A toolbox with nothing in it."""
+    from tools.retrievers.base import NoRetriever
+
+    return Toolbox(Corpus(()), NoRetriever())
+
+
+def test_demonstrations_of_an_agent_are_cut_however_long_its_history_was(compiles, tmp_path):
+    words = ("-P", "steps=8", "--metric", "R@100", "-O", "threshold=0.01")
+    assert compiles(*words, program="react", optimizer="bootstrap").code == 0
+    demos = [
+        demo
+        for row in rows(tmp_path / "runs", "candidates.jsonl")
+        for one in row["prompts"].values()
+        for demo in one["demos"]
+    ]
+    lists = [value for demo in demos for value in within(demo, list)]
+    texts = [text for value in lists for text in within(value, str)]
+    assert len(demos) > 1 and max(map(len, lists)) == SHOWN == 6 and max(map(len, texts)) == CUT == 400
+
+
+def within(value, kind):
+    """All that is of a kind in a value, at any depth."""
+    found = [value] if isinstance(value, kind) else []
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return found + [one for part in inner for one in within(part, kind)]
+
+
+# -- budgets
+
+
+def test_a_budget_without_a_model_counts_earlier_sittings(compiles, tmp_path):
+    for _ in range(3):
+        result = compiles("-P", "hops=2", "--budget-calls", "40")
+        assert result.code == 8 and "budget of 40 model calls is used up" in result.err
+        evaluations = rows(tmp_path / "runs", "evaluations.jsonl")
+        assert 30 < sum(row["calls"] for row in evaluations) <= 40
+    assert compiles("-P", "hops=2").code == 0
+
+
+TUNED = ("--range", "rerank=0|20")  # which gains on the miniature: 0.1561 to 0.2063
+
+
+def test_a_budget_too_small_for_the_held_out_answer_shows_what_was_compiled(compiles, tmp_path):
+    whole = compiles(*TUNED, optimizer="tune", runs=tmp_path / "whole")
+    learnt = json.loads(next((tmp_path / "whole").rglob("learnt.json")).read_text())
+    assert whole.code == 0 and learnt["kept"] == "compiled"
+    calls = learnt["usage"]["calls"]
+    for budget, why in ((calls, "is used up by what was done before"), (calls + 50, "is used up in the run as it was")):
+        result = compiles(*TUNED, "--held-out", "--budget-calls", budget, optimizer="tune")
+        assert result.code == 8 and "(kept)" in result.out and "take it up with" in result.out
+        [error] = [line for line in result.err.splitlines() if line.startswith("error: ")]
+        assert why in error and "the best so far is in" in error and "with a larger budget" in error
+        said = error.replace(str(tmp_path), "").partition("; the best so far")[0]
+        assert set(re.findall(r"\d+", said)) <= {str(budget)}
+        assert (tmp_path / "runs").glob("compiled/*/*/compiled.json")
+
+
+# -- the held-out answer, and the command that takes up what was compiled
+
+
+def test_the_held_out_answer_is_in_the_one_metric_that_was_chosen_by(compiles):
+    result = compiles(*TUNED, "-P", "hops=2", "--held-out", "--json", optimizer="tune")
+    found = json.loads(result.out)
+    assert [row["metric"] for row in found["held_out"]["comparisons"]] == ["nDCG@10"]
+    assert found["looks"] == 2
+
+
+def test_looks_are_counted_where_the_data_is_named_by_a_relative_path(run, compiles, tmp_path, monkeypatch):
+    data_folder(tmp_path / "data", 40)
+    monkeypatch.chdir(tmp_path)
+    result = compiles(*SMALL, "--json", optimizer="labeled", data="data")
+    assert json.loads(result.out)["looks"] == 0
+    assert run("--program", "multihop", "--task", "congress", "--data", "data").code == 0
+    for place in ("data", "./data/", tmp_path / "data"):
+        assert json.loads(compiles(*SMALL, "--json", optimizer="labeled", data=place).out)["looks"] == 1
+
+
+def test_the_command_that_is_printed_takes_it_up_as_it_is(run, compiles, tmp_path):
+    given = {"--qrels": "pooled", "--instruction": "generic", "--k": "50", "--max-concurrent": "2"}
+    words = [word for pair in given.items() for word in pair]
+    about = {"program": "query_to_doc", "task": "twitter", "optimizer": "labeled", "runs": tmp_path / "my runs"}
+    result = compiles(*words, **about)
+    [line] = [line for line in result.out.splitlines() if line.startswith("take it up with: ")]
+    command = shlex.split(line.removeprefix("take it up with: "))
+    assert command[:3] == ["python", "-m", "evals.run"]
+    assert {option: command[command.index(option) + 1] for option in given} == given
+    ran = run(*command[3:], "--json")
+    assert ran.code == 0, ran.err
+    config = json.loads((tmp_path / "my runs" / ran.json["run"].partition("my runs/")[2] / "config.json").read_text())
+    assert config["compiled"]["optimizer"] == "labeled" and config["depth"] == 50
+    assert config["instruction"] == "generic" and config["provenance"]["judgements"] == "pooled"
+
+
+def test_a_run_says_what_its_prompts_were_compiled_by_and_warns_of_dev(run, compiled):
+    file = compiled("one", *SMALL)
+    about = ("--program", "multihop", "--task", "congress", "--limit", "2", "--compiled", file)
+    warning = "dev queries are among these: the prompts were compiled on them"
+    for split, warned in (("test", False), ("dev", True), ("all", True)):
+        result = run(*about, "--split", split)
+        assert result.code == 0 and (warning in result.out) == warned
+        assert re.search(r"compiled by labeled \([0-9a-f]{8}\)$", result.out.splitlines()[1])
+    assert "compiled" not in run(*about[:6], "--split", "dev").out
