@@ -236,7 +236,15 @@ def _fault(error: Exception) -> Fault:
 
 def _repeats(instructions: str, text: str) -> bool:
     """Whether `text` has a long run of words of the instructions."""
-    told, words = " ".join(instructions.split()), text.split()
+    words = text.split()
+    if len(words) < _FEWEST_WORDS:
+        return False
+    told = _one_line(instructions)
     return any(
         " ".join(words[first : first + _FEWEST_WORDS]) in told for first in range(len(words) - _FEWEST_WORDS + 1)
     )
+
+
+@lru_cache(maxsize=1024)
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
