@@ -175,7 +175,7 @@ def _headings(scores: dict[str, Any]) -> list[str]:
     lines = [task_line(scores), system_line(scores)]
     compiled = scores.get("compiled")
     if compiled and compiled.get("task") == scores["task"] and scores["split"] != "test":
-        lines.append("dev queries are among these: the prompts were compiled on them")
+        lines.append("dev queries are among these: it was compiled on them")
     if pool := scores["pool"]:
         what = "with every relevant document put in: a ceiling" if pool["kind"] == "oracle" else "of what was found"
         lines.append(f"pools of {pool['size']} {what}, from {', '.join(pool['of'])}")

@@ -13,7 +13,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +64,10 @@ OPTIMIZERS = (
 
 def parser() -> Parser:
     """The command line."""
-    made = Parser(prog="python -m optimizers.compile", description="Compile a program's prompts on the dev split.")
+    made = Parser(
+        prog="python -m optimizers.compile",
+        description="Compile a program on the dev split: its prompts, or its parameters.",
+    )
     add = made.add_argument
     add("--program", metavar="NAME", help=f"one of {', '.join(sorted(setup.SYSTEMS))}")
     add("--task", metavar="TASK", help="a task, e.g. congress or obliq/congress")
@@ -83,9 +86,15 @@ def parser() -> Parser:
     add("--prompt-lm", metavar="SPEC", help="a model that writes instructions; the student where none is named")
     add("--metric", default="", metavar="NAME", help="a metric of the task; nDCG@10 where it has that, else its own")
     add("--price", type=float, default=0.0, metavar="X", help="what a thousand tokens of a query take off its metric")
-    add("--train-share", type=float, default=0.5, metavar="X", help="of the dev queries; the others validate")
+    add(
+        "--train-share",
+        type=float,
+        default=0.5,
+        metavar="X",
+        help="share of the dev queries to train on; the others validate",
+    )
     add("--split-seed", type=int, default=0, metavar="N", help="which queries train and which validate")
-    add("--seed", type=int, default=0, metavar="N", help="of the optimizer")
+    add("--seed", type=int, default=0, metavar="N", help="random seed of the optimizer")
     add("--of", type=Path, action="append", default=[], metavar="FILE", help="a compiled program, for ensemble")
     add("--range", dest="ranges", action="append", default=[], metavar="NAME=VALUES", help="for tune: 1..6 or a|b|c")
     add("--held-out", action="store_true", help="then run the program on test, as it was and compiled, and compare")
@@ -163,6 +172,7 @@ def _work(
     from programs.adapter import Adapter
 
     job = _job(arguments, asked, bench, study)
+    tell = _teller(arguments)
     forms: dict[str, Mapping[str, Any]] = {}
     context = dspy.context(lm=bench.student.lm, adapter=Adapter(), trace=None, num_threads=bench.workers)
     try:
@@ -170,7 +180,7 @@ def _work(
             study.before = study.candidate(job.student, started_from(asked)).digest
             before = study.evaluate(job.student, "validation")
             if warning := study.objective.check_spread([one.metrics[study.objective.metric] or 0.0 for one in before]):
-                say(warning)
+                tell(warning)
             found: Found = TELEPROMPTERS[arguments.optimizer].run(job)
             study.returned = study.evaluate(found.program, "validation")[0].candidate
             forms[study.returned] = found.form
@@ -234,7 +244,7 @@ def _quiet(study: "Study") -> Iterator[None]:
             logger.handlers, logger.propagate = [handler], False
         logging.captureWarnings(True)
         try:
-            with redirect_stdout(log):
+            with redirect_stdout(log), redirect_stderr(log):
                 yield
         finally:
             logging.captureWarnings(False)
@@ -243,7 +253,8 @@ def _quiet(study: "Study") -> Iterator[None]:
 
 
 def _teller(arguments: argparse.Namespace) -> Callable[[str], None]:
-    return (lambda line: None) if arguments.json else say
+    terminal = sys.stderr  # which DSPy's bars are kept away from while it works
+    return (lambda line: None) if arguments.json else lambda line: say(line, terminal)
 
 
 def _announce(arguments: argparse.Namespace, training: "Training", study: "Study") -> None:

@@ -1,10 +1,10 @@
 """What came of a compilation: which candidate is kept, what it gained, and the file that a run takes up.
 
 Kept is the candidate with the highest mean on the validation queries, of those that were evaluated on all of them, by
-whatever optimizer they came; of equal ones the program as it was before, because a longer prompt costs more. The gain
-is tested on the same queries, paired, and its p is multiplied by how many candidates were chosen from (Bonferroni):
-choosing among many is itself a way to gain on few queries. What a compiled program is worth is said by queries that it
-was not chosen by, which is what --held-out is for.
+whatever optimizer they came; of equal ones the program as it was before, because a longer prompt costs more, else the
+one that used the fewest tokens. The gain is tested on the same queries, paired, and its p is multiplied by how many
+candidates were chosen from (Bonferroni): choosing among many is itself a way to gain on few queries. What a compiled
+program is worth is said by queries that it was not chosen by, which is what --held-out is for.
 """
 
 import difflib
@@ -170,7 +170,8 @@ def learnt(study: Study, candidate: Candidate, leaks: "Sequence[Leak]", usage: U
         "before": scored(study, study.before, "validation"),
         "after": scored(study, candidate.digest, "validation"),
         "gain": gain(study, candidate),
-        "candidates": candidates(study),
+        # Stable, so the one that is kept is the first also of those that are as good.
+        "candidates": sorted(candidates(study), key=lambda row: bool(row["candidate"] != candidate.digest)),
         "changes": changes(first.prompts, candidate.prompts)
         if candidate.prompts.keys() == first.prompts.keys()
         else {},

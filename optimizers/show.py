@@ -1,6 +1,7 @@
 """What a person sees of a compilation: candidates, gain, what changed in the prompts, queries that moved, leaks."""
 
 import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,17 +43,24 @@ def show_table(*, as_json: bool) -> None:
     for name, row in TELEPROMPTERS.items():
         lines.append(f"{name:<{width}}  {row.what}")
         takes = [text for text, has in (("--teacher", row.teacher), ("--prompt-lm", row.proposes)) if has]
-        options = [f"{option}={'|'.join(map(str, dict.fromkeys(values)))}" for option, values in row.options.items()]
-        lines.append(f"{'':<{width}}  " + " ".join([*takes, *(f"-O {option}" for option in options)]))
-    put_out("\n".join([*lines, "", "values at --budget light|medium|heavy", ""]))
+        options = [f"-O {option}={_levels(values)}" for option, values in row.options.items()]
+        if takes or options:
+            lines.append(f"{'':<{width}}  " + " ".join([*takes, *options]))
+    put_out(
+        "\n".join([*lines, "", "values at --budget light|medium|heavy; one that stands alone is for all three", ""])
+    )
+
+
+def _levels(values: tuple[Any, Any, Any]) -> str:
+    """What an option is at light, medium and heavy effort; quoted where a shell would take it for something else."""
+    return "|".join(map(str, values)) if len(set(values)) > 1 else shlex.quote(str(values[0]))
 
 
 def _headings(found: Mapping[str, Any]) -> list[str]:
     note = "mini: bundled, invented" if found["data"] == "mini" else found["data"]
     model = "offline, no language model" if found["lm"] == "offline" else found["lm"]
-    others = [
-        f"{name}: {found[key]}" for name, key in (("teacher", "teacher"), ("prompts by", "prompt_lm")) if found[key]
-    ]
+    named = (("teacher", found["teacher"]), ("prompts by", found["prompt_lm"]))
+    others = [f"{name}: {spec}" for name, spec in named if spec and spec != found["lm"]]
     counts = found["queries"]
     return [
         f"{found['task']}  dev split: {counts['train']} train, {counts['validation']} validation  ({note})",
@@ -75,7 +83,7 @@ def _candidates(found: Mapping[str, Any]) -> Table:
             " ".join([row["candidate"], *(f"({mark})" for mark in marks)]),
             _mean(row["validation"], whole=row["whole"]),
             "" if low is None else f"{low:.4f} to {high:.4f}",
-            _mean(row["train"], whole=True),
+            _mean(row["train"], whole=row["train"]["queries"] == found["queries"]["train"]),
             escape(_parameters(row["parameters"])) if tuned else str(row["demos"]),
             str(row["calls"]),
             str(row["tokens"]),
@@ -97,14 +105,25 @@ def _mean(measured: Mapping[str, Any], *, whole: bool) -> str:
 def _gain(found: Mapping[str, Any]) -> list[str]:
     gain, more = found["gain"], len(found["candidates"]) - ROWS
     lines = [f"{more} more candidates are in learnt.json"] if more > 0 else []
-    if any(row["validation"]["queries"] and not row["whole"] for row in found["candidates"][:ROWS]):
-        lines.append("(n): evaluated on n of the validation queries")
+    if any(
+        0 < row[part]["queries"] < found["queries"][part]
+        for row in found["candidates"][:ROWS]
+        for part in ("train", "validation")
+    ):
+        lines.append("(n): evaluated on n of the queries")
     if found["kept"] == "before":
-        kept = "no gain: no candidate is better on the validation queries, so the program is kept as it was"
-        return [*lines, f"{kept}; there is nothing to ask test about"]
+        why = (
+            "no candidate is better on the validation queries"
+            if gain["candidates"]
+            else "no other candidate came to validation"
+        )
+        so_far = " so far" if found["stopped"] else ""
+        return [*lines, f"no gain{so_far}: {why}, so the program is kept as it was; there is nothing to ask test about"]
     interval = "" if gain["low"] is None else f" ({gain['low']:+.4f} to {gain['high']:+.4f})"
     verdict = "significant" if gain["significant"] else "not significant"
     of = f", times {gain['candidates']} candidates {gain['p_corrected']:.3g}" if gain["candidates"] > 1 else ""
+    if gain["detectable"] is not None and not gain["significant"]:
+        verdict += f", so many queries show {gain['detectable']:.4f}"
     before, after = found["before"]["mean"], found["after"]["mean"]
     return [
         *lines,
@@ -114,10 +133,14 @@ def _gain(found: Mapping[str, Any]) -> list[str]:
 
 
 def _changes(found: Mapping[str, Any]) -> list[str]:
-    lines = [f"{name}: {old!r} to {new!r}" for name, (old, new) in found["parameters"].items()]
+    lines = [f"{name}: {_value(old)} to {_value(new)}" for name, (old, new) in found["parameters"].items()]
     for name, difference in found["changes"].items():
         lines += ["", f"prompt of {name}", *difference.splitlines()[2:]]
     return [*lines, ""] if lines else []
+
+
+def _value(value: Any) -> str:
+    return clean(str(value)) or '""'
 
 
 def _moved(found: Mapping[str, Any]) -> list[str]:
@@ -146,9 +169,10 @@ def _footings(found: Mapping[str, Any]) -> list[str]:
         price = "price unknown" if usage["list_usd"] is None else f"${usage['list_usd']:.4f}"
         used += f", {usage['input_tokens']} tokens in, {usage['output_tokens']} out, {price}"
     lines = [f"dev {queries(len(left_out))} left out as near repeats of test queries"] if left_out else []
-    lines.append(f"looks at the test queries with {found['program']} so far: {found['looks']}")
+    if found["looks"]:
+        lines.append(f"looks at the test queries with {found['program']} so far: {found['looks']}")
     lines.append(f"{used}, {found['seconds']:.1f} s")
     lines.append(f"compiled: {found['compiled']}")
-    if not found.get("held_out"):
+    if found["kept"] == "compiled" and not found.get("held_out"):
         lines.append(f"take it up with: {found['take_up']}")
     return lines

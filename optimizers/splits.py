@@ -87,7 +87,7 @@ def divide(
     if limit is not None:
         at_least(2, "compiling", limit=limit)
     if not 0 < share < 1:
-        raise UsageError(f"share {share!r} is not between 0 and 1; 0.5 trains on half of the dev queries")
+        raise UsageError(f"--train-share {share!r} is not between 0 and 1; 0.5 trains on half of the dev queries")
     environment = _dev(task, data, qrels, instruction)
     left_out = _left_out(environment, _texts_of_test(task, data, qrels, instruction))
     repeats = {query.query_id for query in left_out}

@@ -33,6 +33,7 @@ from dspy.utils.parallelizer import ParallelExecutor
 from evals.folder import Outcome, usage
 from evals.runner import OUTAGE, answered
 from evals.score import ranking_of
+from evals.terminal import queries as counted
 from optimizers.feedback import feedback_for
 from optimizers.objective import Objective
 from optimizers.splits import Training
@@ -297,7 +298,7 @@ class Study:
         for part, queries in self.parts.items():
             if query in queries and len(found := self.of(candidate.digest, part)) == len(queries):
                 mean = sum(evaluation.value for evaluation in found) / len(found)
-                self._say(f"candidate {candidate.digest}  {part} {mean:.4f} over {len(found)} queries")
+                self._say(f"candidate {candidate.digest}  {part} {mean:.4f} over {counted(len(found))}")
 
     # -- the books
 

@@ -291,7 +291,14 @@ def test_the_prompt_model_writes_instructions_and_nothing_else(small, optimizer)
     assert writer.model.proposals == len(writer.requests) > 0
     assert student.model.proposals == 0 and student.requests
     assert {body["temperature"] for body in student.requests} == {0.0}
-    assert all(body["temperature"] >= 1.0 for body in writer.requests)
+    assert {body["temperature"] for body in writer.requests} == {1.0}
+
+
+@pytest.mark.parametrize("optimizer", [*MAIN, "infer_rules"])
+def test_no_request_asks_for_a_temperature_that_providers_do_not_take(large, optimizer):
+    large.compiled(optimizer)
+    temperatures = {json.loads(body)["temperature"] for body in large.sent[optimizer]}
+    assert 0.0 in temperatures and max(temperatures) <= 1.0
 
 
 @pytest.mark.parametrize(

@@ -276,6 +276,19 @@ def test_a_dollar_budget_ends_where_a_call_has_no_price():
     assert copy.deepcopy(budget) is budget
 
 
+def test_a_dollar_budget_ends_where_an_earlier_sitting_has_no_price():
+    spent = Usage(calls=3, paid_usd=None)
+    budget = Budget(usd=1.0)
+    budget.resume(spent)
+    with pytest.raises(BudgetReached, match="not known"):
+        budget.take()
+    counted = Budget(calls=4)  # for which it makes no difference
+    counted.resume(spent)
+    counted.take()
+    with pytest.raises(BudgetReached, match="budget of 4 model calls"):
+        counted.take()
+
+
 def test_a_price_is_that_of_the_provider_and_not_of_a_name_that_it_shares():
     assert price("openai/gpt-4o") is not None
     assert [price(f"{server}/gpt-4o") for server in ("ollama", "hosted_vllm", "litellm_proxy")] == [None] * 3

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import gc
+import itertools
 import json
 import math
 import random
@@ -13,7 +14,7 @@ from conftest import lines
 
 from environments import load
 from environments.base import DevSplit
-from optimizers.splits import FEW, NEAR, RUN, divide, similarities
+from optimizers.splits import FEW, NEAR, RUN, _cut, _groups, divide, similarities
 from tools.errors import UnknownName, UsageError
 from tools.records import Query
 from tools.text import words
@@ -110,6 +111,59 @@ def test_too_few_dev_queries_are_refused_in_one_line_that_says_how_many_there_ar
 def test_a_share_or_limit_that_leaves_a_part_empty_is_refused(wrong):
     with pytest.raises(UsageError, match=r"share|limit"):
         divide("congress", "mini", **wrong)
+
+
+# Queries that want the same documents
+
+
+def ask_in_groups(folder, needs):
+    """A task of 100 queries, of which so many in turn want the same two documents; query_id -> those documents."""
+    place = folder / "tip-of-tongue/congress/queries+qrels"
+    pairs = list(itertools.combinations([f"D{n}" for n in range(7)], 2))[:needs]
+    wanted = {f"Q{n:02}": pairs[n % needs] for n in range(100)}
+    texts = {
+        query_id: f"Something about thing{query_id}, and of what became of other{query_id}?" for query_id in wanted
+    }
+    lines(place / "queries.jsonl", [json.dumps({"_id": query_id, "text": text}) for query_id, text in texts.items()])
+    rows = [f"{query_id}\t{doc_id}\t1" for query_id, pair in wanted.items() for doc_id in pair]
+    lines(place / "qrels.tsv", ["query-id\tcorpus-id\tscore", *rows])
+    return wanted
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.5, 0.95])
+@pytest.mark.parametrize("needs", [2, 3, 7, 20])
+def test_queries_that_want_the_same_documents_are_in_one_part(folder, needs, share):
+    wanted = ask_in_groups(folder, needs)
+    for seed in range(3):
+        training = divide("congress", str(folder), seed=seed, share=share)
+        train, validation = ([query.query_id for query in part] for part in (training.train, training.validation))
+        needed = [{wanted[query_id] for query_id in part} for part in (train, validation)]
+        assert not needed[0] & needed[1] and all(needed)
+        assert len({*train, *validation}) == len(train) + len(validation) == 20
+        largest = max(sum(wanted[one] == need for one in (*train, *validation)) for need in wanted.values())
+        assert len(needed[0]) == 1 or len(train) <= round(share * 20)
+        assert len(needed[1]) == 1 or len(train) > round(share * 20) - largest
+        assert not training.one_need
+
+
+def test_where_all_want_the_same_they_are_divided_all_the_same_and_it_is_said(folder):
+    ask_in_groups(folder, 1)
+    for training in (divide("congress", str(folder)), divide("books:complexity", "mini")):
+        assert training.one_need
+        assert len(training.train) == len(training.validation) > 1
+
+
+@pytest.mark.parametrize("task", ["books:complexity", "people:format"])
+def test_the_queries_of_one_record_want_the_same(task):
+    """The bundled dev split has one record; with two, one is trained on and one validates."""
+    dev, everything = (load(task, "mini", split) for split in ("dev", "all"))
+    good = {frozenset(one for one, grade in dev.qrels[query.query_id].items() if grade > 0) for query in dev.queries}
+    assert len(good) == 1 and len(dev.queries) > 1
+    assert divide(task, "mini").one_need
+    groups = _groups(everything.queries, everything)
+    assert sorted(map(len, groups)) == [len(dev.queries)] * 3
+    train, validation = _cut(groups, 0.5)
+    assert (len(train), len(validation)) == (len(dev.queries), 2 * len(dev.queries))
 
 
 # Near repeats

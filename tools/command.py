@@ -8,9 +8,17 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from tools.errors import INTERRUPTED, DataError, RunIncomplete, SextantError, UsageError
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Help with defaults, where there is one to tell."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        nothing = action.default is None or action.default is False or action.default in ("", [])
+        return action.help if nothing else super()._get_help_string(action)
 
 
 class Parser(argparse.ArgumentParser):
@@ -18,7 +26,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **kwargs: object) -> None:
         super().__init__(
-            **{"allow_abbrev": False, "formatter_class": argparse.ArgumentDefaultsHelpFormatter, **kwargs}  # type: ignore[arg-type]
+            **{"allow_abbrev": False, "formatter_class": _Help, **kwargs}  # type: ignore[arg-type]
         )
 
     def error(self, message: str) -> NoReturn:
@@ -102,11 +110,11 @@ _LOG = logging.getLogger("sextant")
 _LOG.addHandler(_Talk())
 
 
-def say(text: str) -> None:
-    """One line of talk, on stderr; nothing when nobody can hear it."""
-    if sys.stderr is not None:  # print() would take stdout instead
+def say(text: str, to: TextIO | None = None) -> None:
+    """One line of talk, on stderr where it is not `to` another stream; nothing when nobody can hear it."""
+    if (stream := to or sys.stderr) is not None:  # print() would take stdout instead
         with suppress(OSError, ValueError):
-            print(clean(text), file=sys.stderr, flush=True)  # noqa: T201
+            print(clean(text), file=stream, flush=True)
 
 
 def _short(text: str, most: int = 1000) -> str:
