@@ -13,7 +13,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +68,8 @@ class Compiled:
 
 
 def _versions() -> dict[str, str]:
+    from importlib.metadata import version  # takes a fifth of the time in which --help answers
+
     return {"format": str(FORMAT), "sextant": version("sextant"), "dspy": version("dspy")}
 
 
