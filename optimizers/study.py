@@ -236,26 +236,26 @@ class Study:
         known = self._evaluations.get((candidate.digest, query_id, sample))
         if wanted is None and known:
             return _seen(known, None, {})
-        outcome, trace = self._answered(program, query)
+        outcome, trace = self._answered(program, query, traced=wanted is not None)
         if wanted is not None:
-            wanted += trace
+            wanted += [_trimmed(step) for step in trace]
         evaluation = self._evaluated(candidate, query, sample, outcome)
         outputs = {name: tuple(one.signature.output_fields) for name, one in program.named_predictors()}
         return _seen(evaluation, outcome, outputs)
 
-    def _answered(self, program: Any, query: Query) -> tuple[Outcome, list[Any]]:
-        """The outcome, and the predictors' calls as DSPy traces them. What the provider owes is asked for again."""
+    def _answered(self, program: Any, query: Query, *, traced: bool) -> tuple[Outcome, list[Any]]:
+        """The outcome, and DSPy's trace of the predictors' calls. What the provider owes is asked for again."""
         owed: Exception = RuntimeError()
         for _ in range(OUTAGE):
             trace: list[Any] = []
 
             def search(trace: list[Any] = trace) -> Outcome | Exception:
-                with dspy.context(trace=trace):
+                with dspy.context(trace=trace if traced else None):
                     return answered(lambda *, query: _own_forward(program, query), query)
 
             result = contextvars.copy_context().run(search)
             if isinstance(result, dict):
-                return result, [_trimmed(step) for step in trace]
+                return result, trace
             owed = result
             if isinstance(owed, SextantError):
                 raise Halt(owed)
