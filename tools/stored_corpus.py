@@ -33,7 +33,7 @@ _LOG = logging.getLogger("sextant")
 
 FORMAT = 2  # raised when the files below change their meaning
 _FIELDS = 4
-_KEPT = 256  # documents in memory: what a search has just found is read to be shown in the next moment
+_KEPT = 1024  # documents in memory: what 32 searches at once have found is read to be shown in the next moment
 
 
 class StoredCorpus(Corpus):
