@@ -6,7 +6,6 @@ own beyond checking that the arguments fit together.
 
 import argparse
 import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +21,8 @@ from environments.base import INSTRUCTIONS, SPLITS
 from evals import folder as run_folder
 from evals import listing, parameters, pools, provenance, setup
 from tools import retrievers
-from tools.command import Parser, dollars, listen, positive, run_command, say
-from tools.errors import INTERRUPTED, BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError
+from tools.command import Parser, dollars, positive, run_and_leave, say
+from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError
 from tools.retrievers import RETRIEVERS
 
 if TYPE_CHECKING:
@@ -230,8 +229,4 @@ def _conclude(
 
 
 if __name__ == "__main__":
-    listen()
-    code = run_command(parser(), command)
-    if code == INTERRUPTED:
-        os._exit(code)  # Python would wait for the threads of a graph, which may be in the middle of a model call
-    sys.exit(code)
+    run_and_leave(parser(), command)

@@ -31,8 +31,8 @@ from optimizers.bench import Asked, Bench, asked_for, check_prompts, started_fro
 from optimizers.held_out import command_line, held_out
 from programs.compiled import prompts_of, write
 from tools import retrievers
-from tools.command import Parser, dollars, listen, positive, run_command, say
-from tools.errors import INTERRUPTED, BudgetReached, Halt, RunIncomplete, SextantError, UsageError
+from tools.command import Parser, dollars, positive, run_and_leave, say
+from tools.errors import BudgetReached, Halt, RunIncomplete, SextantError, UsageError
 from tools.records import usage_json
 
 if TYPE_CHECKING:
@@ -444,8 +444,4 @@ def _about(arguments: argparse.Namespace, asked: Asked, bench: Bench, study: "St
 
 
 if __name__ == "__main__":
-    listen()
-    code = run_command(parser(), command)
-    if code == INTERRUPTED:
-        os._exit(code)  # Python would wait for the threads of a graph, which may be in the middle of a model call
-    sys.exit(code)
+    run_and_leave(parser(), command)

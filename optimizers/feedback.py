@@ -105,17 +105,18 @@ def feedback(
     *,
     cutoff: int = 10,
     error: str = "",
-    parts: Collection[Part] = PARTS,
+    outputs: Collection[str] = (),
 ) -> str:
     """What became of the relevant documents of `query`, and why that may be; a few lines of text.
 
+    `outputs` are the output fields of one predictor, where it is for that one: what it searches for, or what it judges.
     `cutoff` is the place up to which a document counts as well ranked. `error` is why the query failed, if it did.
     ValueError for a query that is not one of `environment`: nothing is said of judgements but those compiled on.
     """
     if not any(query.query_id == known.query_id and query.text == known.text for known in environment.queries):
         raise ValueError(f"query {query.query_id!r} is none of those that are compiled on; there is no feedback on it")
     trace = handed_in.trace if isinstance(handed_in, Submission) else handed_in
-    account = _Account(query, trace, ranking, environment, cutoff)
+    account, parts = _Account(query, trace, ranking, environment, cutoff), parts_of(outputs)
     lines = [account.counts(), *_faults(trace, error)]
     if "searching" in parts:
         lines += account.searched()
@@ -124,20 +125,6 @@ def feedback(
         lines += [*account.ranked_above(), *account.comparisons_lost()]
     lines += _cost(trace)
     return "\n".join([_MATERIAL, *lines] if any('"' in line for line in lines) else lines)
-
-
-def feedback_for(
-    outputs: Collection[str],
-    query: Query,
-    handed_in: Submission | Trace,
-    ranking: Ranking,
-    environment: Environment,
-    *,
-    cutoff: int = 10,
-    error: str = "",
-) -> str:
-    """The feedback for one predictor, by the names of its output fields: on what it searches for, or what it judges."""
-    return feedback(query, handed_in, ranking, environment, cutoff=cutoff, error=error, parts=parts_of(outputs))
 
 
 def parts_of(outputs: Collection[str]) -> frozenset[Part]:

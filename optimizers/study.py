@@ -34,7 +34,7 @@ from evals.folder import Outcome, usage
 from evals.runner import OUTAGE, answered
 from evals.score import ranking_of
 from evals.terminal import queries as counted
-from optimizers.feedback import feedback_for
+from optimizers.feedback import feedback
 from optimizers.objective import Objective
 from optimizers.splits import Training
 from programs.compiled import Prompt, plain, prompts_of
@@ -155,14 +155,14 @@ class Study:
         if query not in self.parts["train"]:
             return ""  # nothing is learnt from the judgements that candidates are chosen by
         fields = rollout.outputs.get(predictor, ()) if predictor else ()
-        return feedback_for(
-            fields,
+        return feedback(
             query,
             trace_from_json(query.query_id, outcome["trace"]),
             ranking_of(outcome),
             self.training.environment,
             cutoff=self._cutoff,
             error=outcome["error"] or "",
+            outputs=fields,
         )
 
     @contextmanager

@@ -9,7 +9,7 @@ from agents import AGENTS
 from agents.react import React
 from environments.base import Comparison, Environment, Judgements
 from evals.metrics import Ranking
-from optimizers.feedback import DOCUMENTS, FIELDS, PARTS, QUOTE, SEARCHES, feedback, feedback_for, parts_of
+from optimizers.feedback import DOCUMENTS, FIELDS, PARTS, QUOTE, SEARCHES, feedback, parts_of
 from programs import PROGRAMS, lm
 from programs.rank import Rank
 from tools.corpus import Corpus
@@ -328,7 +328,7 @@ def test_a_program_that_only_ranks_a_pool_gets_the_half_on_judging(corpus):
     last = submission.ranking[-1]
     environment = judging(corpus, {last: 1.0, submission.ranking[0]: 0.0}, query)
     outputs = program.rank_candidates.signature.output_fields
-    text = feedback_for(outputs, query, submission, Ranking(submission.ranking), environment, cutoff=3)
+    text = feedback(query, submission, Ranking(submission.ranking), environment, cutoff=3, outputs=outputs)
     assert "was shown to a model at hop 2, stands at place 6 of the ranking, below the first 3." in line_of(last, text)
     assert f"- place 1: {submission.ranking[0]}." in text
     assert "passed over" not in text, "nothing selects in it"
@@ -343,7 +343,7 @@ def test_an_agent_that_calls_tools_gets_everything(corpus):
     environment = judging(corpus, {missed: 1.0})
     outputs = agent.next_step.signature.output_fields
     given = (QUERY, submission, Ranking(submission.ranking), environment)
-    text = feedback_for(outputs, *given)
+    text = feedback(*given, outputs=outputs)
     assert text == feedback(*given) and "Searches, in order:" in text
     assert f"- {missed} never surfaced" in text
 
@@ -355,12 +355,15 @@ def test_a_searching_predictor_is_told_of_searches_and_a_judging_one_of_what_was
     session.judge(["d2"])
     session.select([], among=["d2"])
     given = (QUERY, *ranked(session, ["d1"]), judging(corpus, {"d2": 1.0, "d5": 1.0}))
-    searching, judging_part = feedback_for(["search"], *given), feedback_for(["selected", "observations"], *given)
+    searching, judging_part = (
+        feedback(*given, outputs=["search"]),
+        feedback(*given, outputs=["selected", "observations"]),
+    )
     assert "- d5 never" in searching and "- d2" not in searching and "Searches" in searching
     assert "- d2 came" in judging_part and "- d5" not in judging_part and "Searches" not in judging_part
     counted = "Relevant documents: 2 (1 never surfaced in any search; 1 shown to a model and passed over)."
     assert counted in searching and counted in judging_part
-    assert feedback_for(["another"], *given) == feedback(*given) == feedback_for([], *given)
+    assert feedback(*given, outputs=["another"]) == feedback(*given) == feedback(*given, outputs=[])
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS | AGENTS))

@@ -137,6 +137,15 @@ def listen() -> None:
         signal.signal(signal.SIGINT, interrupt)
 
 
+def run_and_leave(parser: Parser, command: Callable[[argparse.Namespace], int]) -> NoReturn:
+    """`run_command` as a process that works in threads: it can be interrupted, and does not wait for them then."""
+    listen()
+    code = run_command(parser, command)
+    if code == INTERRUPTED:
+        os._exit(code)  # Python would wait for the threads of a graph, which may be in the middle of a model call
+    sys.exit(code)
+
+
 def put_out(text: str, kept: str = "") -> None:
     """Write the command's result on stdout. When it cannot be, e.g. on a full disk, DataError, or RunIncomplete
     where it is `kept`, e.g. "in the run folder".
