@@ -80,6 +80,27 @@ class Judgements:
         chosen = chosen or [judged for judged, grade in grades.items() if grade > 0]
         return {judged: grades.get(judged, 0.0) for judged in chosen}
 
+    def gains(self, query_id: str) -> dict[str, float]:
+        """What nDCG gains from for a query: grade by unit that is scored, those above 0."""
+        return {unit: grade for unit, grade in self.by_unit(self.qrels.get(query_id, {})).items() if grade > 0}
+
+    def recalled(self, query_id: str) -> dict[str, float]:
+        """What recall counts for a query, grade 1 or more, by unit that is scored; with the grade that nDCG gains."""
+        grades = self.qrels.get(query_id, {})
+        binary = grades if self.binary is None else self.binary.get(query_id, {})
+        gains = self.by_unit(grades)
+        return {unit: gains.get(unit, 0.0) for unit, grade in self.by_unit(binary).items() if grade >= 1}
+
+    def by_unit(self, grades: Mapping[str, float]) -> Mapping[str, float]:
+        """The highest grade of each unit that is scored, of grades as they are judged."""
+        if self.unit_of is None or self.judged_by_unit:
+            return grades
+        merged: dict[str, float] = {}
+        for doc_id, grade in grades.items():
+            unit = self.unit_of(doc_id)
+            merged[unit] = max(grade, merged.get(unit, grade))
+        return merged
+
     def of(self, query_ids: Iterable[str]) -> "Judgements":
         """The judgements of some queries alone."""
         wanted = list(query_ids)

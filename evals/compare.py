@@ -8,48 +8,25 @@ Left out: repeated runs of one system, and where a lost document was lost.
 """
 
 import argparse
-import csv
-import io
 import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evals import folder as run_folder
+from evals.scored import CONTRACT, USED, Run, read
 from tools.command import Parser, put_out, run_command
-from tools.errors import DataError, RunIncomplete, SextantError, UnknownName, UsageError
+from tools.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 Result = dict[str, Any]  # what `compare` returns and --json prints
-Column = dict[str, float | None]  # query_id -> value of one metric, None where it is undefined
-
-# What two runs must share for their difference to be that of the systems; beside these, the judgements that lead.
-CONTRACT = ("task", "data_fingerprint", "split", "asked", "instruction", "max_p", "depth", "pool")
 MOVED = 5  # queries shown that moved most, up and down each
 LEAST = 6  # differences with which p can be below .05 at all: 2 of 2^6 assignments of signs
-DRAWS = 20_000_000  # of queries for an interval: over 2,000 queries it is of fewer than 10,000 resamples, and quick
 DIGITS = 4  # of means, as in the table of a run
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A run folder that has been scored."""
-
-    name: str  # its path as given
-    config: run_folder.Config
-    scores: dict[str, Any]  # scores.json
-    columns: dict[str, Column]  # scores.csv: metric -> its values; the task's headline metric is the first
-    query_ids: list[str]
-
-    @property
-    def contract(self) -> dict[str, Any]:
-        """What was asked of it, and how that was judged."""
-        return {key: self.config.get(key) for key in CONTRACT} | {"judgements": self.scores["judgements"]}
 
 
 def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False) -> Result:
@@ -84,75 +61,6 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
         "cost": [_cost(run) for run in runs],
         "moved": [row for run, names in zip(others, chosen, strict=True) for row in _moved(baseline, run, names[0])],
     }
-
-
-def read(path: Path) -> Run:
-    """The run in `path` with its scores. DataError where there are none, RunIncomplete when it owes queries."""
-    config = run_folder.read_config(path)
-    try:
-        scores = json.loads((path / "scores.json").read_text(encoding="utf-8"))
-        _check(scores)
-        columns, query_ids = _columns((path / "scores.csv").read_bytes().decode())
-        if len(query_ids) != scores["queries"] or list(columns) != list(scores["metrics"]):
-            raise ValueError("scores.csv is not of scores.json")
-    except FileNotFoundError:
-        raise _unscored(path, config) from None
-    except (ValueError, TypeError, csv.Error, RecursionError) as error:
-        raise DataError(
-            f"the scores in {path} are damaged ({error}); python -m evals.score {path} makes them again"
-        ) from None
-    return Run(str(path), config, scores, columns, query_ids)
-
-
-def _unscored(path: Path, config: run_folder.Config) -> SextantError:
-    """Why a run without scores cannot be compared. Which queries it owes is known only where its data is at hand."""
-    from evals.score import environment_of
-
-    outcomes = run_folder.read_outcomes(path)
-    try:
-        asked = [query.query_id for query in environment_of(config).queries]
-    except SextantError:
-        asked = []
-    owed = [query_id for query_id in asked if query_id not in outcomes]
-    if owed or not outcomes:
-        many = f"{len(owed)} of {len(asked)}" if owed else "all"
-        return RunIncomplete(f"{path} owes {many} queries; give its command again to resume it, then compare")
-    return DataError(f"{path} is not scored; python -m evals.score {path} does that, then compare")
-
-
-_SCORES = {"data": str, "judgements": str, "program": str, "retriever": str, "lm": str, "queries": int, "failed": int}
-_USAGE = ("calls", "input_tokens", "output_tokens", "paid_usd", "list_usd")
-
-
-def _check(scores: Any) -> None:
-    """ValueError for what is no scores.json with a metric in it."""
-    if not isinstance(scores, dict) or not isinstance(scores.get("metrics"), dict) or not scores["metrics"]:
-        raise ValueError("there are no metrics")
-    if wrong := [key for key, kind in _SCORES.items() if not isinstance(scores.get(key), kind)]:
-        raise ValueError(f"{wrong[0]!r} is missing or of the wrong kind")
-    usage = scores.get("usage")
-    if not isinstance(usage, dict) or not all(isinstance(usage.get(k), int | float | None) for k in _USAGE):
-        raise ValueError("'usage' is missing or of the wrong kind")
-
-
-def _columns(text: str) -> tuple[dict[str, Column], list[str]]:
-    """(values per metric and query, the queries) of a scores.csv; ValueError for what is none."""
-    csv.field_size_limit(2**31 - 1)  # the last column has error messages, of any length
-    head, *rows = list(csv.reader(io.StringIO(text, newline=""))) or [[]]
-    if head[:1] != ["query_id"] or head[-1:] != ["error"] or any(len(row) != len(head) for row in rows):
-        raise ValueError("scores.csv is no table of query_id, metrics and error")
-    query_ids = [row[0] for row in rows]
-    if not rows or len(set(query_ids)) < len(rows):
-        raise ValueError("scores.csv has no queries, or one of them twice")
-    columns = {name: {row[0]: _number(row[place]) for row in rows} for place, name in enumerate(head[1:-1], start=1)}
-    return columns, query_ids
-
-
-def _number(cell: str) -> float | None:
-    value = float(cell) if cell else None
-    if value is not None and not math.isfinite(value):
-        raise ValueError(f"{cell!r} is no value of a metric")
-    return value
 
 
 def _forced(baseline: Run, others: list[Run], *, force: bool) -> tuple[list[str], list[str]]:
@@ -205,8 +113,7 @@ def _compared(baseline: Run, run: Run, metric: str) -> Result:
         return row | dict.fromkeys(Paired._fields) | {"p_holm": None, "wins": 0, "ties": 0, "losses": 0, "queries": 0}
     before, after = ([pair[side] for pair in pairs] for side in (0, 1))
     means = {"baseline_mean": math.fsum(before) / len(pairs), "mean": math.fsum(after) / len(pairs)}
-    resamples = max(2_000, min(10_000, DRAWS // len(pairs)))
-    return row | means | paired(before, after, resamples=resamples)._asdict() | {"p_holm": None}
+    return row | means | paired(before, after)._asdict() | {"p_holm": None}
 
 
 def _adjust(comparisons: list[Result]) -> None:
@@ -281,7 +188,7 @@ def _short(value: Any, most: int = 60) -> str:
 def _cost(run: Run) -> Result:
     """What a query of the run cost on average; a price that is not known stays None."""
     usage, queries = run.scores["usage"], run.scores["queries"]
-    per_query = {f"{key}_per_query": None if usage[key] is None else usage[key] / queries for key in _USAGE}
+    per_query = {f"{key}_per_query": None if usage[key] is None else usage[key] / queries for key in USED}
     return {"run": run.name, "queries": queries, "failed": run.scores["failed"], **per_query}
 
 

@@ -8,10 +8,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from tools import disk
 from tools.errors import DataError, RunConflict, RunIncomplete, UsageError
@@ -54,9 +54,9 @@ def check_place(runs: Path) -> None:
 class RunFolder:
     """An open run folder; `claim` makes one."""
 
-    def __init__(self, path: Path, outcomes: dict[str, Outcome]) -> None:
+    def __init__(self, path: Path, outcomes: "Rows") -> None:
         self.path = path
-        self.outcomes = outcomes  # query_id -> outcome, of this and earlier sittings
+        self.outcomes = outcomes  # of this and earlier sittings
 
     @property
     def usage(self) -> Usage:
@@ -71,13 +71,38 @@ class RunFolder:
         path = self.path / "outcomes.jsonl"
         line = json.dumps(outcome, ensure_ascii=False).encode("utf-8", "backslashreplace")
         try:
-            disk.append_line(path, line)
+            start = disk.append_line(path, line)
         except OSError as error:
             raise RunIncomplete(
                 f"{path}: {error.strerror}; query {outcome['query_id']!r} could not be written and is still owed, "
                 f"the {len(self.outcomes)} before it are safe; make room"
             ) from None
-        self.outcomes[outcome["query_id"]] = outcome
+        self.outcomes.add(outcome["query_id"], start)
+
+
+class Rows(Mapping[str, dict[str, Any]]):
+    """query_id -> line of a JSON Lines file, read when it is asked for: memory holds only where each one begins."""
+
+    def __init__(self, path: Path, starts: dict[str, int]) -> None:
+        self._path = path
+        self._starts = starts
+
+    def add(self, query_id: str, start: int) -> None:
+        """One more is in the file, from this byte on; a later one of the same query takes its place."""
+        self._starts[query_id] = start
+
+    def __getitem__(self, query_id: str) -> dict[str, Any]:
+        start = self._starts[query_id]
+        with self._path.open("rb") as file:
+            file.seek(start)
+            row: dict[str, Any] = disk.loads(file.readline())
+        return row
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._starts)
+
+    def __len__(self) -> int:
+        return len(self._starts)
 
 
 @contextmanager
@@ -164,24 +189,39 @@ def _check_config(config: Any) -> None:
         raise ValueError("'asked' is of the wrong kind")
 
 
-def read_outcomes(path: Path) -> dict[str, Outcome]:
-    """query_id -> outcome, for the queries answered so far by the run in `path`."""
+def read_outcomes(path: Path) -> Rows:
+    """The outcomes of the queries answered so far by the run in `path`. DataError for a line that is damaged."""
     return _outcomes(path / "outcomes.jsonl", repair=False)
 
 
-def _outcomes(path: Path, *, repair: bool) -> dict[str, Outcome]:
+def _outcomes(path: Path, *, repair: bool) -> Rows:
     """What is on disk. A torn last line is a query still owed."""
-    outcomes: dict[str, Outcome] = {}
-    for number, line in enumerate(disk.read_lines(path, repair=repair), start=1):
+    return read_rows(
+        path, repair=repair, check=_check_outcome, mend="remove the line to have that query answered again"
+    )
+
+
+def read_rows(
+    path: Path,
+    *,
+    repair: bool = False,
+    check: Callable[[dict[str, Any]], None] = lambda row: None,
+    mend: str = "score the run again",
+) -> Rows:
+    """The lines of a JSON Lines file by their "query_id", the last one of each query; none where there is no file.
+
+    DataError for a line that is damaged, or to which `check` objects with a ValueError, KeyError or TypeError.
+    """
+    starts, start = dict[str, int](), 0
+    for number, line in enumerate(disk.lines(path, repair=repair), start=1):
         try:
-            outcome: Outcome = json.loads(line)
-            _check_outcome(outcome)
-            outcomes[outcome["query_id"]] = outcome
+            row: dict[str, Any] = disk.loads(line)
+            check(row)
+            starts[row["query_id"]] = start
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise DataError(
-                f"{path}, line {number} is damaged; remove the line to have that query answered again"
-            ) from None
-    return outcomes
+            raise DataError(f"{path}, line {number} is damaged; {mend}") from None
+        start += len(line)
+    return Rows(path, starts)
 
 
 def _check_outcome(outcome: Outcome) -> None:
@@ -206,27 +246,39 @@ def usage(outcome: Outcome) -> Usage:
 
 def write(path: Path, text: str) -> None:
     """Replace a file of the folder in one step. RunIncomplete when the disk is full."""
+    with writing(path) as file:
+        file.write(text)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[TextIO]:
+    """The same for a file that is written piece by piece."""
     try:
-        disk.replace(path, text)
+        with disk.replacing(path) as file:
+            yield file
     except OSError as error:
         raise RunIncomplete(
             f"{path}: {error.strerror}; the answered queries are safe; make room and give the same command again"
         ) from None
 
 
-def trec(rankings: Mapping[str, list[str]], tag: str) -> str:
-    """A TREC run file: query, Q0, document, rank, score, tag; the queries in the order given.
+def trec(query_id: str, ranking: Sequence[str], tag: str) -> str:
+    """The lines of a TREC run file for one query: query, Q0, document, rank, score, tag.
 
     Scores fall strictly, so that no tool breaks our ties in its own way. Blanks and % in ids are
     percent-encoded: OBLIQ-Bench's math task has an id with a blank in it.
     """
-    lines = []
-    for query_id, ranking in rankings.items():
-        for rank, doc_id in enumerate(ranking, start=1):
-            score = len(ranking) + 1 - rank
-            lines.append(f"{_encoded(query_id)}\tQ0\t{_encoded(doc_id)}\t{rank}\t{score}\t{tag}\n")
+    many, start = len(ranking), f"{_encoded(query_id)}\tQ0\t"
+    lines = [
+        f"{start}{_encoded(doc_id)}\t{rank}\t{many + 1 - rank}\t{tag}\n" for rank, doc_id in enumerate(ranking, start=1)
+    ]
     return "".join(lines)
 
 
+_SPECIAL = re.compile(r"[\s%]")
+
+
 def _encoded(identifier: str) -> str:
-    return re.sub(r"[\s%]", lambda match: "".join(f"%{b:02X}" for b in match[0].encode()), identifier)
+    if not _SPECIAL.search(identifier):
+        return identifier
+    return _SPECIAL.sub(lambda match: "".join(f"%{b:02X}" for b in match[0].encode()), identifier)

@@ -13,7 +13,7 @@ a query is left out of that metric's mean. tests/test_metrics.py checks each aga
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -93,18 +93,23 @@ PAIRWISE = ("Win", "Flip", "Triplets")
 
 def per_query(rankings: Mapping[str, Ranking], environment: "Environment", judgements: str = "") -> Values:
     """Every metric of `environment` for each of its queries, by its headline judgements or the ones named."""
+    values: Values = {name: {} for name in environment.metrics}
+    for query in environment.queries:
+        for name, value in one_query(query.query_id, rankings, environment, judgements).items():
+            values[name][query.query_id] = value
+    return values
+
+
+def one_query(
+    query_id: str, rankings: Mapping[str, Ranking], environment: "Environment", judgements: str = ""
+) -> dict[str, float | None]:
+    """Every metric of `environment` for one query; a ranking that is missing is an empty one."""
     chosen = environment.judgements[judgements or environment.headline]
-    asked = [query.query_id for query in environment.queries]
-    values: Values = {}
-    for name in environment.metrics:
-        if is_pairwise(name):
-            values[name] = {query_id: _pairwise(name, query_id, rankings, environment) for query_id in asked}
-    by_rank = [name for name in environment.metrics if not is_pairwise(name)]
-    for query_id in asked:
-        judged = judge(rankings.get(query_id, Ranking(())).doc_ids, chosen, query_id)
-        for name in by_rank:
-            values.setdefault(name, {})[query_id] = ranking_metric(name, judged)
-    return {name: values[name] for name in environment.metrics}
+    judged = judge(rankings.get(query_id, Ranking(())).doc_ids, chosen, query_id)
+    return {
+        name: _pairwise(name, query_id, rankings, environment) if is_pairwise(name) else ranking_metric(name, judged)
+        for name in environment.metrics
+    }
 
 
 def of_query(name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment") -> float | None:
@@ -132,16 +137,16 @@ def ranking_metric(name: str, judged: Judged) -> float | None:
 
 def judge(ranking: Sequence[str], judgements: "Judgements", query_id: str) -> Judged:
     """What the judgements say of a ranking; unjudged documents count as grade 0, and so do negative grades."""
-    grades = judgements.qrels.get(query_id, {})
-    binary = grades if judgements.binary is None else judgements.binary.get(query_id, {})
-    if judgements.unit_of and not judgements.judged_by_unit:
-        grades, binary = _by_unit(grades, judgements.unit_of), _by_unit(binary, judgements.unit_of)
-    units = collapsed(ranking, judgements)
+    return judged(collapsed(ranking, judgements), judgements.gains(query_id), judgements.recalled(query_id))
+
+
+def judged(units: Sequence[str], grades: Mapping[str, float], relevant: Collection[str]) -> Judged:
+    """A ranking of units with what nDCG gains from (grades above 0) and what recall counts."""
     return Judged(
-        gains=[max(grades.get(unit, 0.0), 0.0) for unit in units],
-        ideal=sorted((max(grade, 0.0) for grade in grades.values()), reverse=True),
-        hits=[binary.get(unit, 0.0) >= 1 for unit in units],
-        relevant=sum(grade >= 1 for grade in binary.values()),
+        gains=[grades.get(unit, 0.0) for unit in units],
+        ideal=sorted(grades.values(), reverse=True),
+        hits=[unit in relevant for unit in units],
+        relevant=len(relevant),
     )
 
 
@@ -150,14 +155,6 @@ def collapsed(ranking: Sequence[str], judgements: "Judgements") -> list[str]:
     if judgements.unit_of is None:
         return list(ranking)
     return list(dict.fromkeys(map(judgements.unit_of, ranking)))
-
-
-def _by_unit(grades: Mapping[str, float], unit_of: Callable[[str], str]) -> dict[str, float]:
-    merged: dict[str, float] = {}
-    for doc_id, grade in grades.items():
-        unit = unit_of(doc_id)
-        merged[unit] = max(grade, merged.get(unit, grade))
-    return merged
 
 
 def _pairwise(name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment") -> float | None:

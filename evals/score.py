@@ -6,31 +6,33 @@ that still owes queries gets no score at all.
 
 import argparse
 import csv
-import io
 import json
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from evals import folder as run_folder
 from tools.command import Parser, run_command
 from tools.errors import DataError, RunIncomplete
-from tools.records import total, usage_json
+from tools.records import Usage, usage_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterator
 
     from environments.base import Environment
     from evals.metrics import Ranking, Values
 
 
 def score(path: Path, environment: "Environment") -> dict[str, Any]:
-    """Write run.trec, scores.csv and scores.json into the run folder `path`; return what scores.json holds.
+    """Write run.trec, scores.csv, attribution.jsonl and scores.json into `path`; return what scores.json holds.
 
-    RunIncomplete when the run owes queries. `environment` must be the one that the run was made in.
+    RunIncomplete when the run owes queries. `environment` must be the one that the run was made in. Outcomes are read
+    one after the other: a run may be larger than memory.
     """
-    from evals.metrics import collapsed, is_pairwise, per_query
+    from evals import attribution
+    from evals.metrics import collapsed
 
     config = run_folder.read_config(path)
     outcomes = run_folder.read_outcomes(path)
@@ -40,29 +42,76 @@ def score(path: Path, environment: "Environment") -> dict[str, Any]:
             f"{path} owes {len(owed)} of {len(asked)} queries, e.g. {owed[0]!r}; "
             "give the same run command again to resume it"
         )
-    rankings = {query_id: ranking_of(outcomes[query_id]) for query_id in asked}
-    values = per_query(rankings, environment)
-    # Other judgements are reported under "<metric> [<judgements>]"; comparisons don't depend on judgements.
-    for other in environment.judgements:
-        if other != environment.headline:
-            beside = per_query(rankings, environment, other)
-            values |= {f"{name} [{other}]": column for name, column in beside.items() if not is_pairwise(name)}
-    scores = summary(config, outcomes, asked) | {
+    rankings, judgements = _Rankings(outcomes), environment.judgements[environment.headline]
+    tally, losses = _Tally(), attribution.Losses(attribution.cutoffs(environment.metric, environment.metrics))
+    values: Values = {}
+    errors: dict[str, str] = {}
+    with (
+        run_folder.writing(path / "run.trec") as trec,
+        run_folder.writing(path / "attribution.jsonl") as attributed,
+    ):
+        for query in environment.queries:
+            query_id, outcome = query.query_id, outcomes[query.query_id]
+            tally.add(outcome)
+            errors[query_id] = outcome["error"] or ""
+            for name, value in _values(query_id, rankings.keeping(outcome), environment).items():
+                values.setdefault(name, {})[query_id] = value
+            units = collapsed(outcome["ranking"], judgements)
+            trec.write(run_folder.trec(query_id, units, tag=path.name))
+            relevant = attribution.attribute(query_id, outcome, units, judgements)
+            losses.add(relevant)
+            seen = dict.fromkeys(doc_id for step in outcome["trace"]["steps"] for doc_id in step["doc_ids"])
+            row = attribution.row(query_id, query.text, relevant, judgements, seen | dict.fromkeys(outcome["ranking"]))
+            attributed.write(json.dumps(row, ensure_ascii=False) + "\n")
+    scores = tally.summary(config, asked) | {
         "judgements": environment.headline,
+        "metric": environment.metric,
         "metrics": {
             name: _measured(column, _weights(name, environment), resampled=environment.resampled)
             for name, column in values.items()
         },
+        "losses": losses.json(),
         "notes": [*filter(None, [environment.split_note, _depth_note(config, environment)]), *environment.notes],
     }
-    units = {
-        query_id: collapsed(ranking.doc_ids, environment.judgements[environment.headline])
-        for query_id, ranking in rankings.items()
-    }
-    run_folder.write(path / "run.trec", run_folder.trec(units, tag=path.name))
-    run_folder.write(path / "scores.csv", _table(asked, values, outcomes))
+    with run_folder.writing(path / "scores.csv") as table:
+        _write_table(table, values, errors)
     run_folder.write(path / "scores.json", json.dumps(scores, indent=2) + "\n")
     return scores
+
+
+def _values(query_id: str, rankings: Mapping[str, "Ranking"], environment: "Environment") -> Mapping[str, float | None]:
+    """Every metric of a query. Other judgements are under "<metric> [<judgements>]"; comparisons depend on none."""
+    from evals.metrics import is_pairwise, one_query
+
+    values = one_query(query_id, rankings, environment)
+    for other in environment.judgements:
+        if other != environment.headline:
+            beside = one_query(query_id, rankings, environment, other)
+            values |= {f"{name} [{other}]": value for name, value in beside.items() if not is_pairwise(name)}
+    return values
+
+
+class _Rankings(Mapping[str, "Ranking"]):
+    """The rankings of a run, read when they are asked for; the one at hand is not read again."""
+
+    def __init__(self, outcomes: run_folder.Rows) -> None:
+        self._outcomes = outcomes
+        self._kept: run_folder.Outcome = {"query_id": None}
+
+    def keeping(self, outcome: run_folder.Outcome) -> Self:
+        """The same with this outcome at hand."""
+        self._kept = outcome
+        return self
+
+    def __getitem__(self, query_id: str) -> "Ranking":
+        kept = self._kept["query_id"] == query_id
+        return ranking_of(self._kept if kept else self._outcomes[query_id])
+
+    def __iter__(self) -> "Iterator[str]":
+        return iter(self._outcomes)
+
+    def __len__(self) -> int:
+        return len(self._outcomes)
 
 
 def _depth_note(config: run_folder.Config, environment: "Environment") -> str:
@@ -88,7 +137,7 @@ def _weights(name: str, environment: "Environment") -> dict[str, int]:
     return {query.query_id: len(environment.comparisons.get(query.query_id, ())) for query in environment.queries}
 
 
-def _measured(column: "Mapping[str, float | None]", weights: dict[str, int], *, resampled: bool) -> dict[str, Any]:
+def _measured(column: Mapping[str, float | None], weights: dict[str, int], *, resampled: bool) -> dict[str, Any]:
     """A metric's mean with its interval, over the queries for which it is defined; None where there are none."""
     from evals.stats import bootstrap_mean, resampled_mean
 
@@ -104,50 +153,69 @@ def _measured(column: "Mapping[str, float | None]", weights: dict[str, int], *, 
     return measured
 
 
-def _table(asked: list[str], values: "Values", outcomes: dict[str, run_folder.Outcome]) -> str:
+def _write_table(file: TextIO, values: "Values", errors: Mapping[str, str]) -> None:
     """scores.csv: one row a query, an empty cell where a metric is undefined for it."""
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
+    writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["query_id", *values, "error"])
-    for query_id in asked:
+    for query_id, error in errors.items():
         cells = [column[query_id] for column in values.values()]
         row = ["" if value is None else repr(value) for value in cells]
         # A lone carriage return is not quoted, and would be read as the end of the row.
-        writer.writerow([query_id, *row, (outcomes[query_id]["error"] or "").replace("\r", " ")])
-    return table.getvalue()
+        writer.writerow([query_id, *row, error.replace("\r", " ")])
 
 
-def summary(config: run_folder.Config, outcomes: dict[str, run_folder.Outcome], asked: list[str]) -> dict[str, Any]:
-    """What is known of a run without scoring it: what it is, how far it came, what it used."""
-    answered = [outcomes[query_id] for query_id in asked if query_id in outcomes]
-    return {
-        "task": config["task"],
-        "data": config[run_folder.PROVENANCE]["data"],
-        "split": config["split"],
-        "instruction": config["instruction"],
-        "program": config["program"],
-        "pool": config.get("pool"),
-        "compiled": config.get("compiled"),
-        "retriever": config["retriever"]["name"],
-        "lm": config["lm"]["name"],
-        "queries": len(asked),
-        "failed": sum(outcome["error"] is not None for outcome in answered),
-        "owed": len(asked) - len(answered),
-        "invented_ids": sum(outcome["trace"]["invented_ids"] for outcome in answered),
-        "unusable": _by_kind(outcome["trace"].get("unusable", {}) for outcome in answered),
-        "followed": sum(len(outcome["trace"].get("followed", ())) for outcome in answered),
-        "shortened": sum(step["tool"] == "shorten" for outcome in answered for step in outcome["trace"]["steps"]),
-        "searches_cut": sum("cut" in step for outcome in answered for step in outcome["trace"]["steps"]),
-        "metrics": {},
-        "usage": usage_json(total(run_folder.usage(outcome) for outcome in answered)),
-    }
+class _Tally:
+    """What a run's outcomes add up to, counted one after the other."""
+
+    def __init__(self) -> None:
+        self.answered = self.failed = self.invented = self.followed = self.shortened = self.cut = 0
+        self.unusable: Counter[str] = Counter()
+        self.usage = Usage()
+
+    def add(self, outcome: run_folder.Outcome) -> None:
+        """One more."""
+        trace = outcome["trace"]
+        self.answered += 1
+        self.failed += outcome["error"] is not None
+        self.invented += trace["invented_ids"]
+        self.unusable.update(trace.get("unusable", {}))
+        self.followed += len(trace.get("followed", ()))
+        self.shortened += sum(step["tool"] == "shorten" for step in trace["steps"])
+        self.cut += sum("cut" in step for step in trace["steps"])
+        self.usage += run_folder.usage(outcome)
+
+    def summary(self, config: run_folder.Config, asked: list[str]) -> dict[str, Any]:
+        """What is known of a run without scoring it: what it is, how far it came, what it used."""
+        return {
+            "task": config["task"],
+            "data": config[run_folder.PROVENANCE]["data"],
+            "split": config["split"],
+            "instruction": config["instruction"],
+            "program": config["program"],
+            "pool": config.get("pool"),
+            "compiled": config.get("compiled"),
+            "retriever": config["retriever"]["name"],
+            "lm": config["lm"]["name"],
+            "queries": len(asked),
+            "failed": self.failed,
+            "owed": len(asked) - self.answered,
+            "invented_ids": self.invented,
+            "unusable": dict(sorted(self.unusable.items())),
+            "followed": self.followed,
+            "shortened": self.shortened,
+            "searches_cut": self.cut,
+            "metrics": {},
+            "usage": usage_json(self.usage),
+        }
 
 
-def _by_kind(counts: "Iterable[dict[str, int]]") -> dict[str, int]:
-    summed: Counter[str] = Counter()
-    for count in counts:
-        summed.update(count)
-    return dict(sorted(summed.items()))
+def summary(config: run_folder.Config, outcomes: Mapping[str, run_folder.Outcome], asked: list[str]) -> dict[str, Any]:
+    """What is known of a run that may owe queries."""
+    tally = _Tally()
+    for query_id in asked:
+        if query_id in outcomes:
+            tally.add(outcomes[query_id])
+    return tally.summary(config, asked)
 
 
 def environment_of(config: run_folder.Config, qrels: str = "") -> "Environment":

@@ -20,13 +20,17 @@ class Interval(NamedTuple):
     high: float | None
 
 
+DRAWS = 20_000_000  # of queries for an interval: over 2,000 queries it is of fewer than 10,000 resamples, and quick
+
+
 def bootstrap_mean(
-    values: Sequence[float], weights: Sequence[float] | None = None, *, resamples: int = 10_000, seed: int = 0
+    values: Sequence[float], weights: Sequence[float] | None = None, *, resamples: int | None = None, seed: int = 0
 ) -> Interval:
     """The mean with its percentile bootstrap interval (Efron and Tibshirani 1993, chapter 13).
 
-    Queries are the unit that is resampled; `weights`, one a value and above 0, say how much each counts. With one
-    value there is a mean and no interval; with none, ValueError.
+    Of 10,000 resamples, or of as many as make 20 million draws, but at least 2,000, unless it is told. Queries are the
+    unit that is resampled; `weights`, one a value and above 0, say how much each counts. With one value there is a mean
+    and no interval; with none, ValueError.
     """
     if not values:
         raise ValueError("no values to average")
@@ -35,6 +39,7 @@ def bootstrap_mean(
     mean = float(np.average(array, weights=weight))
     if len(array) < 2:
         return Interval(mean, None, None)
+    resamples = resamples or max(2_000, min(10_000, DRAWS // len(array)))
     generator = np.random.default_rng(seed)
     means = np.empty(resamples)
     step = max(1, 2_000_000 // len(array))  # resamples at a time: 16 MB of draws, whatever the queries
@@ -93,7 +98,7 @@ def paired(
     *,
     seed: int = 0,
     permutations: int = 19_999,
-    resamples: int = 10_000,
+    resamples: int | None = None,
 ) -> Paired:
     """Compare two systems by their values for the same queries, which must be in the same order.
 

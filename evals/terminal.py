@@ -132,8 +132,10 @@ def show(scores: dict[str, Any], *, as_json: bool = False) -> None:
     if as_json:
         put_out(json.dumps(scores) + "\n", kept="in the run folder")
         return
-    table = [_table(scores["metrics"], scores["judgements"])] if scores["metrics"] else []
-    put_out(printed([*_headings(scores), *table, *_footings(scores)]), kept="in the run folder")
+    tables = [_table(scores["metrics"], scores["judgements"])] if scores["metrics"] else []
+    if scores.get("losses", {}).get("queries"):
+        tables += [losses_table(scores["losses"])]
+    put_out(printed([*_headings(scores), *tables, *_footings(scores)]), kept="in the run folder")
 
 
 def printed(parts: Iterable[str | Table]) -> str:
@@ -208,6 +210,30 @@ def _table(metrics: dict[str, dict[str, Any]], judgements: str) -> Table:
         cells += [_mean(metrics.get(f"{name} [{other}]")) for other in others]
         few = f" ({queries(value['queries'])})" if "queries" in value else ""
         table.add_row(escape(name) + few, f"{value['mean']:.4f}", *cells)
+    return table
+
+
+WIDTH = 30  # characters of a waterfall: all of the recall
+
+
+def losses_table(losses: dict[str, Any]) -> Table:
+    """A waterfall: what of recall was found, and where the rest was lost; fates that no document had are left out."""
+    from evals.attribution import WORDS
+
+    k = losses["cutoff"]
+    shares, documents = losses["at"][str(k)], losses["documents"]
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(f"R@{k}: what became of relevant documents")
+    table.add_column("share", justify="right")
+    table.add_column("documents", justify="right")
+    table.add_column("", no_wrap=True)
+    reached = 0.0
+    for fate, words in WORDS.items():
+        if documents[fate]:
+            start, end = (round(WIDTH * edge) for edge in (reached, reached + shares[fate]))
+            reached += shares[fate]
+            bar = " " * start + "█" * max(end - start, 1)
+            table.add_row(words.format(k=k), f"{shares[fate]:.4f}", str(documents[fate]), bar)
     return table
 
 

@@ -13,12 +13,13 @@ searched for; drawing the conclusion is its part.
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
-from environments.base import Environment, Judgements
+from environments.base import Environment
+from evals.attribution import History, histories
 from evals.metrics import Ranking, collapsed, is_pairwise, won
 from programs.passage import defused
 from tools.records import Query, Step, Submission, Trace, total
@@ -134,47 +135,12 @@ def parts_of(outputs: Collection[str]) -> frozenset[Part]:
     return frozenset(FIELDS[name] for name in outputs) - {"either"} or PARTS
 
 
-@dataclass(slots=True)
-class _History:
-    """What happened to one document in a session. Hops are from 1; 0 is outside any, or never."""
-
-    doc_id: str
-    hop: int = 0
-    rank: int = 0  # in the first search that returned it, from 1; 0 when none did
-    shown_hop: int = 0
-    chars: int = 0  # the most of its text that a model was shown at once
-    length: int = 0
-    decision: Literal["", "select", "drop"] = ""  # the last one
-    decision_hop: int = 0
-
-    @property
-    def reached(self) -> tuple[bool, ...]:
-        """How far it came: the larger the further."""
-        return (self.decision == "select", self.chars > 0, self.rank > 0)
-
-
-def _histories(trace: Trace) -> dict[str, _History]:
-    """Of every document that a step names."""
-    seen: dict[str, _History] = {}
-    for step in trace.steps:
-        for place, doc_id in enumerate(step.doc_ids):
-            one = seen.setdefault(doc_id, _History(doc_id))
-            if step.tool == "search" and not one.rank:
-                one.hop, one.rank = step.hop, place + 1
-            elif step.tool == "select" or step.tool == "drop":
-                one.decision, one.decision_hop = step.tool, step.hop
-            if step.shown and step.shown[place] > one.chars:
-                one.shown_hop = one.shown_hop or step.hop
-                one.chars, one.length = step.shown[place], step.lengths[place]
-    return seen
-
-
 @dataclass(frozen=True, slots=True)
 class _Relevant:
     """One relevant document, or unit of several, and what became of it."""
 
     unit: str
-    history: _History  # of the document of the unit that came furthest
+    history: History  # of the document of the unit that came furthest
     place: int  # in the ranking of units, from 1; 0 when it is not there
     fate: Fate
 
@@ -191,21 +157,17 @@ class _Account:
         self.judgements = environment.judgements[environment.headline]
         self.unit_of = _remembered(self.judgements.unit_of or str)
         self.order = collapsed(ranking.doc_ids, self.judgements)
-        self.grades = _relevant(self.judgements, query.query_id, self.unit_of)
+        self.grades = self.judgements.by_unit(self.judgements.relevant(query.query_id))
         self.relevant = self._fates()
 
     def _fates(self) -> list[_Relevant]:
         """Worst fates first; of equal ones the highest grade first, then by id."""
-        best: dict[str, _History] = {}
-        for one in _histories(self.trace).values():
-            unit = self.unit_of(one.doc_id)
-            if unit in self.grades and (unit not in best or one.reached > best[unit].reached):
-                best[unit] = one
+        best = histories(self.trace.steps, self.grades, self.unit_of)
         places = {unit: place for place, unit in enumerate(self.order, start=1)}
         selects = any(step.tool == "select" for step in self.trace.steps)
         made = []
         for unit in self.grades:
-            history, place = best.get(unit, _History("")), places.get(unit, 0)
+            history, place = best.get(unit, History("")), places.get(unit, 0)
             made.append(_Relevant(unit, history, place, _fate(history, place, self.cutoff, selects=selects)))
         return sorted(made, key=lambda one: (one.fate, -self.grades[one.unit], one.unit))
 
@@ -282,7 +244,7 @@ class _Account:
         """The first documents that are judged not relevant and stand above a relevant one."""
         if not any(one.fate < Fate.WELL for one in self.relevant):
             return []
-        grades = _by_unit(self.judgements.qrels.get(self.query.query_id, {}), self.judgements, self.unit_of)
+        grades = self.judgements.by_unit(self.judgements.qrels.get(self.query.query_id, {}))
         lowest = max(one.place or len(self.order) for one in self.relevant)
         wrong = [
             (place, unit)
@@ -336,22 +298,7 @@ class _Account:
                     yield doc_id
 
 
-def _relevant(judgements: Judgements, query_id: str, unit_of: Callable[[str], str]) -> dict[str, float]:
-    """What is relevant, with its grade, in the units that are scored."""
-    return _by_unit(judgements.relevant(query_id), judgements, unit_of)
-
-
-def _by_unit(grades: Mapping[str, float], judgements: Judgements, unit_of: Callable[[str], str]) -> dict[str, float]:
-    """The highest grade of each unit that is scored."""
-    if judgements.judged_by_unit:
-        return dict(grades)
-    made: dict[str, float] = {}
-    for doc_id, grade in grades.items():
-        made[unit_of(doc_id)] = max(grade, made.get(unit_of(doc_id), grade))
-    return made
-
-
-def _fate(history: _History, place: int, cutoff: int, *, selects: bool) -> Fate:
+def _fate(history: History, place: int, cutoff: int, *, selects: bool) -> Fate:
     if 0 < place <= cutoff:
         return Fate.WELL
     if history.decision == "select":

@@ -67,7 +67,7 @@ def random_case(seed: int):
 @pytest.mark.parametrize("seed", range(8))
 def test_a_metric_is_what_pytrec_eval_makes_of_the_run_file(metric, seed):
     rankings, qrels = random_case(seed)
-    theirs = reference(trec(rankings, "tag"), qrels, metric)
+    theirs = reference("".join(trec(query_id, ranking, "tag") for query_id, ranking in rankings.items()), qrels, metric)
     assert values(rankings, qrels, metric) == pytest.approx(theirs, abs=1e-9)
 
 
@@ -88,7 +88,7 @@ def test_fractions_are_gained_as_they_are():
         quarters = {f"d{n}": int(grade) for n, grade in enumerate(generator.integers(0, 9, size=30))} | {"d0": 3}
         ranking = [f"d{n}" for n in generator.permutation(40)]
         ours = values({"q": ranking}, {"q": {d: grade / 4 for d, grade in quarters.items()}}, "nDCG@10")
-        theirs = reference(trec({"q": ranking}, "tag"), {"q": quarters}, "nDCG@10")
+        theirs = reference(trec("q", ranking, "tag"), {"q": quarters}, "nDCG@10")
         assert ours == pytest.approx(theirs, abs=1e-12)
 
 
@@ -211,7 +211,7 @@ def test_a_metric_that_is_none_is_named():
 
 
 def test_blanks_in_ids_do_not_shift_the_columns_of_a_run_file():
-    line = trec({"a query": ["doc 1"]}, "tag")
+    line = trec("a query", ["doc 1"], "tag")
     assert line.split() == ["a%20query", "Q0", "doc%201", "1", "1", "tag"]
 
 

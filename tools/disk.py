@@ -2,11 +2,16 @@
 
 import errno
 import hashlib
+import json
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TextIO
+
+import orjson
 
 
 class InputFile(str):
@@ -19,15 +24,31 @@ def read_lines(path: Path, *, repair: bool = False) -> list[bytes]:
     What follows the last line end was cut off while it was written, and is left out; with `repair`, it is
     also cut off the file, so that the next line does not join it.
     """
-    data = path.read_bytes() if path.exists() else b""
-    whole = data[: data.rfind(b"\n") + 1]
-    if repair and whole != data:
-        os.truncate(path, len(whole))
-    return whole.splitlines()
+    return [line[:-1] for line in lines(path, repair=repair)]
 
 
-def append_line(path: Path, line: bytes) -> None:
-    """Add one line; it is on disk when this returns. On OSError, e.g. a full disk, the file is as before."""
+def lines(path: Path, *, repair: bool = False) -> Iterator[bytes]:
+    """The same one after the other, with their line ends: such a file may be larger than memory."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield line
+            elif repair:
+                os.truncate(path, file.tell() - len(line))
+
+
+def loads(line: bytes) -> Any:
+    """JSON as Python reads it, at orjson's speed; ValueError for what is none."""
+    try:
+        return orjson.loads(line)
+    except ValueError:  # lone surrogates, NaN, numbers beyond 64 bits: Python reads and writes them
+        return json.loads(line)
+
+
+def append_line(path: Path, line: bytes) -> int:
+    """Add one line; it is on disk when this returns, which is where it begins. On OSError the file is as before."""
     with path.open("ab", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         try:
@@ -40,6 +61,7 @@ def append_line(path: Path, line: bytes) -> None:
             with suppress(OSError):
                 os.truncate(path, size)
             raise
+    return size
 
 
 @dataclass(slots=True)
@@ -89,16 +111,24 @@ class Appender:
 
 def replace(path: Path, text: str) -> None:
     """Write a file in one step: a reader, or a crash, finds the old one or the new one. OSError on failure."""
+    with replacing(path) as file:
+        file.write(text)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """The same for what is written piece by piece; the new file is there when the block ends without an exception."""
     beside = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         with beside.open("w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
         sync(path.parent)
-    except OSError:
-        beside.unlink(missing_ok=True)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
         raise
 
 

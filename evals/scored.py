@@ -1,0 +1,177 @@
+"""A run folder that has been scored, read: what compares, shows and reports runs works on this alone.
+
+No corpus, no model, no network; scores are read at once, outcomes and what became of documents a query at a time. Left
+out: runs that owe queries or have no scores. They are refused with the reason, or listed with it (`found`).
+"""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from evals import folder as run_folder
+from evals.attribution import Relevant, relevant_from_json
+from tools.errors import DataError, RunIncomplete, SextantError
+
+Column = dict[str, float | None]  # query_id -> value of one metric, None where it is undefined
+
+# What two runs must share for their difference to be that of the systems; beside these, the judgements that lead.
+CONTRACT = ("task", "data_fingerprint", "split", "asked", "instruction", "max_p", "depth", "pool")
+# Where compilations lie beside the runs; their folders have other files.
+COMPILED = "compiled"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder that has been scored."""
+
+    path: Path  # as given
+    config: run_folder.Config
+    scores: dict[str, Any]  # scores.json
+    columns: dict[str, Column]  # scores.csv: metric -> its values; the task's headline metric is the first
+    errors: dict[str, str]  # query_id -> why it failed, for those that did
+    query_ids: list[str]
+
+    @property
+    def name(self) -> str:
+        """Its path as given."""
+        return str(self.path)
+
+    @property
+    def contract(self) -> dict[str, Any]:
+        """What was asked of it, and how that was judged."""
+        return {key: self.config.get(key) for key in CONTRACT} | {"judgements": self.scores["judgements"]}
+
+    @property
+    def metric(self) -> str:
+        """The headline metric."""
+        return str(self.scores.get("metric") or next(iter(self.columns)))
+
+    @cached_property
+    def outcomes(self) -> run_folder.Rows:
+        """query_id -> its line of outcomes.jsonl: ranking, trace, usage, error."""
+        return run_folder.read_outcomes(self.path)
+
+    @cached_property
+    def judged(self) -> run_folder.Rows:
+        """query_id -> its line of attribution.jsonl: text, grades, and what became of each relevant document.
+
+        DataError where it is missing, as in a run that an earlier version scored.
+        """
+        rows = run_folder.read_rows(self.path / "attribution.jsonl")
+        if missing := [query_id for query_id in self.query_ids if query_id not in rows]:
+            raise DataError(
+                f"{self.path} does not say what became of the documents of {len(missing)} queries; "
+                f"python -m evals.score {self.path} scores it again"
+            )
+        return rows
+
+    def relevant(self, query_id: str) -> list[Relevant]:
+        """What became of a query's relevant documents; none where recall is undefined."""
+        return relevant_from_json(self.judged[query_id])
+
+
+def folders(paths: Iterable[Path]) -> list[Path]:
+    """The run folders among `paths` and in the folders below them, each once; DataError where there are none."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        here = (
+            [path]
+            if (path / "config.json").is_file()
+            else sorted(
+                place.parent
+                for place in path.rglob("config.json")
+                if COMPILED not in place.relative_to(path).parts[:1] and (place.parent / "outcomes.jsonl").is_file()
+            )
+        )
+        if not here:
+            raise DataError(f"{path} holds no run folder; name run folders, or a folder that has some in it")
+        for one in here:
+            found.setdefault(one.resolve(), one)
+    return list(found.values())
+
+
+def found(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
+    """(the scored runs in `paths` and below them, the others with the reason). DataError where no folder is a run."""
+    runs, others = list[Run](), dict[Path, str]()
+    for path in folders(paths):
+        try:
+            runs.append(read(path))
+        except SextantError as problem:
+            others[path] = str(problem)
+    return runs, others
+
+
+def read(path: Path) -> Run:
+    """The run in `path` with its scores. DataError where there are none, RunIncomplete when it owes queries."""
+    config = run_folder.read_config(path)
+    try:
+        scores = json.loads((path / "scores.json").read_text(encoding="utf-8"))
+        _check(scores)
+        columns, errors = _columns((path / "scores.csv").read_bytes().decode())
+        if len(errors) != scores["queries"] or list(columns) != list(scores["metrics"]):
+            raise ValueError("scores.csv is not of scores.json")
+    except FileNotFoundError:
+        raise _unscored(path, config) from None
+    except (ValueError, TypeError, csv.Error, RecursionError) as error:
+        raise DataError(
+            f"the scores in {path} are damaged ({error}); python -m evals.score {path} makes them again"
+        ) from None
+    failed = {query_id: error for query_id, error in errors.items() if error}
+    return Run(path, config, scores, columns, failed, list(errors))
+
+
+def _unscored(path: Path, config: run_folder.Config) -> SextantError:
+    """Why a run without scores cannot be compared. Which queries it owes is known only where its data is at hand."""
+    from evals.score import environment_of
+
+    outcomes = run_folder.read_outcomes(path)
+    try:
+        asked = [query.query_id for query in environment_of(config).queries]
+    except SextantError:
+        asked = []
+    owed = [query_id for query_id in asked if query_id not in outcomes]
+    if owed or not outcomes:
+        many = f"{len(owed)} of {len(asked)}" if owed else "all"
+        return RunIncomplete(f"{path} owes {many} queries; give its command again to resume it, then compare")
+    return DataError(f"{path} is not scored; python -m evals.score {path} does that, then compare")
+
+
+_SCORES = {"data": str, "judgements": str, "program": str, "retriever": str, "lm": str, "queries": int, "failed": int}
+USED = ("calls", "input_tokens", "output_tokens", "paid_usd", "list_usd")
+
+
+def _check(scores: Any) -> None:
+    """ValueError for what is no scores.json with a metric in it."""
+    if not isinstance(scores, dict) or not isinstance(scores.get("metrics"), dict) or not scores["metrics"]:
+        raise ValueError("there are no metrics")
+    if wrong := [key for key, kind in _SCORES.items() if not isinstance(scores.get(key), kind)]:
+        raise ValueError(f"{wrong[0]!r} is missing or of the wrong kind")
+    usage = scores.get("usage")
+    if not isinstance(usage, dict) or not all(isinstance(usage.get(k), int | float | None) for k in USED):
+        raise ValueError("'usage' is missing or of the wrong kind")
+
+
+def _columns(text: str) -> tuple[dict[str, Column], dict[str, str]]:
+    """(values per metric and query, query -> its error or "") of a scores.csv; ValueError for what is none."""
+    csv.field_size_limit(2**31 - 1)  # the last column has error messages, of any length
+    head, *rows = list(csv.reader(io.StringIO(text, newline=""))) or [[]]
+    if head[:1] != ["query_id"] or head[-1:] != ["error"] or any(len(row) != len(head) for row in rows):
+        raise ValueError("scores.csv is no table of query_id, metrics and error")
+    query_ids = [row[0] for row in rows]
+    if not rows or len(set(query_ids)) < len(rows):
+        raise ValueError("scores.csv has no queries, or one of them twice")
+    columns = {name: {row[0]: _number(row[place]) for row in rows} for place, name in enumerate(head[1:-1], start=1)}
+    return columns, {row[0]: row[-1] for row in rows}
+
+
+def _number(cell: str) -> float | None:
+    value = float(cell) if cell else None
+    if value is not None and not math.isfinite(value):
+        raise ValueError(f"{cell!r} is no value of a metric")
+    return value
