@@ -8,12 +8,13 @@ query and for a run. Only the trace and the judgements are read. Left out: why a
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
-from tools.records import Step, step_from_json
+from tools.records import Step
 
 if TYPE_CHECKING:
     from environments.base import Judgements
@@ -131,7 +132,7 @@ def attribute(
     """
     unit_of = judgements.unit_of or str
     grades = judgements.recalled(query_id)
-    steps = [step_from_json(row) for row in outcome["trace"]["steps"]]
+    steps = [_step(row) for row in outcome["trace"]["steps"]]
     known = histories(steps, grades, unit_of)
     places = {unit: place for place, unit in enumerate(ranking, start=1) if unit in grades}
     lost = _Lost(steps, failed=outcome["error"] is not None)
@@ -140,6 +141,19 @@ def attribute(
         history, place = known.get(unit, History("")), places.get(unit, 0)
         made.append(Relevant(unit, grade, place, lost.fate(history, place), history))
     return sorted(made, key=lambda one: (-one.grade, one.unit))
+
+
+def _step(row: Mapping[str, Any]) -> Step:
+    """What of a step tells a document's fate; a run has hundreds of thousands of them."""
+    return Step(
+        row["tool"],
+        row["argument"],
+        row["doc_ids"],
+        row.get("hop", 0),
+        shown=row.get("shown", ()),
+        lengths=row.get("lengths", ()),
+        refused=row.get("refused", ""),
+    )
 
 
 class _Lost:
@@ -218,20 +232,25 @@ class Losses:
         }
 
 
-def row(query_id: str, text: str, relevant: Sequence[Relevant], judgements: "Judgements", seen: Iterable[str]) -> Any:
+def row(
+    text: str, relevant: Sequence[Relevant], outcome: Mapping[str, Any], judgements: "Judgements"
+) -> dict[str, Any]:
     """A line of attribution.jsonl: what is asked, what counts, and what became of it.
 
-    `seen` are the documents that a reader may meet in the outcome; those that are scored as another unit are named.
+    Documents that a reader meets in the outcome and that are scored as another unit are named with that.
     """
-    unit_of = judgements.unit_of
-    units = {doc_id: unit for doc_id in seen if (unit := unit_of(doc_id)) != doc_id} if unit_of else {}
+    query_id, unit_of, units = outcome["query_id"], judgements.unit_of, dict[str, str]()
+    if unit_of:
+        steps = outcome["trace"]["steps"]
+        seen = dict.fromkeys(chain(outcome["ranking"], *(step["doc_ids"] for step in steps)))
+        units = {doc_id: unit for doc_id in seen if (unit := unit_of(doc_id)) != doc_id}
     return {
         "query_id": query_id,
         "text": text,
         "grades": judgements.gains(query_id),
         "relevant": [
             {"unit": one.unit, "grade": one.grade, "place": one.place, "lost_as": one.lost_as.value}
-            | asdict(one.history)
+            | {name: getattr(one.history, name) for name in History.__slots__}
             for one in relevant
         ],
         **({"units": units} if units else {}),

@@ -1,10 +1,11 @@
-"""Which run is better, and by how much: `python -m evals.compare RUN RUN [RUN ...]`. Nothing is run.
+"""Which run is better, by how much, and why: `python -m evals.compare RUN RUN [RUN ...]`. Nothing is run.
 
 The first run is the baseline. Each other one is compared with it query by query, in every metric (evals/stats.py has
-the tests, docs/comparing.md their reasons). Run folders are all that is read: no corpus, no model, no network. Runs
-that were not asked the same are refused, because their difference would not be that of the systems.
+the tests, docs/comparing.md their reasons), and in what became of relevant documents (evals/flows.py). Runs of one
+configuration are repeats of one system (evals/seeds.py). Run folders are all that is read: no corpus, no model, no
+network. Runs that were not asked the same are refused, because their difference would not be that of the systems.
 
-Left out: repeated runs of one system, and where a lost document was lost.
+Left out: clusters of queries, and what a whole run has in common.
 """
 
 import argparse
@@ -13,68 +14,75 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evals import folder as run_folder
-from evals.scored import CONTRACT, USED, Run, read
+from evals.scored import CONTRACT, Run, read
+from evals.seeds import SEEDS, System, spread, systems
 from tools.command import Parser, put_out, run_command
-from tools.errors import UnknownName, UsageError
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from tools.errors import DataError, UnknownName, UsageError
 
 Result = dict[str, Any]  # what `compare` returns and --json prints
 MOVED = 5  # queries shown that moved most, up and down each
 LEAST = 6  # differences with which p can be below .05 at all: 2 of 2^6 assignments of signs
-DIGITS = 4  # of means, as in the table of a run
 
 
 def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False) -> Result:
-    """Compare the first run folder with each of the others; `metrics` are all that both have when none is named.
+    """Compare the system of the first run folder with each of the others; `metrics` are all of both if none is named.
 
     UsageError for runs that were not asked the same, unless `force`; DataError or RunIncomplete for one without scores.
     """
     if len(paths) < 2:
         raise UsageError("one run has nothing to be compared with; name two or more run folders")
-    if twice := [path for path in paths[1:] if paths[1:].count(path) > 1]:
-        raise UsageError(f"{twice[0]} is named twice; name each run once")
     runs = [read(path) for path in paths]
-    baseline, others = runs[0], runs[1:]
-    forced, notes = _forced(baseline, others, force=force)
-    chosen = [_chosen(baseline, run, metrics) for run in others]
-    comparisons = [_compared(baseline, run, name) for run, names in zip(others, chosen, strict=True) for name in names]
+    baseline, *others = grouped = _systems(runs, paths)
+    forced, notes = _forced(runs[0], runs[1:], metrics, force=force)
+    chosen = [_chosen(baseline, system, metrics) for system in others]
+    pairs = list(zip(others, chosen, strict=True))
+    comparisons = [_compared(baseline, system, name) for system, names in pairs for name in names]
     _adjust(comparisons)
-    scores = baseline.scores
+    losses, untold = _losses(baseline, others)
+    first = runs[0]
     return {
         "baseline": baseline.name,
-        "runs": [run.name for run in others],
-        "task": baseline.config["task"],
-        "data": scores["data"],
-        "split": baseline.config["split"],
-        "judgements": scores["judgements"],
+        "runs": [system.name for system in others],
+        "task": first.config["task"],
+        "data": first.scores["data"],
+        "split": first.config["split"],
+        "judgements": first.scores["judgements"],
         "metric": chosen[0][0],  # the headline, where it is among them: it is the first in a run's table
         "forced": forced,
-        "notes": notes + _notes(comparisons),
-        "systems": [_system(run) for run in runs],
-        "differences": [{"run": run.name, "keys": _differences(baseline, run)} for run in others],
+        "notes": notes + _notes(comparisons) + untold + _repeated(grouped, runs, chosen[0][0]),
+        "systems": [
+            _system(system, chosen[0] if place == 0 else chosen[place - 1]) for place, system in enumerate(grouped)
+        ],
+        "differences": [{"run": system.name, "keys": _differences(baseline, system)} for system in others],
         "comparisons": comparisons,
-        "cost": [_cost(run) for run in runs],
-        "moved": [row for run, names in zip(others, chosen, strict=True) for row in _moved(baseline, run, names[0])],
+        "losses": losses,
+        "cost": [_cost(system) for system in grouped],
+        "moved": [row for system, names in pairs for row in _moved(baseline, system, names[0])],
     }
 
 
-def _forced(baseline: Run, others: list[Run], *, force: bool) -> tuple[list[str], list[str]]:
+def _systems(runs: list[Run], paths: Sequence[Path]) -> list[System]:
+    """The systems to compare, the baseline first: repeats together, or each run alone if all are repeats of one."""
+    grouped = systems(runs)
+    # A run may be compared with itself, but it is not two repeats, nor two of the others.
+    once = list(paths if len(grouped) > 1 else paths[1:])
+    places = [path.resolve() for path in once]
+    if twice := [path for number, path in enumerate(once) if places[number] in places[:number]]:
+        raise UsageError(f"{twice[0]} is named twice; name each run once")
+    return grouped if len(grouped) > 1 else [System((run,)) for run in runs]
+
+
+def _forced(baseline: Run, others: list[Run], metrics: Sequence[str], *, force: bool) -> tuple[list[str], list[str]]:
     """(what differs of the contracts, what to say of it). UsageError when something does, and `force` is not given."""
     forced, notes = list[str](), list[str]()
     for run in others:
-        differing = [key for key, value in baseline.contract.items() if run.contract[key] != value]
-        values = [f"{key} ({_short(baseline.contract[key])}, {_short(run.contract[key])})" for key in differing]
+        differing = _differing(baseline, run, metrics)
         shared = len(set(baseline.query_ids) & set(run.query_ids))
-        many = len(baseline.query_ids), len(run.query_ids)
-        if many != (shared, shared):
-            differing.append("queries")
-            values.append(f"queries ({many[0]}, {many[1]}, {shared} in common)")
-        what = f"{baseline.name} and {run.name} were not asked the same: {', '.join(values)}"
+        values = ", ".join(f"{key} ({value})" for key, value in differing.items())
+        what = f"{baseline.name} and {run.name} were not asked the same: {values}"
         if not shared:
             raise UsageError(f"{what}; without a common query there is nothing to pair")
         if differing and not force:
@@ -84,31 +92,51 @@ def _forced(baseline: Run, others: list[Run], *, force: bool) -> tuple[list[str]
     return forced, notes
 
 
-def _chosen(baseline: Run, run: Run, metrics: Sequence[str]) -> list[str]:
+def _differing(baseline: Run, run: Run, metrics: Sequence[str]) -> dict[str, str]:
+    """What two runs do not share of what has to be the same -> both values, in words."""
+    from evals.compare_tables import short
+
+    other = run.contract
+    found = {
+        key: f"{short(value)}, {short(other[key])}" for key, value in baseline.contract.items() if other[key] != value
+    }
+    if "data_fingerprint" in found:
+        found["data_fingerprint"] += "; of texts, queries, judgements, exclusions and pools"
+    both = baseline.columns.keys() & run.columns.keys()
+    if not metrics and len(both) < len(baseline.columns.keys() | run.columns.keys()):
+        only = [", ".join(name for name in one.columns if name not in both) or "none" for one in (baseline, run)]
+        found["cutoffs"] = f"only the first has {only[0]}, only the second {only[1]}; --metric chooses"
+    shared = len(set(baseline.query_ids) & set(run.query_ids))
+    if (many := (len(baseline.query_ids), len(run.query_ids))) != (shared, shared):
+        found["queries"] = f"{many[0]}, {many[1]}, {shared} in common"
+    return found
+
+
+def _chosen(baseline: System, system: System, metrics: Sequence[str]) -> list[str]:
     """The metrics to compare, in the order of the run's table. UsageError where there are none."""
-    common = [name for name in baseline.columns if name in run.columns]
+    common = [name for name in baseline.metrics if name in system.metrics]
     for name in metrics:
         if name not in common:
             raise UnknownName("metric of both runs", name, common)
     if not common:
-        raise UsageError(f"{baseline.name} and {run.name} have no metric in common")
+        raise UsageError(f"{baseline.name} and {system.name} have no metric in common")
     return [name for name in common if not metrics or name in metrics]
 
 
-def _pairs(baseline: Run, run: Run, metric: str) -> dict[str, tuple[float, float]]:
-    """Query -> its values in both runs, for the queries in which the metric is defined in both."""
-    both = (
-        (query_id, value, run.columns[metric].get(query_id)) for query_id, value in baseline.columns[metric].items()
-    )
-    return {query_id: (before, after) for query_id, before, after in both if before is not None and after is not None}
+def _pairs(baseline: System, system: System, metric: str) -> dict[str, tuple[float, float]]:
+    """Query -> its values in both systems, for the queries in which the metric is defined in both."""
+    after = system.values(metric)
+    return {
+        query_id: (value, after[query_id]) for query_id, value in baseline.values(metric).items() if query_id in after
+    }
 
 
-def _compared(baseline: Run, run: Run, metric: str) -> Result:
+def _compared(baseline: System, system: System, metric: str) -> Result:
     """One row of the comparison; everything is None where no query has the metric in both."""
     from evals.stats import Paired, paired
 
-    row: Result = {"run": run.name, "metric": metric, "baseline_mean": None, "mean": None}
-    pairs = list(_pairs(baseline, run, metric).values())
+    row: Result = {"run": system.name, "metric": metric, "baseline_mean": None, "mean": None}
+    pairs = list(_pairs(baseline, system, metric).values())
     if not pairs:
         return row | dict.fromkeys(Paired._fields) | {"p_holm": None, "wins": 0, "ties": 0, "losses": 0, "queries": 0}
     before, after = ([pair[side] for pair in pairs] for side in (0, 1))
@@ -117,7 +145,7 @@ def _compared(baseline: Run, run: Run, metric: str) -> Result:
 
 
 def _adjust(comparisons: list[Result]) -> None:
-    """Fill in p_holm: over all metrics of all runs that are compared here."""
+    """Fill in p_holm: over all metrics of all systems that are compared here."""
     from evals.stats import holm
 
     tested = [row for row in comparisons if row["p"] is not None]
@@ -125,8 +153,25 @@ def _adjust(comparisons: list[Result]) -> None:
         row["p_holm"] = p
 
 
+def _losses(baseline: System, others: list[System]) -> tuple[list[Result], list[str]]:
+    """(what became of relevant documents, a row a system; what to say where a run does not tell)."""
+    from evals.flows import compared
+
+    rows, notes = list[Result](), list[str]()
+    for system in others:
+        try:
+            row = compared(baseline, system)
+        except DataError as problem:
+            notes.append(f"no losses compared: {problem}")
+        else:
+            rows += [row] if row else []
+    return rows, list(dict.fromkeys(notes))
+
+
 def _notes(comparisons: list[Result]) -> list[str]:
     """What to know of the rows."""
+    from evals.compare_tables import is_lower_better
+
     notes = []
     for name in dict.fromkeys(row["run"] for row in comparisons):
         rows = [row for row in comparisons if row["run"] == name and row["queries"]]
@@ -137,22 +182,59 @@ def _notes(comparisons: list[Result]) -> list[str]:
             notes.append(f"{name}: fewer than {LEAST} queries differ in {', '.join(few)}, so p cannot be below .05")
     if any(row["metric"] == "Triplets" for row in comparisons):
         notes.append("Triplets: each query counts once here, and as often as it has triplets in a run's own table")
+    if lower := [row["metric"] for row in comparisons if is_lower_better(row["metric"])]:
+        notes.append(f"{lower[0]}: lower is better, so a query that is won here is one with more of it")
     return notes
 
 
-def _system(run: Run) -> Result:
-    """What answered."""
-    named = {key: run.scores[key] for key in ("program", "retriever", "lm")}
-    return {"run": run.name, **named, "compiled": run.scores.get("compiled")}
+def _repeated(grouped: list[System], runs: list[Run], metric: str) -> list[str]:
+    """What to know of repeats."""
+    if len(systems(runs)) == 1 and len({run.path.resolve() for run in runs}) > 1:
+        deviation = spread(runs, metric, _in_all(runs, metric))
+        by = f" ({deviation:.4f} in {metric}, standard deviation)" if deviation is not None else ""
+        return [
+            f"all of these are one configuration repeated, so they differ by chance{by}; "
+            "name another system's runs beside them"
+        ]
+    if any(len(system.runs) > 1 for system in grouped):
+        return [
+            "repeats: a query counts once, by its mean over them; the interval is of queries with all their repeats"
+        ]
+    return []
 
 
-def _differences(baseline: Run, run: Run) -> dict[str, list[Any]]:
+def _in_all(runs: list[Run], metric: str) -> list[str]:
+    """The queries in which every run has the metric."""
+    return [
+        query_id
+        for query_id in runs[0].query_ids
+        if all(run.columns.get(metric, {}).get(query_id) is not None for run in runs)
+    ]
+
+
+def _system(system: System, metrics: list[str]) -> Result:
+    """What answered, in which runs, and how far apart these are in each metric; spread is None for one run."""
+    named = {key: system.first.scores[key] for key in ("program", "retriever", "lm")}
+    spreads = {name: system.spread(name) for name in metrics} if len(system.runs) > 1 else None
+    repeats = [run.name for run in system.runs]
+    return {
+        "run": system.name,
+        **named,
+        "compiled": system.first.scores.get("compiled"),
+        "repeats": repeats,
+        "spread": spreads,
+    }
+
+
+def _differences(baseline: System, system: System) -> dict[str, list[Any]]:
     """What is compared: key -> both values, for what differs in the configurations and is not of the contract."""
-    before, after = _flat(baseline.config), _flat(run.config)
+    before, after = _flat(baseline.first.config), _flat(system.first.config)
     keys = [*before, *(key for key in after if key not in before)]
     changed = [key for key in keys if _identity(before.get(key)) != _identity(after.get(key))]
     if before["program"] != after["program"]:  # then what only one of them has is no choice between the two
         changed = [key for key in changed if not key.startswith("parameters.") or (key in before and key in after)]
+    if len(baseline.runs) > 1 or len(system.runs) > 1:  # then a seed is what repeats differ in, not the systems
+        changed = [key for key in changed if key not in {f"{part}.seed" for part in SEEDS}]
     return {key: [before.get(key), after.get(key)] for key in changed}
 
 
@@ -177,29 +259,22 @@ def _identity(value: Any) -> Any:
     return value["digest"] if isinstance(value, dict) and "digest" in value else value
 
 
-def _short(value: Any, most: int = 60) -> str:
-    """A value of a configuration in a line."""
-    if isinstance(value, dict) and "digest" in value:
-        value = f"{value.get('optimizer', '')} {value['digest']}".strip()
-    text = value if isinstance(value, str) else "none" if value is None else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= most else f"{text[: most - 4]} ..."
+def _cost(system: System) -> Result:
+    """What a query of a run cost on average; what is not known stays None."""
+    queries = sum(run.scores["queries"] for run in system.runs)
+    failed = sum(run.scores["failed"] for run in system.runs)
+    per_query = {f"{key}_per_query": None if used is None else used / queries for key, used in system.used.items()}
+    return {"run": system.name, "queries": queries, "failed": failed, **per_query}
 
 
-def _cost(run: Run) -> Result:
-    """What a query of the run cost on average; a price that is not known stays None."""
-    usage, queries = run.scores["usage"], run.scores["queries"]
-    per_query = {f"{key}_per_query": None if usage[key] is None else usage[key] / queries for key in USED}
-    return {"run": run.name, "queries": queries, "failed": run.scores["failed"], **per_query}
-
-
-def _moved(baseline: Run, run: Run, metric: str) -> list[Result]:
+def _moved(baseline: System, system: System, metric: str) -> list[Result]:
     """The queries that moved most: those that gained, most first, then those that lost, most first."""
     from evals.stats import TIE
 
     rows: list[Result] = [
-        {"run": run.name, "metric": metric, "query_id": query_id, "baseline": before, "value": after}
+        {"run": system.name, "metric": metric, "query_id": query_id, "baseline": before, "value": after}
         | {"difference": after - before}
-        for query_id, (before, after) in _pairs(baseline, run, metric).items()
+        for query_id, (before, after) in _pairs(baseline, system, metric).items()
         if abs(after - before) >= TIE
     ]
     rows.sort(key=lambda row: (-abs(row["difference"]), row["query_id"]))
@@ -207,134 +282,38 @@ def _moved(baseline: Run, run: Run, metric: str) -> list[Result]:
     return gained[:MOVED] + lost[:MOVED]
 
 
-def show(result: Result, *, as_json: bool = False) -> None:
-    """Print a comparison on stdout."""
-    if as_json:
+def show(result: Result, form: str = "terminal") -> None:
+    """Print a comparison on stdout: for the terminal, as json, as markdown or as latex."""
+    if form == "json":
         put_out(json.dumps(result) + "\n")
         return
-    from evals.terminal import printed, system_line, task_line
+    from evals.compare_tables import parts
+    from evals.paste import FORMS
 
-    labels = ["baseline", *(f"run {number}" for number in range(1, len(result["runs"]) + 1))]
-    parts: list[str | Table] = [task_line(result)]
-    for label, system in zip(labels, result["systems"], strict=True):
-        parts += [f"{label}: {system['run']}", f"    {system_line(system)}"]
-    for label, run, differences in zip(labels[1:], result["runs"], result["differences"], strict=True):
-        rows = [row for row in result["comparisons"] if row["run"] == run]
-        moved = [row for row in result["moved"] if row["run"] == run]
-        parts += ["", f"{label} against baseline: {_what(differences['keys'])}", _comparison_table(rows)]
-        if moved:
-            parts += [f"queries that moved most in {moved[0]['metric']}", _moved_table(moved)]
-    parts += ["a query cost on average", _cost_table(result["cost"], labels)]
-    put_out(printed([*parts, *_footings(result)]))
-
-
-def _what(differences: dict[str, list[Any]]) -> str:
-    if not differences:
-        return "the same configuration"
-    return ", ".join(f"{key} {_short(after)} (was {_short(before)})" for key, (before, after) in differences.items())
-
-
-def _footings(result: Result) -> list[str]:
-    tested = sum(row["p"] is not None for row in result["comparisons"])
-    return [
-        f"p: two-sided sign-flip permutation test over queries; Holm: adjusted for all {tested} comparisons here",
-        "w/t/l: queries won, tied, lost; shows: the smallest change that so many queries show at 80 % power",
-        *result["notes"],
-    ]
-
-
-def _table(*heads: str) -> "Table":
-    """An empty table: the first column has names, the others numbers."""
-    import rich.box
-    from rich.table import Table
-
-    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=0)  # fits 80 columns
-    for head in heads:
-        table.add_column(head, justify="left" if head in ("", "metric", "query") else "right")
-    return table
-
-
-def _comparison_table(rows: list[Result]) -> "Table":
-    table = _table("metric", "baseline", "run", "change", "95 % interval", "p", "Holm", "w/t/l", "shows")
-    most = max(row["queries"] for row in rows)
-    for row in rows:
-        name = row["metric"] if row["queries"] == most else f"{row['metric']} ({row['queries']})"
-        if not row["queries"]:
-            table.add_row(_plain(row["metric"]), "undefined")
-            continue
-        interval = (
-            "too few"
-            if row["low"] is None or row["queries"] < 2
-            else f"{_rounded(row['low'], 3)} to {_rounded(row['high'], 3)}"
-        )
-        table.add_row(
-            _plain(name),
-            *(f"{row[key]:.{DIGITS}f}" for key in ("baseline_mean", "mean")),
-            _rounded(row["difference"], DIGITS, "+"),
-            interval,
-            *(_p(row[key]) for key in ("p", "p_holm")),
-            f"{row['wins']}/{row['ties']}/{row['losses']}",
-            "-" if row["detectable"] is None else f"{row['detectable']:.3f}",
-        )
-    return table
-
-
-def _rounded(value: float, digits: int, sign: str = "-") -> str:
-    """A number with so many digits, and no minus before a zero."""
-    return f"{round(value, digits) + 0.0:{sign}.{digits}f}"
-
-
-def _p(value: float) -> str:
-    return "<0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def _moved_table(rows: list[Result]) -> "Table":
-    table = _table("query", "baseline", "run", "change")
-    for row in rows:
-        cells = f"{row['baseline']:.{DIGITS}f}", f"{row['value']:.{DIGITS}f}", _rounded(row["difference"], DIGITS, "+")
-        table.add_row(_plain(row["query_id"]), *cells)
-    return table
-
-
-def _cost_table(rows: list[Result], labels: list[str]) -> "Table":
-    table = _table("", "calls", "tokens in", "tokens out", "paid", "list price", "failed queries")
-    for label, row in zip(labels, rows, strict=True):
-        counts = [f"{row[f'{key}_per_query']:,.1f}" for key in ("calls", "input_tokens", "output_tokens")]
-        prices = [_price(row[f"{key}_per_query"]) for key in ("paid_usd", "list_usd")]
-        table.add_row(label, *counts, *prices, f"{row['failed']} of {row['queries']}")
-    return table
-
-
-def _price(value: float | None) -> str:
-    return "unknown" if value is None else f"${value:.5f}"
-
-
-def _plain(text: str) -> str:
-    """Text of the data in a cell: no markup, no control characters."""
-    from rich.markup import escape
-
-    from tools.command import clean
-
-    return escape(clean(text))
+    put_out(FORMS[form](parts(result)))
 
 
 def parser() -> Parser:
     """The command line."""
     made = Parser(prog="python -m evals.compare", description="Compare runs with a baseline, paired by query.")
     made.add_argument("baseline", type=Path, metavar="RUN", help="the run folder that the others are compared with")
-    made.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run folders")
+    made.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run folders; repeats may be among them")
     made.add_argument("--metric", action="append", default=[], metavar="NAME", help="only this metric; repeatable")
     made.add_argument(
-        "--force", action="store_true", help="compare runs that were not asked the same; the output says so"
+        "--force", action="store_true", help="compare runs that were not asked the same; the tables say so"
     )
-    made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    form = made.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    form.add_argument("--markdown", action="store_true", help="print the tables for GitHub and the like")
+    form.add_argument("--latex", action="store_true", help="print the tables for a paper, with booktabs")
     return made
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Compare and print."""
     result = compare([arguments.baseline, *arguments.runs], arguments.metric, force=arguments.force)
-    show(result, as_json=arguments.json)
+    form = next((name for name in ("json", "markdown", "latex") if getattr(arguments, name)), "terminal")
+    show(result, form)
     return 0
 
 

@@ -98,6 +98,9 @@ class Rows(Mapping[str, dict[str, Any]]):
             row: dict[str, Any] = disk.loads(file.readline())
         return row
 
+    def __contains__(self, query_id: object) -> bool:
+        return query_id in self._starts
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._starts)
 
@@ -268,9 +271,9 @@ def trec(query_id: str, ranking: Sequence[str], tag: str) -> str:
     Scores fall strictly, so that no tool breaks our ties in its own way. Blanks and % in ids are
     percent-encoded: OBLIQ-Bench's math task has an id with a blank in it.
     """
-    many, start = len(ranking), f"{_encoded(query_id)}\tQ0\t"
+    many, start = len(ranking), f"{encoded(query_id)}\tQ0\t"
     lines = [
-        f"{start}{_encoded(doc_id)}\t{rank}\t{many + 1 - rank}\t{tag}\n" for rank, doc_id in enumerate(ranking, start=1)
+        f"{start}{encoded(doc_id)}\t{rank}\t{many + 1 - rank}\t{tag}\n" for rank, doc_id in enumerate(ranking, start=1)
     ]
     return "".join(lines)
 
@@ -278,7 +281,8 @@ def trec(query_id: str, ranking: Sequence[str], tag: str) -> str:
 _SPECIAL = re.compile(r"[\s%]")
 
 
-def _encoded(identifier: str) -> str:
+def encoded(identifier: str) -> str:
+    """An id as it stands in TREC files, which separate columns by blanks: blanks and % are percent-encoded."""
     if not _SPECIAL.search(identifier):
         return identifier
     return _SPECIAL.sub(lambda match: "".join(f"%{b:02X}" for b in match[0].encode()), identifier)

@@ -206,6 +206,7 @@ def _conclude(
     started: float,
 ) -> int:
     from evals import looks
+    from evals.bounds import beside
     from evals.score import score, summary
     from evals.terminal import show
 
@@ -215,7 +216,8 @@ def _conclude(
     if owed:
         result = summary(config, folder.outcomes, asked)
     else:
-        result = score(folder.path, environment)
+        result = score(folder.path, environment, folder.outcomes)
+        result["bounds"] = beside(folder.path).json()
         looks.record(config, folder.path)
     seen = looks.count(config["task"], looks.data_of(config), config["program"])
     result = {"run": str(folder.path), **result, "looks": seen, "seconds": round(time.monotonic() - started, 2)}

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from evals import folder as run_folder
+from evals.environment import environment_of
 from tools.command import Parser, run_command
-from tools.errors import DataError, RunIncomplete
+from tools.errors import RunIncomplete
 from tools.records import Usage, usage_json
 
 if TYPE_CHECKING:
@@ -25,17 +26,17 @@ if TYPE_CHECKING:
     from evals.metrics import Ranking, Values
 
 
-def score(path: Path, environment: "Environment") -> dict[str, Any]:
+def score(path: Path, environment: "Environment", outcomes: run_folder.Rows | None = None) -> dict[str, Any]:
     """Write run.trec, scores.csv, attribution.jsonl and scores.json into `path`; return what scores.json holds.
 
-    RunIncomplete when the run owes queries. `environment` must be the one that the run was made in. Outcomes are read
-    one after the other: a run may be larger than memory.
+    RunIncomplete when the run owes queries. `environment` must be the one that the run was made in. `outcomes` are
+    those of the folder, where it is open; they are read one by one, because a run may be larger than memory.
     """
     from evals import attribution
     from evals.metrics import collapsed
 
     config = run_folder.read_config(path)
-    outcomes = run_folder.read_outcomes(path)
+    outcomes = run_folder.read_outcomes(path) if outcomes is None else outcomes
     asked = [query.query_id for query in environment.queries]
     if owed := [query_id for query_id in asked if query_id not in outcomes]:
         raise RunIncomplete(
@@ -60,8 +61,7 @@ def score(path: Path, environment: "Environment") -> dict[str, Any]:
             trec.write(run_folder.trec(query_id, units, tag=path.name))
             relevant = attribution.attribute(query_id, outcome, units, judgements)
             losses.add(relevant)
-            seen = dict.fromkeys(doc_id for step in outcome["trace"]["steps"] for doc_id in step["doc_ids"])
-            row = attribution.row(query_id, query.text, relevant, judgements, seen | dict.fromkeys(outcome["ranking"]))
+            row = attribution.row(query.text, relevant, outcome, judgements)
             attributed.write(json.dumps(row, ensure_ascii=False) + "\n")
     scores = tally.summary(config, asked) | {
         "judgements": environment.headline,
@@ -71,7 +71,11 @@ def score(path: Path, environment: "Environment") -> dict[str, Any]:
             for name, column in values.items()
         },
         "losses": losses.json(),
-        "notes": [*filter(None, [environment.split_note, _depth_note(config, environment)]), *environment.notes],
+        "notes": [
+            *filter(None, [environment.split_note, _depth_note(config, environment)]),
+            *environment.notes,
+            *(config.get("imported") or {}).get("notes", ()),
+        ],
     }
     with run_folder.writing(path / "scores.csv") as table:
         _write_table(table, values, errors)
@@ -186,6 +190,9 @@ class _Tally:
 
     def summary(self, config: run_folder.Config, asked: list[str]) -> dict[str, Any]:
         """What is known of a run without scoring it: what it is, how far it came, what it used."""
+        usage = usage_json(self.usage)
+        if (config.get("imported") or {}).get("usage") is False:  # nobody knows, and 0 would be a claim
+            usage = dict.fromkeys(usage)
         return {
             "task": config["task"],
             "data": config[run_folder.PROVENANCE]["data"],
@@ -205,7 +212,7 @@ class _Tally:
             "shortened": self.shortened,
             "searches_cut": self.cut,
             "metrics": {},
-            "usage": usage_json(self.usage),
+            "usage": usage,
         }
 
 
@@ -216,27 +223,6 @@ def summary(config: run_folder.Config, outcomes: Mapping[str, run_folder.Outcome
         if query_id in outcomes:
             tally.add(outcomes[query_id])
     return tally.summary(config, asked)
-
-
-def environment_of(config: run_folder.Config, qrels: str = "") -> "Environment":
-    """The environment that a run was made in, `qrels` leading; DataError when the data is no longer the same."""
-    import environments
-
-    where = config[run_folder.PROVENANCE]["folder"] or config["data"]
-    loaded = environments.load(
-        config["task"],
-        where,
-        config["split"],
-        qrels=qrels or config[run_folder.PROVENANCE]["judgements"],
-        instruction=config["instruction"],
-    )
-    chosen = loaded.asking(**config["asked"])
-    if chosen.fingerprint != config["data_fingerprint"]:
-        raise DataError(
-            f"the data of {config['task']} in {where} is not what the run was made with "
-            f"({chosen.fingerprint}, not {config['data_fingerprint']}); run again"
-        )
-    return chosen
 
 
 def parser() -> Parser:
@@ -250,11 +236,14 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Score and print; exit code 7 when queries of the run have failed."""
+    from evals.bounds import beside
+    from evals.terminal import show
+
     config = run_folder.read_config(arguments.run)
     environment = environment_of(config, arguments.qrels)
-    with run_folder.claim(arguments.run, config):
-        scores = {"run": str(arguments.run)} | score(arguments.run, environment)
-    from evals.terminal import show
+    with run_folder.claim(arguments.run, config) as folder:
+        scores = {"run": str(arguments.run)} | score(arguments.run, environment, folder.outcomes)
+    scores["bounds"] = beside(arguments.run).json()
 
     show(scores, as_json=arguments.json)
     return 7 if scores["failed"] else 0

@@ -8,7 +8,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 
 from evals import folder as run_folder
 from evals.attribution import Relevant, relevant_from_json
-from tools.errors import DataError, RunIncomplete, SextantError
+from tools.errors import DataError, RunIncomplete, SextantError, UsageError
 
 Column = dict[str, float | None]  # query_id -> value of one metric, None where it is undefined
 
@@ -76,6 +76,36 @@ class Run:
         return relevant_from_json(self.judged[query_id])
 
 
+def differing(baseline: Run, run: Run) -> dict[str, str]:
+    """What two runs were not both asked: key of the contract, or "queries" -> both values, in words."""
+    found = {
+        key: f"{brief(value)}, {brief(run.contract[key])}"
+        for key, value in baseline.contract.items()
+        if run.contract[key] != value
+    }
+    shared = len(set(baseline.query_ids) & set(run.query_ids))
+    many = len(baseline.query_ids), len(run.query_ids)
+    return found | ({} if many == (shared, shared) else {"queries": f"{many[0]}, {many[1]}, {shared} in common"})
+
+
+def same_contract(runs: Sequence[Run]) -> None:
+    """UsageError, with what differs, for runs that were not asked the same: their difference is not the systems'."""
+    for run in runs[1:]:
+        if found := differing(runs[0], run):
+            values = ", ".join(f"{key} ({what})" for key, what in found.items())
+            raise UsageError(
+                f"{runs[0].name} and {run.name} were not asked the same: {values}; give runs that agree in these"
+            )
+
+
+def brief(value: Any, most: int = 60) -> str:
+    """A value of a configuration in a line."""
+    if isinstance(value, dict) and "digest" in value:
+        value = f"{value.get('optimizer', '')} {value['digest']}".strip()
+    text = value if isinstance(value, str) else "none" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
+
+
 def folders(paths: Iterable[Path]) -> list[Path]:
     """The run folders among `paths` and in the folders below them, each once; DataError where there are none."""
     found: dict[Path, Path] = {}
@@ -128,7 +158,7 @@ def read(path: Path) -> Run:
 
 def _unscored(path: Path, config: run_folder.Config) -> SextantError:
     """Why a run without scores cannot be compared. Which queries it owes is known only where its data is at hand."""
-    from evals.score import environment_of
+    from evals.environment import environment_of
 
     outcomes = run_folder.read_outcomes(path)
     try:

@@ -1,7 +1,8 @@
 """Uncertainty of a mean over queries, and of the difference of two. Pure functions; every seed is an argument.
 
 The test of a difference is a paired randomisation test, whose use in retrieval is that of Smucker, Allan and Carterette
-(2007). Left out: clusters of queries, repeated runs of one system, and tests of several systems at once.
+(2007). Left out: clusters of queries, and tests of several systems at once. Repeated runs of one system are averaged
+within queries before they come here (evals/seeds.py).
 """
 
 import math
@@ -50,6 +51,27 @@ def bootstrap_mean(
         means[start : start + count] = (array * weight)[draws].sum(axis=1) / totals
     low, high = np.quantile(means, [0.025, 0.975])
     return Interval(mean, float(low), float(high))
+
+
+def bootstrap_means(rows: np.ndarray, *, resamples: int | None = None, seed: int = 0) -> list[Interval]:
+    """`bootstrap_mean` of each column, where a row is a query: every column is of the same resamples.
+
+    So what adds up in each row adds up in each resample. It takes about as long for ten columns as for one.
+    """
+    means = rows.mean(axis=0)
+    if (many := len(rows)) < 2:
+        return [Interval(float(mean), None, None) for mean in means]
+    resamples = resamples or max(2_000, min(10_000, DRAWS // many))
+    generator = np.random.default_rng(seed)
+    drawn = np.empty((resamples, rows.shape[1]))
+    step = max(1, 2_000_000 // many)
+    for start in range(0, resamples, step):
+        count = min(step, resamples - start)
+        draws = generator.integers(0, many, size=(count, many)) + np.arange(count)[:, None] * many
+        times = np.bincount(draws.ravel(), minlength=count * many).reshape(count, many)  # each query was drawn
+        drawn[start : start + count] = times @ rows / many
+    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    return [Interval(*map(float, bounds)) for bounds in zip(means, low, high, strict=True)]
 
 
 class Resampled(NamedTuple):
@@ -153,25 +175,43 @@ def _random_signed_sums(values: np.ndarray, count: int, seed: int) -> np.ndarray
     """`count` sums under random signs. Eight values at a time: a random byte is a place in the table of their sums."""
     groups = np.pad(values, (0, -len(values) % GROUP)).reshape(-1, GROUP)
     tables = np.stack([_signed_sums(group) for group in groups]).ravel()
-    offsets = np.arange(len(groups)) * 2**GROUP
+    offsets = np.arange(len(groups), dtype=np.int32) * 2**GROUP
     generator = np.random.default_rng(seed)
     sums = np.empty(count)
-    step = max(1, 1_000_000 // len(groups))  # assignments at a time: 8 MB of places, whatever the queries
+    step = max(1, 200_000 // len(groups))  # assignments at a time: 1 MB of places, which stays in the cache
     for start in range(0, count, step):
         size = (min(step, count - start), len(groups))
-        sums[start : start + step] = tables[generator.integers(0, 2**GROUP, size, dtype=np.uint8) + offsets].sum(axis=1)
+        places = generator.integers(0, 2**GROUP, size, dtype=np.uint8) + offsets
+        sums[start : start + step] = np.take(tables, places).sum(axis=1)
     return sums
 
 
-def _detectable(differences: np.ndarray) -> float | None:
-    """The mean difference with 80 % power at alpha .05, two-sided, by the normal approximation: 2.80 standard errors.
+FEWEST = 7  # queries for which the power can be 80 %: with six, all must move one way to be significant
 
-    None where the differences have no spread to estimate it from: 0 would say that anything can be shown.
+
+def _detectable(differences: np.ndarray) -> float | None:
+    """The mean difference with 80 % power at alpha .05, two-sided: so many standard errors as Student's t says.
+
+    2.95 of them with 20 queries, 2.80 with very many. None where the differences have no spread to estimate it from, as
+    0 would say that anything can be shown, and where they are fewer than seven.
     """
-    if len(differences) < 2 or not (spread := float(differences.std(ddof=1))) > TIE:
+    many = len(differences)
+    if many < FEWEST or not (spread := float(differences.std(ddof=1))) > TIE:
         return None
-    normal = NormalDist()
-    return (normal.inv_cdf(0.975) + normal.inv_cdf(0.8)) * spread / math.sqrt(len(differences))
+    return (_t_quantile(0.975, many - 1) + _t_quantile(0.8, many - 1)) * spread / math.sqrt(many)
+
+
+def _t_quantile(share: float, freedom: float) -> float:
+    """Student's t by its expansion around the normal (Abramowitz and Stegun 26.7.5): to .0002 from freedom 6 on."""
+    z = NormalDist().inv_cdf(share)
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92_160,
+    )
+    return sum(term / freedom**power for power, term in enumerate(terms))
 
 
 def holm(ps: Sequence[float]) -> list[float]:

@@ -241,6 +241,14 @@ def _mean(measured: dict[str, Any] | None) -> str:
     return "" if measured is None or measured["mean"] is None else f"{measured['mean']:.4f}"
 
 
+def _bounds(bounds: dict[str, Any]) -> list[str]:
+    """The floor and the ceiling that lie beside the run, where they have been run."""
+    from evals.bounds import LABELS
+
+    known = [(label, bounds[kind]) for kind, label in LABELS.items() if bounds.get(kind)]
+    return [f"{label} of {bounds['metric']}: {one['mean']:.4f} ({one['what']})" for label, one in known]
+
+
 def _footings(scores: dict[str, Any]) -> list[str]:
     usage = scores["usage"]
     price = "price unknown" if usage["list_usd"] is None else f"${usage['list_usd']:.4f}"
@@ -249,9 +257,9 @@ def _footings(scores: dict[str, Any]) -> list[str]:
         asked += f", {scores['failed']} failed (scored 0; their errors are in outcomes.jsonl)"
     if scores["owed"]:
         asked += f", {scores['owed']} still owed: unfinished, so there is no score"
-    lines = [*scores.get("notes", []), asked]
-    used = f"{usage['calls']} calls"
-    if scores["lm"] != "offline":
+    lines = [*_bounds(scores.get("bounds", {})), *scores.get("notes", []), asked]
+    used = "what it used is not known" if usage["calls"] is None else f"{usage['calls']} calls"
+    if scores["lm"] != "offline" and usage["calls"] is not None:
         used += f", {usage['input_tokens']} tokens in, {usage['output_tokens']} out, {price}"
     if usage["repairs"]:
         used += f", {usage['repairs']} answers asked for again"

@@ -1,7 +1,9 @@
-"""Comparing runs: the numbers against SciPy on what scores.csv has, what is refused, what is said."""
+"""Comparing runs: the numbers against SciPy on what scores.csv has, what is refused, what is said, in each form."""
 
 import csv
 import json
+import math
+import shutil
 import subprocess
 import sys
 import time
@@ -9,9 +11,11 @@ import time
 import numpy as np
 import pytest
 from conftest import Result
+from markdown_it import MarkdownIt
 from scipy import stats as scipy_stats
 
 from evals import compare as module
+from evals.attribution import Fate
 from evals.compare import compare
 from tools.command import run_command
 from tools.errors import DataError, RunIncomplete, UnknownName, UsageError
@@ -51,9 +55,12 @@ USAGE = {"calls": 12, "repairs": 0, "input_tokens": 600, "output_tokens": 30, "p
 
 @pytest.fixture
 def made(tmp_path):
-    """A scored run folder: `columns` are metric -> values in the order of the queries; None is an empty cell."""
+    """A scored run folder: `columns` are metric -> values in the order of the queries; None is an empty cell.
 
-    def make(name, columns, config=None, **scores):
+    `fates` are, query by query, those of its relevant documents; without it, the run is one of an older version.
+    """
+
+    def make(name, columns, config=None, fates=None, **scores):
         path = tmp_path / name
         path.mkdir()
         many = len(next(iter(columns.values())))
@@ -69,9 +76,22 @@ def made(tmp_path):
         rest = {"queries": many, "failed": 0, "usage": USAGE, "metrics": {name: {} for name in columns}}
         (path / "scores.json").write_text(json.dumps(known | rest | scores))
         (path / "outcomes.jsonl").write_text("")
+        if fates is not None:
+            lines = [attribution(*pair) for pair in zip(ids, fates, strict=True)]
+            (path / "attribution.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         return path
 
     return make
+
+
+def attribution(query_id, fates) -> dict:
+    """A line of attribution.jsonl: document d0, d1 ... with these fates at 10; what is found has the first place."""
+    relevant = [
+        {"unit": f"d{number}", "doc_id": f"d{number}", "grade": 1.0}
+        | {"place": int(fate == "found"), "lost_as": "ranked_low" if fate == "found" else fate}
+        for number, fate in enumerate(fates)
+    ]
+    return {"query_id": query_id, "text": "?", "grades": {one["unit"]: 1.0 for one in relevant}, "relevant": relevant}
 
 
 def column(path, metric) -> list[float]:
@@ -159,7 +179,7 @@ def test_metrics_can_be_chosen_and_a_misspelt_one_is_named(made, command):
     ("changed", "key", "value"),
     [
         ({"task": "obliq/math"}, "task", "obliq/math"),
-        ({"data_fingerprint": "fff"}, "data_fingerprint", "fff"),
+        ({"data_fingerprint": "fff"}, "data_fingerprint", "fff; of texts, queries, judgements, exclusions and pools"),
         ({"split": "dev"}, "split", "dev"),
         ({"asked": {"limit": 3, "query_ids": []}}, "asked", '"limit": 3'),
         ({"instruction": "none"}, "instruction", "none"),
@@ -174,8 +194,10 @@ def test_runs_that_were_not_asked_the_same_are_refused_unless_forced(made, comma
     assert refused.code == 2 and refused.out == "" and len(refused.err.splitlines()) == 1
     assert f"{key} (" in refused.err and value in refused.err and "--force" in refused.err
     assert compare([a, b], force=True)["forced"] == [key]
-    printed = command(a, b, "--force").out
-    assert f"forced: {a} and {b} were not asked the same: {key} (" in printed
+    for form in ("", "--markdown", "--latex"):
+        printed = command(a, b, "--force", *filter(None, [form])).out.replace("\\_", "_")
+        assert f"run 1 against baseline, forced although {key} differ: " in printed  # in the table's title
+        assert f"forced: {a} and {b} were not asked the same: {key} (" in printed.replace("\\", "")
 
 
 def test_other_judgements_are_another_contract(made):
@@ -216,6 +238,10 @@ def test_runs_with_other_metrics_are_compared_in_those_that_both_have(made):
     a = made("a", {"nDCG@10": [0.1, 0.2], "R@5": [0.0, 1.0]})
     b = made("b", {"R@5": [1.0, 1.0], "R@20": [1.0, 1.0]}, {"split": "dev"})
     c = made("c", {"P@10": [1.0, 1.0]})
+    d = made("d", {"R@5": [1.0, 1.0], "R@20": [1.0, 1.0]}, {"lm": {"name": "x"}})
+    with pytest.raises(UsageError, match=r"cutoffs \(only the first has nDCG@10, only the second R@20; --metric ch"):
+        compare([a, d])
+    assert compare([a, d], force=True)["forced"] == ["cutoffs"] and compare([a, d], ["R@5"])["forced"] == []
     result = compare([a, b], force=True)
     assert [row["metric"] for row in result["comparisons"]] == ["R@5"] == [row["metric"] for row in result["moved"]]
     with pytest.raises(UsageError, match="no metric in common"):
@@ -282,6 +308,10 @@ def test_one_run_is_not_enough_and_none_is_named_twice(made, command):
         compare([a])
     with pytest.raises(UsageError, match="named twice"):
         compare([a, b, b])
+    c = made("c", {"nDCG@10": [0.1]}, {"program": "retrieve"})
+    for named in ([a, a, c], [a, b, b, c], [a, b.parent / "." / "b" / "..", "b"]):
+        with pytest.raises((UsageError, DataError)):
+            compare([*map(type(a), named)])
 
 
 @pytest.mark.parametrize(
@@ -317,12 +347,31 @@ def test_ids_and_names_from_data_cannot_steer_the_terminal(made, command):
     assert "\x1b" not in printed and "[red]\N{REPLACEMENT CHARACTER}" in printed
 
 
-def test_ten_thousand_queries_take_seconds(made):
+def test_ten_thousand_queries_take_seconds_and_little_memory(made):
     generator = np.random.default_rng(2)
-    folders = [made(name, {m: generator.random(10_000).tolist() for m in ("nDCG@10", "R@10")}) for name in "ab"]
-    started = time.process_time()
-    assert len(compare(folders)["comparisons"]) == 2
-    assert time.process_time() - started < 4  # 1 s on a machine with nothing else to do
+    metrics = ("nDCG@10", "nDCG@50", "R@10", "R@50", "R@100", "R@1000", "RR@10")
+    fates = np.array([fate.value for fate in Fate])
+    folders = [
+        made(
+            name,
+            {metric: generator.random(10_000).tolist() for metric in metrics},
+            {"program": name},
+            fates=generator.choice(fates, (10_000, 3)).tolist(),
+        )
+        for name in ("retrieve", "multihop")
+    ]
+    code = """if True:
+        import resource, sys
+        from evals.compare import command, parser
+        assert command(parser().parse_args(sys.argv[1:])) == 0
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        print(used.ru_utime + used.ru_stime, used.ru_maxrss, file=sys.stderr)
+    """
+    done = subprocess.run([sys.executable, "-c", code, *folders, "--json"], capture_output=True, text=True, check=True)
+    result = json.loads(done.stdout)
+    assert len(result["comparisons"]) == 7 and result["losses"][0]["queries"] == 10_000
+    seconds, kibibytes = map(float, done.stderr.split())
+    assert seconds < 10 and kibibytes < 2**20  # 5 s and 0.2 GiB on a machine with nothing else to do
 
 
 def test_help_comes_at_once_and_the_module_is_a_command(made, tmp_path):
@@ -333,3 +382,227 @@ def test_help_comes_at_once_and_the_module_is_a_command(made, tmp_path):
     a, b = made("a", {"nDCG@10": [0.1]}), made("b", {"nDCG@10": [0.2]})
     done = subprocess.run([*shell, a, b, "--json"], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == compare([a, b])
+
+
+FOUND, NEVER, LOW, DROPPED = "found", "never_surfaced", "ranked_low", "not_selected"
+
+
+def test_the_change_of_each_fate_is_the_one_by_hand_and_they_sum_to_nothing(made, command):
+    before = [[NEVER], [NEVER, FOUND], [LOW, LOW], [], [FOUND, DROPPED, NEVER, NEVER]]
+    after = [[FOUND], [FOUND, LOW], [LOW, FOUND], [], [FOUND, FOUND, NEVER, NEVER]]
+    a = made("a", {"nDCG@10": [0.1] * 5}, fates=before)
+    b = made("b", {"nDCG@10": [0.2] * 5}, {"program": "retrieve"}, fates=after)
+    [losses] = compare([a, b])["losses"]
+    assert (losses["run"], losses["cutoff"], losses["queries"]) == (str(b), 10, 4)  # one query has no relevant document
+    changes = {row["fate"]: row for row in losses["changes"]}
+    assert list(changes) == [FOUND, NEVER, DROPPED, LOW]
+    shares = {fate: (row["baseline"], row["share"], row["difference"]) for fate, row in changes.items()}
+    assert shares[FOUND] == pytest.approx((0.75 / 4, 2.5 / 4, 1.75 / 4))
+    assert shares[NEVER] == pytest.approx((2 / 4, 0.5 / 4, -1.5 / 4))
+    assert shares[DROPPED] == pytest.approx((0.25 / 4, 0, -0.25 / 4))
+    assert shares[LOW] == pytest.approx((1 / 4, 1 / 4, 0))
+    assert sum(row["difference"] for row in changes.values()) == pytest.approx(0, abs=1e-12)
+    flows = [(row["from"], row["to"], row["documents"], row["examples"]) for row in losses["flows"]]
+    assert flows == [
+        (NEVER, FOUND, 2, ["q0", "q1"]),
+        (FOUND, LOW, 1, ["q1"]),
+        (DROPPED, FOUND, 1, ["q4"]),
+        (LOW, FOUND, 1, ["q2"]),
+    ]
+    assert losses["same"] == 4 and all(isinstance(row["documents"], int) for row in losses["flows"])
+    printed = [line.split() for line in command(a, b).out.splitlines()]
+    assert ["2", "never", "surfaced", "found", "in", "the", "first", "10", "2", "q0,", "q1"] in printed
+
+
+def test_the_interval_of_a_fates_change_agrees_with_scipys_bootstrap(made):
+    generator = np.random.default_rng(5)
+    fates = generator.choice([FOUND, NEVER, LOW], (2, 60, 3), p=[0.3, 0.5, 0.2])
+    columns = {"nDCG@10": [0.1] * 60}
+    a, b = (made(name, columns, {"program": name}, fates=one.tolist()) for name, one in zip("ab", fates, strict=True))
+    for row in compare([a, b])["losses"][0]["changes"]:
+        differences = (fates[1] == row["fate"]).mean(axis=1) - (fates[0] == row["fate"]).mean(axis=1)
+        theirs = scipy_stats.bootstrap((differences,), np.mean, n_resamples=10_000, method="percentile", rng=1)
+        assert row["difference"] == pytest.approx(differences.mean())
+        assert (row["low"], row["high"]) == pytest.approx(tuple(theirs.confidence_interval), abs=0.01)
+
+
+def test_the_fates_of_real_runs_are_those_of_their_scores(run, tmp_path):
+    for program in ("retrieve", "multihop"):
+        assert run("--program", program, "--task", "congress", "--json").code == 0
+    folders = sorted((tmp_path / "runs/obliq-congress").iterdir())
+    losses = compare(folders)["losses"]
+    assert [row["run"] for row in losses] == [str(folder) for folder in folders[1:]]
+    for folder, row in zip(folders[1:], losses, strict=True):
+        scores = [json.loads((one / "scores.json").read_text())["losses"]["at"]["10"] for one in (folders[0], folder)]
+        assert {one["fate"]: one["baseline"] for one in row["changes"]}.items() <= scores[0].items()
+        assert {one["fate"]: one["share"] for one in row["changes"]} == pytest.approx(
+            {one["fate"]: scores[1][one["fate"]] for one in row["changes"]}
+        )
+        assert sum(one["difference"] for one in row["changes"]) == pytest.approx(0, abs=1e-12)
+        documents = json.loads((folder / "scores.json").read_text())["losses"]["documents"]
+        assert row["same"] + sum(flow["documents"] for flow in row["flows"]) == sum(documents.values())
+
+
+def test_a_run_of_an_older_version_has_no_losses_and_is_compared_in_all_else(made, command):
+    fates = [[FOUND], [NEVER]]
+    a, b = made("a", {"nDCG@10": [0.1, 0.2]}, fates=fates), made("b", {"nDCG@10": [0.3, 0.2]}, {"program": "old"})
+    c = made("c", {"nDCG@10": [0.3, 0.2]}, {"program": "new"}, fates=fates)
+    result = compare([a, b, c])
+    assert len(result["comparisons"]) == 2 and [row["run"] for row in result["losses"]] == [str(c)]
+    assert any(f"python -m evals.score {b}" in note for note in result["notes"])
+    assert len(compare([b, a, c])["comparisons"]) == 2 and compare([b, a, c])["losses"] == []
+    damaged = (a / "attribution.jsonl").read_text().replace("never_surfaced", "abducted")
+    (a / "attribution.jsonl").write_text(damaged)
+    printed = command(a, c)
+    assert printed.code == 0 and "no losses compared" in printed.out and "abducted" in printed.out
+    (a / "attribution.jsonl").write_text("{\n")
+    assert "line 1 is damaged" in command(a, c).out
+
+
+def test_runs_that_differ_in_their_seed_are_one_system_and_its_queries_count_once(made, command):
+    generator = np.random.default_rng(6)
+    values = generator.random((5, 30)).round(3)
+    config = [
+        {"lm": CONFIG["lm"] | {"seed": seed}, "program": program}
+        for program, seed in (("retrieve", 1), ("retrieve", None), ("multihop", 1), ("multihop", 2), ("multihop", 2))
+    ]
+    fates = [[[FOUND if number == 4 else NEVER]] * 30 for number in range(5)]
+    many = [made(f"r{n}", {"nDCG@10": values[n].tolist()}, config[n], fates=fates[n]) for n in range(5)]
+    result = compare([many[0], many[2], many[1], many[3], many[4]])
+    assert (result["baseline"], result["runs"]) == (str(many[0]), [str(many[2])])
+    assert [one["repeats"] for one in result["systems"]] == [[*map(str, many[:2])], [*map(str, many[2:])]]
+    before, after = values[:2].mean(axis=0), values[2:].mean(axis=0)
+    [row] = result["comparisons"]
+    assert row["queries"] == 30 and (row["baseline_mean"], row["mean"]) == pytest.approx((before.mean(), after.mean()))
+    theirs = scipy_stats.permutation_test(
+        (after - before,), np.mean, permutation_type="samples", n_resamples=9999, rng=1
+    )
+    assert row["p"] == pytest.approx(theirs.pvalue, abs=4 * math.sqrt(theirs.pvalue / 9999))
+    interval = scipy_stats.bootstrap((after - before,), np.mean, n_resamples=10_000, method="percentile", rng=1)
+    assert (row["low"], row["high"]) == pytest.approx(tuple(interval.confidence_interval), abs=0.01)
+    spreads = [values[:2].mean(axis=1).std(ddof=1), values[2:].mean(axis=1).std(ddof=1)]
+    assert [one["spread"]["nDCG@10"] for one in result["systems"]] == pytest.approx(spreads)
+    assert [one["fate"] for one in result["losses"][0]["changes"]] == [FOUND, NEVER]
+    assert result["losses"][0]["flows"][0]["documents"] == pytest.approx(10)  # found in one run of three
+    assert result["differences"][0]["keys"] == {"program": ["retrieve", "multihop"]}  # the seed is no difference
+    assert [one["queries"] for one in result["cost"]] == [60, 90]
+    printed = command(*many).out
+    assert "repeat: " in printed and "baseline (2 runs)" in printed and f"{spreads[1]:.4f}" in printed
+
+
+def test_the_seed_of_a_programs_shuffle_makes_repeats_and_any_other_difference_does_not(made):
+    def config(**changed):
+        return CONFIG | {"parameters": {"hops": 4, "seed": 0}} | changed
+
+    a = made("a", {"nDCG@10": [0.1, 0.2]}, config())
+    elsewhere = CONFIG["provenance"] | {"git_revision": "other"}
+    b = made("b", {"nDCG@10": [0.1, 0.3]}, config(parameters={"hops": 4, "seed": 1}, provenance=elsewhere))
+    others = [
+        made("code", {"nDCG@10": [0.1, 0.2]}, config(code="other")),
+        made("hops", {"nDCG@10": [0.1, 0.2]}, config(parameters={"hops": 2, "seed": 0})),
+        made("model", {"nDCG@10": [0.1, 0.2]}, config(lm={"name": "x/y", "model": "x/y"})),
+        made("compiled", {"nDCG@10": [0.1, 0.2]}, config(compiled={"digest": "12ab34cd", "optimizer": "gepa"})),
+    ]
+    assert [len(one["repeats"]) for one in compare([a, *others, b])["systems"]] == [2, 1, 1, 1, 1]
+
+
+def test_repeats_of_one_system_alone_are_compared_one_by_one_and_it_says_so(made, command):
+    runs = [made(name, {"nDCG@10": [0.1, 0.5 + place / 10]}) for place, name in enumerate("abc")]
+    result = compare(runs)
+    assert result["runs"] == [str(run) for run in runs[1:]] and len(result["comparisons"]) == 2
+    assert [one["spread"] for one in result["systems"]] == [None] * 3
+    said = result["notes"][-1]
+    assert "one configuration repeated" in said and "(0.0500 in nDCG@10, standard deviation)" in said
+    assert "one configuration repeated" in command(*runs).out
+    copied = shutil.copytree(runs[0], runs[0].parent / "copy")
+    assert "one configuration repeated" in compare([runs[0], copied])["notes"][-1]
+
+
+def test_a_repeat_that_lacks_a_metric_or_a_query_is_no_guess(made):
+    a = made("a", {"nDCG@10": [0.1, 0.2, None]})
+    b = [
+        made("b", {"nDCG@10": [0.1, 0.2, 0.4]}, {"program": "x"}),
+        made("c", {"nDCG@10": [0.3, None, 0.4]}, {"program": "x"}),
+    ]
+    [row] = compare([a, *b])["comparisons"]
+    assert (row["queries"], row["mean"]) == (1, pytest.approx(0.2))
+
+
+def test_what_an_imported_run_used_is_unknown_where_nobody_said(made, command):
+    a = made("a", {"nDCG@10": [0.1, 0.2]})
+    imported = {"file": "theirs.trec", "usage": False}
+    b = made("b", {"nDCG@10": [0.1, 0.3]}, {"imported": imported, "program": "theirs"})
+    known = made("c", {"nDCG@10": [0.1, 0.3]}, {"imported": imported | {"usage": True}, "program": "known"})
+    cost = compare([a, b, known])["cost"]
+    assert cost[1]["calls_per_query"] is cost[1]["list_usd_per_query"] is None and cost[2]["calls_per_query"] == 6
+    printed = [line.split() for line in command(a, b).out.splitlines()]
+    assert ["run", "1", *["unknown"] * 5, "0", "of", "2"] in printed
+
+
+HOSTILE = r"a|b\|c \ & % $x$ # _ { } ~ ^ *d* `e` [f](g) <script> -- \end{tabular} \\ @g"
+
+
+@pytest.fixture
+def hostile(made):
+    """Two runs with a query of that name."""
+    paths = [
+        made(name, {"nDCG@10": values}, {"program": program}, fates=[[fate]] * 2)
+        for name, values, program, fate in (("a", [0.1, 0.2], "retrieve", NEVER), ("b", [0.9, 0.2], HOSTILE, FOUND))
+    ]
+    for path in paths:
+        for file in ("scores.csv", "attribution.jsonl"):
+            text = (path / file).read_text()
+            name = HOSTILE if file == "scores.csv" else json.dumps(HOSTILE)[1:-1]
+            (path / file).write_text(text.replace("q0", name))
+    return paths
+
+
+def test_markdown_shows_names_as_they_are_in_the_same_tables(hostile, command):
+    printed = command(*hostile, "--markdown")
+    tokens = MarkdownIt("commonmark").enable("table").parse(printed.out)
+    cells = [tokens[place + 1] for place, token in enumerate(tokens) if token.type in ("th_open", "td_open")]
+    texts = ["".join(child.content for child in cell.children) for cell in cells]
+    assert HOSTILE in texts and f"{HOSTILE}, q1" in texts
+    assert "script" in printed.out and not [token for token in tokens if token.type == "html_block"]
+    kinds = {child.type for token in tokens if token.type == "inline" for child in token.children}
+    assert kinds <= {"text", "text_special", "strong_open", "strong_close", "hardbreak"}  # no link, code, HTML
+    heads = [place for place, token in enumerate(tokens) if token.type == "thead_open"]
+    assert len(heads) == 5  # metrics, fates, flows, queries, cost
+    bold = {text for text, cell in zip(texts, cells, strict=True) if "strong_open" in [c.type for c in cell.children]}
+    assert {"0.5500"} <= bold and "0.1500" in texts
+
+
+def test_latex_has_every_name_escaped_and_every_row_as_wide_as_its_head(hostile, command):
+    printed = command(*hostile, "--latex").out
+    assert printed.startswith("% \\usepackage{booktabs}\n") and printed.count("\\begin{table}") == 5
+    lines = [line for line in printed.splitlines() if not line.startswith("%")]
+    tabular = "\n".join(lines)
+    assert "\\textbf{0.5500}" in tabular and "$+$0.4000" in tabular
+    escaped = (
+        r"a\textbar{}b\textbackslash{}\textbar{}c \textbackslash{} \& \% \$x\$ \# \_ \{ \} \textasciitilde{} "
+        r"\textasciicircum{} {*}d{*} \textasciigrave{}e\textasciigrave{} {[}f{]}(g) \textless{}script\textgreater{} "
+        r"-{}- \textbackslash{}end\{tabular\} \textbackslash{}\textbackslash{} @g"
+    )
+    assert f"{escaped} & 0.1000 & 0.9000 & $+$0.8000 \\\\" in lines
+    wide = 0
+    for line in lines:
+        if line.startswith("\\begin{tabular}"):
+            wide = len(line.split("{")[2].rstrip("}"))
+        elif line.endswith(" \\\\"):
+            assert line.replace("\\&", "").count("&") == wide - 1
+    bare = tabular.replace("\\{", "").replace("\\}", "")
+    assert bare.count("{") == bare.count("}")
+
+
+def test_only_one_form_at_a_time(made, command):
+    a, b = (made(name, {"nDCG@10": [0.1]}) for name in "ab")
+    for forms in (("--json", "--latex"), ("--markdown", "--latex"), ("--markdown", "--json")):
+        refused = command(a, b, *forms)
+        assert refused.code == 2 and "not allowed with" in refused.err
+
+
+def test_of_a_metric_of_which_less_is_better_the_lower_mean_is_bold(made, command):
+    a, b = (made(name, {"Win": [value] * 2, "Flip": [value] * 2}) for name, value in (("a", 0.25), ("b", 0.5)))
+    rows = [line for line in command(a, b, "--markdown").out.splitlines() if line.startswith(("| Win", "| Flip"))]
+    assert [row.count("**0.5000**") for row in rows] == [1, 0] and "**0.2500**" in rows[1]
+    assert any(note.startswith("Flip: lower is better") for note in compare([a, b])["notes"])

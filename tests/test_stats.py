@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from evals.stats import holm, paired, sign_flip
+from evals.stats import bootstrap_mean, bootstrap_means, holm, paired, sign_flip
 
 
 def flipped_sums(differences) -> list[float]:
@@ -143,18 +143,111 @@ def test_after_holm_at_most_one_family_in_twenty_has_a_false_find():
     assert np.mean(families) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 600)
 
 
-def test_what_is_called_detectable_is_detected_four_times_in_five():
+# Differences around 0 with their standard deviation: spread as by chance, evenly, with outliers, and most of them ties.
+DIFFERENCES = {
+    "normal": (lambda generator, n: generator.normal(0, 0.3, n), 0.3),
+    "uniform": (lambda generator, n: generator.uniform(-0.5, 0.5, n), math.sqrt(1 / 12)),
+    "laplace": (lambda generator, n: generator.laplace(0, 0.2, n), 0.2 * math.sqrt(2)),
+    "ties": (lambda generator, n: np.where(generator.random(n) < 0.4, generator.normal(0, 0.5, n), 0), math.sqrt(0.1)),
+    "lopsided": (lambda generator, n: generator.exponential(0.3, n) - 0.3, 0.3),
+}
+
+
+def standard_errors(queries: int) -> float:
+    """How many of them `detectable` is, by SciPy's t."""
+    return float(sum(scipy_stats.t.ppf([0.975, 0.8], queries - 1)))
+
+
+def power(name, queries: int, trials: int, sign: int = 1) -> float:
+    """The share of comparisons that are significant where the true difference is the one that is called detectable."""
     generator = np.random.default_rng(10)
-    spread, queries, trials = 0.3, 80, 500
-    smallest = 2.8016 * spread / math.sqrt(queries)
-    found, stated = 0, []
-    for _ in range(trials):
-        differences = generator.normal(smallest, spread, queries)
-        result = paired(np.zeros(queries), differences, permutations=999, resamples=10)
-        found += result.p <= 0.05
-        stated.append(result.detectable)
-    assert within(found / trials, 0.8, trials)
-    assert np.mean(stated) == pytest.approx(smallest, rel=0.01)
+    draw, spread = DIFFERENCES[name]
+    smallest = sign * standard_errors(queries) * spread / math.sqrt(queries)
+    ps = (sign_flip((draw(generator, queries) + smallest).tolist(), permutations=999) for _ in range(trials))
+    return sum(p <= 0.05 for p in ps) / trials
+
+
+@pytest.mark.parametrize("queries", [20, 50, 200])
+@pytest.mark.parametrize("name", ["normal", "uniform", "laplace", "ties"])
+def test_what_is_called_detectable_is_detected_four_times_in_five(name, queries):
+    assert within(power(name, queries, 500), 0.8, 500)
+
+
+def test_what_is_called_detectable_is_the_spread_times_what_students_t_says():
+    generator = np.random.default_rng(15)
+    for queries in (7, 20, 80, 3000):
+        values = generator.normal(0.1, 0.3, queries)
+        expected = standard_errors(queries) * values.std(ddof=1) / math.sqrt(queries)
+        assert paired(np.zeros(queries), values, resamples=10).detectable == pytest.approx(expected, rel=1e-4)
+    assert paired(np.zeros(6), generator.random(6)).detectable is None
+
+
+def test_where_differences_are_lopsided_or_coarse_the_power_is_another_as_the_document_says():
+    assert 0.85 < power("lopsided", 50, 500) < 0.95 and 0.70 < power("lopsided", 50, 500, sign=-1) < 0.80
+    generator, changed, smallest = (
+        np.random.default_rng(16),
+        0.5,
+        0.265,
+    )  # recall of one document: half of 50 queries move
+    assert smallest == pytest.approx(standard_errors(50) * math.sqrt((changed - smallest**2) / 50), abs=0.001)
+    shares = [(changed + smallest) / 2, (changed - smallest) / 2, 1 - changed]
+    ps = [sign_flip(generator.choice([1.0, -1.0, 0.0], 50, p=shares).tolist(), permutations=999) for _ in range(500)]
+    assert 0.64 < np.mean([p <= 0.05 for p in ps]) < 0.8
+
+
+def test_columns_are_resampled_together_and_each_as_if_it_were_alone():
+    generator = np.random.default_rng(11)
+    rows = generator.dirichlet([1, 2, 3], 40) - generator.dirichlet([3, 2, 1], 40)
+    intervals = bootstrap_means(rows)
+    for column, interval in zip(rows.T, intervals, strict=True):
+        assert interval == pytest.approx(bootstrap_mean(column.tolist()))
+    assert sum(interval.mean for interval in intervals) == pytest.approx(0)
+    assert bootstrap_means(rows[:1])[0][1:] == (None, None)
+
+
+def repeated(generator, queries: int, runs: tuple[int, int], apart: float, noise: float) -> list[np.ndarray]:
+    """Two systems' values, a row a query and a column a run: equal in the mean, `apart` in a query, noisy in a run."""
+    shifts = (0, generator.normal(0, apart, queries))
+    return [
+        np.add(shift, generator.normal(0, noise, (many, queries))).T for shift, many in zip(shifts, runs, strict=True)
+    ]
+
+
+NESTED = [((3, 3), 0.3, 0.1), ((1, 3), 0.2, 0.2), ((2, 2), 0.05, 0.3)]  # runs, apart in a query, noise in a run
+
+
+@pytest.mark.parametrize(("runs", "apart", "noise"), NESTED)
+def test_with_repeats_the_interval_covers_and_the_test_errs_as_often_as_they_say(runs, apart, noise):
+    generator, covered, ps = np.random.default_rng(12), 0, []
+    for _ in range(600):
+        before, after = repeated(generator, 50, runs, apart, noise)
+        result = paired(before.mean(axis=1), after.mean(axis=1), permutations=499, resamples=1000)
+        covered += result.low <= 0 <= result.high
+        ps.append(result.p)
+    assert within(covered / 600, 0.94, 600)  # percentile intervals of 50 queries are a little narrow, repeats or not
+    assert within(np.mean([p <= 0.05 for p in ps]), 0.05, 600)
+
+
+def test_to_draw_repeats_again_within_queries_would_count_their_noise_twice():
+    generator, covered = np.random.default_rng(13), 0
+    for _ in range(300):
+        values = repeated(generator, 50, (3, 3), 0.05, 0.3)
+        drawn = generator.integers(0, 50, (500, 50, 1))
+        before, after = (one[drawn, generator.integers(0, 3, (500, 50, 3))].mean(axis=(1, 2)) for one in values)
+        low, high = np.quantile(after - before, [0.025, 0.975])
+        covered += low <= 0 <= high
+    assert covered / 300 > 0.97
+
+
+def test_pooled_repeats_would_be_called_different_where_only_queries_are():
+    # Ten runs of each over 20 queries are not 200 queries: nested, the test errs as often as it says; pooled, often.
+    generator, nested, pooled = np.random.default_rng(14), [], []
+    for _ in range(300):
+        before, after = repeated(generator, 20, (10, 10), 0.2, 0.1)
+        nested.append(sign_flip((after - before).mean(axis=1).tolist(), permutations=499))
+        pooled.append(sign_flip((after - before).ravel().tolist(), permutations=499))
+    assert within(np.mean([p <= 0.05 for p in nested]), 0.05, 300)
+    assert np.mean([p <= 0.05 for p in pooled]) > 0.4
 
 
 def test_holm_is_what_it_is_by_hand():

@@ -58,7 +58,8 @@ def dollars(text: str) -> float:
 
 def clean(text: str) -> str:
     """`text` without control characters: it cannot move the cursor or colour the screen."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]", "\N{REPLACEMENT CHARACTER}", text)
+    unsafe = r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+    return re.sub(unsafe, "\N{REPLACEMENT CHARACTER}", text)
 
 
 def run_command(

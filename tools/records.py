@@ -89,7 +89,8 @@ class Step:
     """One thing that happened in a session, and to which documents.
 
     search  `argument` is the text; `doc_ids` came back, best first; `retriever` and `k` say from what; `shown`
-            is there when the snippets went to a model as they are
+            is there when the snippets went to a model as they are; `among` when it could return only what
+            had surfaced before
     read    one document; `shown` of its `lengths` characters
     judge   documents shown together to a model; `shown` and `lengths` for each
     select  ids that were kept; drop: ids that were shown and passed over
@@ -108,6 +109,7 @@ class Step:
     k: int = 0
     instruction: str = ""  # what the search was told instead of the query's objective
     cut: int = 0  # tokens at the end of the text that the retriever's model did not take
+    among: bool = False  # a search that ordered what had surfaced, and could surface nothing
     shown: tuple[int, ...] = ()  # characters shown of each document
     lengths: tuple[int, ...] = ()  # characters that each document has
     refused: str = ""  # why the call was refused; it then has no documents
@@ -158,6 +160,8 @@ def step_json(step: Step) -> dict[str, Any]:
         row["instruction"] = step.instruction
     if step.cut:
         row["cut"] = step.cut
+    if step.among:
+        row["among"] = True
     if step.refused:
         row["refused"] = step.refused
     if step.shown:

@@ -259,6 +259,7 @@ class Session:
             k=k,
             instruction=instruction or "",
             cut=engine.left_out(text, told),
+            among=among is not None,
             shown=tuple(len(snippet.text) for snippet in snippets) if shown else (),
             lengths=tuple(len(document.text) for document in found) if shown else (),
         )
@@ -435,6 +436,7 @@ class Session:
         k: int = 0,
         instruction: str = "",
         cut: int = 0,
+        among: bool = False,
         shown: tuple[int, ...] = (),
         lengths: tuple[int, ...] = (),
         refused: str = "",
@@ -455,6 +457,7 @@ class Session:
                     k=k,
                     instruction=instruction,
                     cut=cut,
+                    among=among,
                     shown=shown,
                     lengths=lengths,
                     refused=refused,

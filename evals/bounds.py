@@ -1,0 +1,290 @@
+"""What stands beside a program's figure: the bare retriever below it, pools with and without gold above it.
+
+floor     `retrieve` over the program's own retriever, no pool: one search, no model
+union     a ranking of what retrievers found together: a lower bound on the best possible system
+ceiling   the same with every missing relevant document put in: what recognising alone would reach
+
+After OBLIQ-Bench, section 3 (docs/pools.md). Only run folders are read, and of those only runs of one contract, the
+pool aside, are taken together. The share of the gap closed is (program - floor) / (ceiling - floor). Left out: a
+ceiling for tasks that bring pools of their own, in which gold always is.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from evals import folder as run_folder
+from evals.scored import CONTRACT, Run
+from tools.errors import SextantError
+
+if TYPE_CHECKING:
+    from evals.stats import Interval, Paired
+
+Kind = Literal["floor", "union", "ceiling"]
+LABELS: dict[Kind, str] = {"floor": "floor", "union": "lower bound", "ceiling": "ceiling"}
+POOLS: dict[Kind, str] = {"union": "union", "ceiling": "oracle"}
+FLOOR = "retrieve"  # the program that is the floor of all others
+RESAMPLES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A run that has scores, as far as bounds need it: config.json and scores.json, no values per query."""
+
+    path: Path
+    config: run_folder.Config
+    scores: dict[str, Any]
+
+    @property
+    def contract(self) -> list[Any]:
+        """What was asked and how that was judged, the pool aside; Run.contract has it."""
+        return [self.config.get(key) for key in CONTRACT if key != "pool"] + [self.scores.get("judgements")]
+
+    @property
+    def pool(self) -> str:
+        """Oracle, union, or empty."""
+        return str((self.config.get("pool") or {}).get("kind", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One figure beside a run's own."""
+
+    kind: Kind
+    path: Path
+    mean: float
+    what: str  # which run it is, in words
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What there is to put beside a run's figure; None for what nobody has run."""
+
+    metric: str
+    floor: Bound | None = None
+    union: Bound | None = None
+    ceiling: Bound | None = None
+
+    def json(self) -> dict[str, Any]:
+        """What --json has of it."""
+        found: dict[str, Bound | None] = {kind: getattr(self, kind) for kind in LABELS}
+        return {"metric": self.metric} | {
+            kind: one and {"mean": one.mean, "run": str(one.path), "what": one.what} for kind, one in found.items()
+        }
+
+
+def beside(path: Path, metric: str = "") -> Bounds:
+    """The bounds of the run in `path` among the folders beside it, by `metric` or its headline.
+
+    Of each folder config.json and scores.json are read, nothing else; what cannot be read is passed over, so a run
+    without scores has no bounds, and none of this ends a run.
+    """
+    own = _light(path)
+    if own is None:
+        return Bounds(metric)
+    metric = metric or _headline(own)
+    here = path if path.name not in ("", "..") else path.resolve()
+    siblings = sorted(place for place in here.parent.iterdir() if place.name != here.name)
+    known = [one for place in siblings if (one := _light(place, like=own)) is not None]
+    found = choose(own, known, metric)
+
+    def bound(kind: Kind) -> Bound | None:
+        if (one := found.get(kind)) is None:
+            return None
+        return Bound(kind, one.path, _mean(one, metric) or 0.0, words(kind, one, own))
+
+    return Bounds(metric, bound("floor"), bound("union"), bound("ceiling"))
+
+
+def _light(path: Path, like: Scored | None = None) -> Scored | None:
+    """The run in `path`, or None: no run, no scores, damaged, or not of the contract of `like`."""
+    try:
+        config = run_folder.read_config(path)
+        if like and any(config.get(key) != like.config.get(key) for key in CONTRACT if key != "pool"):
+            return None
+        scores = json.loads((path / "scores.json").read_text(encoding="utf-8"))
+        one = Scored(path, config, scores)
+        whole = isinstance(scores["metrics"], dict) and not scores.get("owed")
+        return one if whole and (like is None or one.contract == like.contract) else None
+    except (SextantError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def light(run: Run) -> Scored:
+    """The same of a run that has been read in full."""
+    return Scored(run.path, run.config, run.scores)
+
+
+def _headline(run: Scored) -> str:
+    return str(run.scores.get("metric") or next(iter(run.scores["metrics"]), ""))
+
+
+def _mean(run: Scored, metric: str) -> float | None:
+    measured = run.scores["metrics"].get(metric)
+    mean = measured.get("mean") if isinstance(measured, dict) else None
+    return float(mean) if isinstance(mean, int | float) else None
+
+
+def choose(own: Scored, others: Iterable[Scored], metric: str) -> dict[Kind, Scored]:
+    """The best floor, union and ceiling for a run among `others`; a run is no bound of itself.
+
+    Floors have the run's own retriever. Pools are ranked by anything but the bare retriever, which recognises nothing:
+    the same program first, then the same model, the same parameters, the same retriever, the larger pool.
+    """
+    peers = [one for one in others if one.contract == own.contract and _mean(one, metric) is not None]
+    floors = [one for one in peers if is_floor(one.config) and not is_floor(own.config) and _retriever(one, own)]
+    found: dict[Kind, Scored] = {}
+    if floors:
+        found["floor"] = min(floors, key=lambda one: (_code(one, own), one.path.name))
+    for kind, name in POOLS.items():
+        pooled = [one for one in peers if one.pool == name and one.config["program"] != FLOOR and own.pool != name]
+        if pooled:
+            found[kind] = min(pooled, key=lambda one: _preference(one, own))
+    return found
+
+
+def is_floor(config: run_folder.Config) -> bool:
+    """Whether this is the bare retriever over everything."""
+    return config["program"] == FLOOR and not config.get("pool")
+
+
+def _retriever(one: Scored, own: Scored) -> bool:
+    """Whether both search with the same retriever, parameters included."""
+    return _complete(one.config) == _complete(own.config)
+
+
+def _complete(config: run_folder.Config) -> str:
+    return str(config["retriever"].get("with") or config["retriever"]["name"])
+
+
+def _code(one: Scored, own: Scored) -> tuple[bool, ...]:
+    """How far apart the code is that made two runs: the nearest first."""
+    return tuple(one.config.get(key) != own.config.get(key) for key in ("code", "versions"))
+
+
+def _preference(one: Scored, own: Scored) -> tuple[Any, ...]:
+    """The smaller, the better a pooled run fits beside a run."""
+    same: list[Callable[[run_folder.Config], Any]] = [
+        lambda config: config["program"],
+        lambda config: config["lm"]["name"],
+        lambda config: (config["parameters"], (config.get("compiled") or {}).get("digest")),
+        _complete,
+    ]
+    differs = [of(one.config) != of(own.config) for of in same]
+    size = one.config["pool"].get("size", 0)
+    return (*differs, -size, *_code(one, own), one.path.name)
+
+
+def words(kind: Kind, one: Scored, own: Scored) -> str:
+    """Which run a bound is: its program, and what of it is not the run's own."""
+    config = one.config
+    if kind == "floor":
+        return f"{config['program']} over {config['retriever']['name']}"
+    over = "" if _retriever(one, own) else f" over {config['retriever']['name']}"
+    model = "" if config["lm"]["name"] == own.config["lm"]["name"] else f", {config['lm']['name']}"
+    pool = config["pool"]
+    others = [name for name in pool.get("of", []) if name != _complete(own.config)]
+    by = f" by {' and '.join(pool['of'])}" if others else ""
+    return f"{config['program']}{over}{model}, {pool['kind']} pool of {pool['size']}{by}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A program between its bounds; differences are paired by query, None where a bound is missing."""
+
+    run: Run
+    metric: str
+    floor: Run | None
+    union: Run | None
+    ceiling: Run | None
+    gained: "Paired | None"  # program - floor
+    missing: "Paired | None"  # ceiling - program
+    closed: "Interval | None"  # share of ceiling - floor
+
+    def mean(self, kind: Kind | None = None) -> float | None:
+        """The figure of a bound, or the run's own."""
+        run: Run | None = getattr(self, kind) if kind else self.run
+        return None if run is None else _mean(light(run), self.metric)
+
+    def what(self, kind: Kind) -> str:
+        """Which run a bound is, in words; empty where there is none."""
+        run: Run | None = getattr(self, kind)
+        return "" if run is None else words(kind, light(run), light(self.run))
+
+
+def gaps(runs: Sequence[Run], metric: str = "") -> list[Gap]:
+    """For each program that searches the whole corpus: where it is between the bounds among `runs`.
+
+    By `metric` where a run has it, else its headline. Bare retrievers and runs over pools have no row: they are the
+    bounds.
+    """
+    programs = [run for run in runs if run.config["program"] != FLOOR and not run.config.get("pool")]
+    return [_gap(run, runs, metric if metric in run.columns else run.metric) for run in programs]
+
+
+def _gap(run: Run, runs: Sequence[Run], metric: str) -> Gap:
+    own = light(run)
+    by_path = {other.path: other for other in runs if other is not run}
+    found = choose(own, map(light, by_path.values()), metric)
+    floor, union, ceiling = (by_path[found[kind].path] if kind in found else None for kind in LABELS)
+    gained = _paired(floor, run, metric) if floor else None
+    missing = _paired(run, ceiling, metric) if ceiling else None
+    closed = share_closed(*_columns(metric, floor, run, ceiling)) if floor and ceiling else None
+    return Gap(run, metric, floor, union, ceiling, gained, missing, closed)
+
+
+def _columns(metric: str, *runs: Run) -> list[list[float]]:
+    """The values of each run, query by query, where the metric is defined in all of them."""
+    columns = [run.columns.get(metric, {}) for run in runs]
+    rows = [[column.get(query_id) for column in columns] for query_id in runs[0].query_ids]
+    whole = [[value for value in row if value is not None] for row in rows]
+    return [list(column) for column in zip(*(row for row in whole if len(row) == len(runs)), strict=True)] or [
+        [] for _ in runs
+    ]
+
+
+def _paired(before: Run, after: Run, metric: str) -> "Paired | None":
+    from evals.stats import paired
+
+    values = _columns(metric, before, after)
+    return paired(*values) if values[0] else None
+
+
+def share_closed(
+    floor: Sequence[float],
+    program: Sequence[float],
+    ceiling: Sequence[float],
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> "Interval | None":
+    """(program - floor) / (ceiling - floor) of the means, with a percentile bootstrap over queries, all three together.
+
+    None where the ceiling is not above the floor. The interval is None where that of ceiling - floor reaches 0: the
+    ratio then has no bounded one (Fieller 1954), which is said by leaving it out.
+    """
+    import numpy as np
+
+    from evals.stats import Interval
+
+    values = np.asarray([floor, program, ceiling], dtype=np.float64)
+    means = values.mean(axis=1) if values.size else np.zeros(3)
+    if not means[2] - means[0] > 1e-12:
+        return None
+    share = float((means[1] - means[0]) / (means[2] - means[0]))
+    generator = np.random.default_rng(seed)
+    many = values.shape[1]
+    step = max(1, 2_000_000 // many)  # resamples at a time: 16 MB of draws, whatever the queries
+    drawn = [
+        values[:, generator.integers(0, many, size=(min(step, resamples - start), many))].mean(axis=2)
+        for start in range(0, resamples, step)
+    ]
+    resampled = np.concatenate(drawn, axis=1)
+    gap = resampled[2] - resampled[0]
+    if many < 2 or np.quantile(gap, 0.025) <= 1e-12:
+        return Interval(share, None, None)
+    shares = (resampled[1] - resampled[0]) / np.maximum(gap, 1e-12)
+    low, high = np.quantile(shares, [0.025, 0.975])
+    return Interval(share, float(low), float(high))
