@@ -1,0 +1,83 @@
+"""Where an export goes: a folder that is there whole or not at all, and never in place of what is not ours.
+
+A folder is ours when it holds export.json and nothing that this does not list. Left out: two exports into one folder at
+the same time.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tools import disk
+from tools.errors import UsageError
+
+MANIFEST = "export.json"
+
+
+@contextmanager
+def filling(place: Path, *, force: bool) -> Iterator[Path]:
+    """An empty folder; what is in it is at `place` when the block ends without an exception.
+
+    UsageError where something else is; with `force` it stays, but for files of the same names.
+    """
+    place = place.resolve()
+    replaceable = _replaceable(place)
+    if not replaceable and not force:
+        raise UsageError(f"{place} holds something that is not an export; choose another --out, or give --force")
+    if place.exists() and not place.is_dir():
+        raise UsageError(f"{place} is a file; choose a folder as --out")
+    beside = place.with_name(f".{place.name}-{os.getpid()}")
+    try:
+        beside.mkdir(parents=True)
+        yield beside
+        if replaceable:
+            _swap(beside, place)
+        else:
+            _merge(beside, place)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _replaceable(place: Path) -> bool:
+    """Whether there is nothing at `place`, or only an export."""
+    if not place.exists():
+        return True
+    files = files_in(place) if place.is_dir() else [""]
+    try:
+        listed = json.loads((place / MANIFEST).read_bytes())["files"] if files else []
+        return set(files) <= {MANIFEST, *listed}
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+def files_in(folder: Path) -> list[str]:
+    """The names of all files in a folder and below, in order."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+
+
+def _swap(new: Path, place: Path) -> None:
+    """Put a folder in the place of an older export, if there is one."""
+    old = new.with_name(f"{new.name}-old")
+    if place.exists():
+        place.rename(old)
+    new.rename(place)
+    disk.sync(place.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _merge(new: Path, place: Path) -> None:
+    """Put files among others, each in one step."""
+    for name in files_in(new):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (new / name).replace(place / name)
+
+
+def manifest(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """Write what a folder is and holds into it; return that."""
+    row = about | {"files": files_in(folder)}
+    disk.replace(folder / MANIFEST, json.dumps(row, indent=2, ensure_ascii=False) + "\n")
+    return row
