@@ -1,0 +1,72 @@
+"""Scored run folders, made without running anything: what tests of reports and bounds read."""
+
+import csv
+import json
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+CONFIG: dict[str, Any] = {
+    "task": "obliq/congress",
+    "data": "mini",
+    "data_fingerprint": "0123456789abcdef",
+    "split": "test",
+    "asked": {"limit": None, "query_ids": []},
+    "instruction": "task",
+    "depth": 1000,
+    "max_p": False,
+    "pool": None,
+    "program": "multihop",
+    "parameters": {"hops": 4},
+    "compiled": None,
+    "retriever": {"name": "bm25", "with": "bm25(k1=0.9,b=0.4)"},
+    "lm": {"name": "offline", "model": "offline/1"},
+    "code": "c0de",
+    "versions": {},
+    "provenance": {"data": "mini", "folder": None, "judgements": "gold"},
+}
+USAGE = {"calls": 12, "repairs": 0, "input_tokens": 600, "output_tokens": 30, "paid_usd": 0.0, "list_usd": 0.06}
+
+
+def make(
+    place: Path, columns: dict[str, list[float | None]], config: dict[str, Any] | None = None, **scores: Any
+) -> Path:
+    """A folder at `place`; `columns` are metric -> values in the order of the queries, None an empty cell."""
+    made = CONFIG | (config or {})
+    place.mkdir(parents=True)
+    (place / "config.json").write_text(json.dumps(made))
+    many = len(next(iter(columns.values())))
+    table = [["query_id", *columns, "error"]]
+    for row in range(many):
+        cells = ["" if column[row] is None else repr(column[row]) for column in columns.values()]
+        table.append([f"q{row}", *cells, ""])
+    with (place / "scores.csv").open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(table)
+    known = {key: made[key] for key in ("task", "split", "program", "pool", "compiled")}
+    known |= {
+        "data": made["data"],
+        "judgements": "gold",
+        "retriever": made["retriever"]["name"],
+        "lm": made["lm"]["name"],
+    }
+    rest = {"queries": many, "failed": 0, "owed": 0, "usage": USAGE, "metrics": measured(columns)}
+    (place / "scores.json").write_text(json.dumps(known | rest | {"metric": next(iter(columns))} | scores))
+    (place / "outcomes.jsonl").write_text("")
+    return place
+
+
+def measured(columns: dict[str, list[float | None]]) -> dict[str, dict[str, float]]:
+    """What scores.json says of them, with intervals that are easy to recognise."""
+    means = {name: fmean(value for value in column if value is not None) for name, column in columns.items()}
+    return {name: {"mean": mean, "low": mean - 0.01, "high": mean + 0.01} for name, mean in means.items()}
+
+
+def retrieve(**others: Any) -> dict[str, Any]:
+    """What the bare retriever's configuration has otherwise."""
+    return {"program": "retrieve", "parameters": {}} | others
+
+
+def pooled(kind: str, size: int, **others: Any) -> dict[str, Any]:
+    """What the configuration of a ranking of pools has otherwise."""
+    pool = {"kind": kind, "size": size, "of": ["bm25(k1=0.9,b=0.4)"]}
+    return {"program": "tournament", "parameters": {"batch": 20}, "pool": pool} | others
