@@ -168,8 +168,8 @@ def _unscored(path: Path, config: run_folder.Config) -> SextantError:
     owed = [query_id for query_id in asked if query_id not in outcomes]
     if owed or not outcomes:
         many = f"{len(owed)} of {len(asked)}" if owed else "all"
-        return RunIncomplete(f"{path} owes {many} queries; give its command again to resume it, then compare")
-    return DataError(f"{path} is not scored; python -m evals.score {path} does that, then compare")
+        return RunIncomplete(f"{path} owes {many} queries; give its command again to resume it")
+    return DataError(f"{path} is not scored; python -m evals.score {path} does that")
 
 
 _SCORES = {"data": str, "judgements": str, "program": str, "retriever": str, "lm": str, "queries": int, "failed": int}

@@ -57,10 +57,11 @@ def test_a_link_leads_somewhere(path):
 
 def test_every_option_in_the_readme_exists():
     from benchmarks import retrieval
-    from evals import compare, run
+    from evals import compare, curves, export, import_run, replay, report, run, view
     from optimizers import compile
 
-    parsers = (run.parser(), retrieval.parser(), compare.parser(), compile.parser())
+    commands = (run, retrieval, compare, compile, curves, replay, view, report, export, import_run)
+    parsers = [command.parser() for command in commands]
     known = {option for parser in parsers for action in parser._actions for option in action.option_strings}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)) <= known | {"--strict"}
 
@@ -103,5 +104,6 @@ def test_the_readmes_tree_names_no_file_that_is_not_there_and_nearly_all_that_ar
         for p in (ROOT / d).rglob("*.py")
     }
     assert named <= there
-    readers = {path.name for path in (ROOT / "environments/sources").glob("*.py")}
+    folders = ("environments/sources", "evals/exports", "evals/imports", "evals/reports")
+    readers = {path.name for folder in folders for path in (ROOT / folder).glob("*.py")}
     assert there - named - readers <= {"__init__.py", "parameters.py", "provenance.py"}

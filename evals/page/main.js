@@ -1,0 +1,228 @@
+// What an address shows, the keys, the theme. Views are made by the other files; each returns its title, its node, and
+// what the keys need: where up is, the list it is one of, its steps, its rows.
+
+const lists = new Map(); // run, or runs -> the query ids in the order in which they were last listed
+const addresses = new Map(); // path -> with what it listed, so that the way up leads back to the same list
+const scrolled = new Map(); // address -> how far it was scrolled
+const main = document.getElementById("main");
+const progress = document.querySelector(".progress");
+const views = { overview, run: runView, query: queryView, compare: compareView };
+
+const READING = 1500; // milliseconds until the server is asked again for texts of a corpus that it was still reading
+
+let current = null; // what is shown
+let shownKey = null; // and the address of it, without the step
+let turn = 0; // counts up, so that an answer that comes too late is dropped
+let followed = false; // a link was followed: the new view begins at its top
+
+const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+/** Follow a link. */
+function go(href) {
+  followed = true;
+  if (location.hash === href) show();
+  else location.hash = href;
+}
+
+/** Keep what a list shows in the address, without a step in the history. */
+function keepInAddress(state) {
+  const [path] = location.hash.split("?", 1);
+  const params = new URLSearchParams(Object.entries(state).filter(([, value]) => value !== ""));
+  const hash = `${path || "#/"}${params.size ? `?${params}` : ""}`;
+  addresses.set(path || "#/", hash);
+  if (hash !== location.hash) history.replaceState(null, "", hash);
+}
+
+async function show() {
+  const asked = route(location.hash);
+  const key = JSON.stringify([asked.name, asked.ids, asked.query]);
+  const top = followed;
+  followed = false;
+  if (key === shownKey && current?.stepping) return toStep(asked.step);
+  const mine = ++turn;
+  delete main.dataset.view;
+  progress.classList.add("busy");
+  let view;
+  try {
+    view = await views[asked.name](asked);
+  } catch (error) {
+    view = failure(asked, error);
+  }
+  if (mine !== turn) return;
+  progress.classList.remove("busy");
+  const first = current === null;
+  [current, shownKey] = [view, key];
+  if (view.reading) setTimeout(() => mine === turn && again(), READING);
+  document.title = visible(`${view.title} · Sextant`);
+  crumbs(view.crumbs ?? []);
+  main.replaceChildren(view.node);
+  main.dataset.view = asked.query !== null && asked.name === "compare" ? "compare" : asked.name;
+  if (asked.step !== null && view.stepping) return toStep(asked.step, { smooth: false });
+  if (!first) main.querySelector("h1")?.focus({ preventScroll: true });
+  scrollTo(0, top || first ? 0 : (scrolled.get(location.hash) ?? 0));
+}
+
+/** The same view once more, now with the texts of documents. */
+function again() {
+  scrolled.set(location.hash, scrollY);
+  shownKey = null;
+  show();
+}
+
+function failure(asked, error) {
+  return {
+    title: "Not to be shown",
+    crumbs: [],
+    up: link.overview(),
+    node: el(
+      "div",
+      null,
+      heading("This cannot be shown"),
+      notice(error.message || String(error), true),
+      el("p", null, el("a", { href: link.overview() }, "All runs")),
+    ),
+  };
+}
+
+function toStep(number, { smooth = true } = {}) {
+  if (number === null) current.stepping.clear();
+  else current.stepping.go(Math.min(number, current.stepping.many - 1), smooth && !calm());
+}
+
+function crumbs(list) {
+  document.querySelector(".crumbs").replaceChildren(
+    el(
+      "ol",
+      null,
+      list.map(([words, href]) =>
+        el(
+          "li",
+          null,
+          href ? el("a", { href }, foreign(words)) : el("span", { "aria-current": "page" }, foreign(words)),
+        ),
+      ),
+    ),
+  );
+}
+
+/** The row after or before the focused one. */
+function besideRow(by) {
+  const rows = [...current.rows()];
+  const at = rows.indexOf(document.activeElement);
+  rows[Math.min(rows.length - 1, Math.max(0, at < 0 ? 0 : at + by))]?.focus();
+}
+
+function besideQuery(by) {
+  const { ids, at, href } = current.order;
+  const next = ids[ids.indexOf(at) + by];
+  if (next !== undefined) go(href(next));
+}
+
+const beside = (by) => (current?.order ? besideQuery(by) : current?.rows && besideRow(by));
+
+function besideStep(by) {
+  if (!current?.stepping?.many) return;
+  history.replaceState(null, "", current.stepping.href(current.stepping.beside(by)));
+  toStep(route(location.hash).step);
+}
+
+function up() {
+  if (current?.up) go(addresses.get(current.up) ?? current.up);
+}
+
+/** To the search field; from a view without one, to that of the list it is in. */
+async function search() {
+  if (!main.querySelector("[data-search]") && current?.up) {
+    up();
+    await shownNext();
+  }
+  main.querySelector("[data-search]")?.focus();
+}
+
+/** Until the next view is there. */
+function shownNext() {
+  return new Promise((resolve) => {
+    const seen = new MutationObserver(() => {
+      if (!main.dataset.view) return;
+      seen.disconnect();
+      resolve();
+    });
+    seen.observe(main, { attributes: true, attributeFilter: ["data-view"] });
+  });
+}
+
+const THEMES = ["", "light", "dark"]; // "" is the system's
+
+function theme(chosen) {
+  if (chosen) document.documentElement.dataset.theme = chosen;
+  else delete document.documentElement.dataset.theme;
+  document.querySelector("#theme span").textContent = `: ${chosen || "system"}`;
+}
+
+function nextTheme() {
+  const chosen = THEMES[(THEMES.indexOf(document.documentElement.dataset.theme ?? "") + 1) % THEMES.length];
+  theme(chosen);
+  try {
+    localStorage.setItem("theme", chosen);
+  } catch {
+    // A file that was opened from disk may have no storage.
+  }
+}
+
+function storedTheme() {
+  try {
+    const stored = localStorage.getItem("theme");
+    return THEMES.includes(stored) ? stored : "";
+  } catch {
+    return "";
+  }
+}
+
+const dialog = document.getElementById("keys");
+const help = () => dialog.open || dialog.showModal();
+
+const KEYS = {
+  j: () => beside(1),
+  k: () => beside(-1),
+  n: () => besideStep(1),
+  p: () => besideStep(-1),
+  u: up,
+  Escape: up,
+  "/": search,
+  "?": help,
+  t: nextTheme,
+};
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || dialog.open) return;
+  const field = event.target.closest?.("input:not([type=checkbox]), select, textarea");
+  if (field) {
+    if (event.key === "Escape") field.blur();
+    return;
+  }
+  const action = Object.hasOwn(KEYS, event.key) ? KEYS[event.key] : null;
+  if (!action) return;
+  event.preventDefault();
+  action();
+});
+
+document.addEventListener("click", (event) => {
+  if (event.target.closest?.("a[href^='#/']")) followed = true;
+});
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the part after # is the page's address
+  main.focus();
+});
+document.getElementById("theme").addEventListener("click", nextTheme);
+document.getElementById("help").addEventListener("click", help);
+addEventListener("scroll", () => current && scrolled.set(location.hash, scrollY), { passive: true });
+addEventListener("hashchange", show);
+history.scrollRestoration = "manual";
+
+theme(storedTheme());
+loadRuns(false)
+  .then(({ fates }) => {
+    FATES = fates;
+  })
+  .catch(() => {}) // the view says what went wrong
+  .finally(show);

@@ -1,0 +1,331 @@
+// All runs: what they cost and what they reach, as charts and as a table to choose from.
+
+const COSTS = {
+  usd: {
+    words: "list price a query",
+    of: (run) => perQuery(run, run.usage?.list_usd),
+    format: (n) => usd(n).replace(/(\.\d*?)0+$/, "$1"),
+  },
+  calls: {
+    words: "model calls a query",
+    of: (run) => perQuery(run, run.usage?.calls),
+    format: (n) => String(Number(n.toFixed(2))),
+  },
+  tokens: {
+    words: "tokens a query",
+    of: (run) => perQuery(run, (run.usage?.input_tokens ?? 0) + (run.usage?.output_tokens ?? 0)),
+    format: (n) => (n >= 10000 ? `${Number((n / 1000).toFixed(1))}k` : count(n)),
+  },
+};
+const MOST = 3; // runs side by side
+const FACETS = 3; // charts: one row of them
+
+const perQuery = (run, value) => (defined(value) && run.queries > 0 ? value / run.queries : null);
+const headline = (run) => run.metrics?.[run.metric] ?? {};
+const kOf = (run) => cutoffOf(run.metric, run.losses);
+
+async function overview({ params }) {
+  const { runs, unreadable, title } = await loadRuns(true);
+  const usual = runs.some((run) => run.usage?.list_usd > 0) ? "usd" : "calls";
+  const state = {
+    task: params.get("task") ?? "",
+    program: params.get("program") ?? "",
+    lm: params.get("lm") ?? "",
+    text: params.get("text") ?? "",
+    cost: params.get("cost") ?? usual,
+    sort: params.get("sort") ?? "",
+    chosen: new Set((params.get("chosen") ?? "").split(",").filter(Boolean).map(decode)),
+  };
+  if (!Object.hasOwn(COSTS, state.cost)) state.cost = usual;
+  const byId = new Map(runs.map((run) => [run.id, run]));
+  const set = (key) => (value) => {
+    state[key] = value;
+    changed();
+    draw();
+  };
+  const charts = el("div", { class: "facets" });
+  const picked = el("div", { class: "picked", role: "region", "aria-label": "Chosen runs" });
+  const priced = runs.some((run) => run.usage?.list_usd !== 0);
+  const list = runsTable(state, priced, (run) => choose(run), set("sort"));
+  const shown = el("span", { class: "about", role: "status" });
+
+  function changed() {
+    keepInAddress({
+      ...state,
+      cost: state.cost === usual ? "" : state.cost,
+      chosen: [...state.chosen].map(encodeId).join(","),
+    });
+  }
+
+  function choose(run) {
+    if (!state.chosen.delete(run.id)) state.chosen.add(run.id);
+    drawPicked();
+    changed();
+  }
+
+  function drawPicked() {
+    for (const box of list.node.querySelectorAll("input[type=checkbox]"))
+      box.disabled = !box.checked && state.chosen.size >= MOST;
+    const chosen = [...state.chosen].filter((id) => byId.has(id));
+    picked.hidden = !chosen.length;
+    picked.replaceChildren(
+      el(
+        "span",
+        { class: "names" },
+        chosen.map((id) => badge(`${runName(byId.get(id))} ${digest(id)}`)),
+      ),
+      chosen.length > 1
+        ? el(
+            "a",
+            { class: "button", href: link.compare(chosen), "data-compare": true },
+            `Compare ${chosen.length} runs`,
+          )
+        : el("span", { class: "about" }, "Choose one or two more to compare."),
+      el("button", { type: "button", class: "quiet", on: { click: clear } }, "Clear"),
+    );
+  }
+
+  function clear() {
+    state.chosen.clear();
+    for (const box of list.node.querySelectorAll("input[type=checkbox]")) box.checked = false;
+    drawPicked();
+    changed();
+  }
+
+  function draw() {
+    const words = wordsOf(state.text);
+    const fitting = runs.filter(
+      (run) =>
+        (!state.task || run.task === state.task) &&
+        (!state.program || run.program === state.program) &&
+        (!state.lm || run.lm === state.lm) &&
+        holds(
+          [run.id, run.task, run.program, run.lm, run.retriever, run.split, run.pool ?? ""]
+            .map(asText)
+            .join(" ")
+            .toLowerCase(),
+          words,
+        ),
+    );
+    list.show(fitting);
+    shown.textContent =
+      fitting.length === runs.length
+        ? plural(runs.length, "run")
+        : `${fitting.length} of ${plural(runs.length, "run")}`;
+    charts.replaceChildren(...facets(fitting, state.cost));
+    drawPicked();
+  }
+
+  const values = (key) => [
+    ["", "all"],
+    ...[...new Set(runs.map((run) => run[key]))].sort(collator.compare).map((v) => [v, v]),
+  ];
+  const costs = choice(
+    "Cost",
+    Object.entries(COSTS).map(([key, cost]) => [key, cost.words]),
+    state.cost,
+    set("cost"),
+  );
+  const node = el(
+    "div",
+    null,
+    heading("Runs", foreign(title ?? "")),
+    el(
+      "div",
+      { class: "filters", role: "search" },
+      searchField("Text", state.text, set("text")),
+      choice("Task", values("task"), state.task, set("task")),
+      choice("Program", values("program"), state.program, set("program")),
+      choice("Model", values("lm"), state.lm, set("lm")),
+    ),
+    section("Cost and quality", costs, charts),
+    section("All runs", shown, list.node),
+    picked,
+    unreadable?.length > 0 && unread(unreadable),
+  );
+  draw();
+  return { title: "Runs", crumbs: [], node, up: null, rows: () => node.querySelectorAll("tr[data-run] th a") };
+}
+
+function runsTable(state, priced, choose, onSort) {
+  const box = (run) => {
+    const input = el("input", {
+      type: "checkbox",
+      checked: state.chosen.has(run.id),
+      "aria-label": `Choose ${runName(run)} ${digest(run.id)} to compare`,
+    });
+    input.addEventListener("change", () => choose(run));
+    return el("label", { class: "tick" }, input);
+  };
+  const text = (key, head) => ({
+    key,
+    head,
+    value: (run) => run[key],
+    cell: (run) => el("span", { class: "cut", title: asText(run[key] ?? "") }, foreign(asText(run[key] ?? ""))),
+  });
+  return sortable({
+    caption: "Runs",
+    sort: state.sort,
+    tie: (a, b) =>
+      collator.compare(a.task, b.task) ||
+      (headline(b).mean ?? -1) - (headline(a).mean ?? -1) ||
+      collator.compare(a.id, b.id),
+    attributesOf: (run) => ({ "data-run": run.id }),
+    open: (run) => link.run(run.id),
+    onSort,
+    columns: [
+      { key: "choose", head: spoken("Choose"), cell: box, className: "choose" },
+      {
+        key: "program",
+        head: "Program",
+        row: true,
+        value: runName,
+        cell: (run) => [
+          el("a", { href: link.run(run.id) }, foreign(run.program)),
+          " ",
+          run.compiled && badge("compiled"),
+          el("span", { class: "id digest" }, digest(run.id)),
+        ],
+      },
+      {
+        key: "task",
+        head: "Task",
+        value: (run) => run.task,
+        cell: (run) => [
+          foreign(run.task),
+          " ",
+          run.mini && badge("mini", "mini"),
+          run.imported && badge("imported"),
+          run.split !== "test" && badge(run.split),
+          run.pool && badge("pool"),
+        ],
+      },
+      text("retriever", "Retriever"),
+      text("lm", "Model"),
+      {
+        key: "value",
+        head: "Headline",
+        number: true,
+        value: (run) => headline(run).mean,
+        hint: "The task's metric, with its 95 % interval",
+        cell: (run) =>
+          el(
+            "span",
+            { class: "measured" },
+            el("b", null, score(headline(run).mean)),
+            el("span", { class: "metric" }, run.metric),
+            interval(headline(run), 1, 84),
+          ),
+      },
+      {
+        key: "found",
+        head: "Relevant documents",
+        number: true,
+        className: "wide",
+        hint: "What became of them at the headline cutoff: found first, then lost, ever earlier",
+        value: (run) => sharesAt(run.losses, kOf(run))?.found,
+        cell: (run) => sharesBar(run.losses, kOf(run)),
+      },
+      {
+        key: "calls",
+        head: "Calls a query",
+        number: true,
+        value: COSTS.calls.of,
+        cell: (run) => number(COSTS.calls.of(run)),
+      },
+      ...(priced
+        ? [
+            {
+              key: "usd",
+              head: "$ a query",
+              number: true,
+              hint: "At list price",
+              value: COSTS.usd.of,
+              cell: (run) => usd(COSTS.usd.of(run)),
+            },
+          ]
+        : []),
+      { key: "queries", head: "Queries", number: true, value: (run) => run.queries, cell: (run) => count(run.queries) },
+      {
+        key: "failed",
+        head: "Failed",
+        number: true,
+        value: (run) => run.failed,
+        cell: (run) => el("span", { class: run.failed ? "bad" : "absent" }, count(run.failed)),
+      },
+    ],
+  });
+}
+
+const number = (value) => (defined(value) ? String(Number(value.toFixed(value < 10 ? 2 : 1))) : "–");
+
+/** A chart for each set of runs that were asked the same; those with the most runs. */
+function facets(runs, cost) {
+  const groups = new Map();
+  for (const run of runs) {
+    const key = contractOf(run);
+    groups.set(key, [...(groups.get(key) ?? []), run]);
+  }
+  const ordered = [...groups.values()].sort((a, b) => b.length - a.length || collator.compare(a[0].task, b[0].task));
+  // A point by itself compares nothing, but is better than no chart.
+  const several = ordered.filter((group) => group.length > 1);
+  const drawn = (several.length ? several : ordered).slice(0, FACETS);
+  const wide = drawn.length === 1 && matchMedia("(min-width: 60rem)").matches;
+  const { words, of, format } = COSTS[cost];
+  const made = drawn.map((group) => {
+    const [run] = group;
+    const points = group
+      .map((one) => ({ one, x: of(one), y: headline(one).mean }))
+      .filter((point) => defined(point.x) && defined(point.y))
+      .map(({ one, x, y }) => ({
+        x,
+        y,
+        name: runName(one),
+        href: link.run(one.id),
+        said: `${runName(one)} ${digest(one.id)}: ${one.metric} ${score(y)}, ${format(x)} ${words}`,
+      }));
+    return el(
+      "figure",
+      { class: wide ? "wide" : null },
+      el(
+        "figcaption",
+        null,
+        foreign(run.task),
+        " ",
+        run.mini && badge("mini", "mini"),
+        el("span", { class: "about" }, ` ${run.split} split, ${plural(run.queries, "query", "queries")}`),
+      ),
+      points.length
+        ? scatter(points, {
+            xWords: words,
+            xFormat: format,
+            yWords: run.metric,
+            ...(wide ? { width: 880, height: 270 } : {}),
+          })
+        : notice(`No ${words} is known here.`),
+    );
+  });
+  const others = groups.size - drawn.length;
+  if (others > 0 && drawn.length)
+    made.push(
+      el(
+        "p",
+        { class: "about others" },
+        `${plural(others, "more set")} of runs, asked something else, in the table; choose a task for its chart.`,
+      ),
+    );
+  return made.length ? made : [notice("No run fits these filters.")];
+}
+
+function unread(unreadable) {
+  return el(
+    "details",
+    { class: "unreadable" },
+    el("summary", null, `${plural(unreadable.length, "folder")} could not be read`),
+    el(
+      "ul",
+      null,
+      unreadable.map(({ path: where, why }) => el("li", null, foreign(where, "id"), " ", foreign(why))),
+    ),
+  );
+}

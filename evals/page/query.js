@@ -1,0 +1,192 @@
+// One query of a run: what was asked, what became of its relevant documents, and the trajectory step by step.
+
+async function queryView({ ids: [id], query: queryId }) {
+  const [{ runs }, run, answer] = await Promise.all([loadRuns(false), loadRun(id), loadQuery(id, queryId)]);
+  const about = runs.find((one) => one.id === id) ?? { id, ...run.scores };
+  const main = about.metric ?? Object.keys(run.values)[0];
+  const k = cutoffOf(main, run.scores.losses);
+  const gold = new Gold(answer);
+  const hrefOf = (number) => link.query(id, queryId, number);
+  const order = lists.get(id)?.includes(queryId) ? lists.get(id) : worstFirst(run, main);
+  const steps = trajectory(gold, hrefOf);
+  const line = strip(gold, hrefOf);
+  const node = el(
+    "div",
+    null,
+    heading(
+      el("span", null, spoken("Query "), idOf(queryId)),
+      facts([
+        el("a", { href: link.run(id) }, foreign(runName(about))),
+        foreign(about.task),
+        foreign(asText(about.lm ?? "")),
+      ]),
+      " ",
+      about.mini && miniBadge(),
+    ),
+    el(
+      "div",
+      { class: "between" },
+      neighbours(order, queryId, (one) => link.query(id, one)),
+      compareWith(id, run.siblings, queryId, runs),
+    ),
+    question(answer),
+    troubles(answer),
+    valueList(answer.values, main, [seconds(answer.seconds), ...usageWords(answer.usage)]),
+    section("Relevant documents", null, relevantTable(answer, gold, k, hrefOf)),
+    section(
+      "Trajectory",
+      el("span", { class: "about" }, plural(gold.steps.length, "step")),
+      answer.no_documents && notice(answer.no_documents),
+      gold.steps.length ? [line, steps] : notice("No steps were recorded."),
+      looseNotes(answer),
+    ),
+    section(
+      "Final ranking",
+      el("span", { class: "about" }, plural(answer.ranked ?? answer.ranking.length, "document")),
+      rankingList(answer, gold, k),
+    ),
+  );
+  const stepping = steppable(node, gold.steps.length, (number) => link.query(id, queryId, number));
+  return {
+    title: `${queryId}, ${runName(about)} on ${about.task}`,
+    crumbs: [
+      [runName(about), link.run(id)],
+      [queryId, null],
+    ],
+    node,
+    up: link.run(id),
+    order: { ids: order, at: queryId, href: (one) => link.query(id, one) },
+    stepping,
+    reading: answer.reading,
+  };
+}
+
+/** Which of how many queries this is, and the ways to those beside it. */
+function neighbours(order, at, href) {
+  const place = order.indexOf(at);
+  const to = (one, words, key) =>
+    one === undefined
+      ? el("span", { class: "absent" }, words)
+      : el("a", { href: href(one), "aria-keyshortcuts": key }, words);
+  return el(
+    "nav",
+    { class: "neighbours", "aria-label": "Queries" },
+    to(order[place - 1], "← Previous", "k"),
+    el("span", { class: "about" }, `${count(place + 1)} of ${count(order.length)}`),
+    to(order[place + 1], "Next →", "j"),
+  );
+}
+
+function question(answer) {
+  return el(
+    "div",
+    { class: "question" },
+    longText(answer.text ?? "", 900),
+    answer.objective &&
+      el("details", null, el("summary", null, "What counts as a find"), longText(answer.objective, 1200)),
+    answer.answer && el("details", { open: true }, el("summary", null, "Answer"), longText(answer.answer, 600)),
+  );
+}
+
+/** What went wrong with a query. */
+function troubles(answer) {
+  const unusable = Object.entries(answer.unusable ?? {}).map(([kind, n]) => `${kind} (${n})`);
+  const followed = Object.entries(answer.followed ?? {});
+  return [
+    answer.error &&
+      el(
+        "div",
+        { class: "notice bad" },
+        el("b", null, "Failed: "),
+        longText(answer.error, 600),
+        answer.traceback &&
+          el(
+            "details",
+            null,
+            el("summary", null, "Traceback"),
+            el("pre", { tabindex: "0" }, foreign(answer.traceback)),
+          ),
+      ),
+    answer.invented_ids > 0 && notice(`${plural(answer.invented_ids, "id")} named that had not been shown; dropped.`),
+    unusable.length > 0 && notice(`Unusable answers: ${unusable.join(", ")}`),
+    followed.length > 0 &&
+      el(
+        "p",
+        { class: "notice" },
+        "Documents that speak to the model, and what happened: ",
+        facts(followed.map(([docId, what]) => el("span", null, idOf(docId), " ", foreign(what)))),
+      ),
+  ];
+}
+
+/** A query's values, the headline first, and what it used. */
+function valueList(values, main, used) {
+  const names = Object.keys(values ?? {});
+  const ordered = [main, ...leading(names).filter((name) => name !== main)].filter((name) => names.includes(name));
+  const others = names.filter((name) => !ordered.includes(name));
+  const value = (name) =>
+    el("div", { class: name === main ? "main" : null }, el("dt", null, name), el("dd", null, score(values[name])));
+  return [
+    el(
+      "dl",
+      { class: "values" },
+      ordered.map(value),
+      used.filter(Boolean).length > 0 &&
+        el("div", { class: "used" }, el("dt", null, "Used"), el("dd", null, used.filter(Boolean).join(" · "))),
+    ),
+    others.length > 0 &&
+      el(
+        "details",
+        { class: "others" },
+        el("summary", null, "By other judgements"),
+        el("dl", { class: "values" }, others.map(value)),
+      ),
+  ];
+}
+
+/** Notes that no step of the trajectory has. */
+function looseNotes(answer) {
+  if (!answer.notes?.length || answer.steps.some((step) => step.tool === "note")) return null;
+  return el(
+    "details",
+    null,
+    el("summary", null, plural(answer.notes.length, "note")),
+    el(
+      "ol",
+      { class: "notes" },
+      answer.notes.map((note) => el("li", null, longText(note, 480))),
+    ),
+  );
+}
+
+/**
+ * Steps of a view that can be gone to: the one that the address names is marked, in the trajectory and in the strip.
+ */
+function steppable(node, many, href) {
+  let current = null;
+  const mark = (number) => {
+    current = number;
+    for (const one of node.querySelectorAll(".step.current, .block.current")) one.classList.remove("current");
+    for (const one of node.querySelectorAll("[aria-current=step]")) one.removeAttribute("aria-current");
+    const block = node.querySelector(`[data-block="${number}"]`);
+    node.querySelector(`.step[data-step="${number}"]`)?.classList.add("current");
+    block?.classList.add("current");
+    block?.setAttribute("aria-current", "step");
+    block?.parentNode.scrollIntoView?.({ block: "nearest", inline: "nearest" });
+  };
+  return {
+    href,
+    /** The step after (1) or before (-1) the current one. */
+    beside: (by) => Math.min(many - 1, Math.max(0, (current ?? (by > 0 ? -1 : many)) + by)),
+    many,
+    go: (number, smooth) => {
+      const step = node.querySelector(`.step[data-step="${number}"]`);
+      mark(number);
+      if (!step) return;
+      step.closest("details")?.setAttribute("open", "");
+      step.scrollIntoView({ block: "start", behavior: smooth ? "smooth" : "auto" });
+      step.querySelector("a.number").focus({ preventScroll: true });
+    },
+    clear: () => mark(null),
+  };
+}

@@ -1,0 +1,362 @@
+// One run: what it reaches, where documents are lost, how it fails, and its queries, worst first.
+
+async function runView({ ids: [id], params }) {
+  const [{ runs }, run] = await Promise.all([loadRuns(false), loadRun(id)]);
+  const about = runs.find((one) => one.id === id) ?? { id, mini: run.scores.data === "mini", ...run.scores };
+  const metrics = Object.keys(run.values);
+  const main = about.metric ?? run.scores.metric ?? metrics[0];
+  const losses = run.scores.losses ?? null;
+  const state = stateOf(params, main, metrics);
+  const rows = rowsOf(run);
+  const list = queriesTable(run, rows, state, cutoffOf(main, losses), draw);
+  const shape = el("div");
+  const title = el("span");
+  const shown = el("span", { class: "about", role: "status" });
+
+  function draw() {
+    keepInAddress({
+      ...state,
+      metric: state.metric === main ? "" : state.metric,
+      sort: state.sort === "value" ? "" : state.sort,
+    });
+    const fitting = fittingRows(rows, state);
+    list.show(fitting);
+    lists.set(
+      id,
+      list.sorted.map((row) => row.queryId),
+    );
+    shown.textContent =
+      fitting.length === rows.length
+        ? plural(rows.length, "query", "queries")
+        : `${count(fitting.length)} of ${plural(rows.length, "query", "queries")}`;
+    title.textContent = `Queries by ${state.metric}`;
+    shape.replaceChildren(
+      histogram(
+        rows.map((row) => row.values[state.metric]),
+        state.metric,
+      ),
+    );
+    failures.mark();
+  }
+
+  const set = (key) => (value) => {
+    state[key] = value;
+    draw();
+  };
+  const failures = failureKinds(run, state, set("error"));
+  const node = el(
+    "div",
+    null,
+    heading(
+      foreign(runName(about)),
+      facts([
+        foreign(about.task),
+        `${about.split} split`,
+        foreign(asText(about.retriever ?? "")),
+        foreign(asText(about.lm ?? "")),
+        el("span", { class: "id" }, digest(id)),
+      ]),
+      " ",
+      about.mini && miniBadge(),
+      about.imported && badge("imported"),
+      about.pool && badge(`pool: ${asText(about.pool)}`),
+    ),
+    el("div", { class: "between" }, el("p", null, facts(costs(about))), compareWith(id, run.siblings, null, runs)),
+    run.why_no_fates && notice(run.why_no_fates),
+    el(
+      "div",
+      { class: "halves" },
+      el(
+        "div",
+        null,
+        section("Metrics", null, scrolling("Metrics", metricsTable(run.scores.metrics, main))),
+        failures.node,
+      ),
+      el("div", null, fallSection(losses), section(title, null, shape)),
+    ),
+    section("Queries", shown, queryFilters(run, rows, state, set, metrics), list.node),
+    configuration(run),
+  );
+  draw();
+  return {
+    title: `${runName(about)} on ${about.task}`,
+    crumbs: [[runName(about), null]],
+    node,
+    up: link.overview(),
+    rows: () => node.querySelectorAll("tr[data-query] th a"),
+  };
+}
+
+/** What of the list of queries is wanted, from the address. */
+function stateOf(params, main, metrics) {
+  const metric = params.get("metric");
+  return {
+    text: params.get("text") ?? "",
+    fate: params.get("fate") ?? "",
+    error: params.get("error") ?? "",
+    metric: metrics.includes(metric) ? metric : main,
+    sort: params.get("sort") || "value",
+  };
+}
+
+/** The queries of a run, as rows. */
+function rowsOf(run) {
+  const names = Object.keys(run.values);
+  return run.query_ids.map((queryId, n) => ({
+    queryId,
+    n,
+    text: run.texts?.[n] ?? "",
+    values: Object.fromEntries(names.map((name) => [name, run.values[name][n]])),
+    error: Object.hasOwn(run.errors, queryId) ? run.errors[queryId] : "",
+    fates: run.fates?.[n] ?? null,
+  }));
+}
+
+const kindOf = (error) => (error ? error.split(":", 1)[0].trim() || "error" : "");
+
+function fittingRows(rows, { text, fate, error }) {
+  const words = wordsOf(text);
+  return rows.filter(
+    (row) =>
+      (!fate || row.fates?.includes(fate)) &&
+      (!error ||
+        (error === "any" ? row.error : error === "none" ? !row.error : kindOf(row.error) === error.slice(5))) &&
+      (!words.length || holds(`${row.queryId} ${row.text} ${row.error}`.toLowerCase(), words)),
+  );
+}
+
+/** The order in which a run's queries are gone through when nobody has chosen one: as its list is first shown. */
+function worstFirst(run, metric) {
+  const values = run.values[metric] ?? [];
+  const order = run.query_ids.map((queryId, n) => ({ queryId, n }));
+  order.sort((a, b) => compareValues(values[a.n], values[b.n], false) || a.n - b.n);
+  return order.map((row) => row.queryId);
+}
+
+function queriesTable(run, rows, state, k, draw) {
+  const found = (row) =>
+    row.fates?.length ? row.fates.filter((fate) => fate === "found").length / row.fates.length : null;
+  return sortable({
+    caption: "Queries",
+    sort: state.sort,
+    tie: (a, b) => a.n - b.n,
+    attributesOf: (row) => ({ "data-query": row.queryId }),
+    open: (row) => link.query(run.id, row.queryId),
+    onSort: (sort) => {
+      state.sort = sort;
+      draw();
+    },
+    columns: [
+      {
+        key: "query",
+        head: "Query",
+        row: true,
+        value: (row) => row.queryId,
+        cell: (row) => el("a", { href: link.query(run.id, row.queryId) }, idOf(row.queryId)),
+      },
+      {
+        key: "text",
+        head: "Text",
+        value: (row) => row.text,
+        className: "text",
+        cell: (row) => foreign(clipped(row.text, 200)),
+      },
+      { key: "found", head: "Relevant documents", number: true, value: found, cell: (row) => fateMarks(row.fates, k) },
+      {
+        key: "value",
+        head: "Value",
+        number: true,
+        hint: "Of the metric that is chosen above",
+        value: (row) => row.values[state.metric],
+        cell: (row) =>
+          el(
+            "span",
+            { class: "measured" },
+            bar(row.values[state.metric]),
+            el("b", null, score(row.values[state.metric])),
+          ),
+      },
+      ...(rows.some((row) => row.error)
+        ? [
+            {
+              key: "error",
+              head: "Error",
+              value: (row) => row.error,
+              className: "text bad",
+              cell: (row) => foreign(clipped(row.error, 120)),
+            },
+          ]
+        : []),
+    ],
+  });
+}
+
+function queryFilters(run, rows, state, set, metrics) {
+  const fates = [...new Set(rows.flatMap((row) => row.fates ?? []))];
+  const kinds = tally(Object.values(run.errors).map(kindOf));
+  return el(
+    "div",
+    { class: "filters", role: "search" },
+    searchField("Text", state.text, set("text")),
+    fates.length > 0 &&
+      choice(
+        "Has a document that was",
+        [
+          ["", "any"],
+          ...Object.keys(FATES)
+            .filter((fate) => fates.includes(fate))
+            .map((fate) => [fate, fateWords(fate, cutoffOf(run.scores.metric, run.scores.losses))]),
+        ],
+        state.fate,
+        set("fate"),
+      ),
+    kinds.length > 0 &&
+      choice(
+        "Failed",
+        [["", "or not"], ["any", "yes"], ["none", "no"], ...kinds.map(([kind]) => [`kind:${kind}`, kind])],
+        state.error,
+        set("error"),
+      ),
+    choice(
+      "Metric",
+      metrics.map((name) => [name, name]),
+      state.metric,
+      set("metric"),
+    ),
+  );
+}
+
+/** The metrics with their intervals. */
+function metricsTable(metrics, main) {
+  return el(
+    "table",
+    { class: "metrics" },
+    el(
+      "thead",
+      null,
+      el(
+        "tr",
+        null,
+        el("th", { scope: "col" }, "Metric"),
+        el("th", { scope: "col", class: "number" }, "Mean"),
+        el("th", { scope: "col", class: "number" }, "95 % interval"),
+        el("th", { scope: "col" }, spoken("On a line from 0 to 1")),
+      ),
+    ),
+    el(
+      "tbody",
+      null,
+      Object.entries(metrics).map(([name, value]) =>
+        el(
+          "tr",
+          { class: name === main ? "main" : null },
+          el("th", { scope: "row" }, name),
+          el("td", { class: "number" }, el("b", null, score(value.mean))),
+          el("td", { class: "number" }, defined(value.low) ? `${score(value.low)} – ${score(value.high)}` : "–"),
+          el("td", null, interval(value, 1, 150)),
+        ),
+      ),
+    ),
+  );
+}
+
+/** Where recall is lost, at a cutoff that can be chosen. */
+function fallSection(losses, runs = [{ name: null, losses }]) {
+  const cutoffs = Object.keys(losses?.at ?? {});
+  if (!cutoffs.length)
+    return section("Where recall is lost", null, notice("Not known: this run was scored by an older version."));
+  const first = String(losses.cutoff ?? cutoffs[0]);
+  const box = el("div");
+  const draw = (k) =>
+    box.replaceChildren(
+      scrolling("Where recall is lost", waterfall(runs, Number(k), `Recall at ${k} and what it misses`)),
+    );
+  draw(first);
+  return section(
+    "Where recall is lost",
+    choice(
+      "Cutoff",
+      cutoffs.map((k) => [k, k]),
+      first,
+      draw,
+    ),
+    box,
+  );
+}
+
+/** Failures by kind: what an error says before its first colon. A click shows those queries. */
+function failureKinds(run, state, onChoose) {
+  const kinds = tally(Object.values(run.errors).map(kindOf)).sort((a, b) => b[1] - a[1]);
+  const buttons = kinds.map(([kind, n]) => {
+    const key = `kind:${kind}`;
+    const button = el(
+      "button",
+      { type: "button", class: "row-button" },
+      foreign(kind),
+      bar(n / run.query_ids.length, "loss"),
+      el("b", null, count(n)),
+    );
+    button.addEventListener("click", () => onChoose(state.error === key ? "" : key));
+    return { key, button };
+  });
+  const node = section(
+    "Failures by kind",
+    null,
+    el(
+      "ul",
+      { class: "kinds" },
+      buttons.map(({ button }) => el("li", null, button)),
+    ),
+  );
+  return {
+    node: kinds.length ? node : null,
+    mark: () => buttons.forEach(({ key, button }) => button.setAttribute("aria-pressed", String(state.error === key))),
+  };
+}
+
+/** What a run cost. */
+function costs(run) {
+  const usage = run.usage ?? {};
+  return [
+    plural(run.queries, "query", "queries"),
+    run.failed > 0 ? el("span", { class: "bad" }, `${count(run.failed)} failed`) : "none failed",
+    ...usageWords(usage),
+    usage.calls > 0 && defined(usage.paid_usd) && usage.paid_usd !== usage.list_usd && `${usd(usage.paid_usd)} paid`,
+  ];
+}
+
+/** A choice of runs that were asked the same, to put beside this one. */
+function compareWith(id, siblings, queryId, runs) {
+  if (!siblings?.length) return null;
+  const names = new Map(runs.map((run) => [run.id, `${runName(run)} ${digest(run.id)}`]));
+  const options = [["", "choose a run"], ...siblings.map((one) => [one, names.get(one) ?? one])];
+  let other = "";
+  const button = el("button", { type: "button", disabled: true }, "Compare");
+  button.addEventListener("click", () => go(link.compare([id, other], queryId)));
+  const field = choice("Beside", options, "", (chosen) => {
+    other = chosen;
+    button.disabled = !chosen;
+  });
+  return el("div", { class: "beside" }, field, button);
+}
+
+/** Notes on the scores, and everything that determines the numbers. */
+function configuration(run) {
+  const line = (key, value) => el("div", null, el("dt", null, key), el("dd", null, foreign(asText(value ?? "none"))));
+  const nested = (value) =>
+    value && typeof value === "object" && !Array.isArray(value) && Object.keys(value).length > 0;
+  const lines = Object.entries(run.config).flatMap(([key, value]) =>
+    nested(value) ? Object.entries(value).map(([inner, one]) => line(`${key}.${inner}`, one)) : [line(key, value)],
+  );
+  return el(
+    "section",
+    null,
+    run.scores.notes?.length > 0 &&
+      el(
+        "ul",
+        { class: "notes" },
+        run.scores.notes.map((note) => el("li", null, foreign(note))),
+      ),
+    el("details", { class: "config" }, el("summary", null, "Configuration"), el("dl", null, lines)),
+  );
+}

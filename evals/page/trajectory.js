@@ -1,0 +1,492 @@
+// A query's trajectory: its steps as cards, the strip above them, relevant documents and what became of them, rankings.
+
+const SHOWN_HITS = 5; // of a search, before one asks for more; relevant ones are always there
+const CHIPS = 8; // of a selection
+
+/** What is known about a query's documents: which are gold, what is in them, what happened to each relevant one. */
+class Gold {
+  constructor(answer) {
+    this.units = answer.units ?? {};
+    this.documents = answer.documents ?? {};
+    this.relevant = new Map((answer.relevant ?? []).map((one) => [one.unit, one]));
+    this.grades = answer.grades ?? {};
+    this.steps = answer.steps ?? [];
+    this.events = new Map([...this.relevant.keys()].map((unit) => [unit, []])); // unit -> what happened to it
+    this.news = this.steps.map((step, n) => this.seen(step, n));
+  }
+
+  unit(docId) {
+    return own(this.units, docId) ?? docId;
+  }
+
+  /** "gold", "partial" (it has a grade, but recall does not count it) or "". */
+  kind(docId) {
+    const unit = this.unit(docId);
+    if (this.relevant.has(unit)) return "gold";
+    return Object.hasOwn(this.grades, unit) && this.grades[unit] > 0 ? "partial" : "";
+  }
+
+  /** Note what a step does with relevant units; { all, fresh } are those in it, and those that surface in it. */
+  seen(step, number) {
+    const found = new Map(); // unit -> place of its first document
+    step.doc_ids.forEach((docId, place) => {
+      const unit = this.unit(docId);
+      if (this.relevant.has(unit) && !found.has(unit)) found.set(unit, place);
+    });
+    const fresh = [];
+    for (const [unit, place] of found) {
+      const events = this.events.get(unit);
+      if (step.tool === "search" && !events.some((event) => event.tool === "search")) fresh.push(unit);
+      events.push({ step: number, tool: step.tool, place, shown: Boolean(step.shown?.[place]) });
+    }
+    return { all: [...found.keys()], fresh };
+  }
+}
+
+/** A star in words and in sight: colour alone would not do. */
+function star(kind) {
+  if (!kind) return el("span", { class: "star none" });
+  const words = kind === "gold" ? "relevant" : "graded";
+  return el(
+    "span",
+    { class: `star ${kind === "gold" ? "" : "hollow"}`, title: words },
+    el("span", { "aria-hidden": "true" }, kind === "gold" ? "★" : "☆"),
+    spoken(`${words}: `),
+  );
+}
+
+const idOf = (docId) => foreign(docId, "id");
+
+/** A document: rank, star, id, how it begins, how much was shown; its text on demand. */
+function hit(docId, { rank = "", gold, shown = null, length = null, value = null }) {
+  const kind = gold.kind(docId);
+  const known = own(gold.documents, docId) ?? null;
+  const begins = known ? clipped(`${known.title ? `${known.title} — ` : ""}${known.text}`, 160) : "";
+  const unit = gold.unit(docId);
+  const row = [
+    el("span", { class: "rank" }, rank),
+    star(kind),
+    idOf(docId),
+    el("span", { class: "begins" }, begins ? foreign(begins) : null),
+    shown === null
+      ? el("span", { class: "much" }, value)
+      : el(
+          "span",
+          { class: "much", title: `${count(shown)} of ${plural(length, "character")} shown` },
+          bar(length ? shown / length : 0, "thin"),
+          shown >= length ? "whole" : `${count(shown)} / ${count(length)}`,
+        ),
+  ];
+  const given = { class: `hit ${kind}`, "data-doc": docId };
+  if (!known) return el("li", given, el("div", { class: "row" }, row));
+  return el(
+    "li",
+    given,
+    el("details", null, el("summary", { class: "row" }, row), documentText(known, unit !== docId && unit)),
+  );
+}
+
+function documentText(known, unit) {
+  const rest = known.length - known.text.length;
+  return el(
+    "div",
+    { class: "document" },
+    known.title && el("p", { class: "title" }, foreign(known.title)),
+    unit && el("p", { class: "about" }, "judged as ", idOf(unit)),
+    el(
+      "p",
+      null,
+      foreign(known.text, "long"),
+      rest > 0 && el("span", { class: "about" }, ` … ${plural(rest, "character")} more in the corpus`),
+    ),
+  );
+}
+
+/** Hits, best first: the first few and all relevant ones; a button shows the others. `rankOf(place)` numbers them. */
+function hits(docIds, options, { few = SHOWN_HITS, label, rankOf = (place) => place + 1, line = null }) {
+  const list = el("ol", { class: "hits", "aria-label": label });
+  const item = (docId, place) => {
+    const { shown, lengths, values } = options;
+    const made = hit(docId, {
+      rank: String(rankOf(place)),
+      gold: options.gold,
+      shown: shown?.length ? shown[place] : null,
+      length: lengths?.length ? lengths[place] : null,
+      value: values?.length && defined(values[place]) ? values[place].toPrecision(4) : null,
+    });
+    if (line !== null && rankOf(place) === line + 1) made.classList.add("below");
+    return made;
+  };
+  const wanted = docIds
+    .map((docId, place) => [docId, place])
+    .filter(([docId, place]) => place < few || options.gold.kind(docId) === "gold");
+  const hidden = docIds.length - wanted.length;
+  let last = -1;
+  for (const [docId, place] of hidden > 2 ? wanted : docIds.map((d, p) => [d, p])) {
+    if (place > last + 1) list.append(el("li", { class: "gap" }, `${count(place - last - 1)} others`));
+    list.append(item(docId, place));
+    last = place;
+  }
+  if (hidden <= 2) return list;
+  const more = el("button", { type: "button", class: "more" }, `Show all ${count(docIds.length)}`);
+  more.addEventListener("click", () => {
+    list.replaceChildren(...docIds.map(item));
+    more.remove();
+    list.querySelector("summary")?.focus();
+  });
+  return el("div", null, list, more);
+}
+
+/** Where among what came back the relevant ones are: a ruler from rank 1 to the last. */
+function ruler(step, gold) {
+  const n = step.doc_ids.length;
+  const width = 120;
+  const x = (place) => 4 + (n > 1 ? (place / (n - 1)) * (width - 8) : 0);
+  const places = step.doc_ids.map((docId, place) => [gold.kind(docId), place]).filter(([kind]) => kind === "gold");
+  return svg(
+    "svg",
+    { class: "ruler", viewBox: `0 0 ${width} 12`, width, height: 12, "aria-hidden": "true" },
+    svg("line", { x1: 0, x2: width, y1: 6, y2: 6 }),
+    places.map(([, place]) => svg("path", { d: `M${x(place)} 1 l4 5 l-4 5 l-4 -5z` })),
+  );
+}
+
+const TOOLS = {
+  search: "Search",
+  read: "Read",
+  judge: "Judge",
+  select: "Select",
+  drop: "Drop",
+  note: "Note",
+  rank: "Rank",
+  shorten: "Shorten",
+  stop: "Stop",
+};
+
+/** What a step did about relevant documents, as a mark; nothing where it met none. */
+function goldMark(step, news) {
+  if (!news.all.length) return null;
+  const all = news.all.length;
+  const words =
+    {
+      search: news.fresh.length ? `${all} relevant, ${news.fresh.length} new` : `${all} relevant, known`,
+      select: `${all} relevant kept`,
+      drop: `${all} relevant passed over`,
+    }[step.tool] ?? `${all} relevant`;
+  return el(
+    "span",
+    { class: `mark ${step.tool === "drop" ? "loss" : step.tool === "search" && !news.fresh.length ? "old" : ""}` },
+    el("span", { "aria-hidden": "true" }, "★ "),
+    words,
+  );
+}
+
+/** A step as a card. `href` links to it; `others` are words of the same step of another run, to mark what differs. */
+function stepCard(step, number, gold, { href, level = "h4", otherWords = null }) {
+  const name = own(TOOLS, step.tool) ?? step.tool;
+  const setting = [
+    step.retriever && `${step.retriever}`,
+    step.k ? `k ${count(step.k)}` : "",
+    step.cut ? `${plural(step.cut, "token")} cut off` : "",
+  ];
+  const cost = [seconds(step.seconds), ...usageWords(step.usage)];
+  return el(
+    "li",
+    { class: `step ${step.tool}`, "data-step": number, "aria-label": `Step ${number}: ${name}` },
+    el(
+      "div",
+      { class: "step-head" },
+      el(level, null, el("a", { class: "number", href, "aria-label": `Step ${number}` }, String(number)), " ", name),
+      goldMark(step, gold.news[number]),
+      el("span", { class: "setting" }, facts(setting.filter(Boolean).map((s) => foreign(s)))),
+      el("span", { class: "cost" }, cost.filter(Boolean).join(" · ")),
+    ),
+    step.refused && notice(`Refused: ${step.refused}`, false),
+    stepBody(step, number, gold, otherWords),
+    step.instruction &&
+      el(
+        "details",
+        { class: "instruction" },
+        el("summary", null, "Instruction of this search"),
+        longText(step.instruction),
+      ),
+  );
+}
+
+function stepBody(step, number, gold, otherWords) {
+  const many = step.doc_ids.length;
+  const options = { gold, shown: step.shown, lengths: step.lengths };
+  const said =
+    step.argument &&
+    el("blockquote", null, otherWords ? marked(step.argument, otherWords) : longText(step.argument, 480));
+  const asTheyAre = step.shown?.length ? ", shown to a model as they are" : "";
+  switch (step.tool) {
+    case "search":
+      return [
+        said,
+        el(
+          "p",
+          { class: "came" },
+          gold.news[number].all.length > 0 && ruler(step, gold),
+          `${many ? plural(many, "document") : "nothing"} came back${asTheyAre}`,
+        ),
+        many > 0 && hits(step.doc_ids, options, { label: "What came back, best first" }),
+      ];
+    case "select":
+    case "drop":
+      return chips(step, gold, step.tool === "select" ? "kept" : "passed over");
+    case "rank":
+      return [said, many > 0 && hits(step.doc_ids, options, { label: "The order, best first" })];
+    case "stop":
+      return el("p", { class: "came" }, own(STOPS, step.argument) ?? foreign(step.argument));
+    default: // read, judge, note, shorten, and what a later version may add
+      return [said, many > 0 && hits(step.doc_ids, options, { label: "Documents shown" })];
+  }
+}
+
+/** Ids that were kept or passed over, relevant ones first. */
+function chips(step, gold, word) {
+  const ids = [...step.doc_ids].sort((a, b) => Number(gold.kind(b) === "gold") - Number(gold.kind(a) === "gold"));
+  if (!ids.length) return el("p", { class: "came" }, `nothing ${word}`);
+  const chip = (docId) => {
+    const kind = gold.kind(docId);
+    const known = own(gold.documents, docId) ?? null;
+    return el(
+      "li",
+      { class: `chip ${kind}`, title: known ? clipped(known.title || known.text, 160) : null },
+      kind ? star(kind) : null,
+      idOf(docId),
+    );
+  };
+  const first = ids.slice(0, Math.max(CHIPS, ids.filter((docId) => gold.kind(docId) === "gold").length));
+  const list = el("ul", { class: "chips", "aria-label": `${count(ids.length)} ${word}` }, first.map(chip));
+  const more = ids.length - first.length;
+  if (more > 0) {
+    const button = el("button", { type: "button", class: "more" }, `and ${count(more)} more`);
+    button.addEventListener("click", () => list.replaceChildren(...ids.map(chip)));
+    list.append(el("li", null, button));
+  }
+  return list;
+}
+
+/** A text whose words that the other text lacks are marked. */
+function marked(text, others) {
+  const known = new Set(others.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? []);
+  const box = el("bdi", { class: "long", dir: "auto" });
+  // Runs of marked words and of others become one node each.
+  let [run, differs] = ["", false];
+  const flush = () => run && box.append(differs ? el("mark", null, run) : visible(run));
+  for (const piece of clipped(text, 4000).split(/([\p{L}\p{N}]+)/u)) {
+    const isWord = /[\p{L}\p{N}]/u.test(piece);
+    const other = isWord ? !known.has(piece.toLowerCase()) : differs && !piece.includes("\n");
+    if (other !== differs) {
+      flush();
+      [run, differs] = ["", other];
+    }
+    run += piece;
+  }
+  flush();
+  if (text.length > 4000) box.append("…");
+  return box;
+}
+
+/** Steps as cards under a heading for each hop. `from` is the first one that is wanted. */
+function trajectory(gold, hrefOf, { from = 0, level = 3, attributesOf = () => null, otherWords = () => null } = {}) {
+  const made = el("div", { class: "trajectory" });
+  let list = null;
+  let hop = null;
+  gold.steps.forEach((step, number) => {
+    if (number < from) return;
+    if (step.hop !== hop || !list) {
+      hop = step.hop;
+      list = el("ol", { class: "steps", start: number });
+      made.append(el(`h${level}`, { class: "hop" }, hop ? `Hop ${hop}` : "Outside any hop"), list);
+    }
+    const card = stepCard(step, number, gold, {
+      href: hrefOf(number),
+      level: `h${level + 1}`,
+      otherWords: otherWords(number),
+    });
+    attributes(card, attributesOf(number));
+    list.append(card);
+  });
+  return made;
+}
+
+/** All steps in a line: a block each, a star where relevant documents surface, a link to each. */
+function strip(gold, hrefOf) {
+  const hops = [];
+  gold.steps.forEach((step, number) => {
+    if (!hops.length || hops.at(-1).hop !== step.hop) hops.push({ hop: step.hop, numbers: [] });
+    hops.at(-1).numbers.push(number);
+  });
+  const block = (number) => {
+    const step = gold.steps[number];
+    const { all, fresh } = gold.news[number];
+    const words = [
+      `Step ${number}: ${step.tool}`,
+      fresh.length
+        ? `${plural(fresh.length, "relevant document")} surfaced`
+        : all.length && `${plural(all.length, "relevant document")} in it`,
+    ];
+    const said = words.filter(Boolean).join(", ");
+    return el(
+      "li",
+      null,
+      el(
+        "a",
+        {
+          href: hrefOf(number),
+          class: `block ${step.tool} ${all.length ? "met" : ""}`,
+          "data-block": number,
+          "aria-label": said,
+          title: said,
+        },
+        fresh.length ? el("b", { "aria-hidden": "true" }, "★") : "",
+      ),
+    );
+  };
+  return el(
+    "nav",
+    { class: "strip", "aria-label": "Steps" },
+    hops.map(({ hop, numbers }) =>
+      el(
+        "div",
+        { class: "strip-hop", style: { "--steps": String(numbers.length) } },
+        el("span", { "aria-hidden": "true" }, hop ? `hop ${hop}` : "–"),
+        el("ol", null, numbers.map(block)),
+      ),
+    ),
+  );
+}
+
+/** What happened to one relevant document over the steps: surfaced, shown, selected, passed over. */
+function path(events, steps, width = 220) {
+  const x = (step) => 6 + (steps > 1 ? (step / (steps - 1)) * (width - 12) : 0);
+  return svg(
+    "svg",
+    { class: "path", viewBox: `0 0 ${width} 16`, width, height: 16, "aria-hidden": "true" },
+    svg("line", { x1: 2, x2: width - 2, y1: 8, y2: 8 }),
+    events.length > 0 && svg("line", { class: "known", x1: x(events[0].step), x2: width - 2, y1: 8, y2: 8 }),
+    events.map(({ step, tool, shown }) => {
+      const at = x(step);
+      if (tool === "select") return svg("rect", { class: "kept", x: at - 4, y: 4, width: 8, height: 8, rx: 1.5 });
+      if (tool === "drop") return svg("path", { class: "dropped", d: `M${at - 3.5} 4.5l7 7m0 -7l-7 7` });
+      if (tool === "search") return svg("circle", { class: shown ? "shown" : "surfaced", cx: at, cy: 8, r: 3.6 });
+      return shown ? svg("circle", { class: "shown", cx: at, cy: 8, r: 3 }) : null;
+    }),
+  );
+}
+
+/** A fate as a chip, colour and words; it leads to the step that decided it, where one did. */
+function fateChip(one, k, gold, hrefOf) {
+  const step = decided(one, gold.steps.length);
+  const said = [
+    el("i", { class: `swatch fate-${one.fate}`, "aria-hidden": "true" }, one.fate === "found" ? "★" : ""),
+    one.fate === "found" ? `found, place ${one.place}` : fateWords(one.fate, k),
+  ];
+  if (step === null) return el("span", { class: "fate" }, said);
+  return el("a", { class: "fate", href: hrefOf(step), title: `decided in step ${step}` }, said);
+}
+
+/** How it came to that, each piece a link to its step. */
+function fateStory(one, hrefOf) {
+  const pieces = story(one).map(([words, step]) => (step === null ? words : el("a", { href: hrefOf(step) }, words)));
+  return el("span", { class: "story" }, facts(pieces));
+}
+
+/** The relevant documents of a query and what became of each. */
+function relevantTable(answer, gold, k, hrefOf) {
+  if (!answer.relevant?.length)
+    return notice("No document is relevant by these judgements, or the run was scored by an older version.");
+  const line = (one) => {
+    const docId = one.doc_id || one.unit;
+    const known = own(gold.documents, docId) ?? null;
+    return el(
+      "tr",
+      { class: "gold", "data-doc": one.unit },
+      el(
+        "th",
+        { scope: "row" },
+        star("gold"),
+        idOf(one.unit),
+        known &&
+          el(
+            "details",
+            { class: "peek" },
+            el("summary", null, foreign(clipped(known.title || known.text, 90))),
+            documentText(known, docId !== one.unit && one.unit),
+          ),
+      ),
+      el("td", { class: "number" }, String(one.grade)),
+      el("td", null, fateChip(one, k, gold, hrefOf), fateStory(one, hrefOf)),
+      el("td", { class: "path-cell" }, path(gold.events.get(one.unit), gold.steps.length)),
+    );
+  };
+  return el(
+    "div",
+    null,
+    scrolling(
+      "Relevant documents",
+      el(
+        "table",
+        { class: "relevant" },
+        el("caption", { class: "spoken" }, "Relevant documents and what became of them"),
+        el(
+          "thead",
+          null,
+          el(
+            "tr",
+            null,
+            ["Document", "Grade", "What became of it", "Over the steps"].map((words, n) =>
+              el("th", { scope: "col", class: n === 1 ? "number" : null }, words),
+            ),
+          ),
+        ),
+        el("tbody", null, answer.relevant.map(line)),
+      ),
+    ),
+    el(
+      "p",
+      { class: "legend" },
+      legendMark("surfaced", "surfaced"),
+      legendMark("shown", "shown"),
+      legendMark("kept", "selected"),
+      legendMark("dropped", "passed over"),
+    ),
+  );
+}
+
+function legendMark(kind, words) {
+  const tool = { kept: "select", dropped: "drop" }[kind] ?? "search";
+  const mark = path([{ step: 0, tool, shown: kind === "shown" }], 1, 12);
+  return el("span", null, mark, ` ${words}`);
+}
+
+/** The ranking that was handed in, with a line below the cutoff; places count units where several passages are one. */
+function rankingList(answer, gold, k) {
+  const seen = new Map();
+  const places = answer.ranking.map((docId) => {
+    const unit = gold.unit(docId);
+    if (!seen.has(unit)) seen.set(unit, seen.size + 1);
+    return seen.get(unit);
+  });
+  const more = answer.ranked - answer.ranking.length;
+  return el(
+    "div",
+    null,
+    answer.ranking.length
+      ? hits(
+          answer.ranking,
+          { gold, values: answer.scores },
+          {
+            few: Math.max(10, Math.min(k, 20)),
+            label: "Final ranking, best first",
+            rankOf: (place) => places[place],
+            line: k,
+          },
+        )
+      : notice("Nothing was ranked."),
+    more > 0 && el("p", { class: "about" }, `and ${count(more)} further down`),
+  );
+}
