@@ -272,6 +272,11 @@ def relevant_from_json(row: Mapping[str, Any]) -> list[Relevant]:
     ]
 
 
+def fate_at(relevant: Mapping[str, Any], k: int) -> Fate:
+    """`Relevant.fate` of a relevant document as a line of attribution.jsonl has it; there may be a million of them."""
+    return Fate.FOUND if 0 < relevant["place"] <= k else Fate(relevant["lost_as"])
+
+
 def cutoffs(metric: str, metrics: Iterable[str]) -> list[int]:
     """The cutoffs to attribute at: first that of the headline metric, 10 where it has none; then those of R@k."""
     headline = metric.partition("@")[2]

@@ -26,7 +26,6 @@ Kind = Literal["floor", "union", "ceiling"]
 LABELS: dict[Kind, str] = {"floor": "floor", "union": "lower bound", "ceiling": "ceiling"}
 POOLS: dict[Kind, str] = {"union": "union", "ceiling": "oracle"}
 FLOOR = "retrieve"  # the program that is the floor of all others
-RESAMPLES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,10 @@ def beside(path: Path, metric: str = "") -> Bounds:
         return Bounds(metric)
     metric = metric or _headline(own)
     here = path if path.name not in ("", "..") else path.resolve()
-    siblings = sorted(place for place in here.parent.iterdir() if place.name != here.name)
+    try:
+        siblings = sorted(place for place in here.parent.iterdir() if place.name != here.name)
+    except OSError:  # a folder that may be entered and not listed
+        siblings = []
     known = [one for place in siblings if (one := _light(place, like=own)) is not None]
     found = choose(own, known, metric)
 
@@ -152,10 +154,11 @@ def is_floor(config: run_folder.Config) -> bool:
 
 def _retriever(one: Scored, own: Scored) -> bool:
     """Whether both search with the same retriever, parameters included."""
-    return _complete(one.config) == _complete(own.config)
+    return complete(one.config) == complete(own.config)
 
 
-def _complete(config: run_folder.Config) -> str:
+def complete(config: run_folder.Config) -> str:
+    """The complete name of a run's retriever, parameters included."""
     return str(config["retriever"].get("with") or config["retriever"]["name"])
 
 
@@ -170,7 +173,7 @@ def _preference(one: Scored, own: Scored) -> tuple[Any, ...]:
         lambda config: config["program"],
         lambda config: config["lm"]["name"],
         lambda config: (config["parameters"], (config.get("compiled") or {}).get("digest")),
-        _complete,
+        complete,
     ]
     differs = [of(one.config) != of(own.config) for of in same]
     size = one.config["pool"].get("size", 0)
@@ -185,7 +188,7 @@ def words(kind: Kind, one: Scored, own: Scored) -> str:
     over = "" if _retriever(one, own) else f" over {config['retriever']['name']}"
     model = "" if config["lm"]["name"] == own.config["lm"]["name"] else f", {config['lm']['name']}"
     pool = config["pool"]
-    others = [name for name in pool.get("of", []) if name != _complete(own.config)]
+    others = [name for name in pool.get("of", []) if name != complete(own.config)]
     by = f" by {' and '.join(pool['of'])}" if others else ""
     return f"{config['program']}{over}{model}, {pool['kind']} pool of {pool['size']}{by}"
 
@@ -257,34 +260,28 @@ def share_closed(
     program: Sequence[float],
     ceiling: Sequence[float],
     *,
-    resamples: int = RESAMPLES,
+    resamples: int | None = None,
     seed: int = 0,
 ) -> "Interval | None":
     """(program - floor) / (ceiling - floor) of the means, with a percentile bootstrap over queries, all three together.
 
-    None where the ceiling is not above the floor. The interval is None where that of ceiling - floor reaches 0: the
-    ratio then has no bounded one (Fieller 1954), which is said by leaving it out.
+    Of as many resamples as `stats.bootstrap_mean` takes. None where the ceiling is not above the floor. The interval is
+    None where that of ceiling - floor reaches 0: the ratio then has no bounded one (Fieller 1954), which is said by
+    leaving it out.
     """
     import numpy as np
 
-    from evals.stats import Interval
+    from evals.stats import Interval, means_of_resamples
 
-    values = np.asarray([floor, program, ceiling], dtype=np.float64)
-    means = values.mean(axis=1) if values.size else np.zeros(3)
+    rows = np.asarray([floor, program, ceiling], dtype=np.float64).T
+    means = rows.mean(axis=0) if rows.size else np.zeros(3)
     if not means[2] - means[0] > 1e-12:
         return None
     share = float((means[1] - means[0]) / (means[2] - means[0]))
-    generator = np.random.default_rng(seed)
-    many = values.shape[1]
-    step = max(1, 2_000_000 // many)  # resamples at a time: 16 MB of draws, whatever the queries
-    drawn = [
-        values[:, generator.integers(0, many, size=(min(step, resamples - start), many))].mean(axis=2)
-        for start in range(0, resamples, step)
-    ]
-    resampled = np.concatenate(drawn, axis=1)
-    gap = resampled[2] - resampled[0]
-    if many < 2 or np.quantile(gap, 0.025) <= 1e-12:
+    of_floor, of_program, of_ceiling = means_of_resamples(rows, resamples=resamples, seed=seed).T
+    gap = of_ceiling - of_floor
+    if len(rows) < 2 or np.quantile(gap, 0.025) <= 1e-12:
         return Interval(share, None, None)
-    shares = (resampled[1] - resampled[0]) / np.maximum(gap, 1e-12)
+    shares = (of_program - of_floor) / np.maximum(gap, 1e-12)
     low, high = np.quantile(shares, [0.025, 0.975])
     return Interval(share, float(low), float(high))

@@ -5,6 +5,7 @@ where their lines begin. Texts of documents are there where the corpus is; witho
 server and the file that carry the answers (evals/view.py), and everything that is drawn of them (evals/page/).
 """
 
+import hashlib
 import json
 import math
 import re
@@ -22,7 +23,7 @@ import orjson
 
 from evals import folder as run_folder
 from evals import scored
-from evals.attribution import WORDS, Fate
+from evals.attribution import WORDS, fate_at
 from tools import disk
 from tools.errors import DataError, SextantError
 
@@ -293,18 +294,13 @@ def _judged(run: scored.Run) -> _Judged:
             query_id = row["query_id"]
             starts[query_id], start = start, start + len(line)
             made.texts[query_id] = row["text"][:BEGINNING]
-            made.fates[query_id] = [_fate(one, cutoff) for one in row["relevant"]]
+            made.fates[query_id] = [fate_at(one, cutoff).value for one in row["relevant"]]
     except (ValueError, KeyError, TypeError, RecursionError):
         return _Judged(why=f"attribution.jsonl is damaged; {mend}")
     made.rows = run_folder.Rows(path, starts)
     if not losses or any(query_id not in starts for query_id in run.query_ids):
         made.why = f"an earlier version scored this run, and did not say what became of documents; {mend}"
     return made
-
-
-def _fate(relevant: Mapping[str, Any], cutoff: int) -> str:
-    """A relevant document's fate where the first `cutoff` count (attribution.Relevant.fate, on a line as it is)."""
-    return str(Fate.FOUND.value if 0 < relevant["place"] <= cutoff else relevant["lost_as"])
 
 
 def _summary(run_id: str, opened: _Opened) -> Answer:
@@ -320,6 +316,7 @@ def _summary(run_id: str, opened: _Opened) -> Answer:
         "compiled": scores.get("compiled"),
         "pool": scores.get("pool"),
         "metric": run.metric,
+        "contract": hashlib.sha256(plain_json(run.contract)).hexdigest()[:8],
         "queries": scores["queries"],
         "failed": scores["failed"],
         "metrics": metrics,
@@ -350,7 +347,7 @@ def _trajectory(opened: _Opened, query_id: str) -> Answer:
         "text": row.get("text", ""),
         "objective": "",
         "grades": row.get("grades", {}),
-        "relevant": [one | {"fate": _fate(one, cutoff)} for one in row.get("relevant", [])] if cutoff else [],
+        "relevant": [one | {"fate": fate_at(one, cutoff).value} for one in row.get("relevant", [])] if cutoff else [],
         "units": row.get("units", {}),
         "values": {name: column[query_id] for name, column in run.columns.items()},
         "answer": outcome.get("answer", ""),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from evals import folder as run_folder
-from evals.scored import CONTRACT, Run, read
+from evals.scored import CONTRACT, Run, differing, read
 from evals.seeds import SEEDS, System, spread, systems
 from tools.command import Parser, put_out, run_command
 from tools.errors import DataError, UnknownName, UsageError
@@ -79,36 +79,28 @@ def _forced(baseline: Run, others: list[Run], metrics: Sequence[str], *, force: 
     """(what differs of the contracts, what to say of it). UsageError when something does, and `force` is not given."""
     forced, notes = list[str](), list[str]()
     for run in others:
-        differing = _differing(baseline, run, metrics)
+        differ = _differing(baseline, run, metrics)
         shared = len(set(baseline.query_ids) & set(run.query_ids))
-        values = ", ".join(f"{key} ({value})" for key, value in differing.items())
+        values = ", ".join(f"{key} ({value})" for key, value in differ.items())
         what = f"{baseline.name} and {run.name} were not asked the same: {values}"
         if not shared:
             raise UsageError(f"{what}; without a common query there is nothing to pair")
-        if differing and not force:
+        if differ and not force:
             raise UsageError(f"{what}; compare runs that agree in these, or give --force")
-        forced += [key for key in differing if key not in forced]
-        notes += [f"forced: {what}"] if differing else []
+        forced += [key for key in differ if key not in forced]
+        notes += [f"forced: {what}"] if differ else []
     return forced, notes
 
 
 def _differing(baseline: Run, run: Run, metrics: Sequence[str]) -> dict[str, str]:
     """What two runs do not share of what has to be the same -> both values, in words."""
-    from evals.compare_tables import short
-
-    other = run.contract
-    found = {
-        key: f"{short(value)}, {short(other[key])}" for key, value in baseline.contract.items() if other[key] != value
-    }
+    found = differing(baseline, run)
     if "data_fingerprint" in found:
         found["data_fingerprint"] += "; of texts, queries, judgements, exclusions and pools"
     both = baseline.columns.keys() & run.columns.keys()
     if not metrics and len(both) < len(baseline.columns.keys() | run.columns.keys()):
         only = [", ".join(name for name in one.columns if name not in both) or "none" for one in (baseline, run)]
         found["cutoffs"] = f"only the first has {only[0]}, only the second {only[1]}; --metric chooses"
-    shared = len(set(baseline.query_ids) & set(run.query_ids))
-    if (many := (len(baseline.query_ids), len(run.query_ids))) != (shared, shared):
-        found["queries"] = f"{many[0]}, {many[1]}, {shared} in common"
     return found
 
 

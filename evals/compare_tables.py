@@ -1,9 +1,9 @@
 """What a comparison shows, as lines and tables; evals/paste.py prints them. Computes nothing, reads no file."""
 
-import json
 from typing import Any
 
 from evals.paste import Best, Grid, Part
+from evals.scored import brief
 
 Result = dict[str, Any]
 DIGITS = 4  # of means, as in the table of a run
@@ -55,15 +55,7 @@ def _comparison(result: Result, label: str, run: str, what: str) -> list[Part]:
 def _what(differences: dict[str, list[Any]]) -> str:
     if not differences:
         return "the same configuration"
-    return ", ".join(f"{key} {short(after)} (was {short(before)})" for key, (before, after) in differences.items())
-
-
-def short(value: Any, most: int = 60) -> str:
-    """A value of a configuration in a line."""
-    if isinstance(value, dict) and "digest" in value:
-        value = f"{value.get('optimizer', '')} {value['digest']}".strip()
-    text = value if isinstance(value, str) else "none" if value is None else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= most else f"{text[: most - 4]} ..."
+    return ", ".join(f"{key} {brief(after)} (was {brief(before)})" for key, (before, after) in differences.items())
 
 
 def _rows(rows: list[Result]) -> list[list[str]]:

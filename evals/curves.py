@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evals.folder import check_output
 from evals.scored import Run, folders, read, same_contract
 from tools.command import Parser, put_out, run_command
 from tools.errors import UnknownName, UsageError
@@ -131,7 +132,7 @@ def _metric(run: Run, name: str) -> str:
 
 def _unknown(run: Run, axis: str) -> str:
     """Why a run cannot be shown on an axis; "" when it can."""
-    if axis != "searches" and (run.config.get("imported") or {}).get("usage") is False:
+    if axis != "searches" and not run.usage_known:
         return "it was imported without what its model calls used"
     if axis == "usd" and run.scores["usage"]["list_usd"] is None:
         return "the price of its model is not known"
@@ -225,27 +226,14 @@ def bands(values: "np.ndarray[Any, Any]") -> tuple[list[float | None], list[floa
     """
     import numpy as np
 
-    from evals.stats import DRAWS
+    from evals.stats import bootstrap_means
 
-    many, columns = values.shape
-    if many < 2:
-        return [None] * columns, [None] * columns
+    columns = values.shape[1]
     # Columns in which nothing changes are one.
     kept = [0, *(place for place in range(1, columns) if (values[:, place] != values[:, place - 1]).any())]
-    few = np.ascontiguousarray(values[:, kept])
-    resamples = max(2_000, min(10_000, DRAWS // many))
-    means = np.empty((resamples, len(kept)))
-    generator = np.random.default_rng(0)
-    step = max(1, 2_000_000 // many)  # resamples at a time: 16 MB of draws, whatever the queries
-    for start in range(0, resamples, step):
-        count = min(step, resamples - start)
-        draws = generator.integers(0, many, size=(count, many))
-        draws += many * np.arange(count)[:, None]
-        times = np.bincount(draws.ravel(), minlength=count * many).reshape(count, many)
-        means[start : start + count] = times.astype(np.float64) @ few / many
-    low, high = np.quantile(means, [0.025, 0.975], axis=0)
-    of = np.searchsorted(kept, np.arange(columns), side="right") - 1
-    return low[of].tolist(), high[of].tolist()
+    intervals = bootstrap_means(np.ascontiguousarray(values[:, kept]))
+    of = (np.searchsorted(kept, np.arange(columns), side="right") - 1).tolist()
+    return [intervals[place].low for place in of], [intervals[place].high for place in of]
 
 
 def _dominates(one: Result, other: Result) -> bool:
@@ -414,6 +402,8 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Compute, write what is to be written, print."""
+    for path in filter(None, (arguments.csv, arguments.svg)):
+        check_output(path)
     result = curves(arguments.runs, arguments.metric, AXES if arguments.by == "all" else [arguments.by])
     _write((arguments.csv, as_csv), (arguments.svg, as_svg), result=result)
     if arguments.json:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.exports import FOLDERS, SERVICES
-from tools.command import Parser, positive, put_out, run_command, say
+from tools.command import Parser, clean, positive, put_out, run_command, say
 from tools.errors import UnknownName, UsageError
 
 LIST = "list"
@@ -80,7 +80,7 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     for note in made["notes"]:
         say(note)
-    put_out(f"{made['out']}\n")
+    put_out(f"{clean(made['out'])}\n")
     return 0
 
 

@@ -12,16 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from evals.attribution import WORDS, Fate, History, Relevant, cutoffs
+from evals.attribution import WORDS, Fate, cutoffs, fate_at
 from evals.scored import Run
 from evals.seeds import System
 from tools.errors import DataError
 
-Fates = dict[
-    str, dict[str, Fate]
-]  # query_id -> relevant unit -> its fate; queries without a relevant unit are left out
+# query_id -> relevant unit -> its fate; queries without a relevant unit are left out.
+Fates = dict[str, dict[str, Fate]]
 EXAMPLES = 3  # queries named of a flow
-_NO_HISTORY = History("")
 _ORDER = {fate: place for place, fate in enumerate(WORDS)}
 
 
@@ -51,17 +49,13 @@ def _fates(run: Run, k: int) -> Fates:
     try:
         for query_id in run.query_ids:
             if relevant := run.judged[query_id]["relevant"]:
-                made[query_id] = {one["unit"]: _fate(one, k) for one in relevant}
+                made[query_id] = {one["unit"]: fate_at(one, k) for one in relevant}
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"{run.path / 'attribution.jsonl'} is damaged or of another version ({error}); "
             f"python -m evals.score {run.path} scores it again"
         ) from None
     return made
-
-
-def _fate(one: Mapping[str, Any], k: int) -> Fate:
-    return Relevant(one["unit"], one["grade"], one["place"], Fate(one["lost_as"]), _NO_HISTORY).fate(k)
 
 
 def _shares(repeats: list[Fates], queries: list[str]) -> np.ndarray:

@@ -141,6 +141,13 @@ def _same(path: Path, config: Config) -> bool:
     return True
 
 
+def check_output(path: Path) -> None:
+    """UsageError where a file that is to be written would take the place of one of a run's own."""
+    folder = path.parent
+    if path.exists() and (folder / "config.json").is_file() and (folder / "outcomes.jsonl").is_file():
+        raise UsageError(f"{path} is a file of the run in {folder}; choose another place")
+
+
 def read_config(path: Path) -> Config:
     """The configuration of the run in `path`. DataError when there is none."""
     try:
@@ -178,6 +185,9 @@ _CONFIG: dict[str, type | tuple[type, ...]] = {
 }
 
 
+_POOL = {"kind": str, "size": int, "of": list}
+
+
 def _check_config(config: Any) -> None:
     """ValueError for what is no configuration."""
     for name, kind in _CONFIG.items():
@@ -188,6 +198,15 @@ def _check_config(config: Any) -> None:
             value = value[key]
         if not isinstance(value, kind):
             raise ValueError(f"{name!r} is of the wrong kind")
+    for name in ("pool", "imported"):  # which older runs have not
+        if not isinstance(config.get(name) or {}, dict):
+            raise ValueError(f"{name!r} is of the wrong kind")
+    if (pool := config.get("pool")) and any(not isinstance(pool.get(key), kind) for key, kind in _POOL.items()):
+        raise ValueError("'pool' is of the wrong kind")
+    may_be: list[tuple[Any, Any]] = [(config.get("compiled"), dict | None), (config.get("imported"), dict | None)]
+    may_be += [(config["retriever"].get("with", ""), str), (config["retriever"].get("others"), dict | None)]
+    if not all(isinstance(value, kind) for value, kind in may_be):
+        raise ValueError("'compiled', 'imported' or 'retriever' is of the wrong kind")
     if len(config["asked"]) != 2 or not all(isinstance(query_id, str) for query_id in config["asked"]["query_ids"]):
         raise ValueError("'asked' is of the wrong kind")
 
@@ -213,7 +232,8 @@ def read_rows(
 ) -> Rows:
     """The lines of a JSON Lines file by their "query_id", the last one of each query; none where there is no file.
 
-    DataError for a line that is damaged, or to which `check` objects with a ValueError, KeyError or TypeError.
+    DataError for a line that is damaged, or to which `check` objects with a ValueError, KeyError, TypeError or
+    AttributeError.
     """
     starts, start = dict[str, int](), 0
     for number, line in enumerate(disk.lines(path, repair=repair), start=1):
@@ -221,7 +241,7 @@ def read_rows(
             row: dict[str, Any] = disk.loads(line)
             check(row)
             starts[row["query_id"]] = start
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise DataError(f"{path}, line {number} is damaged; {mend}") from None
         start += len(line)
     return Rows(path, starts)
@@ -236,10 +256,35 @@ def _check_outcome(outcome: Outcome) -> None:
         raise TypeError("ranking")
     if outcome["error"] is not None and not isinstance(outcome["error"], str):
         raise TypeError("error")
+    for step in outcome["trace"]["steps"]:
+        _check_step(step)
     scores = outcome.get("scores") or []
     if (scores and len(scores) != len(outcome["ranking"])) or not all(isinstance(s, (int, float)) for s in scores):
         raise ValueError("scores")
-    usage(outcome)
+    _check_usage(outcome["usage"])
+
+
+def _check_step(step: dict[str, Any]) -> None:
+    """TypeError, KeyError or ValueError for what is no step of a trace."""
+    shown, lengths = step.get("shown", []), step.get("lengths", [])
+    texts = [step["tool"], step["argument"], *step["doc_ids"]]
+    numbers = [step.get("hop", 0), step.get("k", 0), step.get("started", 0), step.get("seconds", 0), *shown, *lengths]
+    # As sets of types: a run has millions of ids.
+    if not set(map(type, texts)) <= {str} or not set(map(type, numbers)) <= {int, float}:
+        raise TypeError("steps")
+    if len(shown) != len(lengths):
+        raise ValueError("lengths")
+    if "usage" in step:
+        _check_usage(step["usage"])
+
+
+_NUMBERS = {int, float, type(None)}
+
+
+def _check_usage(row: dict[str, Any]) -> None:
+    """TypeError for what is no usage; a price that nobody knows is None."""
+    if not set(map(type, row.values())) <= _NUMBERS:
+        raise TypeError("usage")
 
 
 def usage(outcome: Outcome) -> Usage:

@@ -66,19 +66,19 @@ def markdown(parts: Sequence[Part]) -> str:
     blocks = [""]
     for part in parts:
         if isinstance(part, str):
-            text = _in_markdown(part)
+            text = in_markdown(part)
             together = blocks[-1] and text and not blocks[-1].endswith("|")
             blocks[-1:] = [f"{blocks[-1]}\\\n{text}"] if together else [blocks[-1], text]
             continue
         rule = [":---" if place in part.names else "---:" for place in range(len(part.heads))]
-        rows = [[_in_markdown(cell) for cell in part.heads], rule]
-        rows += [[_bold(cell, _in_markdown(cell), "**", "**") for cell in row] for row in part.rows]
-        blocks.append(f"**{_in_markdown(part.title)}**")
+        rows = [[in_markdown(cell) for cell in part.heads], rule]
+        rows += [[_bold(cell, in_markdown(cell), "**", "**") for cell in row] for row in part.rows]
+        blocks.append(f"**{in_markdown(part.title)}**")
         blocks.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
-def _in_markdown(text: str) -> str:
+def in_markdown(text: str) -> str:
     """Text that GitHub shows as it is: what has a meaning there has a backslash, also the bar between cells."""
     text = re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", clean(text))
     return re.sub(r"^(\s*)([-+]|\d+[.)])(\s)", _no_list, text).strip()

@@ -202,7 +202,7 @@ def _runs_table(groups: Sequence["Group"]) -> "Words":
 
 def _cost(run: "Run") -> list[str]:
     """Calls, tokens and list price of a query; of an imported run nobody may know."""
-    if (run.config.get("imported") or {}).get("usage") is False:
+    if not run.usage_known:
         return ["unknown"] * 3
     usage, many = run.scores["usage"], run.scores["queries"]
     price = "unknown" if usage["list_usd"] is None else f"${usage['list_usd'] / many:.5f}"

@@ -52,10 +52,21 @@ class Run:
         """The headline metric."""
         return str(self.scores.get("metric") or next(iter(self.columns)))
 
+    @property
+    def usage_known(self) -> bool:
+        """Whether somebody knows what its model calls used: not of every run that was imported."""
+        return (self.config.get("imported") or {}).get("usage") is not False
+
     @cached_property
     def outcomes(self) -> run_folder.Rows:
-        """query_id -> its line of outcomes.jsonl: ranking, trace, usage, error."""
-        return run_folder.read_outcomes(self.path)
+        """query_id -> its line of outcomes.jsonl: ranking, trace, usage, error. DataError where one is missing."""
+        rows = run_folder.read_outcomes(self.path)
+        if missing := [query_id for query_id in self.query_ids if query_id not in rows]:
+            raise DataError(
+                f"{self.path} has scores, but no outcome of {len(missing)} of its {len(self.query_ids)} queries, e.g. "
+                f"{missing[0]!r}; give its command again to have them answered"
+            )
+        return rows
 
     @cached_property
     def judged(self) -> run_folder.Rows:
@@ -63,7 +74,7 @@ class Run:
 
         DataError where it is missing, as in a run that an earlier version scored.
         """
-        rows = run_folder.read_rows(self.path / "attribution.jsonl")
+        rows = run_folder.read_rows(self.path / "attribution.jsonl", check=_check_judged)
         if missing := [query_id for query_id in self.query_ids if query_id not in rows]:
             raise DataError(
                 f"{self.path} does not say what became of the documents of {len(missing)} queries; "
@@ -131,14 +142,17 @@ def found(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
     runs, others = list[Run](), dict[Path, str]()
     for path in folders(paths):
         try:
-            runs.append(read(path))
-        except SextantError as problem:
+            runs.append(read(path, count_owed=False))
+        except (SextantError, OSError) as problem:  # a file may be unreadable
             others[path] = str(problem)
     return runs, others
 
 
-def read(path: Path) -> Run:
-    """The run in `path` with its scores. DataError where there are none, RunIncomplete when it owes queries."""
+def read(path: Path, *, count_owed: bool = True) -> Run:
+    """The run in `path` with its scores. DataError where there are none, RunIncomplete when it owes queries.
+
+    How many a run without scores owes is told where its data is at hand; `count_owed` says whether to load that.
+    """
     config = run_folder.read_config(path)
     try:
         scores = json.loads((path / "scores.json").read_text(encoding="utf-8"))
@@ -147,7 +161,7 @@ def read(path: Path) -> Run:
         if len(errors) != scores["queries"] or list(columns) != list(scores["metrics"]):
             raise ValueError("scores.csv is not of scores.json")
     except FileNotFoundError:
-        raise _unscored(path, config) from None
+        raise _unscored(path, config, count_owed=count_owed) from None
     except (ValueError, TypeError, csv.Error, RecursionError) as error:
         raise DataError(
             f"the scores in {path} are damaged ({error}); python -m evals.score {path} makes them again"
@@ -156,20 +170,27 @@ def read(path: Path) -> Run:
     return Run(path, config, scores, columns, failed, list(errors))
 
 
-def _unscored(path: Path, config: run_folder.Config) -> SextantError:
+def _unscored(path: Path, config: run_folder.Config, *, count_owed: bool) -> SextantError:
     """Why a run without scores cannot be compared. Which queries it owes is known only where its data is at hand."""
-    from evals.environment import environment_of
-
     outcomes = run_folder.read_outcomes(path)
-    try:
-        asked = [query.query_id for query in environment_of(config).queries]
-    except SextantError:
-        asked = []
+    asked = _asked(config) if count_owed else []
     owed = [query_id for query_id in asked if query_id not in outcomes]
     if owed or not outcomes:
         many = f"{len(owed)} of {len(asked)}" if owed else "all"
         return RunIncomplete(f"{path} owes {many} queries; give its command again to resume it")
+    if not asked:
+        return DataError(f"{path} has no scores; python -m evals.score {path} makes them, or says what it still owes")
     return DataError(f"{path} is not scored; python -m evals.score {path} does that")
+
+
+def _asked(config: run_folder.Config) -> list[str]:
+    """The queries that a run was asked; none where its data is not at hand."""
+    from evals.environment import environment_of
+
+    try:
+        return [query.query_id for query in environment_of(config).queries]
+    except SextantError:
+        return []
 
 
 _SCORES = {"data": str, "judgements": str, "program": str, "retriever": str, "lm": str, "queries": int, "failed": int}
@@ -182,9 +203,42 @@ def _check(scores: Any) -> None:
         raise ValueError("there are no metrics")
     if wrong := [key for key, kind in _SCORES.items() if not isinstance(scores.get(key), kind)]:
         raise ValueError(f"{wrong[0]!r} is missing or of the wrong kind")
+    losses = scores.get("losses")
+    if losses is not None and not (isinstance(losses, dict) and isinstance(losses.get("at"), dict)):
+        raise ValueError("'losses' is of the wrong kind")
+    if losses and not isinstance(losses["at"].get(str(losses.get("cutoff"))), dict):
+        raise ValueError("'losses' has nothing at its cutoff")
+    if wrong := [name for name, one in scores["metrics"].items() if not _is_measured(one)]:
+        raise ValueError(f"{wrong[0]!r} has no mean with its interval")
+    notes = scores.get("notes", [])
+    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+        raise ValueError("'notes' is of the wrong kind")
     usage = scores.get("usage")
-    if not isinstance(usage, dict) or not all(isinstance(usage.get(k), int | float | None) for k in USED):
+    if not isinstance(usage, dict) or not all(key in usage and _is_amount(usage[key]) for key in USED):
         raise ValueError("'usage' is missing or of the wrong kind")
+
+
+def _is_amount(value: Any) -> bool:
+    """Whether it is a number, or None where nobody knows."""
+    return value is None or (isinstance(value, int | float) and math.isfinite(value))
+
+
+def _is_measured(one: Any) -> bool:
+    """Whether it is a mean with an interval, a mean without one (one query), or neither (undefined for all)."""
+    if not isinstance(one, dict):
+        return False
+    mean, low, high = (one.get(key) for key in ("mean", "low", "high"))
+    known = [value for value in (mean, low, high) if value is not None]
+    return set(map(type, known)) <= {int, float} and (low is None) == (high is None) and (mean is not None or not known)
+
+
+def _check_judged(row: dict[str, Any]) -> None:
+    """TypeError, KeyError or AttributeError for what is no line of attribution.jsonl."""
+    relevant, units = row["relevant"], row.get("units", {})
+    texts = [row.get("text", ""), *(one["unit"] for one in relevant), *units.values()]
+    numbers = [*row["grades"].values(), *(one["grade"] for one in relevant)]
+    if not set(map(type, texts)) <= {str} or not set(map(type, numbers)) <= {int, float}:
+        raise TypeError("relevant")
 
 
 def _columns(text: str) -> tuple[dict[str, Column], dict[str, str]]:

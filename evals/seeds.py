@@ -15,7 +15,6 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from evals import folder as run_folder
 from evals.scored import USED, Run
@@ -93,8 +92,7 @@ def spread(runs: Sequence[Run], metric: str, query_ids: Collection[str]) -> floa
 
 def _usage(run: Run, key: str) -> float | None:
     """What a run used; of a run that was made elsewhere and does not say, it is not known."""
-    imported: Any = run.config.get("imported") or {}
-    value: float | None = None if imported.get("usage") is False else run.scores["usage"][key]
+    value: float | None = run.scores["usage"][key] if run.usage_known else None
     return value
 
 

@@ -281,11 +281,13 @@ def _open(address: str) -> None:
 
 def _export(arguments: argparse.Namespace) -> int:
     from evals.browse import Answers
+    from evals.folder import check_output
 
     path: Path = arguments.export
     if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
         why = "it is a folder" if path.is_dir() else f"{path.parent} is no folder that can be written to"
         raise UsageError(f"{path} cannot be written: {why}; choose another --export")
+    check_output(path)
     wanted: list[str] = arguments.query
 
     def chosen(query_ids: Sequence[str]) -> Sequence[str]:

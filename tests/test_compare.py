@@ -329,6 +329,7 @@ def test_one_run_is_not_enough_and_none_is_named_twice(made, command):
         ("scores.csv", "query_id,R@10,error\nq0,0.5,\n"),
         ("scores.csv", "query_id,nDCG@10,error\nq0,\x00,\n"),
         ("config.json", "{}"),
+        ("config.json", json.dumps(CONFIG | {"compiled": "x"})),
     ],
 )
 def test_damaged_files_are_named_in_a_line(made, command, name, content):

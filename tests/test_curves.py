@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 import time
 from fractions import Fraction
 from pathlib import Path
@@ -455,3 +456,41 @@ def test_thousands_of_trajectories_take_seconds(tmp_path):
 def test_a_run_folder_is_all_that_it_reads(miniature, tmp_path, monkeypatch, command):
     monkeypatch.setattr("environments.load", lambda *_, **__: pytest.fail("the corpus was read"))
     assert command(Path(miniature) / "obliq-congress", "--json").code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("outcomes.jsonl", None, "no outcome of 1 of its 1 queries, e.g. 'q0'"),
+        ("outcomes.jsonl", "", "no outcome of 1 of its 1 queries"),
+        ("outcomes.jsonl", {"trace": {"steps": [{"tool": "search"}]}}, "outcomes.jsonl, line 1 is damaged"),
+        ("outcomes.jsonl", {"usage": {"calls": "many"}}, "outcomes.jsonl, line 1 is damaged"),
+        ("attribution.jsonl", {"grades": 1}, "attribution.jsonl, line 1 is damaged"),
+        ("attribution.jsonl", {"relevant": ["d1"]}, "attribution.jsonl, line 1 is damaged"),
+    ],
+)
+def test_what_is_missing_or_damaged_is_named_in_a_line(scripted, command, name, content, said):
+    path = scripted("a", [([step("search", "ab")], "ab", "a", used(1), None)])
+    file = path / name
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content and json.dumps(json.loads(file.read_text()) | content) + "\n")
+    result = command(path)
+    assert (result.code, result.out, len(result.err.splitlines())) == (3, "", 1) and said in result.err
+
+
+def test_a_table_or_plot_does_not_take_the_place_of_a_file_of_a_run(scripted, command):
+    path = scripted("a", [([step("search", "ab")], "ab", "a", used(1), None)])
+    before = (path / "scores.csv").read_bytes()
+    for option in ("--csv", "--svg"):
+        result = command(path, option, path / "scores.csv")
+        assert result.code == 2 and "is a file of the run" in result.err
+    assert (path / "scores.csv").read_bytes() == before
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_printed_and_drawn(scripted, command, tmp_path):
+    path = scripted(os.fsdecode(b"h\xff"), [([step("search", "ab")], "ab", "a", used(1), None)])
+    result = command(path, "--svg", tmp_path / "plot.svg")
+    assert result.code == 0 and "h\N{REPLACEMENT CHARACTER}" in result.out and result.out.encode()
+    assert (tmp_path / "plot.svg").stat().st_size

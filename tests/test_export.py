@@ -429,3 +429,32 @@ def copy_of(run: Path, place: Path) -> Path:
     import shutil
 
     return Path(shutil.copytree(run, place / "copy" / run.name))
+
+
+def test_an_export_never_replaces_files_of_a_run(make, exported, tmp_path, capsys):
+    path = make("retrieve")
+    before = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
+    assert called(export, make(), "--to", "trec", "--out", path, "--force") == 2
+    assert "is a run folder" in capsys.readouterr().err
+    assert {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()} == before
+
+
+def test_a_place_below_a_file_is_refused_by_its_own_name(make, tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    assert called(export, make(), "--to", "trec", "--out", tmp_path / "file/out") == 2
+    assert f"{tmp_path}/file/out cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("to", ["trec", "atif", "openinference", "hub"])
+def test_a_full_disk_is_named_with_the_place_and_nothing_is_left(make, tmp_path, monkeypatch, capsys, to):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("evals.exports.place.manifest", full)
+    assert called(export, make(), "--to", to, "--out", tmp_path / "out") == 3
+    out, err = capsys.readouterr()
+    assert (
+        out == ""
+        and err == f"error: {tmp_path}/out cannot be written: No space left on device; make room, or choose --out\n"
+    )
+    assert list(tmp_path.iterdir()) == []

@@ -96,6 +96,30 @@ def test_an_exported_run_comes_back_with_the_same_scores_and_the_same_attributio
     assert theirs["usage"] == ours["usage"] and theirs["losses"] == ours["losses"] and theirs["notes"] == ours["notes"]
 
 
+@pytest.mark.parametrize("form", ["ours", "atif"])
+def test_a_search_that_only_orders_what_had_surfaced_is_one_when_it_comes_back(form, tmp_path, capsys):
+    from evals import export
+    from evals.replay import searches
+
+    def only_orders(outcome):
+        return [step.get("among", False) for step in outcome["trace"]["steps"] if step["tool"] == "search"]
+
+    words = ["--program", "score", "-P", "pool=40", "-P", "ties=rank_bm25", "--task", "congress", "--data", "mini"]
+    assert called(*words, "--runs", tmp_path / "runs", module=run_module) == 0
+    (run,) = (tmp_path / "runs").glob("*/*")
+    for to in ("trec", "atif"):
+        assert called(run, "--to", to, "--out", tmp_path / to, module=export) == 0
+    trajectories = run / "outcomes.jsonl" if form == "ours" else tmp_path / "atif" / "trajectories.jsonl"
+    words = [tmp_path / "trec" / "run.trec", "--task", "congress", "--data", "mini", "--encoded"]
+    assert called(*words, "--trajectories", trajectories, "--runs", tmp_path / "back") == 0
+    (back,) = (tmp_path / "back").glob("*/*")
+    ours, theirs = read_run(run), read_run(back)
+    assert any(any(only_orders(ours.outcomes[query_id])) for query_id in ours.query_ids)
+    for query_id in ours.query_ids:
+        assert only_orders(theirs.outcomes[query_id]) == only_orders(ours.outcomes[query_id])
+        assert len(searches(theirs.outcomes[query_id])) == len(searches(ours.outcomes[query_id]))
+
+
 def test_passages_come_back_by_documents_trec_and_a_file_of_their_parents_is_refused(tmp_path, capsys):
     from evals import export
 

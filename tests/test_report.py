@@ -304,6 +304,16 @@ def test_runs_without_scores_are_listed_with_the_reason_and_failed_queries_are_c
     assert "left out: " in given.out and "1 folders left out" in given.out
 
 
+def test_groups_that_were_asked_other_parts_of_a_split_have_files_of_their_own(folders, written):
+    for limit, value in ((1, 0.25), (2, 0.5)):
+        folders(f"first{limit}", {"nDCG@10": [value] * limit}, {"asked": {"limit": limit, "query_ids": []}})
+    html = written()
+    files = sorted(set(re.findall(r'href="(tables/obliq-[^"]+-nDCG10.csv)"', html)))
+    assert sorted(rows(written(name))[0]["value"] for name in files) == ["0.25", "0.5"]
+    ids = re.findall(r' id="([^"]+)"', html)
+    assert len(ids) == len(set(ids))
+
+
 def test_without_any_score_there_is_no_report(folders, command, tmp_path):
     (folders("a", {"nDCG@10": [0.1]}) / "scores.json").unlink()
     given = command()

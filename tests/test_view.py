@@ -534,3 +534,11 @@ def test_memory_does_not_grow_with_the_number_of_trajectories(tmp_path):
 
 def test_every_file_of_the_page_is_in_its_program():
     assert {path.name for path in view.PAGE.glob("*.js")} == set(SCRIPTS)
+
+
+def test_an_export_does_not_take_the_place_of_a_file_of_a_run(runs, multihop, command):
+    file = multihop / "config.json"
+    before = file.read_bytes()
+    code, out, err = command(runs, "--export", file)
+    assert (code, out, len(err.splitlines())) == (2, "", 1) and "is a file of the run" in err
+    assert file.read_bytes() == before

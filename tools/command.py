@@ -57,8 +57,11 @@ def dollars(text: str) -> float:
 
 
 def clean(text: str) -> str:
-    """`text` without control characters: it cannot move the cursor or colour the screen."""
-    unsafe = r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+    """`text` without control characters: it cannot move the cursor or colour the screen.
+
+    Nor has it lone surrogates, as of a folder's name that is not UTF-8: no stream and no font takes them.
+    """
+    unsafe = r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
     return re.sub(unsafe, "\N{REPLACEMENT CHARACTER}", text)
 
 

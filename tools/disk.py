@@ -43,7 +43,7 @@ def loads(line: bytes) -> Any:
     """JSON as Python reads it, at orjson's speed; ValueError for what is none."""
     try:
         return orjson.loads(line)
-    except ValueError:  # lone surrogates, NaN, numbers beyond 64 bits: Python reads and writes them
+    except ValueError:  # lone surrogates and NaN: Python reads and writes them
         return json.loads(line)
 
 

@@ -117,6 +117,8 @@ def _observed(step: Step, one: Answered) -> dict[str, Any]:
         extra["refused"] = step.refused
     if step.cut:
         extra["cut"] = step.cut
+    if step.among:
+        extra["among"] = True
     return {"content": step.refused or "\n".join(step.doc_ids), "extra": extra}
 
 

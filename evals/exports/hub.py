@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from evals.exports.atif import file_name
 from evals.exports.source import Answered, Source, compact
+from evals.scored import USED
 from tools.errors import UnknownName
 from tools.records import Step
 
@@ -71,7 +72,7 @@ def _schemas() -> dict[str, "pa.Schema"]:
         ("started", number),
         ("seconds", number),
     ]
-    step += [("retriever", text), ("k", whole), ("instruction", text), ("cut", whole)]
+    step += [("retriever", text), ("k", whole), ("instruction", text), ("cut", whole), ("among", pa.bool_())]
     step += [("shown", numbers), ("lengths", numbers), ("refused", text), *usage]
     row = [
         ("run", text),
@@ -89,7 +90,6 @@ def _schemas() -> dict[str, "pa.Schema"]:
     }
 
 
-_USED = ("calls", "input_tokens", "output_tokens", "paid_usd", "list_usd")
 _ABOUT = ("run", "task", "data", "data_fingerprint", "split", "judgements", "program", "retriever", "lm")
 
 
@@ -101,7 +101,7 @@ def _trajectory(one: Answered, source: Source) -> dict[str, Any]:
         "ranking": one.outcome["ranking"],
         "ranking_scores": one.outcome.get("scores") or [],
         **{key: one.outcome.get(key) for key in ("answer", "error", "seconds")},
-        **{key: getattr(one.usage, key, None) for key in _USED},
+        **{key: getattr(one.usage, key, None) for key in USED},
         "values": [{"metric": name, "value": value} for name, value in one.values.items()],
         "relevant": one.relevant,
         "steps": [_step(step, known=one.usage is not None) for step in one.steps],
@@ -110,8 +110,20 @@ def _trajectory(one: Answered, source: Source) -> dict[str, Any]:
 
 
 def _step(step: Step, *, known: bool) -> dict[str, Any]:
-    names = ("tool", "argument", "doc_ids", "hop", "started", "seconds", "retriever", "k", "instruction", "cut")
-    used = {key: getattr(step.usage, key) if known else None for key in _USED}
+    names = (
+        "tool",
+        "argument",
+        "doc_ids",
+        "hop",
+        "started",
+        "seconds",
+        "retriever",
+        "k",
+        "instruction",
+        "cut",
+        "among",
+    )
+    used = {key: getattr(step.usage, key) if known else None for key in USED}
     return {name: getattr(step, name) for name in (*names, "shown", "lengths", "refused")} | used
 
 
@@ -133,7 +145,7 @@ def _run(source: Source) -> dict[str, Any]:
         "data": config["data"],  # no folder of the user's machine
         "queries": run.scores["queries"],
         "failed": run.scores["failed"],
-        **{key: run.scores["usage"].get(key) for key in _USED},
+        **{key: run.scores["usage"].get(key) for key in USED},
         "means": [{"metric": name, "value": one["mean"]} for name, one in run.scores["metrics"].items()],
         "config": compact({key: value for key, value in config.items() if key != "provenance"}),
     }

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tools import disk
-from tools.errors import UsageError
+from tools.errors import DataError, UsageError
 
 MANIFEST = "export.json"
 
@@ -30,14 +30,23 @@ def filling(place: Path, *, force: bool) -> Iterator[Path]:
         raise UsageError(f"{place} holds something that is not an export; choose another --out, or give --force")
     if place.exists() and not place.is_dir():
         raise UsageError(f"{place} is a file; choose a folder as --out")
+    if (place / "config.json").is_file() and (place / "outcomes.jsonl").is_file():  # also with --force
+        raise UsageError(f"{place} is a run folder, whose files an export would replace; choose another --out")
     beside = place.with_name(f".{place.name}-{os.getpid()}")
     try:
-        beside.mkdir(parents=True)
+        try:
+            beside.mkdir(parents=True)
+        except OSError as error:
+            raise UsageError(f"{place} cannot be written: {error.strerror}; choose another --out") from None
         yield beside
         if replaceable:
             _swap(beside, place)
         else:
             _merge(beside, place)
+    except OSError as error:
+        if error.filename and beside not in Path(os.fsdecode(error.filename)).parents:
+            raise  # it is about another file, as one of the run that cannot be read
+        raise DataError(f"{place} cannot be written: {error.strerror or error}; make room, or choose --out") from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 

@@ -55,11 +55,6 @@ class Source:
     has_judged: bool  # whether the run says what became of its documents
 
     @property
-    def has_usage(self) -> bool:
-        """Whether it is known what the run used."""
-        return (self.run.config.get("imported") or {}).get("usage") is not False
-
-    @property
     def model(self) -> str:
         """The model's name; "" where there was none, or nobody knows."""
         name = str(self.run.config["lm"]["name"])
@@ -74,7 +69,7 @@ class Source:
             outcome = outcomes[query_id]
             values = {name: column[query_id] for name, column in self.run.columns.items()}
             defined = {name: value for name, value in values.items() if value is not None}
-            used = usage(outcome) if self.has_usage else None
+            used = usage(outcome) if self.run.usage_known else None
             yield Answered(query_id, outcome, dict(judged.get(query_id) or {}), defined, used)
 
 

@@ -14,7 +14,7 @@ def write(source: Source, folder: Path) -> list[str]:
     """TREC files: run.trec as scored, qrels.trec (what nDCG gains from), relevant.trec (what recall counts)."""
     notes, empty, fractions, units = list[str](), 0, False, False
     _copy(source, folder / "run.trec")
-    with (folder / "documents.trec").open("w", encoding="utf-8", errors="replace") as documents:
+    with (folder / "documents.trec").open("w", encoding="utf-8", errors="backslashreplace") as documents:
         for one in source:
             documents.write(trec(one.query_id, one.outcome["ranking"], source.run.path.name))
             empty += not one.outcome["ranking"]
@@ -23,8 +23,8 @@ def write(source: Source, folder: Path) -> list[str]:
         (folder / "documents.trec").unlink()
     if source.has_judged:
         with (
-            (folder / "qrels.trec").open("w", encoding="utf-8", errors="replace") as qrels,
-            (folder / "relevant.trec").open("w", encoding="utf-8", errors="replace") as relevant,
+            (folder / "qrels.trec").open("w", encoding="utf-8", errors="backslashreplace") as qrels,
+            (folder / "relevant.trec").open("w", encoding="utf-8", errors="backslashreplace") as relevant,
         ):
             for one in source:
                 qrels.write(_qrels(one.query_id, one.judged["grades"]))

@@ -130,6 +130,7 @@ def _called(
         k=whole(given, "k") if isinstance(given.get("k"), int) else 0,
         instruction=str(given.get("instruction") or ""),
         cut=whole(extra, "cut"),
+        among=value(extra, "among", bool, default=False),
         shown=shown,
         lengths=counts(extra, "lengths"),
         refused=value(extra, "refused", str, default=""),

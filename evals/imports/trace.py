@@ -83,7 +83,7 @@ def value(row: Mapping[str, Any], key: str, kind: type, *, default: Any = None) 
     """What `row` has under `key`; ValueError where that is of another kind, or missing without a default."""
     found = row.get(key, default)
     if not isinstance(found, kind):
-        names: dict[type, str] = {str: "text", dict: "an object", list: "a list"}
+        names: dict[type, str] = {str: "text", dict: "an object", list: "a list", bool: "true or false"}
         raise ValueError(f"{key!r} is missing" if key not in row else f"{key!r} is not {names[kind]}")
     return found
 

@@ -98,6 +98,7 @@ def _step(row: Any, query: "Query", environment: "Environment", number: int) -> 
             k=whole(row, "k"),
             instruction=value(row, "instruction", str, default=""),
             cut=whole(row, "cut"),
+            among=value(row, "among", bool, default=False),
             shown=counts(row, "shown"),
             lengths=counts(row, "lengths"),
             refused=value(row, "refused", str, default=""),

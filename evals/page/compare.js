@@ -131,7 +131,8 @@ function comparedFall(sides) {
 
 function sidesTable(sides, metrics, main) {
   const mean = (side, name) => side.run.scores.metrics[name]?.mean;
-  const used = (side) => usageWords(side.about.usage).join(" · ") || "no model calls";
+  const none = (usage) => (defined(usage?.calls) ? "no model calls" : "not known");
+  const used = (side) => usageWords(side.about.usage).join(" · ") || none(side.about.usage);
   const others = sides.slice(1);
   return el(
     "table",

@@ -13,7 +13,8 @@ const COSTS = {
   },
   tokens: {
     words: "tokens a query",
-    of: (run) => perQuery(run, (run.usage?.input_tokens ?? 0) + (run.usage?.output_tokens ?? 0)),
+    // What nobody knows, as of an imported run, is null, and not the cheapest.
+    of: (run) => (defined(run.usage?.input_tokens) ? perQuery(run, run.usage.input_tokens + run.usage.output_tokens) : null),
     format: (n) => (n >= 10000 ? `${Number((n / 1000).toFixed(1))}k` : count(n)),
   },
 };

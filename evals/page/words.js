@@ -9,10 +9,10 @@ const defined = (value) => typeof value === "number" && Number.isFinite(value);
 /** A metric's value; a dash where it is undefined. */
 const score = (value) => (defined(value) ? value.toFixed(3) : "–");
 
-/** A difference, with its sign. */
 /** Names of metrics by the judgements that lead; those by others end in their name: "R@10 [pooled]". */
 const leading = (names) => names.filter((name) => !name.includes(" ["));
 
+/** A difference, with its sign. */
 const signed = (value) =>
   defined(value) ? `${value < 0 ? "−" : value > 0 ? "+" : "±"}${Math.abs(value).toFixed(3)}` : "–";
 
@@ -105,5 +105,4 @@ const digest = (id) => id.split("-").at(-1);
 const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 
 /** The task, what of it was asked, and how that was judged: runs that differ in it are not comparable. */
-const contractOf = (run) =>
-  JSON.stringify([run.task, run.data, run.split, run.judgements, run.metric, run.pool, run.queries]);
+const contractOf = (run) => `${run.contract} ${run.metric}`;

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import environments
 from agents import AGENTS
 from evals.bounds import FLOOR
-from evals.reports.groups import Group
+from evals.reports.groups import Group, readable
 from programs import PROGRAMS
 
 SIZES = "50 100 200 400"
@@ -87,16 +87,21 @@ def _searches(group: Group) -> bool:
     )
 
 
+def _quoted(text: str) -> str:
+    """A word of a command; names are data, and must not begin a line of their own."""
+    return shlex.quote(readable(text))
+
+
 def _command(group: Group | None, program: str, task: str) -> str:
     """A command on the data of a group; a folder's place is the reader's to fill in."""
-    words = ["python", "-m", "evals.run", "--program", shlex.quote(program)]
-    words += ["--task", f'"{task}"' if "$" in task else shlex.quote(task)]
+    words = ["python", "-m", "evals.run", "--program", _quoted(program)]
+    words += ["--task", f'"{task}"' if "$" in task else _quoted(task)]
     if group is None:
         return " ".join(words)
     run = group.runs[0]
-    words += ["--data", group.data if group.data in ("mini", "full") else "FOLDER", "--split", shlex.quote(group.split)]
+    words += ["--data", group.data if group.data in ("mini", "full") else "FOLDER", "--split", _quoted(group.split)]
     if (retriever := run.config["retriever"]["name"]) != "bm25":
-        words += ["--retriever", shlex.quote(retriever)]
+        words += ["--retriever", _quoted(retriever)]
     if group.lm not in ("", "offline"):
-        words += ["--lm", shlex.quote(group.lm)]
+        words += ["--lm", _quoted(group.lm)]
     return " ".join(words)

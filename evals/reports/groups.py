@@ -6,6 +6,8 @@ program, retriever and model in several columns; where two runs of a column woul
 their configurations is added to it.
 """
 
+import hashlib
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -13,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import environments
+from evals.bounds import FLOOR, complete
 from evals.folder import Config
 from evals.scored import Run
 from tools.command import clean
@@ -67,8 +70,12 @@ class Group:
     @property
     def stem(self) -> str:
         """The beginning of its files' names."""
-        asked = "-part" if self.asked else ""
-        return in_file("-".join(filter(None, [self.suite, self.variant, self.data, self.split])) + asked)
+        return in_file("-".join(filter(None, [self.suite, self.variant, self.data, self.split]))) + self.part
+
+    @property
+    def part(self) -> str:
+        """What tells its files from those of a group that was asked other queries; empty for all of the split."""
+        return f"-part-{hashlib.sha256(self.asked.encode('utf-8', 'replace')).hexdigest()[:6]}" if self.asked else ""
 
     @property
     def whole(self) -> bool:
@@ -148,7 +155,9 @@ def _asked(config: Config) -> str:
     """Which of a split's queries, in words; empty for all of them."""
     limit, named = config["asked"]["limit"], config["asked"]["query_ids"]
     if named:
-        return f"the queries {', '.join(named)}"[:80]
+        text = f"the queries {', '.join(named)}"
+        digest = hashlib.sha256(json.dumps(named).encode()).hexdigest()[:6]
+        return text if len(text) <= 80 else f"{text[:66]} ... ({digest})"
     return f"the first {limit} queries of each task" if limit else ""
 
 
@@ -178,10 +187,10 @@ def _group(key: tuple[str, ...], runs: list[Run]) -> Group:
 def _place(run: Run, system: System) -> tuple[Any, ...]:
     """Where a system stands in a table: bare retrievers first, pools by size after everything else."""
     instructions = {"task": 0, "generic": 1, "none": 2}
-    bare = run.config["program"] != "retrieve"
+    searching = run.config["program"] != FLOOR
     return (
         system.pool,
-        bare,
+        searching,
         system.name,
         system.of,
         system.size,
@@ -225,7 +234,7 @@ def _base(run: Run) -> tuple[Any, ...]:
 
 def _strange_parts(config: Config) -> tuple[str, ...]:
     """The retrievers of the pool where one of them is not in the run's own."""
-    own = str(config["retriever"].get("with") or config["retriever"]["name"])
+    own = complete(config)
     parts = tuple((config.get("pool") or {}).get("of", ()))
     return parts if any(part not in own for part in parts) else ()
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evals.paste import in_markdown
 from evals.reports.absent import Absent
 from evals.reports.groups import readable, short
 from evals.reports.plots import Plot
@@ -26,7 +27,6 @@ from tools.errors import UsageError
 GENERATOR = "sextant evals.report"
 _TEMPLATES = Path(__file__).parent.parent / "templates"
 _FORMULA = re.compile(r"[=+\-@\t\r]")
-_MARKUP = re.compile(r"[\\`*_{}\[\]<>|#~$&]")
 
 
 @dataclass(slots=True)
@@ -158,7 +158,7 @@ def image(svg: str) -> str:
 
 def escaped(text: object) -> str:
     """Text in Markdown, in a cell of a table as well."""
-    return _MARKUP.sub(lambda match: f"\\{match[0]}", readable(text)).replace("\\&", "&amp;").replace("\\<", "&lt;")
+    return in_markdown(readable(text)).replace("\\&", "&amp;").replace("\\<", "&lt;")  # for lax readers as well
 
 
 # CSV

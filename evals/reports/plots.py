@@ -324,7 +324,7 @@ def gap(groups: Sequence[Group], metric: str = "") -> Plot | None:
         "As OBLIQ-Bench's Figure 1. On the diagonal a search reaches what recognising relevant documents in a pool "
         f"allows; below it documents can be recognised and are not found. {'; '.join(spot.systems for spot in found)}."
     )
-    stem = f"{first.data}-{first.split}{'-part' if first.asked else ''}-gap-{in_file(named)}"
+    stem = f"{first.data}-{first.split}{first.part}-gap-{in_file(named)}"
     return drawn("gap", stem, title, caption, lambda: _gap_figure(found, named))
 
 
