@@ -2,6 +2,8 @@
 
 import base64
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -458,3 +460,11 @@ def test_a_full_disk_is_named_with_the_place_and_nothing_is_left(make, tmp_path,
         and err == f"error: {tmp_path}/out cannot be written: No space left on device; make room, or choose --out\n"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("to", ["trec", "atif", "openinference", "hub"])
+def test_folders_whose_names_are_not_utf_8_are_read_and_written(make, exported, tmp_path, to, capsys):
+    path = tmp_path / os.fsdecode(b"h\xff")
+    shutil.copytree(make("retrieve"), path)
+    assert list(exported(path, to, place=os.fsdecode(b"out\xff")).iterdir())
+    assert "out\N{REPLACEMENT CHARACTER}" in capsys.readouterr().out

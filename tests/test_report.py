@@ -566,3 +566,12 @@ def test_a_page_out_of_reach_is_refused_in_a_line(folders, command, tmp_path):
     assert given.code == 2 and given.err.count("\n") == 1
     with pytest.raises(UsageError):
         page.check(tmp_path / "file")
+
+
+def test_a_run_that_cannot_be_opened_is_left_out_and_the_others_are_reported(tmp_path):
+    make(tmp_path / "runs/a", {"nDCG@10": [0.5, 0.25]})
+    spoilt = make(tmp_path / "runs/b", {"nDCG@10": [0.5, 0.25]})
+    (spoilt / "scores.json").unlink()
+    (spoilt / "scores.json").mkdir()  # as a file that may not be read, but also for root
+    runs, others = scored.found([tmp_path / "runs"])
+    assert [run.path.name for run in runs] == ["a"] and list(others) == [spoilt]

@@ -27,7 +27,7 @@ TABLES = ("trajectories", "scores", "runs")
 
 def write(source: Source, folder: Path) -> list[str]:
     """A data set for the Hugging Face Hub: Parquet of trajectories, scores and runs, and a card."""
-    (folder / "README.md").write_text(card(source), encoding="utf-8")
+    (folder / "README.md").write_text(card(source), encoding="utf-8", errors="replace")
     schemas, name = _schemas(), file_name(source.run.path.name)
     tables: dict[str, Iterable[dict[str, Any]]] = {
         "trajectories": (_trajectory(one, source) for one in source),
@@ -45,7 +45,8 @@ def _parquet(path: Path, schema: "pa.Schema", rows: Iterable[dict[str, Any]]) ->
 
     path.parent.mkdir()
     left = iter(rows)
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+    # As a file: pyarrow takes no path that is not UTF-8.
+    with path.open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         while batch := [json.loads(compact(row)) for row in islice(left, ROWS)]:  # well-formed text alone
             writer.write_batch(pa.RecordBatch.from_pylist(batch, schema))
 
