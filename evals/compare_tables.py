@@ -116,6 +116,7 @@ def _p(value: float) -> str:
 def _losses(losses: Result, note: str) -> list[Part]:
     """What became of relevant documents: the change of each fate, and the documents that changed theirs."""
     from evals.attribution import WORDS
+    from evals.terminal import queries as counted
 
     def words(fate: str) -> str:
         return next(text.format(k=k) for known, text in WORDS.items() if known.value == fate)
@@ -131,7 +132,7 @@ def _losses(losses: Result, note: str) -> list[Part]:
     ]
     made: list[Part] = [
         Grid(
-            f"R@{k}: what became of relevant documents, {queries} queries",
+            f"R@{k}: what became of relevant documents, {counted(queries)}",
             ["fate", "baseline", "run", "change", "95 % interval"],
             changes,
             note=note,

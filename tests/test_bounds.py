@@ -137,7 +137,7 @@ def test_bounds_are_found_quickly_among_many_folders(runs):
         runs(f"other-{number}", config=retrieve(split="dev" if number % 2 else "test"))
     started = time.perf_counter()
     assert beside(own).floor
-    assert time.perf_counter() - started < 1
+    assert time.perf_counter() - started < 5  # under 1 with nothing else to do
 
 
 def test_the_table_of_gaps_is_paired_by_query(runs, tmp_path):
