@@ -76,11 +76,16 @@ class History:
         return (self.decision == "select", self.chars > 0, self.rank > 0)
 
 
-def histories(steps: Sequence[Step], units: Collection[str], unit_of: Callable[[str], str]) -> dict[str, History]:
-    """Unit -> the history of that document of it which came furthest, for those of `units` that a step names."""
+def histories(
+    steps: Iterable[tuple[int, Step]], units: Collection[str], unit_of: Callable[[str], str]
+) -> dict[str, History]:
+    """Unit -> the history of that document of it which came furthest, for those of `units` that a step names.
+
+    `steps` come with their numbers; those that name none of the units may be left out.
+    """
     seen: dict[str, History] = {}
     unit: dict[str, str] = {}
-    for number, step in enumerate(steps):
+    for number, step in steps:
         for place, doc_id in enumerate(step.doc_ids):
             if doc_id not in unit:
                 unit[doc_id] = unit_of(doc_id)
@@ -132,10 +137,16 @@ def attribute(
     """
     unit_of = judgements.unit_of or str
     grades = judgements.recalled(query_id)
-    steps = [_step(row) for row in outcome["trace"]["steps"]]
-    known = histories(steps, grades, unit_of)
+    rows = outcome["trace"]["steps"]
+    # Most steps name no relevant document, and there are hundreds of thousands of steps.
+    naming = [
+        (number, _step(row))
+        for number, row in enumerate(rows)
+        if judgements.unit_of or not grades.keys().isdisjoint(row["doc_ids"])
+    ]
+    known = histories(naming, grades, unit_of)
     places = {unit: place for place, unit in enumerate(ranking, start=1) if unit in grades}
-    lost = _Lost(steps, failed=outcome["error"] is not None)
+    lost = _Lost(rows, failed=outcome["error"] is not None)
     made = []
     for unit, grade in grades.items():
         history, place = known.get(unit, History("")), places.get(unit, 0)
@@ -144,7 +155,7 @@ def attribute(
 
 
 def _step(row: Mapping[str, Any]) -> Step:
-    """What of a step tells a document's fate; a run has hundreds of thousands of them."""
+    """What of a step tells a document's fate."""
     return Step(
         row["tool"],
         row["argument"],
@@ -159,14 +170,15 @@ def _step(row: Mapping[str, Any]) -> Step:
 class _Lost:
     """What a session says about documents that are not found."""
 
-    def __init__(self, steps: Sequence[Step], *, failed: bool) -> None:
+    def __init__(self, steps: Sequence[Mapping[str, Any]], *, failed: bool) -> None:
+        """`steps` are rows of outcomes.jsonl."""
         self.failed = failed
         self.told = bool(steps)
-        self.shows = any(step.shown for step in steps)
-        self.selects = any(step.tool == "select" for step in steps)
-        self.denied = any(step.tool == "search" and step.refused for step in steps)
-        self.unread = {step.argument for step in steps if step.tool == "read" and step.refused}
-        ended = next((step.argument for step in reversed(steps) if step.tool == "stop"), "")
+        self.shows = any(step.get("shown") for step in steps)
+        self.selects = any(step["tool"] == "select" for step in steps)
+        self.denied = any(step["tool"] == "search" and step.get("refused") for step in steps)
+        self.unread = {step["argument"] for step in steps if step["tool"] == "read" and step.get("refused")}
+        ended = next((step["argument"] for step in reversed(steps) if step["tool"] == "stop"), "")
         self.cut_off = ended in _CUT_OFF
 
     def fate(self, history: History, place: int) -> Fate:

@@ -10,6 +10,8 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -256,26 +258,26 @@ def _check_outcome(outcome: Outcome) -> None:
         raise TypeError("ranking")
     if outcome["error"] is not None and not isinstance(outcome["error"], str):
         raise TypeError("error")
-    for step in outcome["trace"]["steps"]:
-        _check_step(step)
+    _check_steps(outcome["trace"]["steps"])
     scores = outcome.get("scores") or []
     if (scores and len(scores) != len(outcome["ranking"])) or not all(isinstance(s, (int, float)) for s in scores):
         raise ValueError("scores")
     _check_usage(outcome["usage"])
 
 
-def _check_step(step: dict[str, Any]) -> None:
-    """TypeError, KeyError or ValueError for what is no step of a trace."""
-    shown, lengths = step.get("shown", []), step.get("lengths", [])
-    texts = [step["tool"], step["argument"], *step["doc_ids"]]
-    numbers = [step.get("hop", 0), step.get("k", 0), step.get("started", 0), step.get("seconds", 0), *shown, *lengths]
-    # As sets of types: a run has millions of ids.
-    if not set(map(type, texts)) <= {str} or not set(map(type, numbers)) <= {int, float}:
+def _check_steps(steps: list[dict[str, Any]]) -> None:
+    """TypeError, KeyError or ValueError for what are no steps of a trace."""
+    texts = [[step["tool"], step["argument"], *step["doc_ids"]] for step in steps]
+    numbers = [[step.get(name, 0) for name in ("hop", "k", "started", "seconds")] for step in steps]
+    numbers += [step[name] for step in steps if "shown" in step or "lengths" in step for name in ("shown", "lengths")]
+    # As sets of types, of all steps together: a run has millions of ids.
+    if not set(map(type, chain(*texts))) <= {str} or not set(map(type, chain(*numbers))) <= {int, float}:
         raise TypeError("steps")
-    if len(shown) != len(lengths):
-        raise ValueError("lengths")
-    if "usage" in step:
-        _check_usage(step["usage"])
+    for step in steps:
+        if len(step.get("shown", ())) != len(step.get("lengths", ())):
+            raise ValueError("lengths")
+        if "usage" in step:
+            _check_usage(step["usage"])
 
 
 _NUMBERS = {int, float, type(None)}
@@ -316,16 +318,20 @@ def trec(query_id: str, ranking: Sequence[str], tag: str) -> str:
     Scores fall strictly, so that no tool breaks our ties in its own way. Blanks and % in ids are
     percent-encoded: OBLIQ-Bench's math task has an id with a blank in it.
     """
-    many, start = len(ranking), f"{encoded(query_id)}\tQ0\t"
-    lines = [
-        f"{start}{encoded(doc_id)}\t{rank}\t{many + 1 - rank}\t{tag}\n" for rank, doc_id in enumerate(ranking, start=1)
-    ]
-    return "".join(lines)
+    start, tails = f"{encoded(query_id)}\tQ0\t", _tails(len(ranking), tag)
+    return "".join([f"{start}{doc_id}{tail}" for doc_id, tail in zip(map(encoded, ranking), tails, strict=True)])
+
+
+@lru_cache(8)
+def _tails(many: int, tag: str) -> list[str]:
+    """What follows the documents in so many lines; rankings of a run are of few lengths."""
+    return [f"\t{rank}\t{many + 1 - rank}\t{tag}\n" for rank in range(1, many + 1)]
 
 
 _SPECIAL = re.compile(r"[\s%]")
 
 
+@lru_cache(1 << 16)
 def encoded(identifier: str) -> str:
     """An id as it stands in TREC files, which separate columns by blanks: blanks and % are percent-encoded."""
     if not _SPECIAL.search(identifier):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from evals import folder as run_folder
 from evals.environment import environment_of
+from tools import disk
 from tools.command import Parser, run_command
 from tools.errors import RunIncomplete
 from tools.records import Usage, usage_json
@@ -62,7 +63,7 @@ def score(path: Path, environment: "Environment", outcomes: run_folder.Rows | No
             relevant = attribution.attribute(query_id, outcome, units, judgements)
             losses.add(relevant)
             row = attribution.row(query.text, relevant, outcome, judgements)
-            attributed.write(json.dumps(row, ensure_ascii=False) + "\n")
+            attributed.write(disk.dumps(row) + "\n")
     scores = tally.summary(config, asked) | {
         "judgements": environment.headline,
         "metric": environment.metric,

@@ -41,13 +41,13 @@ def bootstrap_mean(
     if len(array) < 2:
         return Interval(mean, None, None)
     resamples = resamples or max(2_000, min(10_000, DRAWS // len(array)))
-    generator = np.random.default_rng(seed)
+    generator, alike = np.random.default_rng(seed), bool((weight == 1).all())
     means = np.empty(resamples)
     step = max(1, 2_000_000 // len(array))  # resamples at a time: 16 MB of draws, whatever the queries
     for start in range(0, resamples, step):
         count = min(step, resamples - start)
         draws = generator.integers(0, len(array), size=(count, len(array)))
-        totals = len(array) if weights is None else weight[draws].sum(axis=1)
+        totals = len(array) if alike else weight[draws].sum(axis=1)
         means[start : start + count] = (array * weight)[draws].sum(axis=1) / totals
     low, high = np.quantile(means, [0.025, 0.975])
     return Interval(mean, float(low), float(high))

@@ -162,7 +162,7 @@ class _Account:
 
     def _fates(self) -> list[_Relevant]:
         """Worst fates first; of equal ones the highest grade first, then by id."""
-        best = histories(self.trace.steps, self.grades, self.unit_of)
+        best = histories(enumerate(self.trace.steps), self.grades, self.unit_of)
         places = {unit: place for place, unit in enumerate(self.order, start=1)}
         selects = any(step.tool == "select" for step in self.trace.steps)
         made = []
