@@ -2,11 +2,16 @@
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
 os.environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+# What a shell starts in the background ignores Ctrl-C, and so would every process that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 from openai_server import OpenAIServer
