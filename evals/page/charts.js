@@ -124,16 +124,10 @@ function waterfall(runs, k, caption) {
     "table",
     { class: `waterfall of-${runs.length}` },
     el("caption", { class: "spoken" }, caption),
-    el(
-      "thead",
-      null,
-      el(
-        "tr",
-        null,
-        el("th", { scope: "col" }, "What became of it"),
-        runs.map((run) => el("th", { scope: "colgroup", colspan: "2" }, run.name ?? "Share of recall")),
-        documents && el("th", { scope: "col", class: "number" }, "Documents"),
-      ),
+    tableHead(
+      el("th", { scope: "col" }, "What became of it"),
+      runs.map((run) => el("th", { scope: "colgroup", colspan: "2" }, run.name ?? "Share of recall")),
+      documents && el("th", { scope: "col", class: "number" }, "Documents"),
     ),
     el(
       "tbody",
@@ -183,7 +177,7 @@ function histogram(values, metric) {
       "table",
       { class: "spoken" },
       el("caption", null, `Queries by their ${metric}`),
-      el("thead", null, el("tr", null, el("th", { scope: "col" }, metric), el("th", { scope: "col" }, "Queries"))),
+      tableHead(el("th", { scope: "col" }, metric), el("th", { scope: "col" }, "Queries")),
       el(
         "tbody",
         null,

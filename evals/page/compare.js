@@ -138,18 +138,12 @@ function sidesTable(sides, metrics, main) {
     "table",
     { class: "metrics sides" },
     el("caption", { class: "spoken" }, "Metrics of the runs and their differences"),
-    el(
-      "thead",
-      null,
-      el(
-        "tr",
-        null,
-        el("th", { scope: "col" }, "Metric"),
-        sides.map((side) =>
-          el("th", { scope: "col", class: "number" }, el("a", { href: link.run(side.id) }, titled(side))),
-        ),
-        others.map((side) => el("th", { scope: "col", class: "number" }, `${side.letter} − A`)),
+    tableHead(
+      el("th", { scope: "col" }, "Metric"),
+      sides.map((side) =>
+        el("th", { scope: "col", class: "number" }, el("a", { href: link.run(side.id) }, titled(side))),
       ),
+      others.map((side) => el("th", { scope: "col", class: "number" }, `${side.letter} − A`)),
     ),
     el(
       "tbody",
@@ -334,16 +328,10 @@ function valuesTable(sides, main) {
     "table",
     { class: "metrics" },
     el("caption", { class: "spoken" }, "Values of this query"),
-    el(
-      "thead",
-      null,
-      el(
-        "tr",
-        null,
-        el("th", { scope: "col" }, "Run"),
-        names.map((name) => el("th", { scope: "col", class: "number" }, name)),
-        el("th", { scope: "col", class: "number" }, "Used"),
-      ),
+    tableHead(
+      el("th", { scope: "col" }, "Run"),
+      names.map((name) => el("th", { scope: "col", class: "number" }, name)),
+      el("th", { scope: "col", class: "number" }, "Used"),
     ),
     el(
       "tbody",
@@ -407,16 +395,10 @@ function goldTable(sides) {
       "table",
       { class: "relevant" },
       el("caption", { class: "spoken" }, "Relevant documents and what became of them in each run"),
-      el(
-        "thead",
-        null,
-        el(
-          "tr",
-          null,
-          el("th", { scope: "col" }, "Document"),
-          el("th", { scope: "col", class: "number" }, "Grade"),
-          sides.map((side) => el("th", { scope: "col" }, titled(side))),
-        ),
+      tableHead(
+        el("th", { scope: "col" }, "Document"),
+        el("th", { scope: "col", class: "number" }, "Grade"),
+        sides.map((side) => el("th", { scope: "col" }, titled(side))),
       ),
       bodies,
     ),

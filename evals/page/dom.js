@@ -94,3 +94,8 @@ const own = (table, key) => (Object.hasOwn(table, key) ? table[key] : undefined)
 function spoken(text) {
   return el("span", { class: "spoken" }, text);
 }
+
+/** The one row of a table's head. */
+function tableHead(...cells) {
+  return el("thead", null, el("tr", null, ...cells));
+}

@@ -34,13 +34,7 @@ function sortable({ caption, columns, sort, tie, attributesOf, open, onSort }) {
     null,
     scrolling(
       caption,
-      el(
-        "table",
-        { class: "list" },
-        el("caption", { class: "spoken" }, caption),
-        el("thead", null, el("tr", null, heads)),
-        body,
-      ),
+      el("table", { class: "list" }, el("caption", { class: "spoken" }, caption), tableHead(heads), body),
     ),
     pager,
   );

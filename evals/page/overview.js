@@ -14,7 +14,8 @@ const COSTS = {
   tokens: {
     words: "tokens a query",
     // What nobody knows, as of an imported run, is null, and not the cheapest.
-    of: (run) => (defined(run.usage?.input_tokens) ? perQuery(run, run.usage.input_tokens + run.usage.output_tokens) : null),
+    of: (run) =>
+      defined(run.usage?.input_tokens) ? perQuery(run, run.usage.input_tokens + run.usage.output_tokens) : null,
     format: (n) => (n >= 10000 ? `${Number((n / 1000).toFixed(1))}k` : count(n)),
   },
 };

@@ -231,17 +231,11 @@ function metricsTable(metrics, main) {
   return el(
     "table",
     { class: "metrics" },
-    el(
-      "thead",
-      null,
-      el(
-        "tr",
-        null,
-        el("th", { scope: "col" }, "Metric"),
-        el("th", { scope: "col", class: "number" }, "Mean"),
-        el("th", { scope: "col", class: "number" }, "95 % interval"),
-        el("th", { scope: "col" }, spoken("On a line from 0 to 1")),
-      ),
+    tableHead(
+      el("th", { scope: "col" }, "Metric"),
+      el("th", { scope: "col", class: "number" }, "Mean"),
+      el("th", { scope: "col", class: "number" }, "95 % interval"),
+      el("th", { scope: "col" }, spoken("On a line from 0 to 1")),
     ),
     el(
       "tbody",

@@ -432,15 +432,9 @@ function relevantTable(answer, gold, k, hrefOf) {
         "table",
         { class: "relevant" },
         el("caption", { class: "spoken" }, "Relevant documents and what became of them"),
-        el(
-          "thead",
-          null,
-          el(
-            "tr",
-            null,
-            ["Document", "Grade", "What became of it", "Over the steps"].map((words, n) =>
-              el("th", { scope: "col", class: n === 1 ? "number" : null }, words),
-            ),
+        tableHead(
+          ["Document", "Grade", "What became of it", "Over the steps"].map((words, n) =>
+            el("th", { scope: "col", class: n === 1 ? "number" : null }, words),
           ),
         ),
         el("tbody", null, answer.relevant.map(line)),
