@@ -263,6 +263,8 @@ def _table(axis: str, found: Result) -> "Table":
     import rich.box
     from rich.table import Table
 
+    from evals.terminal import plain
+
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     columns = _columns(found["budgets"])
     best = {point["budget"]: point["value"] for point in found["front"]}
@@ -277,7 +279,7 @@ def _table(axis: str, found: Result) -> "Table":
             most = max(value for budget, value in best.items() if budget <= found["budgets"][place])
             cells.append(f"{row['mean'][place]:.{DIGITS}f}" + ("*" if row["mean"][place] >= most else " "))
         end = f"{row['end']:.{DIGITS}f}" + ("*" if row["front"] else " ")
-        table.add_row(_plain(row["label"]), *cells, end, _amount(axis, row["cost"], mean=True))
+        table.add_row(plain(row["label"]), *cells, end, _amount(axis, row["cost"], mean=True))
     return table
 
 
@@ -310,15 +312,6 @@ def _amount(axis: str, amount: float, *, mean: bool = False) -> str:
     if axis == "usd":
         return f"${amount:.6f}".rstrip("0").rstrip(".") if amount < 0.1 else f"${amount:,.2f}"
     return f"{amount:,.1f}" if mean and amount < 1000 else f"{amount:,.0f}"
-
-
-def _plain(text: str) -> str:
-    """Text of the data in a cell: no markup, no control characters."""
-    from rich.markup import escape
-
-    from tools.command import clean
-
-    return escape(clean(text))
 
 
 def as_csv(result: Result) -> str:

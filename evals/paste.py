@@ -47,14 +47,15 @@ def terminal(parts: Sequence[Part]) -> str:
 
 def _drawn(grid: Grid) -> "Table":
     import rich.box
-    from rich.markup import escape
     from rich.table import Table
+
+    from evals.terminal import plain
 
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=0, collapse_padding=False)
     for place, head in enumerate(grid.heads):
         table.add_column(head, justify="left" if place in grid.names else "right")
     for row in grid.rows:
-        cells = [escape(clean(cell)) for cell in row]
+        cells = [plain(cell) for cell in row]
         table.add_row(
             *(f"[bold]{text}[/]" if isinstance(cell, Best) else text for cell, text in zip(row, cells, strict=True))
         )

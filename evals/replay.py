@@ -303,22 +303,15 @@ def _hops(rows: Sequence[Result]) -> "Table":
 
 
 def _moved(rows: Sequence[Result], when: str) -> "Table":
+    from evals.terminal import plain
+
     table = _new("query", "document", "search", "grade", "hop", "rank", left=3)
     for row in sorted(rows, key=lambda row: (row[when]["hop"], row[when]["rank"]))[:SHOWN]:
         at = row[when]
         text = at["search"] if len(at["search"]) <= TEXT else f"{at['search'][: TEXT - 4]} ..."
-        names = (_plain(one) for one in (row["query_id"], row["unit"], " ".join(text.split())))
+        names = (plain(one) for one in (row["query_id"], row["unit"], " ".join(text.split())))
         table.add_row(*names, f"{row['grade']:g}", str(at["hop"]), str(at["rank"]))
     return table
-
-
-def _plain(text: str) -> str:
-    """Text of the data in a cell: no markup, no control characters."""
-    from rich.markup import escape
-
-    from tools.command import clean
-
-    return escape(clean(text))
 
 
 def parser() -> Parser:

@@ -153,8 +153,13 @@ def printed(parts: Iterable[str | Table]) -> str:
         color_system=real.color_system,  # type: ignore[arg-type]
     )
     for part in parts:
-        console.print(escape(clean(part)) if isinstance(part, str) else part)
+        console.print(plain(part) if isinstance(part, str) else part)
     return text.getvalue()
+
+
+def plain(text: str) -> str:
+    """Text of the data in a cell: no markup, no control characters."""
+    return escape(clean(text))
 
 
 def task_line(scores: dict[str, Any]) -> str:

@@ -65,6 +65,23 @@ def run(tmp_path, capsys):
 
 
 @pytest.fixture
+def command_of(capsys):
+    """A module's command line, in this process: `command_of(module)(*arguments)`."""
+
+    def of(module):
+        def command(*arguments: object) -> Result:
+            from tools.command import run_command
+
+            capsys.readouterr()
+            code = run_command(module.parser(), module.command, [str(argument) for argument in arguments])
+            return Result(code, *capsys.readouterr())
+
+        return command
+
+    return of
+
+
+@pytest.fixture
 def shell():
     """The same as a process of its own, for what only a process can show."""
     return [sys.executable, "-m", "evals.run"]

@@ -1,4 +1,4 @@
-"""Scored run folders, made without running anything: what tests of reports and bounds read."""
+"""Scored run folders, made without running anything: what tests of comparing, reports and bounds read."""
 
 import csv
 import json
@@ -55,10 +55,15 @@ def make(
     return place
 
 
-def measured(columns: dict[str, list[float | None]]) -> dict[str, dict[str, float]]:
-    """What scores.json says of them, with intervals that are easy to recognise."""
-    means = {name: fmean(value for value in column if value is not None) for name, column in columns.items()}
-    return {name: {"mean": mean, "low": mean - 0.01, "high": mean + 0.01} for name, mean in means.items()}
+def measured(columns: dict[str, list[float | None]]) -> dict[str, dict[str, Any]]:
+    """What scores.json says of them, with intervals that are easy to recognise; a metric may be undefined for all."""
+    made: dict[str, dict[str, Any]] = {}
+    for name, column in columns.items():
+        known = [value for value in column if value is not None]
+        mean = fmean(known) if known else None
+        bounds = dict.fromkeys(("low", "high")) if mean is None else {"low": mean - 0.01, "high": mean + 0.01}
+        made[name] = {"mean": mean, **bounds}
+    return made
 
 
 def retrieve(**others: Any) -> dict[str, Any]:

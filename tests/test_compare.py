@@ -10,47 +10,21 @@ import time
 
 import numpy as np
 import pytest
-from conftest import Result
+import run_folders
 from markdown_it import MarkdownIt
+from run_folders import CONFIG, USAGE
 from scipy import stats as scipy_stats
 
 from evals import compare as module
 from evals.attribution import Fate
 from evals.compare import compare
-from tools.command import run_command
 from tools.errors import DataError, RunIncomplete, UnknownName, UsageError
 
 
 @pytest.fixture
-def command(capsys):
+def command(command_of):
     """`python -m evals.compare ARGUMENTS`, in this process."""
-
-    def given(*arguments: object) -> Result:
-        capsys.readouterr()
-        code = run_command(module.parser(), module.command, [str(argument) for argument in arguments])
-        return Result(code, *capsys.readouterr())
-
-    return given
-
-
-CONFIG = {
-    "task": "obliq/congress",
-    "data": "mini",
-    "data_fingerprint": "0123456789abcdef",
-    "split": "test",
-    "asked": {"limit": None, "query_ids": []},
-    "instruction": "task",
-    "depth": 1000,
-    "max_p": False,
-    "pool": None,
-    "program": "multihop",
-    "parameters": {"hops": 4},
-    "compiled": None,
-    "retriever": {"name": "bm25", "with": "bm25(k1=0.9,b=0.4)"},
-    "lm": {"name": "offline", "model": "offline/1"},
-    "provenance": {"data": "mini", "folder": None, "judgements": "gold"},
-}
-USAGE = {"calls": 12, "repairs": 0, "input_tokens": 600, "output_tokens": 30, "paid_usd": 0.0, "list_usd": 0.06}
+    return command_of(module)
 
 
 @pytest.fixture
@@ -61,21 +35,8 @@ def made(tmp_path):
     """
 
     def make(name, columns, config=None, fates=None, **scores):
-        path = tmp_path / name
-        path.mkdir()
-        many = len(next(iter(columns.values())))
-        ids = [f"q{number}" for number in range(many)]
-        (path / "config.json").write_text(json.dumps(CONFIG | (config or {})))
-        table = [["query_id", *columns, "error"]]
-        for place, query_id in enumerate(ids):
-            cells = [column[place] for column in columns.values()]
-            table.append([query_id, *("" if cell is None else repr(cell) for cell in cells), ""])
-        with (path / "scores.csv").open("w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(table)
-        known = {"data": "mini", "judgements": "gold", "program": "multihop", "retriever": "bm25", "lm": "offline"}
-        rest = {"queries": many, "failed": 0, "usage": USAGE, "metrics": {name: {} for name in columns}}
-        (path / "scores.json").write_text(json.dumps(known | rest | scores))
-        (path / "outcomes.jsonl").write_text("")
+        path = run_folders.make(tmp_path / name, columns, config, **scores)
+        ids = [f"q{number}" for number in range(len(next(iter(columns.values()))))]
         if fates is not None:
             lines = [attribution(*pair) for pair in zip(ids, fates, strict=True)]
             (path / "attribution.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from many_outcomes import make
+from run_folders import CONFIG
 
 from evals import curves as module
 from evals import scored
@@ -26,15 +26,9 @@ from tools.errors import DataError, UnknownName, UsageError
 
 
 @pytest.fixture
-def command(capsys):
+def command(command_of):
     """`python -m evals.curves ARGUMENTS`, in this process."""
-
-    def given(*arguments: object) -> Result:
-        capsys.readouterr()
-        code = run_command(module.parser(), module.command, [str(argument) for argument in arguments])
-        return Result(code, *capsys.readouterr())
-
-    return given
+    return command_of(module)
 
 
 def step(tool, doc_ids="", hop=1, **rest):
@@ -51,25 +45,6 @@ def used(calls=0, tokens=0, usd=0.0):
         "paid_usd": 0.0,
         "list_usd": usd,
     }
-
-
-CONFIG = {
-    "task": "obliq/congress",
-    "data": "mini",
-    "data_fingerprint": "0123456789abcdef",
-    "split": "test",
-    "asked": {"limit": None, "query_ids": []},
-    "instruction": "task",
-    "depth": 1000,
-    "max_p": False,
-    "pool": None,
-    "program": "multihop",
-    "parameters": {},
-    "compiled": None,
-    "retriever": {"name": "bm25", "with": "bm25"},
-    "lm": {"name": "offline"},
-    "provenance": {"data": "mini", "folder": None, "judgements": "gold"},
-}
 
 
 @pytest.fixture

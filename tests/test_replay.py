@@ -4,7 +4,6 @@ import json
 import shutil
 
 import pytest
-from conftest import Result
 
 from evals import replay as module
 from evals import scored
@@ -72,15 +71,9 @@ def hops(made):
 
 
 @pytest.fixture
-def command(capsys):
+def command(command_of):
     """`python -m evals.replay ARGUMENTS`, in this process."""
-
-    def given(*arguments: object) -> Result:
-        capsys.readouterr()
-        code = run_command(module.parser(), module.command, [str(argument) for argument in arguments])
-        return Result(code, *capsys.readouterr())
-
-    return given
+    return command_of(module)
 
 
 def test_every_program_and_agent_is_here():
