@@ -1,6 +1,10 @@
 """The benchmarks run, and compare what they say they compare; their figures are for a quiet machine."""
 
-from benchmarks import data, lexical
+from statistics import fmean
+
+import pytest
+
+from benchmarks import anytime, data, lexical
 
 
 def test_recombined_corpora_and_queries_depend_on_the_seed_alone(tmp_path):
@@ -20,3 +24,19 @@ def test_bm25_ranks_as_the_packages_that_it_is_timed_against():
     assert identical == [f"identical ranking on {n} of {n} queries" for n in (50, 50, 2)]
     assert all(row.ours > 0 and row.theirs > 0 for row in rows.values())
     assert {"bm25, build from raw text", "bm25, memory of a build"} < set(rows)
+
+
+def test_the_rule_of_equal_budgets_stands_beside_what_was_handed_in(run, tmp_path):
+    means = {}
+    for program in ("retrieve", "decompose"):
+        made = run("--program", program, "--task", "congress", "--split", "all", "--json").json
+        means[program] = made["metrics"]["nDCG@10"]["mean"]
+    assert (
+        run("--program", "retrieve", "--task", "congress", "--split", "all", "--limit", 2).code == 0
+    )  # a part: left out
+    compared = anytime.by_program([tmp_path / "runs"])
+    assert compared.keys() == means.keys()
+    for program, rows in compared.items():
+        assert len(rows) == 36 and fmean(row.theirs for row in rows) == pytest.approx(means[program])
+    assert all(row.same and row.ours == row.theirs for row in compared["retrieve"])  # one search: nothing to guess
+    assert not all(row.same for row in compared["decompose"])  # whose sub-queries have weights that no step says

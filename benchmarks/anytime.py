@@ -1,0 +1,93 @@
+"""How near the rule of equal budgets is to what programs hand in: `python -m benchmarks.anytime RUN [RUN ...]`.
+
+At a trace's last step the ranking of evals/anytime.py is compared with the submission, in nDCG@10, over all queries of
+the runs of each program: docs/budgets.md has the table of OBLIQ-Bench's miniatures. Left out: earlier steps, at which
+nobody knows what would have been handed in; runs over pools and of a part of the queries; of a program's runs of one
+task all but the last that was answered.
+"""
+
+import argparse
+import sys
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+from evals import scored
+from evals.anytime import Anytime
+from evals.metrics import judged, ranking_metric
+from tools.command import Parser, put_out, run_command
+
+METRIC = "nDCG@10"
+FIRST = 10
+HEADS = ("program", "handed in", "mean distance of a query", "difference of means", "first ten the same")
+
+
+class Compared(NamedTuple):
+    """One query at its last step."""
+
+    ours: float  # METRIC of the rule's ranking
+    theirs: float  # of the submission
+    same: bool  # the first ten are
+
+
+def parser() -> Parser:
+    """The command line."""
+    made = Parser(prog="python -m benchmarks.anytime", description="The rule of equal budgets beside submissions.")
+    made.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="run folders, or folders that have some in them"
+    )
+    return made
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Compare and print a table in Markdown."""
+    lines = [_line(HEADS), _line(["---"] + ["--:"] * (len(HEADS) - 1))]
+    distances = []
+    for program, rows in sorted(by_program(arguments.runs).items()):
+        distance = fmean(abs(row.ours - row.theirs) for row in rows)
+        distances.append(distance)
+        theirs, ours = fmean(row.theirs for row in rows), fmean(row.ours for row in rows)
+        share = fmean(row.same for row in rows)
+        lines.append(
+            _line([f"`{program}`", f"{theirs:.4f}", f"{distance:.4f}", f"{ours - theirs:+.4f}", f"{share:.0%}"])
+        )
+    if distances:
+        lines.append(f"\n{len(distances)} programs, mean distance {fmean(distances):.4f}")
+    put_out("\n".join(lines) + "\n")
+    return 0
+
+
+def by_program(paths: list[Path]) -> dict[str, list[Compared]]:
+    """Program -> its queries, of the last whole run of each task."""
+    runs = [run for run in scored.found(paths)[0] if not run.config["pool"] and run.config["split"] == "all"]
+    runs.sort(key=lambda run: (run.path / "outcomes.jsonl").stat().st_mtime)
+    last = {(run.config["program"], run.config["task"]): run for run in runs if not run.config["asked"]["limit"]}
+    made: dict[str, list[Compared]] = defaultdict(list)
+    for (program, _), run in sorted(last.items()):
+        made[program] += [compared(run, query_id) for query_id in run.query_ids]
+    return made
+
+
+def compared(run: scored.Run, query_id: str) -> Compared:
+    """The rule's ranking of one query beside its submission."""
+    outcome, row = run.outcomes[query_id], run.judged[query_id]
+    rule = Anytime({}, ())
+    for step in outcome["trace"]["steps"]:
+        rule.add(step)
+    ranking, units = rule.ranking(run.config["depth"]), row.get("units", {})
+    relevant = [one["unit"] for one in row["relevant"]]
+
+    def value(doc_ids: list[str]) -> float:
+        collapsed = list(dict.fromkeys(units.get(doc_id, doc_id) for doc_id in doc_ids))
+        return ranking_metric(METRIC, judged(collapsed, row["grades"], relevant)) or 0.0
+
+    return Compared(value(ranking), value(outcome["ranking"]), ranking[:FIRST] == outcome["ranking"][:FIRST])
+
+
+def _line(cells: list[str] | tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(parser(), command))
