@@ -26,7 +26,26 @@ _PHRASES: dict[Appeal, str] = {
 _PATTERNS = {what: re.compile(pattern, re.IGNORECASE) for what, pattern in _PHRASES.items()}
 
 
-@lru_cache(maxsize=2048)  # the same documents come back hop after hop, and the phrases take longer than most of a step
+# An appeal of this kind has one of these runs of letters, in lower case: a text without them need not be searched for
+# the pattern, which takes twenty times as long. _FOLDED are the letters that `re` takes for i, s or k, too.
+_NEEDED: dict[Appeal, tuple[bytes, ...]] = {
+    "prompt": (b"prompt", b"instructions"),
+    "task": (b"ignore", b"disregard", b"forget", b"override", b"stop following"),
+    "rank": (b"this document", b"this passage", b"this text", b"this page", b"this candidate"),
+    "tool": (b" tool",),
+    "form": (b"[", b"<", b"tool_calls"),
+}
+_FOLDED = tuple(letter.encode() for letter in "\u0130\u0131\u017f\u212a")
+
+
+@lru_cache(maxsize=2048)  # the same documents come back hop after hop
 def appeal(text: str) -> Appeal:
     """What `text` asks of a model that reads it; "" where it asks nothing that the phrases know."""
-    return next((what for what, pattern in _PATTERNS.items() if pattern.search(text)), "")
+    found = text.encode(
+        "utf-8", "surrogatepass"
+    ).lower()  # of bytes only ASCII letters are changed, and it takes no time
+    everything = any(letter in found for letter in _FOLDED)
+    for what, pattern in _PATTERNS.items():
+        if (everything or any(letters in found for letters in _NEEDED[what])) and pattern.search(text):
+            return what
+    return ""

@@ -18,9 +18,10 @@ import shutil
 import uuid
 import zlib
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,11 @@ _LOG = logging.getLogger("sextant")
 
 FORMAT = 2  # raised when the files below change their meaning
 _FIELDS = 4
-_KEPT = 1024  # documents in memory: what 32 searches at once have found is read to be shown in the next moment
+_APART = 64  # ids between two signposts, which are held in memory: a million documents have 16,000
+# Documents in memory are about so many bytes of the file, because what a search has found is read to be shown in the
+# next moment, and searches of one run find much the same. At least what 32 searches at once have found stays.
+_KEPT_BYTES = 32_000_000
+_KEPT = (1024, 32_768)  # documents, at least and at most
 
 
 class StoredCorpus(Corpus):
@@ -58,7 +63,10 @@ class StoredCorpus(Corpus):
             self._ids = mmap.mmap(ids.fileno(), 0, access=mmap.ACCESS_READ) if self._count else b""
         if len(self._ends) != _FIELDS * self._count + 1 or os.fstat(self._file.fileno()).st_size != self._ends[-1]:
             raise ValueError(f"{folder} is not whole")
-        self._read = lru_cache(maxsize=_KEPT)(lambda doc_id: self._document(self._row(doc_id)))
+        kept = _KEPT_BYTES * self._count // max(1, self._ends[-1])
+        self._read = lru_cache(maxsize=min(max(kept, _KEPT[0]), _KEPT[1]))(
+            lambda doc_id: self._document(self._row(doc_id))
+        )
 
     def __getitem__(self, doc_id: str) -> Document:
         return self._read(doc_id)
@@ -86,22 +94,23 @@ class StoredCorpus(Corpus):
 
     def _row(self, doc_id: str) -> int:
         wanted = doc_id.encode("utf-8", "surrogatepass")
-        low, high = 0, self._count
-        while low < high:
-            middle = (low + high) // 2
-            row = int(self._order[middle])
-            found = self._ids[self._id_ends[row] : self._id_ends[row + 1]]
-            if found == wanted:
-                return row
-            if found < wanted:
-                low = middle + 1
-            else:
-                high = middle
+        near = max(0, bisect_right(self._signposts, wanted) - 1) * _APART
+        place = bisect_left(self._order, wanted, near, min(near + _APART, self._count), key=self._id)
+        if place < self._count and self._id(row := self._order[place]) == wanted:
+            return int(row)
         raise KeyError(doc_id)
 
+    def _id(self, row: int) -> bytes:
+        return self._ids[self._id_ends[row] : self._id_ends[row + 1]]
+
+    @cached_property
+    def _signposts(self) -> list[bytes]:
+        """Some of the ids in their order, so that only the last steps of a bisection read from the map."""
+        return [self._id(row) for row in self._order[::_APART]]
+
     def _document(self, row: int) -> Document:
-        start, *ends = self._ends[_FIELDS * row : _FIELDS * row + _FIELDS + 1].tolist()
-        data = os.pread(self._file.fileno(), ends[-1] - start, start)
+        start, id_end, title_end, text_end, end = self._ends[_FIELDS * row : _FIELDS * row + _FIELDS + 1]
+        data = os.pread(self._file.fileno(), end - start, start)
         if zlib.crc32(data) != self._sums[row]:
             with suppress(OSError):
                 (self._folder / "meta.json").unlink(missing_ok=True)  # so that the next opening makes it again
@@ -109,12 +118,13 @@ class StoredCorpus(Corpus):
                 f"{self._file.name} has been damaged since it was made; "
                 "the same command makes it again, or else remove its folder"
             )
-        begins = [start, *ends[:-1]]
-        doc_id, title, text, parent = (
-            data[begin - start : end - start].decode("utf-8", "surrogatepass")
-            for begin, end in zip(begins, ends, strict=True)
+        id_end, title_end, text_end = id_end - start, title_end - start, text_end - start
+        return Document(
+            data[:id_end].decode("utf-8", "surrogatepass"),
+            data[title_end:text_end].decode("utf-8", "surrogatepass"),
+            data[id_end:title_end].decode("utf-8", "surrogatepass"),
+            data[text_end:].decode("utf-8", "surrogatepass"),
         )
-        return Document(doc_id, text, title, parent)
 
 
 def _numbers(path: Path) -> memoryview:
