@@ -4,7 +4,6 @@ Every predictor's call passes here, so this is also where answers are checked an
 (programs/asking.py), and where a prompt that came back as an answer is noticed.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,11 +12,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import dspy
-import pydantic
-from dspy.adapters.utils import format_field_value
+from dspy.clients._deprecation import adapter_message_call
 from dspy.utils.exceptions import AdapterParseError
 
-from programs import context, offline
+from programs import context, fields, offline
 from programs.asking import Fault, UnusableAnswer, check
 from tools import session
 from tools.records import Usage
@@ -66,9 +64,14 @@ class Adapter(dspy.ChatAdapter):
         tolerable: list[dict[str, Any]] | None = None
         for last in (False, True):
             with offline.published(offline.Call(self, signature, inputs)), _asking_again(wrong):
-                self._foresee(signature, demos, inputs)
+                messages = self._foresee(signature, demos, inputs)
                 try:
-                    answers = super().__call__(lm, dict(lm_kwargs), signature, demos, inputs)
+                    if messages is None:
+                        answers = super().__call__(lm, dict(lm_kwargs), signature, demos, inputs)
+                    else:
+                        with adapter_message_call(lm, messages):
+                            outputs = lm(messages=messages, **_without_tools(lm_kwargs))
+                        answers = self._read(signature, outputs, lm, lm_kwargs)
                     _check(answers, signature)
                     return answers
                 except (AdapterParseError, Fault) as error:
@@ -90,9 +93,14 @@ class Adapter(dspy.ChatAdapter):
         tolerable: list[dict[str, Any]] | None = None
         for last in (False, True):
             with offline.published(offline.Call(self, signature, inputs)), _asking_again(wrong):
-                self._foresee(signature, demos, inputs)
+                messages = self._foresee(signature, demos, inputs)
                 try:
-                    answers = await super().acall(lm, dict(lm_kwargs), signature, demos, inputs)
+                    if messages is None:
+                        answers = await super().acall(lm, dict(lm_kwargs), signature, demos, inputs)
+                    else:
+                        with adapter_message_call(lm, messages):
+                            outputs = await lm.acall(messages=messages, **_without_tools(lm_kwargs))
+                        answers = self._read(signature, outputs, lm, lm_kwargs)
                     _check(answers, signature)
                     return answers
                 except (AdapterParseError, Fault) as error:
@@ -102,7 +110,7 @@ class Adapter(dspy.ChatAdapter):
 
     def format_system_message(self, signature: Any) -> str:
         """DSPy's, made once for a signature: pydantic takes as long for it as all the rest of a prompt takes."""
-        return _system_message(signature, signature.instructions)
+        return fields.system_message(signature, signature.__doc__)
 
     def format_user_message_content(
         self,
@@ -112,24 +120,39 @@ class Adapter(dspy.ChatAdapter):
         suffix: str = "",
         main_request: bool = False,
     ) -> str:
-        """DSPy's, with a serializer made once for a type of value, and not for every value of every prompt."""
+        """DSPy's, with what depends on the signature alone made once."""
+        form = fields.form(signature)
         parts = [prefix]
-        for name, field in signature.input_fields.items():
+        for name, field in form.inputs.items():
             if name in inputs:
-                parts.append(f"[[ ## {name} ## ]]\n{_written(field, inputs[name])}")
-        if main_request and (needed := self.user_message_output_requirements(signature)) is not None:
-            parts.append(needed)
+                parts.append(f"[[ ## {name} ## ]]\n{fields.written(field, inputs[name])}")
+        if main_request and form.requirements is not None:
+            parts.append(form.requirements)
         return "\n\n".join([*parts, suffix]).strip()
 
-    def _foresee(self, signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]) -> None:
-        """TooLong for a prompt that the model cannot take; programs have shortened by now what they can."""
-        if context.window() is None:
-            return
+    def _foresee(
+        self, signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]
+    ) -> list[dict[str, Any]] | None:
+        """The messages of a call that is made here; None for one that DSPy's own pipeline makes.
+
+        TooLong for a prompt that the model cannot take; programs have shortened by now what they can.
+        """
+        ours = self._is_plain(signature)
+        if not ours and context.window() is None:
+            return None
         messages = self.format(signature, demos, inputs)
+        if context.window() is None:
+            return messages
         if _AGAIN.get() and messages[-2]["content"] == _LEFT_OUT and (payer := session.current()):
             payer.shorten("an answer that could not be used is left out where it is asked for again")
         if more := context.overflows(messages):
             raise TooLong(f"the prompt of {signature.__name__} is {more} tokens larger than what the model takes")
+        return messages if ours else None
+
+    def _is_plain(self, signature: Any) -> bool:
+        """Whether DSPy's pipeline would do nothing but format, call and parse: no tools, no types of its own."""
+        own_way = self.use_native_function_calling or self.use_json_adapter_fallback
+        return not own_way and fields.form(signature).plain
 
     def format(self, signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]) -> list[dict[str, Any]]:
         """DSPy's messages; when asking again, the bad answer and what was wrong with it follow."""
@@ -146,29 +169,20 @@ class Adapter(dspy.ChatAdapter):
             messages = whole
         return messages
 
+    def parse(self, signature: Any, completion: str) -> dict[str, Any]:
+        """DSPy's values. An answer that is not read at once is DSPy's to read: its defaults, its errors."""
+        found = fields.read(signature, completion)
+        return super().parse(signature, completion) if found is None else found
 
-@lru_cache(maxsize=1024)  # optimizers make signatures by the hundred
-def _system_message(signature: Any, instructions: str) -> str:
-    """`instructions` are a part of the key because they can be changed on the signature itself."""
-    return str(dspy.ChatAdapter().format_system_message(signature))
-
-
-def _written(field: Any, value: Any) -> Any:
-    """The value of an input field as DSPy writes it into a prompt."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and field.annotation is str:
-        return format_field_value(field_info=field, value=value)  # a numbered list
-    try:
-        plain = _serializer(value.__class__).dump_python(value, mode="json", fallback=str)
-    except Exception:  # noqa: BLE001  # as in DSPy: what pydantic cannot take is written as Python prints it
-        plain = str(value)
-    return json.dumps(plain, ensure_ascii=False) if isinstance(plain, dict | list) else str(plain)
+    def _read(self, signature: Any, outputs: list[Any], lm: Any, lm_kwargs: dict[str, Any]) -> list[dict[str, Any]]:
+        if all(isinstance(output, str) and output for output in outputs):
+            return [self.parse(signature, output) for output in outputs]
+        return self._call_postprocess(signature, signature, outputs, lm, lm_kwargs)  # type: ignore[no-any-return]
 
 
-@lru_cache(maxsize=256)
-def _serializer(kind: Any) -> Any:
-    return pydantic.TypeAdapter(kind)
+def _without_tools(lm_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a call for a program without tools of its own, as DSPy passes them on."""
+    return {name: lm_kwargs[name] for name in lm_kwargs if name not in ("tools", "tool_choice", "parallel_tool_calls")}
 
 
 @contextmanager
@@ -189,7 +203,7 @@ def _asking_again(fault: Fault | None) -> Iterator[None]:
 def _judged(error: Exception, signature: Any, *, last: bool) -> Fault:
     """What was wrong, counted. UnusableAnswer when there is no other try and the answer is not tolerable."""
     fault = error if isinstance(error, Fault) else _fault(error)
-    notice_leak(signature.instructions, [(ANSWERED.get() or Answered()).text])  # no fields at all, but the prompt
+    notice_leak(signature.__doc__, [(ANSWERED.get() or Answered()).text])  # no fields at all, but the prompt
     if payer := session.current():
         payer.unusable(fault.kind)
     if last and not fault.tolerable:
@@ -203,7 +217,7 @@ def _check(answers: list[dict[str, Any]], signature: Any) -> None:
         raise Fault("cut off", "it was cut off before its end; be brief")
     for answer in answers:
         check(answer)
-    notice_leak(signature.instructions, [(ANSWERED.get() or Answered()).text])
+    notice_leak(signature.__doc__, [(ANSWERED.get() or Answered()).text])
 
 
 def notice_leak(instructions: str, written: Sequence[str]) -> None:
@@ -239,12 +253,18 @@ def _repeats(instructions: str, text: str) -> bool:
     words = text.split()
     if len(words) < _FEWEST_WORDS:
         return False
-    told = _one_line(instructions)
-    return any(
-        " ".join(words[first : first + _FEWEST_WORDS]) in told for first in range(len(words) - _FEWEST_WORDS + 1)
-    )
+    told, known = _told(instructions)
+    run = 0  # words that the instructions have, too; between its ends, a repetition consists of them
+    for place, word in enumerate(words[:-1]):
+        run = run + 1 if word in known else 0
+        first = place - (_FEWEST_WORDS - 2)
+        if run >= _FEWEST_WORDS - 2 and first >= 0 and " ".join(words[first : first + _FEWEST_WORDS]) in told:
+            return True
+    return False
 
 
 @lru_cache(maxsize=1024)
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+def _told(instructions: str) -> tuple[str, frozenset[str]]:
+    """Instructions in one line, and their words."""
+    words = instructions.split()
+    return " ".join(words), frozenset(words)

@@ -37,7 +37,9 @@ def batches(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits) -> 
     """The documents as passages in as few batches as `fit`, each recorded as shown when it is asked for."""
     left = list(doc_ids)
     while left:
-        passages = _passages(left, session.judge(left, chars, fit=partial(_beginning, session, left, chars, fit)))
+        tried: list[Passage] = []
+        shown = session.judge(left, chars, fit=partial(_beginning, session, left, chars, fit, tried))
+        passages = tried or _passages(left, shown)
         yield passages
         left = left[len(passages) :]
 
@@ -51,11 +53,17 @@ def _cut(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits, texts:
     return [text[:most] for text in texts]
 
 
-def _beginning(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits, texts: list[str]) -> list[str]:
-    kept = len(context.largest(_passages(doc_ids, texts), fit))
-    if kept < len(texts):
-        session.shorten(f"passages: {kept} of {len(texts)} in one reading, the others in the next")
-    return texts[:kept] if kept > 1 else _cut(session, doc_ids, chars, fit, texts[:1])
+def _beginning(
+    session: Session, doc_ids: Sequence[str], chars: int, fit: Fits, tried: list[Passage], texts: list[str]
+) -> list[str]:
+    """As many of the texts as fit; their passages are left in `tried`, unless the only one had to be cut."""
+    kept = context.largest(_passages(doc_ids, texts), fit)
+    if len(kept) < len(texts):
+        session.shorten(f"passages: {len(kept)} of {len(texts)} in one reading, the others in the next")
+    if len(kept) > 1:
+        tried += kept
+        return texts[: len(kept)]
+    return _cut(session, doc_ids, chars, fit, texts[:1])
 
 
 def _passages(doc_ids: Sequence[str], texts: Sequence[str]) -> list[Passage]:
@@ -73,5 +81,9 @@ def noted(
 
 
 def defused(text: str) -> str:
-    """`text` without a field marker of DSPy's prompts, [[ ## name ## ]]: a blank goes between its brackets."""
+    """`text` without a field marker of DSPy's prompts, [[ ## name ## ]]: a blank goes between its brackets.
+
+    And without the marks between which DSPy would take text for an image or a file to be sent.
+    """
+    text = text.replace("<<CUSTOM-TYPE-", "< <CUSTOM-TYPE-")
     return re.sub(r"\](?=\])", "] ", re.sub(r"\[(?=\[)", "[ ", text)) if "##" in text else text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import dspy
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents import AGENTS
@@ -15,6 +15,7 @@ from evals import parameters
 from programs import PROGRAMS, context, lm, offline
 from programs.adapter import Adapter
 from programs.budget import Budget
+from programs.metered import MeteredLM
 from programs.multihop import MultiHop, ReadPassages
 from programs.passage import batches, noted, show
 from tools.corpus import Corpus
@@ -60,6 +61,15 @@ def test_the_tokenizer_is_not_downloaded_whatever_the_surroundings_say(monkeypat
 def test_without_a_known_window_everything_fits():
     with lm.connect("tiny@http://127.0.0.1:9/v1").active():
         assert context.fits(dspy.Predict(ReadPassages), description="x" * 10**7)
+
+
+@given(st.text(st.characters(), max_size=200), st.integers(0, 900))
+@settings(deadline=None)  # the first one loads the tokenizer
+def test_what_has_few_bytes_fits_without_being_counted_and_counting_would_say_so_too(text, room):
+    messages = [{"content": text}, {"content": text[:50]}]
+    assert (context._measured(messages, room) <= room) == (context.measured(messages) <= room)
+    if context.measured(messages) > room:
+        assert context._measured(messages, room) == context.measured(messages)
 
 
 def test_a_models_window_is_in_the_price_table():
@@ -122,7 +132,7 @@ def test_no_prompt_of_a_program_is_larger_than_the_window_and_every_document_is_
         return {"selected": "[]", "observations": "fog over the water, once more " * 120}
 
     server.answer = answer
-    with lm.connect(server.spec, context=window).active():
+    with lm.connect(server.spec, settings=lm.Settings(context=window)).active():
         submission = MultiHop(toolbox, hops=3, per_hop=10)(query=QUERY)
     assert prompts_fit(server, room(window))
     judged = [doc_id for step in submission.trace.steps if step.tool == "judge" for doc_id in step.doc_ids]
@@ -141,7 +151,7 @@ def test_the_oldest_searches_are_left_out_of_a_prompt_that_has_no_room_for_them(
         return {"selected": "[]", "observations": ""}
 
     server.answer = answer
-    with lm.connect(server.spec, context=2925).active():
+    with lm.connect(server.spec, settings=lm.Settings(context=2925)).active():
         submission = MultiHop(toolbox, hops=5, per_hop=3)(query=QUERY)
     assert prompts_fit(server, room(2925))
     said_why = [step.argument for step in submission.trace.steps if step.tool == "shorten"]
@@ -176,7 +186,7 @@ def test_every_program_that_shows_documents_leaves_the_model_room_to_answer(name
     values = parameters.parse(name, constructor, [])
     others = dict.fromkeys(parameters.named_retrievers(values), toolbox._retrievers[""])
     system = constructor(Toolbox(toolbox._documents, toolbox._retrievers[""], others=others), **values)
-    with dspy.context(lm=lm.MeteredLM("x/1", Budget(), window=window, engine=engine), adapter=Adapter(), trace=[]):
+    with dspy.context(lm=MeteredLM("x/1", Budget(), window=window, engine=engine), adapter=Adapter(), trace=[]):
         trace = system(query=Query("q1", "ferries in the fog, at dusk. " * repeats)).trace
     assert engine.sizes and max(engine.sizes) <= room(window)
     assert any(step.tool == "shorten" for step in trace.steps), "else this would say nothing"
@@ -204,7 +214,7 @@ def test_a_prompt_that_cannot_fit_is_not_sent_and_is_a_fault_of_the_system(run, 
 def test_a_long_answer_that_cannot_be_used_is_left_out_where_it_is_asked_for_again(server, toolbox):
     said = iter([{"raw": "no fields, but many words " * 400}, {"rewritten": "ferry"}])
     server.answer = lambda prompt: next(said)
-    with lm.connect(server.spec, context=1200).active():
+    with lm.connect(server.spec, settings=lm.Settings(context=1200)).active():
         trace = pick("program", "rewrite", PROGRAMS)(toolbox)(query=QUERY).trace
     assert trace.unusable == {"unparsable": 1}
     assert trace.steps[0].argument == "an answer that could not be used is left out where it is asked for again"

@@ -1,0 +1,137 @@
+"""A signature's fields made ready once: how DSPy writes inputs into a prompt, and how it reads an answer.
+
+DSPy looks up the fields of a signature, and makes pydantic's serializers and validators, anew in every call, which
+takes longer than the rest of the call. Here they are kept by signature and type. Text and values are DSPy's own to the
+letter (tests/test_adapter_speed.py). What is out of the ordinary is left to DSPy itself: histories, tools and its
+other types, unions, and every answer that is not read at once, so that errors are DSPy's, too.
+"""
+
+import enum
+import json
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from inspect import isclass
+from typing import Any, Literal, Union, get_origin
+
+import dspy
+import json_repair
+import orjson
+import pydantic
+from dspy.adapters.chat_adapter import field_header_pattern
+from dspy.adapters.utils import format_field_value, parse_value
+
+_SIGNATURES = 1024  # kept at once; optimizers make them by the hundred
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The fields of one signature."""
+
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Callable[[str], Any]]  # what reads the text of each field
+    plain: bool  # no field has a type that DSPy treats specially on the way to the model or back
+    requirements: str | None  # how a prompt ends: the fields to answer with
+
+
+@lru_cache(maxsize=_SIGNATURES)
+def form(signature: Any) -> Form:
+    """The fields of `signature`, which nobody changes: DSPy makes a new signature for other fields."""
+    inputs, outputs = signature.input_fields, signature.output_fields
+    special = [field for field in outputs.values() if _is_dspys(field.annotation)]
+    history = [field for field in inputs.values() if field.annotation == dspy.History]
+    return Form(
+        inputs,
+        {name: _reader(field.annotation) for name, field in outputs.items()},
+        not special and not history,
+        dspy.ChatAdapter().user_message_output_requirements(signature),
+    )
+
+
+@lru_cache(maxsize=_SIGNATURES)
+def system_message(signature: Any, doc: str) -> str:
+    """DSPy's. `doc` is a part of the key because instructions can be changed on the signature itself."""
+    return str(dspy.ChatAdapter().format_system_message(signature))
+
+
+def read(signature: Any, answer: str) -> dict[str, Any] | None:
+    """The values of a model's answer in the order of the fields; None where one is missing or not to be read."""
+    readers = form(signature).outputs
+    found: dict[str, Any] = {}
+    for name, text in _sections(answer):
+        if name in readers and name not in found:
+            try:
+                found[name] = readers[name](text)
+            except ValueError:
+                return None
+    return {name: found[name] for name in readers} if len(found) == len(readers) else None
+
+
+def _sections(answer: str) -> list[tuple[str, str]]:
+    """What stands under each marker, as DSPy divides an answer."""
+    sections: list[tuple[str, list[str]]] = [("", [])]
+    for line in answer.splitlines():
+        if "[[ ##" in line and (marker := field_header_pattern.match(line.strip())):
+            sections.append((marker[1], [line[marker.end() :].strip()]))
+        else:
+            sections[-1][1].append(line)
+    return [(name, "\n".join(lines).strip()) for name, lines in sections]
+
+
+def _reader(annotation: Any) -> Callable[[str], Any]:
+    """What makes a value of `annotation` out of a field's text."""
+    if annotation is str:
+        return str
+    left_to_dspy = partial(parse_value, annotation=annotation)
+    if isinstance(annotation, enum.EnumMeta) or _is_dspys(annotation):
+        return left_to_dspy
+    if get_origin(annotation) in (Literal, Union, types.UnionType):
+        return left_to_dspy
+    try:
+        validate = pydantic.TypeAdapter(annotation).validate_python
+    except Exception:  # noqa: BLE001  # a type that pydantic does not know: DSPy says so when the answer is there
+        return left_to_dspy
+
+    def decoded(text: str) -> Any:
+        candidate = json_repair.loads(text)
+        return left_to_dspy(text) if candidate == "" else validate(candidate)  # "": it is not JSON
+
+    return decoded
+
+
+def _is_dspys(annotation: Any) -> bool:
+    return isclass(annotation) and get_origin(annotation) is None and issubclass(annotation, dspy.Type)
+
+
+def written(field: Any, value: Any) -> Any:
+    """The value of an input field as DSPy writes it into a prompt."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and field.annotation is str:
+        return format_field_value(field_info=field, value=value)  # a numbered list
+    try:
+        plain = _serializer(value.__class__).dump_python(value, mode="json", fallback=str)
+    except Exception:  # noqa: BLE001  # as in DSPy: what pydantic cannot take is written as Python prints it
+        plain = str(value)
+    return as_json(plain) if isinstance(plain, dict | list) else str(plain)
+
+
+@lru_cache(maxsize=256)
+def _serializer(kind: Any) -> Any:
+    return pydantic.TypeAdapter(kind)
+
+
+def as_json(plain: Any) -> str:
+    """`json.dumps(plain, ensure_ascii=False)`, to the letter; long texts take a fifth of the time."""
+    kind = type(plain)  # to the exact type: what is derived from one of these may be written otherwise
+    if kind is str:
+        try:
+            return orjson.dumps(plain).decode()
+        except orjson.JSONEncodeError:  # half of a surrogate pair, which is no UTF-8
+            return json.dumps(plain, ensure_ascii=False)
+    if kind is list:
+        return f"[{', '.join(map(as_json, plain))}]"
+    if kind is dict and all(type(key) is str for key in plain):
+        return f"{{{', '.join([f'{as_json(key)}: {as_json(value)}' for key, value in plain.items()])}}}"
+    return json.dumps(plain, ensure_ascii=False)

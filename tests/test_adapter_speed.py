@@ -1,0 +1,316 @@
+"""What the adapter keeps between calls, or leaves out of them, changes nothing: DSPy's own adapter is the reference."""
+
+import asyncio
+import enum
+import json
+import warnings
+from typing import Any, Literal
+
+import dspy
+import pydantic
+import pytest
+from dspy.utils.callback import BaseCallback
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from programs import adapter, fields
+from programs.adapter import Adapter
+from programs.asking import UnusableAnswer
+from programs.passage import Passage
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Verdict(pydantic.BaseModel):
+    id: str
+    score: float = pydantic.Field(ge=0, le=1)
+    why: str | None = None
+
+
+TYPES = [
+    str,
+    list[str],
+    int,
+    float,
+    bool,
+    Literal["yes", "no"],
+    Literal[1, 2],
+    Colour,
+    Verdict,
+    list[Verdict],
+    dict[str, int],
+    int | str,
+    str | int,
+    int | None,
+    str | None,
+    list[int] | None,
+    tuple[int, str],
+    Any,
+    dict,
+    dspy.Code,
+    dspy.Reasoning,
+]
+
+
+def signature_of(kind):
+    """An answer of two fields, the first one of `kind`."""
+    fields = {"question": (str, dspy.InputField()), "wanted": (kind, dspy.OutputField())}
+    return dspy.Signature(fields | {"words": (str, dspy.OutputField())}, "Answer.")
+
+
+SIGNATURES = {str(kind): signature_of(kind) for kind in TYPES}
+VALUES = [
+    "",
+    "yes",
+    "'yes'",
+    'Literal["no"]',
+    "1",
+    "2",
+    "1.5",
+    "-3e2",
+    "True",
+    "false",
+    "None",
+    "null",
+    "red",
+    "RED",
+    "green",
+    '["a", "b"]',
+    "['a', 'b']",
+    '["a", "b"',
+    "[1, 2]",
+    "- a\n- b",
+    '{"id": "d1", "score": 0.5}',
+    '{"id": "d1", "score": 7}',
+    '[{"id": "d1", "score": "0.25", "why": null}]',
+    "{'a': 1}",
+    '{"content": "thought"}',
+    "(1, 'x')",
+    '```json\n["a"]\n```',
+    "```python\nprint(1)\n```",
+    '"quoted"',
+    "\ud83d\ude00",
+    "\u00e9\u2028next line",
+    "[[ ## words ## ]]",
+]
+
+
+def outcome(parse, signature, text):
+    """What came of parsing: the values with their types, or the error in full."""
+    try:
+        return repr(parse(signature, text))
+    except Exception as error:  # noqa: BLE001  # whatever it is, both have to raise it
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("kind", SIGNATURES)
+def test_answers_are_read_as_dspy_reads_them_good_and_bad(kind):
+    signature, ours, dspys = SIGNATURES[kind], Adapter(), dspy.ChatAdapter()
+    forms = [
+        "[[ ## wanted ## ]]\n{}\n\n[[ ## words ## ]]\nsome\n\n[[ ## completed ## ]]\n",
+        "Well.\n[[ ## words ## ]] some\nmore\n  [[ ## wanted ## ]]   {}\n[[ ## wanted ## ]]\nagain",
+        "[[ ## wanted ## ]]\n{}",
+        "{}",
+    ]
+    for form in forms:
+        for value in VALUES:
+            text = form.replace("{}", value)
+            assert outcome(ours.parse, signature, text) == outcome(dspys.parse, signature, text), text
+
+
+LINES = st.sampled_from(
+    ["[[ ## wanted ## ]]", " [[ ## words ## ]] on the line", "[[ ## other ## ]]", "[[ ## completed ## ]]", "", *VALUES]
+)
+
+
+@given(st.sampled_from(sorted(SIGNATURES)), st.lists(LINES | st.text(max_size=8), max_size=8))
+@settings(max_examples=300, deadline=None)
+def test_lines_in_any_order_are_read_as_dspy_reads_them(kind, lines):
+    signature, text = SIGNATURES[kind], "\n".join(lines)
+    assert outcome(Adapter().parse, signature, text) == outcome(dspy.ChatAdapter().parse, signature, text)
+
+
+def test_fields_with_defaults_and_instructions_that_changed_are_dspys():
+    class Lenient(dspy.Signature):
+        """Before."""
+
+        question: str = dspy.InputField()
+        answer: str = dspy.OutputField()
+        votes: int = dspy.OutputField(default=3)
+        tags: list[str] = dspy.OutputField(default_factory=list)
+
+    for text in ("[[ ## answer ## ]]\nyes", "[[ ## votes ## ]]\n4\n[[ ## answer ## ]]\nno", "[[ ## votes ## ]]\nx"):
+        assert outcome(Adapter().parse, Lenient, text) == outcome(dspy.ChatAdapter().parse, Lenient, text)
+    first = Adapter().parse(Lenient, "[[ ## answer ## ]]\nyes")["tags"]
+    assert first is not Adapter().parse(Lenient, "[[ ## answer ## ]]\nyes")["tags"]
+
+
+def test_values_of_one_answer_are_not_shared_with_the_next():
+    signature, text = signature_of(list[str]), '[[ ## wanted ## ]]\n["a"]\n[[ ## words ## ]]\nx'
+    assert fields.read(signature, text) is not None  # it is not left to DSPy
+    Adapter().parse(signature, text)["wanted"].append("b")
+    assert Adapter().parse(signature, text)["wanted"] == ["a"]
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.text(st.characters(categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text() | st.integers() | st.none(), inner, max_size=4)
+        | st.tuples(inner, inner)
+    ),
+    max_leaves=12,
+)
+
+
+@given(PLAIN)
+@settings(deadline=None)
+def test_json_is_that_of_the_standard_library_to_the_letter(value):
+    assert fields.as_json(value) == json.dumps(value, ensure_ascii=False)
+
+
+def test_every_character_is_escaped_as_the_standard_library_escapes_it():
+    characters = "".join(map(chr, range(0x3000))) + "\ufeff\uffff\U0001f600\u2028\u2029"
+    assert fields.as_json(characters) == json.dumps(characters, ensure_ascii=False)
+
+
+class Recorder(dspy.LM):
+    """A model that keeps what reaches it, and gives one answer."""
+
+    def __init__(self, answer):
+        super().__init__("openai/none", cache=False)
+        self.answer, self.asked = answer, []
+
+    def __call__(self, prompt=None, *, messages=None, **settings):
+        self.asked.append((messages, settings))
+        return self.answer
+
+    async def acall(self, prompt=None, *, messages=None, **settings):
+        return self(messages=messages, **settings)
+
+
+class Read(dspy.Signature):
+    """Read the passages."""
+
+    passages: list[Passage] = dspy.InputField()
+    notes: list[str] = dspy.InputField()
+    selected: list[str] = dspy.OutputField()
+    observations: str = dspy.OutputField()
+
+
+class Remember(dspy.Signature):
+    """Go on."""
+
+    history: dspy.History = dspy.InputField()
+    question: str = dspy.InputField()
+    answer: str = dspy.OutputField()
+
+
+READ = {"passages": [Passage(id="d1", text='a "quoted" text\n')], "notes": ["one"]}
+ANSWER = '[[ ## selected ## ]]\n["d1"]\n[[ ## observations ## ]]\nfits'
+TALK = {"history": dspy.History(messages=[{"question": "?", "answer": "!"}]), "question": "and?"}
+DEMO = {"passages": [], "notes": [], "selected": ["d7"], "observations": "x"}
+CALLS = {
+    "plain": (Read, READ, [], [ANSWER], {}),
+    "settings": (Read, READ, [], [ANSWER], {"temperature": 0.5, "max_tokens": 9, "tools": [], "tool_choice": "auto"}),
+    "demonstrations": (Read, READ, [DEMO, {"notes": ["n"], "selected": []}], [ANSWER], {}),
+    "several answers": (Read, READ, [], [ANSWER, ANSWER.replace("fits", "fits not")], {"n": 2}),
+    "with probabilities": (Read, READ, [], [{"text": ANSWER, "logprobs": {"tokens": [1]}}], {"logprobs": True}),
+    "history": (Remember, TALK, [], ["[[ ## answer ## ]]\nno"], {}),
+    "reasoning": (dspy.ChainOfThought(Read).predict.signature, READ, [], [f"[[ ## reasoning ## ]]\nso\n{ANSWER}"], {}),
+    "dspy's own type": (
+        signature_of(dspy.Reasoning),
+        {"question": "?"},
+        [],
+        ["[[ ## wanted ## ]]\na\n[[ ## words ## ]]\nb"],
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_sent_and_what_comes_back_is_what_dspys_adapter_sends_and_gives(call):
+    signature, inputs, demos, answer, settings = CALLS[call]
+    seen = []
+    for one in (Adapter(), dspy.ChatAdapter()):
+        model, awaited = Recorder(answer), Recorder(answer)
+        with dspy.context(lm=model, adapter=one):
+            given = one(model, dict(settings), signature, demos, dict(inputs))
+            later = asyncio.run(one.acall(awaited, dict(settings), signature, demos, dict(inputs)))
+        assert given == later and model.asked == awaited.asked
+        seen.append((given, model.asked))
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("answer", ["", None, {"text": None}, "nothing of the kind"])
+def test_an_answer_that_says_nothing_is_unusable_however_it_says_so(answer):
+    model = Recorder([answer])
+    with dspy.context(lm=model, adapter=Adapter()), pytest.raises(UnusableAnswer):
+        dspy.Predict(Read)(**READ)
+    assert len(model.asked) == 2
+
+
+def test_a_model_of_dspys_own_is_called_without_a_warning():
+    class Engine:
+        def complete(self, request):
+            from dspy.lm15 import Message, Response, Usage
+
+            return Response(id=None, model="x", message=Message.assistant(ANSWER), finish_reason="stop", usage=Usage())
+
+    model = dspy.LM("x/y", engine=Engine(), cache=False)
+    with warnings.catch_warnings(), dspy.context(lm=model, adapter=Adapter()):
+        warnings.simplefilter("error")
+        assert dspy.Predict(Read)(**READ).selected == ["d1"]
+
+
+def test_refine_adds_its_advice_to_the_prompt():
+    rewards = iter([0.0, 1.0])
+    advice = '[[ ## discussion ## ]]\n-\n[[ ## advice ## ]]\n{"self": "name it"}'
+
+    class Advised(Recorder):
+        def __call__(self, prompt=None, *, messages=None, **settings):
+            super().__call__(messages=messages, **settings)
+            return [advice if "[[ ## advice ## ]]" in messages[0]["content"] else ANSWER]
+
+    model = Advised([])
+    with dspy.context(lm=model, adapter=Adapter(), trace=[]):
+        refined = dspy.Refine(dspy.Predict(Read), 2, lambda inputs, answer: next(rewards), threshold=1.0)
+        assert refined(**READ).selected == ["d1"]
+    assert "[[ ## hint_ ## ]]\nname it" in model.asked[-1][0][-1]["content"]
+
+
+def test_callbacks_hear_of_every_prompt_and_every_answer():
+    heard = []
+
+    class Listener(BaseCallback):
+        def on_adapter_format_end(self, call_id, outputs, exception=None):
+            heard.append(outputs[-1]["role"])
+
+        def on_adapter_parse_end(self, call_id, outputs, exception=None):
+            heard.append(outputs["selected"])
+
+    with dspy.context(lm=Recorder([ANSWER]), adapter=Adapter(callbacks=[Listener()])):
+        dspy.Predict(Read)(**READ)
+    # DSPy tells of the same event once for each class that has the method.
+    assert list(dict.fromkeys(map(str, heard))) == ["user", "['d1']"]
+
+
+WORDS = st.sampled_from("abcdefghijklmno")
+
+
+@given(st.lists(WORDS, max_size=30), st.lists(WORDS, max_size=30), st.integers(0, 20), st.integers(0, 30))
+@settings(deadline=None)
+def test_a_repeated_prompt_is_found_wherever_it_is(told, said, first, count):
+    """The reference looks for every run of twelve words."""
+    instructions = " x".join(told)
+    text = " ".join([*said, *instructions.split()[first : first + count], *said])
+    words, line = text.split(), " ".join(instructions.split())
+    runs = [" ".join(words[start : start + 12]) for start in range(len(words) - 11)]
+    assert adapter._repeats(instructions, text) == any(run in line for run in runs)
+    cut = text[1:]  # the first word is the end of one of the instructions' words
+    words = cut.split()
+    runs = [" ".join(words[start : start + 12]) for start in range(len(words) - 11)]
+    assert adapter._repeats(instructions, cut) == any(run in line for run in runs)
