@@ -2,7 +2,7 @@
 
 Prompts, hops and ranking are multihop's own, so the two hand in the same. What the graph adds is durability: killed in
 hop 3, a query goes on in hop 3, with the session as it stood (trace, usage, limits), so earlier hops are neither paid
-for nor searched again. Model calls of the broken hop are in the run's journal already; its search is made again.
+for nor searched again. Model calls of the broken hop are in the run's ledger already; its search is made again.
 
 The checkpoints of a run are in `checkpoints.sqlite` in its folder, one thread a query, and in memory where there is no
 folder. Of each query the last one is left, so a query that was finished, but whose outcome was not written, is handed
@@ -180,7 +180,7 @@ def forget_writes(saver: Any, thread: str) -> None:
     """Remove what steps of a thread wrote after its last checkpoint.
 
     LangGraph would take them up, and the state would be a hop further than the session that was restored with it. Made
-    again, that hop pays for nothing: its calls are in the run's journal.
+    again, that hop pays for nothing: its calls are in the run's ledger.
     """
     if isinstance(saver, SqliteSaver):
         with saver.cursor() as cursor:

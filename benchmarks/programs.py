@@ -110,8 +110,9 @@ def _asked(name: str, environment: Any) -> tuple[list[int], list[Any]]:
     import dspy
 
     from evals import parameters
-    from programs import context, lm, offline
+    from programs import context, offline
     from programs.adapter import Adapter
+    from programs.metered import MeteredLM
     from tools import retrievers
     from tools.retrievers.bm25 import BM25
     from tools.session import Toolbox
@@ -133,7 +134,7 @@ def _asked(name: str, environment: Any) -> tuple[list[int], list[Any]]:
     system = constructor(Toolbox(environment.documents, index, others=others), **values)
     engine = Counting(index.statistics)
     engines: dict[str, Any] = {"engine": engine, "async_engine": offline.AsyncOfflineEngine(engine)}
-    metered = lm.MeteredLM(offline.VERSION, Budget(), free=True, **engines)
+    metered = MeteredLM(offline.VERSION, Budget(), free=True, **engines)
     steps: list[Any] = []
     with dspy.context(lm=metered, adapter=Adapter(), trace=[]):
         for query in environment.queries:

@@ -1,14 +1,24 @@
-"""`-P name=value`: what a program's constructor lets the command line set, checked before anything is loaded."""
+"""`-P name=value`: what a program's constructor lets the command line set, checked before anything is loaded.
 
+Beside those there are limits of each query, which every program and agent has: `LIMITS`. They are the session's.
+"""
+
+import difflib
 import inspect
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tools import disk, retrievers
 from tools.disk import InputFile
 from tools.errors import DataError, UnknownName, UsageError
 from tools.retrievers.spec import Expression, Expressions
+
+if TYPE_CHECKING:
+    from tools.session import Limits
+
+# What one query may use -> the name of that in tools.session.Limits.
+LIMITS = {"max_calls": "calls", "max_searches": "searches", "max_tokens": "tokens"}
 
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -19,7 +29,9 @@ def parse(
     """Every parameter of the program with its value: the one in `pairs`, or in `kept`, or the default.
 
     Parameters are the constructor's keyword-only arguments except `depth`, which is --k; `kept` are those of a compiled
-    program. UnknownName for another name, UsageError for a value that is not of the annotated type.
+    program. UnknownName for another name, UsageError for a value that is not of the annotated type. `LIMITS` are passed
+    over, but where there are any, lines of work that could be `parallel` go one after another: which of them a limit
+    ends must not depend on their threads.
     """
     known = declared(constructor)
     values = {name: _checked(parameter.default, parameter.annotation) for name, parameter in known.items()}
@@ -27,11 +39,38 @@ def parse(
         if name not in known or not isinstance(value, _stored(known[name].annotation)):
             raise UsageError(f"the compiled program has {name}={value!r}, which {program} does not take; compile again")
         values[name] = _checked(known[name].annotation(value), known[name].annotation)
+    limited = limits(pairs)
     for name, text in given(pairs).items():
+        if name in limited:
+            continue
         if name not in known:
-            raise UnknownName(f"parameter of {program}", name, known)
+            near = LIMITS if known else difflib.get_close_matches(name, LIMITS)
+            raise UnknownName(f"parameter of {program}", name, [*known, *near])
         values[name] = _value(f"{name}={text}", text, known[name].annotation)
+        if name == "parallel" and limited and values[name] > 1:
+            raise UsageError(f"-P {name}={text} does not go with -P {next(iter(limited))}: leave it out")
+    if limited and "parallel" in values:
+        values["parallel"] = 1
     return values
+
+
+def limits(pairs: Sequence[str]) -> dict[str, int]:
+    """Those of `LIMITS` that `pairs` sets, in their order there. UsageError for one that is no number from 1."""
+    texts, found = given(pairs), dict[str, int]()
+    for name in LIMITS:
+        if name in texts:
+            pair = f"{name}={texts[name]}"
+            if (most := _value(pair, texts[name], int)) < 1:
+                raise UsageError(f"-P {pair!r}: a limit is at least 1")
+            found[name] = most
+    return found
+
+
+def session_limits(limited: Mapping[str, int], depth: int) -> "Limits":
+    """What `limits` gave, as a session takes it; `depth` is documents in a ranking."""
+    from tools.session import Limits
+
+    return Limits(**{LIMITS[name]: most for name, most in limited.items()}, depth=depth)
 
 
 def declared(constructor: type) -> dict[str, inspect.Parameter]:

@@ -8,7 +8,7 @@ import argparse
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 # Nothing below may phone home or spin idle cores; said before the libraries that look here are imported. LiteLLM's own
 # switch is in programs/lm.py. NumPy's threads are off; those of the encoders are counted where they work, and
@@ -20,13 +20,15 @@ import environments
 from environments.base import INSTRUCTIONS, SPLITS
 from evals import folder as run_folder
 from evals import listing, parameters, pools, provenance, setup
+from programs import lm
 from tools import retrievers
-from tools.command import Parser, dollars, positive, run_and_leave, say
+from tools.command import Parser, positive, put_out, run_and_leave, say
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError
 from tools.retrievers import RETRIEVERS
 
 if TYPE_CHECKING:
     from environments.base import Environment
+    from evals.events import Events, Started
     from evals.folder import Config, RunFolder
     from programs.lm import Model
     from tools.retrievers.base import Retriever
@@ -67,65 +69,121 @@ def parser() -> Parser:
     add("--limit", type=positive, metavar="N", help="ask only the first N queries")
     add("--query-id", action="append", default=[], metavar="ID", help="ask only this query; repeatable")
     add("--compiled", type=Path, metavar="FILE", help="a compiled program: what python -m optimizers.compile made")
-    add("-P", dest="parameters", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the program")
+    add(
+        "-P",
+        dest="parameters",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"a parameter of the program, or a limit of each query: {', '.join(parameters.LIMITS)}",
+    )
     add("--k", type=positive, metavar="N", help="documents in a ranking; the task's own number, mostly 1000")
     add("--seed", type=int, metavar="N", help="the model's sampling seed, where it takes one")
-    add("--context", type=positive, metavar="N", help="tokens that the model takes, where the price table does not say")
-    add("--max-concurrent", type=positive, metavar="N", help=f"queries at a time; {setup.WORKERS}, or 1 offline")
-    add("--budget-usd", type=dollars, metavar="X", help="stop before the call after X dollars are spent")
-    add("--budget-calls", type=positive, metavar="N", help="stop before model call N+1")
+    setup.add_model_options(made)
+    add(
+        "--cassette",
+        type=Path,
+        metavar="FILE",
+        help="answer every model call from FILE, without a key; where there is none, record it",
+    )
+    add("--dry-run", action="store_true", help="say what it will cost and how long it will take; nothing is sent")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
+    add = made.add_mutually_exclusive_group().add_argument
     add("--json", action="store_true", help="print one JSON object and nothing else")
+    add("--json-events", action="store_true", help="print one JSON object a line as things happen")
     return made
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Run what is owed, score, print. Exit code 7 when queries failed or are still owed."""
+    from evals.events import Events
+
+    with Events(put_out if arguments.json_events else None) as events:
+        events.code = _command(arguments, events)
+    return events.code
+
+
+def _command(arguments: argparse.Namespace, events: "Events") -> int:
     started = time.monotonic()
     if arguments.program == "list":
         listing.show(as_json=arguments.json)
         return 0
+    lm.read_keys()
     wanted = setup.wanted(arguments)
     environment = environments.load(
         arguments.task, arguments.data, arguments.split, qrels=arguments.qrels, instruction=arguments.instruction
     ).asking(limit=arguments.limit, query_ids=arguments.query_id)
     setup.fit(arguments, environment, wanted)
+    if arguments.dry_run:
+        return _foretold(arguments, environment, wanted)
 
-    from programs.budget import Budget
+    from programs.cassette import Cassette
+
+    ready = _prepared(arguments, environment, wanted)
+    model, asked = ready.model, ready.environment
+    with run_folder.claim(run_folder.place(arguments.runs, ready.config), ready.config) as folder:
+        ready.engines.annotators.keep(folder.path, arguments.runs)
+        model.begin(folder.path, folder.usage)
+        cassette = Cassette.of(arguments.cassette, model.lm.ledger) if arguments.cassette else None
+        problem = _run(arguments, asked, folder, model, ready.system, events)
+        if cassette:
+            cassette.keep(complete=len(folder.outcomes) == len(asked.queries))
+        return _conclude(arguments, asked, folder, model, problem, started, events)
+
+
+def _foretold(arguments: argparse.Namespace, environment: "Environment", wanted: setup.Wanted) -> int:
+    """Print what the run will cost."""
+    from evals import dry_run
+
+    model = setup.connect(arguments, environment, None, setup.budget_of(arguments), seed=arguments.seed)
+    config = configuration(arguments, environment, None, model, wanted)
+    dry_run.show(dry_run.estimate(arguments, environment, wanted, model, config), as_json=arguments.json)
+    return 0
+
+
+class _Prepared(NamedTuple):
+    """What a run needs, once indexes are there. Nothing has been sent but for them."""
+
+    environment: "Environment"  # with the pools that --pool made
+    engines: setup.Engines
+    model: "Model"
+    config: "Config"
+    system: Any
+
+
+def _prepared(arguments: argparse.Namespace, environment: "Environment", wanted: setup.Wanted) -> _Prepared:
     from tools.session import Toolbox
 
-    budget = Budget(calls=arguments.budget_calls, usd=arguments.budget_usd)
+    budget = setup.budget_of(arguments)
     engines = setup.Engines(arguments, environment, budget)
     retriever = engines.build(wanted.retriever)
     others = {name: engines.build(retrievers.check(name)) for name in wanted.others}
     pooled = environment
     if wanted.pool:
         pooled = pools.pooled(environment, wanted.pool, [engines.build(part) for part in wanted.pool.parts])
-    model = setup.connect(arguments.lm, environment, retriever, budget, seed=arguments.seed, context=arguments.context)
+    model = setup.connect(arguments, environment, retriever, budget, seed=arguments.seed)
     config = configuration(arguments, environment, retriever, model, wanted)
     config["retriever"]["others"] = {name: other.name for name, other in others.items()}
     config["pool"] = wanted.pool and wanted.pool.config([engines.build(part).name for part in wanted.pool.parts])
-    path = run_folder.place(arguments.runs, config)
-    toolbox = Toolbox(environment.documents, retriever, others=others, checkpoints=path)
-    system = wanted.constructor(toolbox, depth=arguments.k or environment.depth, **wanted.values)
+    depth, path = config["depth"], run_folder.place(arguments.runs, config)
+    limits = parameters.session_limits(parameters.limits(arguments.parameters), depth)
+    toolbox = Toolbox(environment.documents, retriever, others=others, limits=limits, checkpoints=path)
+    system = wanted.constructor(toolbox, depth=depth, **wanted.values)
     if wanted.compiled:
         from programs.compiled_forms import assembled
 
         system = assembled(wanted.compiled, system)
-    with run_folder.claim(path, config) as folder:
-        engines.annotators.keep(folder.path)
-        problem = _run(arguments, pooled, folder, model, system)
-        return _conclude(arguments, pooled, folder, problem, started)
+    return _Prepared(pooled, engines, model, config, system)
 
 
 def configuration(
     arguments: argparse.Namespace,
     environment: "Environment",
-    retriever: "Retriever",
+    retriever: "Retriever | None",
     model: "Model",
     wanted: setup.Wanted,
 ) -> "Config":
-    """Everything that determines a run's numbers; what does not is under "provenance"."""
+    """Everything that determines a run's numbers; what does not is under "provenance". No retriever: only its name."""
     values, compiled = wanted.values, wanted.compiled
     return {
         "task": environment.task,
@@ -140,9 +198,10 @@ def configuration(
         "asked": {"limit": arguments.limit, "query_ids": list(dict.fromkeys(arguments.query_id))},
         "program": arguments.program,
         "parameters": values,
+        "limits": parameters.limits(arguments.parameters),
         "files": parameters.digests(values),
         "depth": arguments.k or environment.depth,
-        "retriever": {"name": arguments.retriever, "with": retriever.name},
+        "retriever": {"name": arguments.retriever, "with": retriever.name if retriever else arguments.retriever},
         "lm": {"name": model.name, **model.settings},
         "code": provenance.code_digest(),
         "versions": provenance.versions(),
@@ -152,6 +211,7 @@ def configuration(
             "folder": None if environment.data in ("mini", "full") else str(Path(environment.data).resolve()),
             "source": environment.source,
             "compiled": arguments.compiled and str(arguments.compiled),
+            "price": model.price and model.price.provenance,
             **provenance.origin(),
         },
     }
@@ -163,12 +223,14 @@ def _run(
     folder: "RunFolder",
     model: "Model",
     system: Any,
+    events: "Events",
 ) -> SextantError | None:
     """Answer what is owed; return why some of it still is, if it is."""
     from evals.metrics import of_query
     from evals.runner import run
     from evals.score import ranking_of
-    from evals.terminal import Watch, queries
+    from evals.terminal import queries
+    from evals.watch import Watch
 
     metric = environment.metric
 
@@ -177,18 +239,23 @@ def _run(
         return of_query(metric, query_id, {query_id: ranking_of(outcome)}, environment)
 
     earlier = [value(outcome) for outcome in folder.outcomes.values()]
-    if not arguments.json:
+    events.tell(_started(arguments, environment, folder, model))
+    quiet = arguments.json or events.heard
+    if not quiet:
         resumed = f", {len(earlier)} answered before" if earlier else ""
         say(f"{environment.task}: {queries(len(environment.queries))}{resumed}")
-    watch = Watch(len(environment.queries), earlier, metric, lambda: model.calls, quiet=arguments.json)
+    failed = sum(outcome["error"] is not None for outcome in folder.outcomes.values())
+    watch = Watch(len(environment.queries), earlier, metric, model.status, failed=failed, quiet=quiet, events=events)
 
     def report(outcome: run_folder.Outcome) -> None:
-        watch.add(value(outcome), failed=outcome["error"] is not None)
+        watch.add(outcome, value(outcome))
 
     workers = arguments.max_concurrent or (1 if model.name == "offline" else setup.WORKERS)
     try:
         with watch:
-            fault = run(system, environment.queries, folder, model, workers=workers, on_outcome=report)
+            fault = run(
+                system, environment.queries, folder, model, workers=workers, on_outcome=report, on_owed=watch.owed
+            )
     except (BudgetReached, ProviderRefused, RunIncomplete, DataError) as problem:
         return problem
     except KeyboardInterrupt:
@@ -198,16 +265,41 @@ def _run(
     return RunIncomplete(f"the model's provider failed: {fault}") if fault else None
 
 
+def _started(
+    arguments: argparse.Namespace, environment: "Environment", folder: "RunFolder", model: "Model"
+) -> "Started":
+    from evals.events import Started
+
+    return Started(
+        run=str(folder.path),
+        task=environment.task,
+        split=environment.split,
+        program=arguments.program,
+        retriever=arguments.retriever,
+        lm=model.name,
+        queries=len(environment.queries),
+        done=len(folder.outcomes),
+        budget={
+            "usd": arguments.budget_usd,
+            "tokens": arguments.budget_tokens,
+            "calls": arguments.budget_calls,
+            "seconds": arguments.time_limit,
+        },
+    )
+
+
 def _conclude(
     arguments: argparse.Namespace,
     environment: "Environment",
     folder: "RunFolder",
+    model: "Model",
     problem: SextantError | None,
     started: float,
+    events: "Events",
 ) -> int:
     from evals import looks
     from evals.bounds import beside
-    from evals.score import score, summary
+    from evals.score import partial, score, summary
     from evals.terminal import show
 
     config = run_folder.read_config(folder.path)
@@ -215,13 +307,19 @@ def _conclude(
     owed = [query_id for query_id in asked if query_id not in folder.outcomes]
     if owed:
         result = summary(config, folder.outcomes, asked)
+        result["partial"] = partial(environment, folder.outcomes, asked)
     else:
         result = score(folder.path, environment, folder.outcomes)
         result["bounds"] = beside(folder.path).json()
         looks.record(config, folder.path)
     seen = looks.count(config["task"], looks.data_of(config), config["program"])
+    if books := model.books:
+        result["ledger"] = books.json()
     result = {"run": str(folder.path), **result, "looks": seen, "seconds": round(time.monotonic() - started, 2)}
-    show(result, as_json=arguments.json)
+    if events.heard:
+        events.result = result
+    else:
+        show(result, as_json=arguments.json)
     if owed:
         larger = " with a larger budget" if isinstance(problem, BudgetReached) else ""
         why = type(problem) if problem else RunIncomplete

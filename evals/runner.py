@@ -6,26 +6,32 @@ the system: nothing is recorded and the query stays owed.
 """
 
 import contextvars
+import gc
 import json
 import queue
 import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from evals.anytime import Anytime
 from evals.folder import Outcome, RunFolder
-from programs.lm import Model, fault, refusal
-from tools import session
-from tools.errors import DataError, SextantError
-from tools.records import Query, Submission, Trace, Usage, trace_json, usage_json
+from programs.faults import fault, refusal
+from programs.lm import Model
+from tools import session, turns
+from tools.errors import DataError, LimitReached, SextantError
+from tools.records import Query, Submission, Trace, Usage, step_json, trace_json, usage_json
 from tools.session import Session
 
 # Provider faults in a row after which a run gives up until it is resumed. Each of them stands for a call that was tried
-# again as often as programs.lm.WAITS says, so this many mean an outage and not bad luck.
+# again as often as programs.metered.Patience says, so this many mean an outage and not bad luck.
 OUTAGE = 5
+GRACE = 3.0  # seconds that calls in flight are waited for after a Ctrl-C, and a query after its time is up
+TICK = 0.1  # seconds between two looks at what the threads do, where none of them has finished anything
 
 
 class System(Protocol):
@@ -44,29 +50,83 @@ def run(
     *,
     workers: int = 1,
     on_outcome: Callable[[Outcome], None] = lambda outcome: None,
+    on_owed: Callable[[str, str], None] = lambda query_id, reason: None,
 ) -> str | None:
     """Answer every query that `folder` owes, `workers` at a time; return the last provider fault, if any.
 
-    Outcomes are written by the calling thread, in the order in which they finish. BudgetReached and
-    ProviderRefused end the run after the queries in flight. KeyboardInterrupt does not wait for those:
-    what has finished is written, and their threads die with the process.
+    Outcomes are written by the calling thread, in the order in which they finish; `on_owed` is told of queries that
+    the provider left unanswered, and why. BudgetReached and ProviderRefused end the run after the queries in flight.
+    KeyboardInterrupt stops at the next call of each query: what was sent is waited for, GRACE seconds at most, so
+    that it is not paid for in vain; at the second one nothing is waited for.
     """
-    model.begin(folder.path, folder.usage)
-    todo = deque(query for query in queries if query.query_id not in folder.outcomes)
-    done: queue.SimpleQueue[Outcome | Exception | None] = queue.SimpleQueue()
-    stopped = threading.Event()
+    crew = _Crew(system, deque(query for query in queries if query.query_id not in folder.outcomes), model)
+    with _collected_seldom():
+        for _ in range(workers):
+            crew.hire()
+        return _collect(crew, folder, on_outcome, on_owed)
 
-    def work() -> None:
+
+@contextmanager
+def _collected_seldom() -> Iterator[None]:
+    """Python looks for garbage in cycles seldom, and not in what is there already: the corpus, the index, the modules.
+
+    With hundreds of queries at work a look takes 0.1 s, and by default there are so many that they are a tenth of the
+    time. What a query leaves behind has few cycles.
+    """
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+class _Crew:
+    """The threads that answer queries, and what each of them is at."""
+
+    def __init__(self, system: System, todo: deque[Query], model: Model) -> None:
+        self.model = model
+        self.done: queue.SimpleQueue[tuple[str, Outcome | Exception]] = queue.SimpleQueue()
+        self.stopped = threading.Event()
+        self._system = system
+        self._todo = todo
+        self._at = dict[threading.Thread, tuple[str, float]]()  # the query of each, and when it is overdue
+        self._working = set[threading.Thread]()
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody is at work, or has left something to be collected."""
+        return bool(self._working) or not self.done.empty()
+
+    def hire(self) -> None:
+        """One more thread: a daemon, in no pool, which would hold up Ctrl-C until the slowest returns."""
+        thread = threading.Thread(target=self._work, daemon=True)
+        self._working.add(thread)
+        thread.start()
+
+    def overdue(self) -> list[str]:
+        """Queries that hang outside of any call, which has a deadline of its own: they are given up, others go on."""
+        now = time.monotonic()
+        late = [(thread, query_id) for thread, (query_id, due) in list(self._at.items()) if now > due]
+        for thread, _ in late:
+            self._working.discard(thread)
+            if self._at.pop(thread, None):
+                self.hire()
+        return [query_id for _, query_id in late]
+
+    def _work(self) -> None:
+        me = threading.current_thread()
         try:
-            while not stopped.is_set() and (query := _next(todo)):
-                done.put(contextvars.copy_context().run(attempt, system, query, model))
-        finally:  # whatever happens: who waits for this worker must not wait forever
-            done.put(None)
-
-    # Daemon threads and no pool: a pool would hold up Ctrl-C until the slowest model call returns.
-    for _ in range(workers):
-        threading.Thread(target=work, daemon=True).start()
-    return _collect(done, workers, folder, model, stopped, on_outcome)
+            while me in self._working and not self.stopped.is_set() and (query := _next(self._todo)):
+                self._at[me] = query.query_id, time.monotonic() + self.model.query_seconds + GRACE
+                with turns.taking_part():
+                    result = contextvars.copy_context().run(attempt, self._system, query, self.model)
+                if self._at.pop(me, None):  # else it was given up
+                    self.done.put((query.query_id, result))
+        finally:  # whatever happens: who waits for this thread must not wait forever
+            self._working.discard(me)
 
 
 def _next(todo: deque[Query]) -> Query | None:
@@ -77,35 +137,57 @@ def _next(todo: deque[Query]) -> Query | None:
 
 
 def _collect(
-    done: "queue.SimpleQueue[Outcome | Exception | None]",
-    working: int,
+    crew: _Crew,
     folder: RunFolder,
-    model: Model,
-    stopped: threading.Event,
     on_outcome: Callable[[Outcome], None],
+    on_owed: Callable[[str, str], None],
 ) -> str | None:
-    faults = _Faults(model.name)
+    faults = _Faults(crew.model.name)
+
+    def take(query_id: str, result: Outcome | Exception) -> None:
+        if isinstance(result, dict):
+            faults.in_a_row = 0
+            folder.append(result)
+            on_outcome(result)
+            return
+        if faults.end_the_run(result):
+            crew.stopped.set()
+        on_owed(query_id, _line(result))
+
     try:
-        while working:
-            result = done.get()
-            if result is None:
-                working -= 1
-            elif isinstance(result, dict):
-                faults.in_a_row = 0
-                folder.append(result)
-                on_outcome(result)
-            elif faults.end_the_run(result):
-                stopped.set()
+        while crew.busy:
+            for query_id in crew.overdue():
+                take(query_id, TimeoutError(f"the query took longer than {crew.model.query_seconds:g} s"))
+            with suppress(queue.Empty):
+                take(*crew.done.get(timeout=TICK))
     except KeyboardInterrupt:
-        while not done.empty():
-            if isinstance(result := done.get(), dict):
-                folder.append(result)
+        crew.stopped.set()
+        _finish(crew, folder)
         raise
     finally:
-        stopped.set()
+        crew.stopped.set()
     if faults.ending:
         raise faults.ending
     return faults.last
+
+
+def _finish(crew: _Crew, folder: RunFolder) -> None:
+    """Write what has finished, and what finishes while the calls in flight are waited for."""
+    crew.model.halt()
+    ends = time.monotonic() + GRACE
+    try:
+        while crew.busy and (left := ends - time.monotonic()) > 0:
+            with suppress(queue.Empty):
+                if isinstance(result := crew.done.get(timeout=min(left, TICK))[1], dict):
+                    folder.append(result)
+    finally:  # also at the second Ctrl-C
+        while not crew.done.empty():
+            if isinstance(result := crew.done.get()[1], dict):
+                folder.append(result)
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 @dataclass(slots=True)
@@ -124,7 +206,7 @@ class _Faults:
             self.ending = self.ending or refusal(error, self.model)
         else:
             self.in_a_row += 1
-            self.last = str(error).strip().partition("\n")[0]
+            self.last = _line(error)
         return bool(self.ending) or self.in_a_row >= OUTAGE
 
 
@@ -139,7 +221,7 @@ def answered(system: System, query: Query) -> Outcome | Exception:
     started = time.perf_counter()
     error = fields = None
     try:
-        fields = _fields(system(query=query))
+        fields = _fields(_searched(system, query))
     except (Exception, SystemExit) as exception:  # noqa: BLE001  # the system under test may raise anything
         if isinstance(exception, DataError):  # nothing that a system does; every query would meet it
             return exception
@@ -153,6 +235,21 @@ def answered(system: System, query: Query) -> Outcome | Exception:
         fields = _fields_of_failure(query, opened, error)
     seconds = round(time.perf_counter() - started, 4)
     return {"query_id": query.query_id, **(fields or {}), "seconds": seconds}
+
+
+def _searched(system: System, query: Query) -> Submission:
+    """What the system hands in; where a limit of the query ends it, what its trace would have handed in by then."""
+    try:
+        return system(query=query)
+    except LimitReached:
+        opened = session.current()
+        if opened is None:
+            raise
+        opened.join()
+        found = Anytime({}, ())
+        for step in opened.trace.steps:
+            found.add(step_json(step))
+        return opened.submit(found.ranking(opened.limits.depth), why="budget")
 
 
 def _fields(submission: Submission) -> Outcome:

@@ -84,6 +84,24 @@ def score(path: Path, environment: "Environment", outcomes: run_folder.Rows | No
     return scores
 
 
+def partial(environment: "Environment", outcomes: run_folder.Rows, asked: list[str]) -> dict[str, Any]:
+    """The metrics over the queries that are answered, of a run that owes others: {"queries", "metrics", "judgements"}.
+
+    It is no score of the run: those that are owed may be the hard ones.
+    """
+    answered = [query_id for query_id in asked if query_id in outcomes]
+    if not answered:
+        return {"queries": 0, "metrics": {}, "judgements": environment.headline}
+    part = environment.asking(query_ids=answered)
+    values: dict[str, dict[str, float | None]] = {}
+    rankings = _Rankings(outcomes)
+    for query_id in answered:
+        for name, value in _values(query_id, rankings, part).items():
+            values.setdefault(name, {})[query_id] = value
+    measured = {name: _measured(column, _weights(name, part), resampled=False) for name, column in values.items()}
+    return {"queries": len(answered), "metrics": measured, "judgements": environment.headline}
+
+
 def _values(query_id: str, rankings: Mapping[str, "Ranking"], environment: "Environment") -> Mapping[str, float | None]:
     """Every metric of a query. Other judgements are under "<metric> [<judgements>]"; comparisons depend on none."""
     from evals.metrics import is_pairwise, one_query

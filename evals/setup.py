@@ -5,16 +5,17 @@ wait for a corpus, nor a wrong value for an index.
 """
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import environments
 from agents import AGENTS
 from evals import folder as run_folder
 from evals import parameters, pools
-from programs import PROGRAMS
+from programs import PROGRAMS, lm
 from tools import retrievers
-from tools.command import say
+from tools.command import Parser, clock, dollars, positive, say, temperature
 from tools.errors import UsageError
 from tools.home import home
 from tools.table import pick
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from programs.budget import Budget
     from programs.compiled import Compiled
     from programs.lm import Model
+    from programs.rate import Gate
     from tools.retrievers.base import Retriever
     from tools.retrievers.bm25 import BM25
     from tools.retrievers.spec import Spec
@@ -32,6 +34,36 @@ if TYPE_CHECKING:
 SYSTEMS = PROGRAMS | AGENTS
 LARGE = 10_000  # documents from which on an index may take a while to build, and a word is said before
 WORKERS = 8  # queries at a time with a real model; the offline engine is bound by this process, and gets 1
+
+
+def add_model_options(made: Parser) -> None:
+    """What the command line says of a model's settings, its price and what may be spent on it."""
+    add = made.add_argument
+    add("--temperature", type=temperature, metavar="X", help="from 0 to 2; 0 where the model takes one")
+    add("--reasoning-effort", choices=lm.EFFORTS, metavar="HOW", help=f"one of {', '.join(lm.EFFORTS)}")
+    add("--api", choices=lm.APIS, default="chat", metavar="API", help="which of OpenAI's protocols: chat or responses")
+    add("--context", type=positive, metavar="N", help="tokens that the model takes, where the price table does not say")
+    add("--prices", type=Path, metavar="FILE", help="prices of your own, in TOML; docs/paying.md")
+    add("--max-concurrent", type=positive, metavar="N", help=f"queries at a time; {WORKERS}, or 1 offline")
+    add("--budget-usd", type=dollars, metavar="X", help="stop before the call after X dollars are spent")
+    add("--budget-tokens", type=positive, metavar="N", help="stop before the call after N tokens are spent")
+    add("--budget-calls", type=positive, metavar="N", help="stop before model call N+1")
+    add("--time-limit", type=clock, metavar="TIME", help="send nothing after it: 90s, 30m, 2h")
+    add("--query-timeout", type=clock, metavar="TIME", help="give a query up for this time after it; 1h")
+    add("--call-timeout", type=clock, metavar="TIME", help="cut a model call off after it; 10m")
+    add("--patience", type=clock, metavar="TIME", help="try a call that fails again for so long; 30s")
+
+
+def budget_of(arguments: argparse.Namespace) -> "Budget":
+    """What the run may use, as the arguments have it."""
+    from programs.budget import Budget
+
+    return Budget(
+        calls=arguments.budget_calls,
+        usd=arguments.budget_usd,
+        tokens=arguments.budget_tokens,
+        seconds=arguments.time_limit,
+    )
 
 
 @dataclass(slots=True)
@@ -53,13 +85,15 @@ class Wanted:
 
 def wanted(arguments: argparse.Namespace) -> Wanted:
     """Names first: a misspelt one must not wait for a corpus to be read."""
-    from programs import annotate, lm
+    from programs import annotate
 
     if arguments.task is None:
         raise UsageError("--task is missing; python -m environments list has the tasks")
     constructor = pick("program", arguments.program, SYSTEMS)
     compiled = _compiled(arguments)
     kept = compiled.parameters if compiled else {}
+    if compiled and compiled.members and parameters.limits(arguments.parameters):
+        raise UsageError("an ensemble has no limits of a query: each member has a session of its own; leave them out")
     values = parameters.parse(arguments.program, constructor, arguments.parameters, kept)
     given = frozenset(parameters.given(arguments.parameters)) | kept.keys()
     if arguments.retriever is None:
@@ -72,9 +106,10 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
             annotate.check(str(lens.options.get("model", "offline")), str(lens.options.get("attribute", "")))
     environments.resolve(arguments.task)
     lm.check(arguments.lm)
-    if arguments.budget_usd is not None and not lm.price_is_known(arguments.lm):
+    if arguments.budget_usd is not None and not lm.price_is_known(arguments.lm, arguments.prices):
         raise UsageError(
-            f"the price of {arguments.lm} is not known, so --budget-usd cannot be kept; use --budget-calls"
+            f"the price of {arguments.lm} is not known, so --budget-usd cannot be kept; "
+            "use --budget-calls, or write it into a file for --prices"
         )
     run_folder.check_place(arguments.runs)
     return Wanted(constructor, values, given, spec, pool, compiled)
@@ -124,7 +159,7 @@ class Engines:
         self._documents = environment.documents
         self._lens = environment.hints.get("lens", "")
         self.annotators = RunAnnotators(budget, lambda: lexical(environment).statistics())
-        self._quiet = arguments.json or len(environment.documents) < LARGE
+        self._quiet = arguments.json or getattr(arguments, "json_events", False) or len(environment.documents) < LARGE
         self._built: dict[str, Retriever] = {}
 
     def build(self, spec: "Spec") -> "Retriever":
@@ -160,13 +195,46 @@ def lexical(environment: "Environment") -> "BM25":
     return BM25(environment.documents, home())
 
 
-def connect(spec: str, environment: "Environment", retriever: "Retriever", budget: "Budget", **options: Any) -> "Model":
-    """The model that `spec` names, with the `options` of programs.lm.connect."""
-    from programs import lm
+def connect(
+    arguments: argparse.Namespace,
+    environment: "Environment",
+    retriever: "Retriever | None",
+    budget: "Budget",
+    *,
+    spec: str = "",
+    seed: int | None = None,
+    gate: "Gate | None" = None,
+    **options: Any,
+) -> "Model":
+    """The model that the arguments name, or `spec` with their settings; the `options` are programs.lm.connect's."""
+    from programs.metered import Patience
+    from programs.rate import Gate
     from tools.retrievers.bm25 import BM25
 
     def statistics() -> "TermStatistics":
         index = retriever if isinstance(retriever, BM25) else lexical(environment)
         return index.statistics()
 
-    return lm.connect(spec, statistics=statistics, budget=budget, **options)
+    spec = spec or arguments.lm
+    patience = Patience()
+    if arguments.patience is not None:
+        patience = replace(patience, before=arguments.patience, after=arguments.patience)
+    if arguments.call_timeout is not None:
+        patience = replace(patience, call=arguments.call_timeout)
+    return lm.connect(
+        spec,
+        statistics=statistics,
+        budget=budget,
+        settings=lm.Settings(
+            seed=seed,
+            temperature=arguments.temperature,
+            effort=arguments.reasoning_effort,
+            api=arguments.api,
+            context=arguments.context if spec == arguments.lm else None,
+            prices=arguments.prices,
+        ),
+        gate=gate or Gate(arguments.max_concurrent or WORKERS),
+        patience=patience if patience != Patience() else None,
+        query_seconds=arguments.query_timeout or lm.QUERY_SECONDS,
+        **options,
+    )

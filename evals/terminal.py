@@ -1,38 +1,20 @@
-"""What a person sees: progress on stderr, the table of scores on stdout. Computes nothing.
+"""What a person sees of a run that has ended, on stdout: the table of its scores. Computes nothing.
 
-Colours and a live line on a terminal, plain lines elsewhere; rich itself honours NO_COLOR. Ids and errors come from
-data and models, so they are stripped of control characters before they are printed.
+Colours on a terminal, none elsewhere; rich itself honours NO_COLOR. Ids and errors come from data and models, so they
+are stripped of control characters before they are printed.
 """
 
 import io
 import json
-import time
-from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Iterable
+from typing import Any
 
 import rich.box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task
 from rich.table import Table
-from rich.text import Text
 
-from tools.command import clean, put_out, say
-
-# A plain progress line is due after this many seconds or this share of the queries, whichever comes first.
-PLAIN_SECONDS = 5.0
-PLAIN_SHARE = 0.25
-
-
-class _Talk(Console):
-    """The console for talk: when nobody listens, because the pipe is closed or the disk full, it falls silent."""
-
-    def __init__(self) -> None:
-        super().__init__(stderr=True, highlight=False, soft_wrap=True)
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True  # rich would end the program
+from tools.command import clean, put_out
 
 
 def queries(count: int) -> str:
@@ -40,99 +22,16 @@ def queries(count: int) -> str:
     return f"{count} {'query' if count == 1 else 'queries'}"
 
 
-class Watch:
-    """The progress of one run: queries done, running mean of the headline metric, calls, time, time left."""
-
-    def __init__(
-        self,
-        queries: int,
-        earlier: Sequence[float | None],
-        metric: str,
-        calls: Callable[[], int],
-        *,
-        quiet: bool = False,
-    ) -> None:
-        """`earlier` has the metric's values of queries answered before; `calls` tells the model calls so far."""
-        self._queries = queries
-        self._metric = metric
-        self._values = [value for value in earlier if value is not None]
-        self._done = self._earlier = len(earlier)
-        self._calls = calls
-        self._failed = 0
-        self._quiet = quiet
-        self._started = self._printed = time.monotonic()
-        self._printed_at = self._earlier
-        self._live: Progress | None = None
-        console = _Talk()
-        if not quiet and console.is_terminal:
-            # The bar is last: it is what a narrow terminal may cut off.
-            self._live = Progress(MofNCompleteColumn(), _About(self), BarColumn(bar_width=20), console=console)
-            self._row = self._live.add_task("", total=queries, completed=self._earlier)
-
-    def __enter__(self) -> Self:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, where: TracebackType | None
-    ) -> None:
-        if self._live:
-            self._live.stop()
-
-    def add(self, value: float | None, *, failed: bool) -> None:
-        """One more query is answered, with this value of the headline metric, None where that is undefined for it."""
-        self._values += [] if value is None else [value]
-        self._done += 1
-        self._failed += failed
-        done, now = self._done, time.monotonic()
-        if self._live:
-            self._live.update(self._row, completed=done)
-        elif not self._quiet and (
-            done == self._queries
-            or now - self._printed >= PLAIN_SECONDS
-            or done - self._printed_at >= PLAIN_SHARE * self._queries
-        ):
-            self._printed, self._printed_at = now, done
-            say(f"{done}/{self._queries} queries  {self.about()}")
-
-    def about(self) -> str:
-        """Everything but the bar, in one line."""
-        elapsed = time.monotonic() - self._started
-        answered = self._done - self._earlier
-        parts = [f"{self._metric} {sum(self._values) / len(self._values):.4f} so far"] if self._values else []
-        parts.append(f"{self._calls()} calls")
-        if self._failed:
-            parts.append(f"{self._failed} failed")
-        parts.append(f"{_clock(elapsed)} elapsed")
-        if answered:
-            parts.append(f"{_clock(elapsed / answered * (self._queries - self._done))} left")
-        return "  ".join(parts)
-
-
-class _About(ProgressColumn):
-    """The words beside the bar; asked for by rich several times a second, so the clock and the calls go on."""
-
-    def __init__(self, watch: Watch) -> None:
-        super().__init__()
-        self._watch = watch
-
-    def render(self, task: Task) -> Text:
-        return Text(self._watch.about())
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 def show(scores: dict[str, Any], *, as_json: bool = False) -> None:
     """Print a run's scores, or what is known of an unfinished one, on stdout."""
     if as_json:
         put_out(json.dumps(scores) + "\n", kept="in the run folder")
         return
-    tables = [_table(scores["metrics"], scores["judgements"])] if scores["metrics"] else []
+    tables: list[str | Table] = [_table(scores["metrics"], scores["judgements"])] if scores["metrics"] else []
+    if (part := scores.get("partial", {})).get("queries"):
+        done = f"{part['queries']} of {queries(scores['queries'])}"
+        head = f"partial: over the {done} that are answered; no score of the run"
+        tables = [head, _table(part["metrics"], part["judgements"])]
     if scores.get("losses", {}).get("queries"):
         tables += [losses_table(scores["losses"])]
     put_out(printed([*_headings(scores), *tables, *_footings(scores)]), kept="in the run folder")
@@ -256,7 +155,6 @@ def _bounds(bounds: dict[str, Any]) -> list[str]:
 
 def _footings(scores: dict[str, Any]) -> list[str]:
     usage = scores["usage"]
-    price = "price unknown" if usage["list_usd"] is None else f"${usage['list_usd']:.4f}"
     asked = queries(scores["queries"])
     if scores["failed"]:
         asked += f", {scores['failed']} failed (scored 0; their errors are in outcomes.jsonl)"
@@ -265,7 +163,7 @@ def _footings(scores: dict[str, Any]) -> list[str]:
     lines = [*_bounds(scores.get("bounds", {})), *scores.get("notes", []), asked]
     used = "what it used is not known" if usage["calls"] is None else f"{usage['calls']} calls"
     if scores["lm"] != "offline" and usage["calls"] is not None:
-        used += f", {usage['input_tokens']} tokens in, {usage['output_tokens']} out, {price}"
+        used += _used(usage)
     if usage["repairs"]:
         used += f", {usage['repairs']} answers asked for again"
     if scores["invented_ids"]:
@@ -285,4 +183,29 @@ def _footings(scores: dict[str, Any]) -> list[str]:
         )
     if "seconds" in scores:
         used += f", {scores['seconds']:.1f} s"
+    ledger = scores.get("ledger", {})
+    if ledger and scores["owed"]:
+        lines.append(f"in all, for what is owed as well: {ledger['sent']} requests sent{_used(ledger)}")
+    if faults := ledger.get("faults"):
+        kinds = ", ".join(f"{count} {kind}" for kind, count in faults.items())
+        lines.append(f"requests left without an answer: {kinds}, of {ledger['sent']} sent")
     return [*lines, used, f"run: {scores['run']}"]
+
+
+def _used(usage: dict[str, Any]) -> str:
+    """Tokens and dollars; what is none is not said."""
+    cached, thinking = usage.get("cached_tokens"), usage.get("reasoning_tokens")
+    parts = [f", {usage['input_tokens']} tokens in" + (f" ({cached} cached by the provider)" if cached else "")]
+    parts.append(f"{usage['output_tokens']} out" + (f" ({thinking} of them thinking)" if thinking else ""))
+    paid, listed = usage["paid_usd"], usage["list_usd"]
+    if listed is None:
+        parts.append("price unknown")
+    elif paid is not None and f"{paid:.4f}" != f"{listed:.4f}":
+        parts.append(f"${paid:.4f} paid, ${listed:.4f} at list price")
+    else:
+        parts.append(f"${listed:.4f}")
+    if usage.get("cached_calls"):
+        parts.append(f"{usage['cached_calls']} calls answered from runs before")
+    if usage.get("unmetered"):
+        parts.append(f"{usage['unmetered']} calls without usage reported")
+    return ", ".join(parts)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evals import setup
+from evals import parameters, setup
 from tools import retrievers
 from tools.errors import UnknownName, UsageError
 from tools.table import pick
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from optimizers.splits import Training
     from optimizers.study import Study
     from optimizers.teleprompters import Teleprompter
+    from programs.answers import Ledger
+    from programs.budget import Budget
     from programs.compiled import Compiled
-    from programs.journal import Journal
     from programs.lm import Model
     from tools.records import Usage
 
@@ -54,6 +55,8 @@ def asked_for(arguments: argparse.Namespace) -> Asked:
         raise UsageError("--program is missing; python -m evals.run --program list has them")
     if arguments.optimizer not in TELEPROMPTERS:
         raise UnknownName("optimizer", arguments.optimizer, TELEPROMPTERS)
+    if limits := parameters.limits(arguments.parameters):
+        raise UsageError(f"-P {next(iter(limits))} is a limit of evals.run; a program is compiled without")
     row = TELEPROMPTERS[arguments.optimizer]
     options = settings(arguments.optimizer, arguments.budget, arguments.options)
     for option, owner, given in (("--of", "ensemble", arguments.of), ("--range", "tune", arguments.ranges)):
@@ -90,7 +93,7 @@ def _check_models(arguments: argparse.Namespace, row: "Teleprompter") -> None:
     for option, spec in (("--teacher", arguments.teacher), ("--prompt-lm", arguments.prompt_lm)):
         if spec:
             lm.check(spec, option)
-            if arguments.budget_usd is not None and not lm.price_is_known(spec):
+            if arguments.budget_usd is not None and not lm.price_is_known(spec, arguments.prices):
                 raise UsageError(f"the price of {spec} is not known; use --budget-calls instead of --budget-usd")
 
 
@@ -117,24 +120,26 @@ class Bench:
 
     def __init__(self, arguments: argparse.Namespace, asked: Asked, training: "Training") -> None:
         from optimizers.teleprompters import TELEPROMPTERS
-        from programs.budget import Budget
+        from programs.rate import Gate
 
         self._arguments, self._asked, self._environment = arguments, asked, training.environment
-        self.budget: Budget = Budget(calls=arguments.budget_calls, usd=arguments.budget_usd)
+        self.budget: Budget = setup.budget_of(arguments)
         self.engines = setup.Engines(arguments, self._environment, self.budget)
         self.retriever = self.engines.build(asked.wanted.retriever)
         self._others = {name: self.engines.build(retrievers.check(name)) for name in asked.wanted.others}
+        self._gate = Gate(arguments.max_concurrent or setup.WORKERS)  # one for student, teacher and who writes prompts
         self.student = self._connect(arguments.lm)
         self.teacher = self._connect(arguments.teacher) if arguments.teacher else None
         proposes = TELEPROMPTERS[arguments.optimizer].proposes
         self.prompter = self._prompter(arguments.prompt_lm or arguments.lm) if proposes else None
         self.models = [model for model in (self.student, self.teacher, self.prompter) if model]
         self.workers: int = arguments.max_concurrent or (1 if arguments.lm == "offline" else setup.WORKERS)
-        self._journal: Journal | None = None
+        self._ledger: Ledger | None = None
 
     def _connect(self, spec: str, **options: Any) -> "Model":
-        context = self._arguments.context if spec == self._arguments.lm else None
-        return setup.connect(spec, self._environment, self.retriever, self.budget, context=context, **options)
+        return setup.connect(
+            self._arguments, self._environment, self.retriever, self.budget, spec=spec, gate=self._gate, **options
+        )
 
     def _prompter(self, spec: str) -> "Model":
         """The model that writes instructions, at temperature 1 where it takes one: it is asked for something new."""
@@ -148,26 +153,26 @@ class Bench:
 
     def open(self, folder: Path) -> None:
         """Take up what earlier sittings of this compilation paid for."""
-        from programs.journal import Journal
+        from programs.answers import ledger
 
-        self.engines.annotators.keep(folder)
+        self.engines.annotators.keep(folder, self._arguments.runs)
         if all(model.name == "offline" for model in self.models):
             return
-        self._journal = Journal(folder / "calls.jsonl", repeats=True)
+        self._ledger = ledger(folder, runs=self._arguments.runs)
         for model in self.models:
             if model.name != "offline":
-                model.share(self._journal)
-                model.lm.answered = self._journal.usage.calls > 0
+                model.share(self._ledger, repeats=True)
 
     def resume(self, study: "Study") -> None:
-        """Count what earlier sittings used."""
-        self.budget.resume(self.usage(study))
+        """Count what earlier sittings used; with a ledger, `open` did."""
+        if self._ledger is None:
+            self.budget.resume(self.usage(study))
 
     def usage(self, study: "Study") -> "Usage":
         """Of all model calls so far, those that wrote instructions included; offline, those of evaluations."""
         from tools.records import Usage
 
-        return self._journal.usage if self._journal else Usage(calls=study.calls)
+        return self._ledger.books.usage if self._ledger else Usage(calls=study.calls)
 
     def program(self, chosen: Mapping[str, Any] | None = None) -> Any:
         """The program as it was before, or with some parameters `chosen`, over the shared retrievers."""

@@ -29,9 +29,10 @@ from evals import provenance, setup
 from evals.run import configuration as run_configuration
 from optimizers.bench import Asked, Bench, asked_for, check_prompts, started_from
 from optimizers.held_out import command_line, held_out
+from programs import lm
 from programs.compiled import prompts_of, write
 from tools import retrievers
-from tools.command import Parser, dollars, positive, run_and_leave, say
+from tools.command import Parser, positive, run_and_leave, say
 from tools.errors import BudgetReached, Halt, RunIncomplete, SextantError, UsageError
 from tools.records import usage_json
 
@@ -74,8 +75,6 @@ def parser() -> Parser:
     add("--optimizer", required=True, metavar="NAME", help=f"list, or one of {', '.join(OPTIMIZERS)}")
     add("--budget", default="light", choices=EFFORT, help="how much an optimizer tries; -O sets each number by itself")
     add("-O", dest="options", action="append", default=[], metavar="NAME=VALUE", help="an option of the optimizer")
-    add("--budget-usd", type=dollars, metavar="X", help="stop before the call after X dollars are spent")
-    add("--budget-calls", type=positive, metavar="N", help="stop before model call N+1")
     add(
         "--lm",
         default=os.environ.get("SEXTANT_LM") or "offline",
@@ -105,8 +104,7 @@ def parser() -> Parser:
     add("--limit", type=positive, metavar="N", help="only N of the dev queries")
     add("-P", dest="parameters", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the program")
     add("--k", type=positive, metavar="N", help="documents in a ranking; the task's own number, mostly 1000")
-    add("--context", type=positive, metavar="N", help="tokens that the model takes, where the price table does not say")
-    add("--max-concurrent", type=positive, metavar="N", help=f"queries at a time; {setup.WORKERS}, or 1 offline")
+    setup.add_model_options(made)
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go; this one to DIR/compiled")
     add("--json", action="store_true", help="print one JSON object and nothing else")
     made.set_defaults(compiled=None, pool=None, query_id=[], split="dev")  # what evals.run has besides
@@ -121,6 +119,7 @@ def command(arguments: argparse.Namespace) -> int:
 
         show_table(as_json=arguments.json)
         return 0
+    lm.read_keys()
     asked = asked_for(arguments)
 
     from optimizers.objective import objective
@@ -200,7 +199,7 @@ def _work(
 
 def _why(reason: Exception, arguments: argparse.Namespace) -> SextantError:
     """What stopped a teleprompter, as an error of ours; a bare one is of the model that writes instructions."""
-    from programs.lm import fault, refusal
+    from programs.faults import fault, refusal
 
     if isinstance(reason, SextantError):
         return reason

@@ -45,6 +45,13 @@ def command_line(arguments: argparse.Namespace, own: list[str]) -> list[str]:
         ("--instruction", None if arguments.instruction == "task" else arguments.instruction),
         ("--k", arguments.k),
         ("--context", arguments.context),
+        ("--temperature", arguments.temperature),
+        ("--reasoning-effort", arguments.reasoning_effort),
+        ("--api", None if arguments.api == "chat" else arguments.api),
+        ("--prices", arguments.prices),
+        ("--query-timeout", arguments.query_timeout),
+        ("--call-timeout", arguments.call_timeout),
+        ("--patience", arguments.patience),
         ("--max-concurrent", arguments.max_concurrent),
     ):
         words += [option, str(value)] if value else []
@@ -56,6 +63,7 @@ def _left(arguments: argparse.Namespace, spent: Usage) -> list[str]:
     words: list[str] = []
     for option, budget, used in (
         ("--budget-usd", arguments.budget_usd, spent.paid_usd),
+        ("--budget-tokens", arguments.budget_tokens, spent.input_tokens + spent.output_tokens),
         ("--budget-calls", arguments.budget_calls, spent.calls),
     ):
         if budget is not None and (used is None or used >= budget):

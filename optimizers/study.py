@@ -10,7 +10,7 @@ trajectory) passes there. Two things of DSPy's are replaced while an optimizer w
 - its traces, which keep all that a predictor was shown. A demonstration made of them has a few passages, cut short.
 
 Resuming is replaying: an optimizer starts again from its first step, with the same seed; evaluations that are on disk
-are not made again, and model calls are answered from the journal (programs/journal.py).
+are not made again, and model calls are answered from the ledger (programs/answers.py).
 """
 
 import contextvars
@@ -38,7 +38,7 @@ from optimizers.feedback import feedback
 from optimizers.objective import Objective
 from optimizers.splits import Training
 from programs.compiled import Prompt, plain, prompts_of
-from programs.lm import fault, refusal
+from programs.faults import fault, refusal
 from tools import disk
 from tools.errors import DataError, Halt, RunIncomplete, SextantError
 from tools.records import Query, Submission, trace_from_json
@@ -376,7 +376,7 @@ class Study:
 def _identity(lm: Any) -> tuple[Any, ...]:
     """What tells apart the models that a program may be called with."""
     settings = lm.kwargs
-    return lm.model, lm.server, settings.get("temperature"), settings.get("rollout_id")
+    return lm.model, lm.wire.url if lm.wire else "", settings.get("temperature"), settings.get("rollout_id")
 
 
 def _digest(prompts: Mapping[str, Prompt], parameters: Mapping[str, Any]) -> str:

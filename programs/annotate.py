@@ -7,19 +7,23 @@ are given a few at a time, to pay for the instructions once; one that the answer
 Without a model, texts are counted instead: programs/offline_lenses.py.
 """
 
+import hashlib
+import json
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import dspy
 import pydantic
 
 from programs import context, lm, offline_lenses
 from programs.adapter import Adapter
+from programs.answers import Ledger
 from programs.asking import Check, Outputs, UnusableAnswer, ask, known_ids
 from programs.budget import Budget
-from programs.journal import Answer, Journal, digest
+from programs.faults import fault, refusal
 from programs.lenses import LENSES, lens
 from programs.passage import Passage, batches, defused
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
@@ -83,18 +87,19 @@ class RunAnnotators:
             )
         return self._made[model, attribute, window]
 
-    def keep(self, folder: Path) -> None:
-        """From here on, what models say of queries is kept in the run folder, and not paid for twice.
+    def keep(self, folder: Path, runs: Path) -> None:
+        """From here on, what models say of queries is kept in the run's ledger, and not paid for twice.
 
-        What earlier sittings of the run used, for indexes too, counts in the budget. For when indexes are built.
+        So is what its indexes have cost. For when indexes are built.
         """
         models = [one for one in self._made.values() if isinstance(one, ModelAnnotator)]
         if not models:
             return
-        journal = Journal(folder / "lens.jsonl")
-        self._budget.resume(journal.usage)
+        from programs.answers import ledger
+
+        shared = ledger(folder, runs=runs)
         for model in models:
-            model.keep(journal)
+            model.keep(shared)
 
 
 def check(model: str, attribute: str) -> None:
@@ -123,7 +128,7 @@ class ModelAnnotator:
         """
         self._attribute = attribute
         self._told = attribute if " " in attribute else LENSES[attribute].annotate
-        self._model = lm.connect(model, budget=budget, context=window or None)
+        self._model = lm.connect(model, budget=budget, settings=lm.Settings(context=window or None))
         self._spent = Usage()  # on an index, in this process and before
         self._budget = budget
         self._predictor = dspy.Predict(AnnotateDocuments)
@@ -134,9 +139,7 @@ class ModelAnnotator:
     def key(self) -> Mapping[str, object]:
         """The model with its settings, and what it is told."""
         settings = {name: value for name, value in self._model.settings.items() if name != "window"}
-        told = digest(
-            self._model.name, [AnnotateDocuments.instructions, self._told], {"batch": BATCH, "format": FORMAT}
-        )
+        told = _digest(self._model.name, {"batch": BATCH, "format": FORMAT}, AnnotateDocuments.instructions, self._told)
         return {**settings, "attribute": self._attribute, "told": told}
 
     def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
@@ -159,8 +162,8 @@ class ModelAnnotator:
         self._useful = spent.calls > 0
         try:
             self._budget.allow(calls, usd)
-        except (BudgetReached, UsageError) as refusal:
-            raise type(refusal)(f"{line}: {refusal}; nothing was sent") from None
+        except (BudgetReached, UsageError) as error:
+            raise type(error)(f"{line}: {error}; nothing was sent") from None
         return line
 
     def annotate(self, texts: Sequence[str]) -> Annotated:
@@ -168,7 +171,7 @@ class ModelAnnotator:
         documents = {str(number): Document(str(number), text) for number, text in enumerate(texts, start=1)}
         query = Query("annotations", "", candidates=frozenset(documents))
         session = Toolbox(documents, NoRetriever()).open(query)
-        notes, fault = dict[str, str](), None
+        notes, problem = dict[str, str](), None
         try:
             with self._model.active():
                 self._fill(session, list(documents), max(map(len, texts)), notes)
@@ -179,19 +182,19 @@ class ModelAnnotator:
                     "take another model, or try again"
                 )
         except Exception as error:  # noqa: BLE001  # given back with what is done, and raised again there
-            fault = self._reason(error)
+            problem = self._reason(error)
         self._useful |= any(notes.values())
         self._book(session.usage)
         shortened = sum(step.tool == "shorten" for step in session.trace.steps)
         unusable = sum(session.trace.unusable.values())
         found = [notes.get(doc_id) for doc_id in documents]
-        return Annotated(found, session.usage, fault, unusable, shortened)
+        return Annotated(found, session.usage, problem, unusable, shortened)
 
-    def keep(self, journal: Journal) -> None:
-        """Keep what is said of queries in `journal`, and what the index has cost the run."""
-        self._model.share(journal)
+    def keep(self, ledger: Ledger) -> None:
+        """Keep what is said of queries in `ledger`, and what the index has cost the run."""
+        self._model.share(ledger, repeats=True)
         if self._spent.calls:
-            journal.write("", "index", Answer([], self._spent))
+            ledger.index(self._model.name, self._spent)
 
     def _book(self, usage: Usage) -> None:
         with self._lock:
@@ -242,13 +245,22 @@ class ModelAnnotator:
         """What a call's exception means for the build, or for the search, that needed it."""
         if isinstance(error, SextantError):
             return error
-        match lm.fault(error):
+        match fault(error):
             case "refused":
-                return lm.refusal(error, self._model.name)
+                return refusal(error, self._model.name)
             case "provider":
                 first = str(error).strip().partition("\n")[0]
                 return RunIncomplete(f"lens: the provider of {self._model.name} failed: {first}{kept}")
         return error
+
+
+def _digest(*parts: Any) -> str:
+    """Sixteen hex digits over what is told."""
+    made = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        content = json.dumps(part, sort_keys=True).encode("utf-8", "surrogatepass")
+        made.update(b"%d\0%s" % (len(content), content))
+    return made.hexdigest()
 
 
 def _of(doc_ids: Collection[str]) -> Check:

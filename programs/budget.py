@@ -1,48 +1,120 @@
-"""What the model calls of a run may use together, its own and those that write annotations for an index."""
+"""What the model calls of a run may use together, its own and those that write annotations for an index.
+
+Asked before each request is sent. What is in flight counts with what such a call is expected to use, so that calls
+side by side do not go over a limit together: near it, they wait for each other.
+"""
 
 import threading
-from typing import Self
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Self
 
+from tools import turns
 from tools.errors import BudgetReached, UsageError
 from tools.records import Usage
 
 
-class Budget:
-    """What the model calls of one run may use together. Threads share it."""
+class Expected(NamedTuple):
+    """What a call that is on its way is taken to use until its answer says."""
 
-    def __init__(self, *, calls: int | None = None, usd: float | None = None) -> None:
-        """None is no limit."""
+    tokens: int = 0
+    usd: float = 0.0
+
+
+NOTHING = Expected()
+
+
+class Budget:
+    """Limits on requests, tokens, dollars and time. Threads share it."""
+
+    def __init__(
+        self,
+        *,
+        calls: int | None = None,
+        usd: float | None = None,
+        tokens: int | None = None,
+        seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """None is no limit. `calls` are requests sent, whether they are answered or not; `seconds` from now on."""
         self._calls = calls
         self._usd = usd
+        self._tokens = tokens
+        self._seconds = seconds
+        self._clock = clock
+        self._ends = None if seconds is None else clock() + seconds
         self._taken = 0
         self._spent_usd = 0.0
+        self._spent_tokens = 0
         self._unknown = False  # whether something was spent whose price nobody knows
-        self._lock = threading.Lock()
+        self._unmetered = False  # whether something was spent whose tokens nobody knows
+        self._counted = set[str]()  # runs whose ledgers are in it
+        self._in_flight = 0
+        self._expected_tokens = 0  # of what is in flight
+        self._expected_usd = 0.0
+        self._settled = threading.Condition()  # a call that was in flight is booked
 
-    def resume(self, spent: Usage) -> None:
-        """Count what earlier sittings of the same run used."""
-        with self._lock:
-            self._taken += spent.calls
-            self._spent_usd += spent.paid_usd or 0.0
-            self._unknown |= spent.paid_usd is None
+    @property
+    def limited(self) -> bool:
+        """Whether what a call is expected to use matters at all."""
+        return self._usd is not None or self._tokens is not None
 
-    def take(self) -> None:
-        """Ask for one call, before it is sent. BudgetReached when there is none left."""
-        with self._lock:
-            if self._calls is not None and self._taken >= self._calls:
-                raise BudgetReached(f"the budget of {self._calls} model calls is used up")
-            if self._usd is not None and self._spent_usd >= self._usd:
-                raise BudgetReached(f"the budget of ${self._usd:g} is used up (${self._spent_usd:.4f} spent)")
-            if self._usd is not None and self._unknown:
-                raise BudgetReached("a call had no usage reported, so what it cost is not known")
+    @property
+    def ends(self) -> float | None:
+        """When the time limit is reached, by the clock; None where there is none."""
+        return self._ends
+
+    def resume(self, spent: Usage, requests: int | None = None, *, of: str = "") -> None:
+        """Count what earlier sittings of the same run used: `requests` sent, where more than were answered.
+
+        What is the ledger `of` a run is counted once, however many models share it.
+        """
+        with self._settled:
+            if of in self._counted:
+                return
+            self._counted |= {of} if of else set()
+            self._taken += spent.calls if requests is None else requests
+            self._book(spent)
+
+    def take(self, expected: Expected = NOTHING) -> None:
+        """Ask for one request, before it is sent. BudgetReached when there is none left; waits where that may change.
+
+        Each `take` is followed by one `spend`.
+        """
+        if self._taken_now(expected):
+            return
+        with turns.aside(), self._settled:
+            while not self._taken_now(expected):
+                self._settled.wait(timeout=1.0)  # the time limit may be reached meanwhile
+
+    def _taken_now(self, expected: Expected) -> bool:
+        """Take it, or say that those in flight are to be waited for. BudgetReached."""
+        with self._settled:
+            self._check()
+            if self._in_flight and self._would_pass(expected):
+                return False
             self._taken += 1
+            self._in_flight += 1
+            self._expected_tokens += expected.tokens
+            self._expected_usd += expected.usd
+            return True
+
+    def spend(self, usage: Usage, expected: Expected = NOTHING) -> None:
+        """Book what a request turned out to use; `expected` as it was taken."""
+        with self._settled:
+            self._in_flight -= 1
+            self._expected_tokens -= expected.tokens
+            self._expected_usd -= expected.usd
+            self._book(usage)
+            if self.limited:
+                self._settled.notify_all()
 
     def allow(self, calls: int, usd: float | None) -> None:
         """BudgetReached when work of so many calls and dollars is more than what is left; before any of it is sent.
 
         UsageError where there is a budget in dollars and the price is not known.
         """
-        with self._lock:
+        with self._settled:
             if self._calls is not None and calls > self._calls - self._taken:
                 raise BudgetReached(
                     f"it takes {calls:,} calls, and {self._calls - self._taken:,} are left in the budget"
@@ -57,15 +129,36 @@ class Budget:
 
     @property
     def calls(self) -> int:
-        """Calls made so far, those in flight included."""
-        with self._lock:
+        """Requests sent so far, those in flight included."""
+        with self._settled:
             return self._taken
 
-    def spend(self, usage: Usage) -> None:
-        """Book what a call turned out to cost."""
-        with self._lock:
-            self._spent_usd += usage.paid_usd or 0.0
-            self._unknown |= usage.paid_usd is None
+    def _book(self, usage: Usage) -> None:
+        self._spent_usd += usage.paid_usd or 0.0
+        self._spent_tokens += usage.input_tokens + usage.output_tokens
+        self._unknown |= usage.paid_usd is None
+        self._unmetered |= usage.unmetered > 0
+
+    def _check(self) -> None:
+        """BudgetReached for what is used up already."""
+        if self._ends is not None and self._clock() >= self._ends:
+            raise BudgetReached(f"the time limit of {self._seconds:g} s is reached")
+        if self._calls is not None and self._taken >= self._calls:
+            raise BudgetReached(f"the budget of {self._calls} model calls is used up")
+        if self._tokens is not None and self._spent_tokens >= self._tokens:
+            raise BudgetReached(f"the budget of {self._tokens} tokens is used up ({self._spent_tokens} spent)")
+        if self._tokens is not None and self._unmetered:
+            raise BudgetReached("a call had no usage reported, so how many tokens it took is not known")
+        if self._usd is not None and self._spent_usd >= self._usd:
+            raise BudgetReached(f"the budget of ${self._usd:g} is used up (${self._spent_usd:.4f} spent)")
+        if self._usd is not None and self._unknown:
+            raise BudgetReached("a call had no usage reported, so what it cost is not known")
+
+    def _would_pass(self, expected: Expected) -> bool:
+        """Whether this call and those in flight may go over a limit together."""
+        tokens = self._spent_tokens + self._expected_tokens + expected.tokens
+        usd = self._spent_usd + self._expected_usd + expected.usd
+        return (self._tokens is not None and tokens > self._tokens) or (self._usd is not None and usd > self._usd)
 
     def __deepcopy__(self, memo: object) -> Self:
         # DSPy's optimizers copy the language model with the program; the budget stays one.

@@ -1,69 +1,101 @@
-"""The connection to an OpenAI-compatible server of the user's own: many calls at once, little work for each.
+"""The connection to an OpenAI-compatible server: a request out, an answer back, through our own lean client.
 
-Requests, the reading of answers and errors are those of DSPy's own native client (`dspy.clients.engines`), which is
-made here and handed to `dspy.LM` as an engine. Left to make it by itself, DSPy also looks for a price after every
-answer, twice through its whole table of models: 2 ms of CPU, and for nothing, since a server of one's own is in no
-table. Nothing is tried again here (programs/lm.py does that), except that a connection which the server closed between
-two calls is replaced before anything is sent on it.
+DSPy's client and OpenAI's take milliseconds of CPU a call when many are in flight; this takes a seventh of one
+(docs/calls.md). Nothing is tried again here (programs/metered.py does that), except that a connection which the server
+closed between two calls is replaced before anything is sent on it.
 """
 
-import asyncio
+import os
 import threading
-from collections.abc import AsyncIterator
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
 
-from dspy.clients.engines import AsyncLM15Engine, LM15Engine
-from dspy.lm15 import Request, Response, RouterConfig
+import dspy
 
-# Connections at once; a caller beyond them waits. DSPy's own 100 would hold up --max-concurrent 256.
-CONNECTIONS = 1024
+from programs import protocol
+from programs.http1 import ConnectFailed, DeadlinePassed, HTTPError, Pool, Reset, TooLarge
+
+OPENAI = "https://api.openai.com/v1"
+SECRET = (
+    16  # letters from which on a key is taken out of answers, too; "token" for a local server is a word like others
+)
+LARGEST = 16 << 20  # bytes of an answer; a hundred times what the longest has
+
+_KINDS = {ConnectFailed: "connection", Reset: "reset", TooLarge: "too large"}
 
 
-def engines(url: str, key: str) -> dict[str, Any]:
-    """What `dspy.LM` takes for the server at `url`: "engine", "async_engine". Nothing is sent yet."""
-    config = RouterConfig(
-        api_keys={"openai-chat": key}, base_urls={"openai-chat": url}, env={}, max_connections=CONNECTIONS
-    )
-    return {"engine": Engine(config), "async_engine": AsyncEngine(config)}
+class Sent(NamedTuple):
+    """What came back for a request."""
+
+    reply: protocol.Reply
+    headers: Mapping[str, str]
 
 
-class Engine(LM15Engine):
-    """DSPy's client with one pool of connections, which copies of a model share."""
+class Unreached(dspy.LMTransportError):
+    """No answer came back: no connection, or one that broke."""
+
+    def __init__(self, words: str, model: str, kind: str) -> None:
+        super().__init__(words, model=model)
+        self.kind = kind
+
+
+@dataclass
+class Wire:
+    """One model behind a server. Threads share it; copies of a language model share its connections."""
+
+    model: str  # as the server calls it
+    url: str
+    key: str = field(repr=False)  # "" is none
+    needs_key: bool = False
+    api: protocol.Api = "chat"
+    _pools: list[Pool] = field(default_factory=list, repr=False)
+    _lock: Any = field(default_factory=threading.Lock, repr=False)
+
+    def body(self, messages: Sequence[Any], tools: Sequence[Any], settings: Mapping[str, Any]) -> bytes:
+        """A request as it is sent."""
+        return protocol.body(self.api, self.model, messages, tools, settings)
+
+    def send(self, body: bytes, deadline: float, *, tools: bool = False) -> Sent:
+        """One answer, by `deadline` on the clock of time.monotonic. Raises DSPy's LM errors."""
+        try:
+            answer = self._pool().post(protocol.PATHS[self.api], body, deadline=deadline)
+        except DeadlinePassed as error:
+            raise dspy.LMTimeoutError(str(error) or "the answer did not come in time", model=self.model) from None
+        except HTTPError as error:
+            kind = _KINDS.get(type(error), "unreadable")
+            raise Unreached(self._clean(str(error)), self.model, kind) from None
+        if answer.status != 200:
+            raise protocol.failure(
+                answer.status, answer.headers, answer.body, self.model, tools=tools, clean=self._clean
+            )
+        try:
+            reply = protocol.read(self.api, answer.body, self.model)
+        except protocol.Unreadable as error:
+            raise protocol.Unreadable(self._clean(error.what), self.model, error.usage) from None
+        if len(self.key) >= SECRET:
+            calls = [{name: self._clean(text) for name, text in call.items()} for call in reply.tool_calls]
+            reply = reply._replace(text=self._clean(reply.text), tool_calls=calls)
+        return Sent(reply, answer.headers)
+
+    def _pool(self) -> Pool:
+        with self._lock:
+            if not self._pools:
+                if not self.key and self.needs_key:
+                    raise dspy.LMNotConfiguredError("$OPENAI_API_KEY is not set", model=self.model)
+                headers = {"authorization": f"Bearer {self.key or 'none'}", "content-type": "application/json"}
+                for name in ("organization", "project"):
+                    if self.url.startswith("https://api.openai.com") and (
+                        value := os.environ.get(f"OPENAI_{name.upper()}")
+                    ):
+                        headers[f"openai-{name}"] = value
+                self._pools.append(Pool(self.url, headers=headers, largest=LARGEST))
+            return self._pools[0]
+
+    def _clean(self, text: str) -> str:
+        """What a server said, without the key, if it said that back."""
+        return text.replace(self.key, "***") if self.key else text
 
     def __deepcopy__(self, memo: object) -> Self:
         # DSPy's optimizers copy the language model with the program.
-        return self
-
-
-class AsyncEngine:
-    """The same, awaited: one pool for each event loop, because connections belong to theirs."""
-
-    def __init__(self, config: RouterConfig) -> None:
-        self._config = config
-        self._engines: dict[asyncio.AbstractEventLoop, Any] = {}
-        self._lock = threading.Lock()
-
-    async def complete(self, request: Request) -> Response:
-        """One answer."""
-        return await self._engine().complete(request)
-
-    async def stream(self, request: Request) -> AsyncIterator[Any]:
-        """One answer in pieces."""
-        async for event in self._engine().stream(request):
-            yield event
-
-    async def aclose(self) -> None:
-        """Close the connections of the running loop."""
-        await self._engine().aclose()
-
-    def _engine(self) -> Any:
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            if loop not in self._engines:
-                # Those of loops that are over cannot be closed any more; their sockets close when they are collected.
-                self._engines = {old: engine for old, engine in self._engines.items() if not old.is_closed()}
-                self._engines[loop] = AsyncLM15Engine(self._config)
-            return self._engines[loop]
-
-    def __deepcopy__(self, memo: object) -> Self:
         return self

@@ -65,6 +65,14 @@ def run(tmp_path, capsys):
 
 
 @pytest.fixture
+def place(tmp_path):
+    """A run folder with nothing in it, RUNS/TASK/NAME; no other test has its RUNS."""
+    made = tmp_path / "runs" / "task" / "run"
+    made.mkdir(parents=True)
+    return made
+
+
+@pytest.fixture
 def command_of(capsys):
     """A module's command line, in this process: `command_of(module)(*arguments)`."""
 

@@ -1,7 +1,6 @@
 """Answers that cannot be used: asked for once more with what was wrong, then a fault of the system, counted by kind."""
 
 import contextvars
-import json
 
 import pytest
 
@@ -120,18 +119,16 @@ def test_what_cannot_be_used_is_counted_by_kind_in_the_run_and_its_query_scores_
     assert "answers that could not be used: 4 empty" in run(*arguments).out
 
 
-def test_an_answer_that_was_cut_off_is_so_when_it_comes_from_the_journal(server, opened, tmp_path):
+def test_an_answer_that_was_cut_off_is_so_when_it_was_given_before(server, corpus, place):
     import dspy
 
     answers(server, UNUSABLE["cut off in the last field"][0], GOOD)
-    for calls in (2, 2):
+    for _ in range(2):
+        session = Toolbox(corpus, BM25(corpus)).open(Query("q1", "blue blood"))
         model = lm.connect(server.spec)
-        model.begin(tmp_path, Usage())
+        model.begin(place, Usage())
         with model.active():
             assert ask(dspy.Predict(ReadPassages), **INPUTS).selected == ["d2"]
-        assert len(server.requests) == calls
-    assert opened.trace.unusable == {"cut off": 2}
-    assert [json.loads(row).get("finish") for row in (tmp_path / "calls.jsonl").read_text().splitlines()] == [
-        "length",
-        None,
-    ]
+        assert len(server.requests) == 2 and session.trace.unusable == {"cut off": 1}
+    kept = model.lm.ledger.answers.query("SELECT finish FROM calls ORDER BY id")
+    assert kept == [("length",), ("stop",)]

@@ -89,7 +89,7 @@ def test_what_a_refused_search_or_reading_would_have_brought_is_lost_to_the_limi
     assert fates(outcome, ["d1", "d2", "d3", "d4"]) == {
         "d1": Fate.FOUND,
         "d2": Fate.LIMIT,  # its reading was refused
-        "d3": Fate.NOT_SHOWN,  # nobody tried to read it
+        "d3": Fate.LIMIT,  # nobody tried to read it, but the session ended because of its limit
         "d4": Fate.LIMIT,  # further searches were refused
     }
 

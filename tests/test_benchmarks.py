@@ -4,7 +4,7 @@ from statistics import fmean
 
 import pytest
 
-from benchmarks import anytime, data, lexical
+from benchmarks import anytime, calls, data, lexical
 
 
 def test_recombined_corpora_and_queries_depend_on_the_seed_alone(tmp_path):
@@ -40,3 +40,16 @@ def test_the_rule_of_equal_budgets_stands_beside_what_was_handed_in(run, tmp_pat
         assert len(rows) == 36 and fmean(row.theirs for row in rows) == pytest.approx(means[program])
     assert all(row.same and row.ours == row.theirs for row in compared["retrieve"])  # one search: nothing to guess
     assert not all(row.same for row in compared["decompose"])  # whose sub-queries have weights that no step says
+
+
+def test_calls_of_a_run_are_counted_beside_as_many_of_a_bare_client(capsys):
+    asked = ["--in-flight", "4", "--queries", "6", "--latency", "0.01"]
+    assert calls.command(calls.parser().parse_args(asked)) == 0
+    rows = [
+        line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith(("| multihop", "| aio"))
+    ]
+    ours, theirs = rows
+    assert int(ours[2]) == int(theirs[2]) >= 6 * 5  # four searches, and one reading at least
+    assert calls.command(calls.parser().parse_args(["--profile", "--queries", "12"])) == 0
+    table = capsys.readouterr().out
+    assert "| DSPy |" in table and "| prompts and answers |" in table

@@ -39,6 +39,13 @@ def test_the_readmes_compilation_is_what_tuning_prints(tmp_path, capsys):
     assert shown.count("\n") > 10 and printed.startswith(shown)
 
 
+def test_the_readmes_dry_run_is_what_it_prints(run):
+    words = "--program multihop --task congress --lm openai/gpt-5-mini --dry-run"
+    printed = "\n".join(line.rstrip() for line in run(*words.split()).out.splitlines())
+    shown = README.partition(f"{words}\n")[2].partition("```\n")[2].partition("\n```")[0]
+    assert shown.count("\n") > 10 and printed.startswith(shown)
+
+
 def test_the_miniatures_table_in_the_results_is_what_the_programs_print(run):
     results = (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## The miniature")[2]
     for program in ("retrieve", "rewrite", "multihop"):
@@ -56,11 +63,11 @@ def test_a_link_leads_somewhere(path):
 
 
 def test_every_option_in_the_readme_exists():
-    from benchmarks import retrieval
+    from benchmarks import calls, retrieval
     from evals import compare, curves, export, import_run, replay, report, run, view
     from optimizers import compile
 
-    commands = (run, retrieval, compare, compile, curves, replay, view, report, export, import_run)
+    commands = (run, calls, retrieval, compare, compile, curves, replay, view, report, export, import_run)
     parsers = [command.parser() for command in commands]
     known = {option for parser in parsers for action in parser._actions for option in action.option_strings}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)) <= known | {"--strict"}

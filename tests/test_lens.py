@@ -18,7 +18,9 @@ from openai_server import Failure
 import environments
 from programs import annotate, lm, offline_lenses
 from programs.budget import Budget
+from programs.faults import fault
 from programs.lenses import LENSES
+from programs.metered import Patience
 from tools import retrievers
 from tools.corpus import Corpus
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, UnknownName, UsageError
@@ -31,7 +33,7 @@ from tools.text import TermStatistics
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    monkeypatch.setattr(lm, "WAITS", (0.0, 0.0))
+    monkeypatch.setattr(lm, "PATIENCE", Patience(first=0.0))
 
 
 def shown(prompt):
@@ -405,7 +407,7 @@ class TestSearching:
         session = Toolbox(corpus_of(TEXTS[:2]), index).open(Query("q", "x"))
         with pytest.raises(RunIncomplete):
             session.search("anything", 5)
-        assert session.fault and lm.fault(session.fault) == "provider"
+        assert session.fault and fault(session.fault) == "provider"
 
     def test_it_is_a_part_like_any_other(self, server, tmp_path):
         server.answer = written()

@@ -15,6 +15,7 @@ from openai_server import Failure
 import environments
 from agents.notes import Notes
 from programs import lm
+from programs.metered import Patience
 from programs.multihop import MultiHop
 from tools.errors import DataError, RunIncomplete
 from tools.records import Query, Usage
@@ -57,6 +58,13 @@ def sitting(folder, spec):
         return Notes(Toolbox(mini.documents, index, checkpoints=Path(folder)), per_hop=4)(query=mini.queries[0])
 
 
+def place(tmp_path, name):
+    """A run folder whose answers no other one has."""
+    made = tmp_path / name / "task" / "run"
+    made.mkdir(parents=True)
+    return made
+
+
 WORDS = ["harbour ferry", "school roof", "hospital bridge", "farm water"]
 
 
@@ -89,10 +97,9 @@ def test_it_hands_in_what_multihop_hands_in_step_for_step(tmp_path):
 
 
 def test_killed_in_hop_three_it_pays_and_searches_for_no_earlier_hop_again(server, tmp_path):
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "broken").mkdir()
+    broken = place(tmp_path, "broken")
     server.answer = answers
-    expected = sitting(tmp_path / "whole", server.spec)
+    expected = sitting(place(tmp_path, "whole"), server.spec)
     whole = len(server.requests)
     assert whole == 8 and expected.usage.calls == 8
     server.requests.clear()
@@ -107,7 +114,7 @@ def test_killed_in_hop_three_it_pays_and_searches_for_no_earlier_hop_again(serve
     server.answer = stuck
     script = "import sys; from test_notes_agent import sitting; sitting(sys.argv[1], sys.argv[2])"
     process = subprocess.Popen(
-        [sys.executable, "-c", script, tmp_path / "broken", server.spec],
+        [sys.executable, "-c", script, broken, server.spec],
         cwd=ROOT,
         env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PATH": "", "SEXTANT_HOME": str(tmp_path)},
     )
@@ -116,12 +123,12 @@ def test_killed_in_hop_three_it_pays_and_searches_for_no_earlier_hop_again(serve
     process.wait()
     never.set()
     server.answer = answers
-    resumed = sitting(tmp_path / "broken", server.spec)
+    resumed = sitting(broken, server.spec)
     assert len(server.requests) == whole + 1, "the call in flight is made again, and no other"
     alike(resumed, expected)
-    searched = (tmp_path / "broken" / "searches.txt").read_text().splitlines()
+    searched = (broken / "searches.txt").read_text().splitlines()
     assert searched == [*WORDS[:3], *WORDS[2:]], "the broken hop is searched again, those before are not"
-    alike(sitting(tmp_path / "broken", server.spec), expected)
+    alike(sitting(broken, server.spec), expected)
     assert len(server.requests) == whole + 1
 
 
@@ -142,26 +149,26 @@ sitting(sys.argv[1], sys.argv[2])
 
 @pytest.mark.parametrize("writes", [1, 2, 3, 4])
 def test_killed_between_a_hops_end_and_its_checkpoint_it_makes_that_hop_again(writes, server, tmp_path):
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "broken").mkdir()
+    broken = place(tmp_path, "broken")
     server.answer = answers
-    expected = sitting(tmp_path / "whole", server.spec)
+    expected = sitting(place(tmp_path, "whole"), server.spec)
     whole = len(server.requests)
     killed = subprocess.run(
-        [sys.executable, "-c", KILLED, tmp_path / "broken", server.spec, str(writes)],
+        [sys.executable, "-c", KILLED, broken, server.spec, str(writes)],
         cwd=ROOT,
         env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PATH": "", "SEXTANT_HOME": str(tmp_path)},
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL
-    alike(sitting(tmp_path / "broken", server.spec), expected)
+    alike(sitting(broken, server.spec), expected)
     # The checkpoint is written beside the program, which may be in its next call by then.
     again = len(server.requests) - 2 * whole
     assert again in (0, 1), "at most the call in flight at the kill is made again"
 
 
 def test_an_outage_in_hop_two_leaves_the_query_owed_and_it_goes_on_there(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(lm, "WAITS", (0.0, 0.0))
+    monkeypatch.setattr(lm, "PATIENCE", Patience(first=0.0))
+    folder = place(tmp_path, "runs")
 
     def failing(prompt):
         if hop_of(prompt) == 2:
@@ -170,10 +177,10 @@ def test_an_outage_in_hop_two_leaves_the_query_owed_and_it_goes_on_there(server,
 
     server.answer = failing
     with pytest.raises(Exception, match="not now"):
-        sitting(tmp_path, server.spec)
+        sitting(folder, server.spec)
     server.answer = answers
     server.requests.clear()
-    submission = sitting(tmp_path, server.spec)
+    submission = sitting(folder, server.spec)
     assert len(server.requests) == 6
     assert [step.hop for step in submission.trace.steps if step.tool == "search"] == [1, 2, 3, 4]
 

@@ -9,6 +9,7 @@ from openai_server import Failure
 from agents.react import React
 from programs import lm
 from programs.asking import UnusableAnswer
+from programs.metered import Patience
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.records import Document, Query
@@ -217,28 +218,29 @@ def test_searches_beyond_the_limit_are_refused_and_the_agent_goes_on(server, cor
 def test_a_conversation_that_grows_too_long_loses_its_oldest_results_and_says_so(server):
     corpus = Corpus(Document(f"d{n}", f"blood {n} " + "and so on " * 40) for n in range(30))
     Scripted(server, [*([("search", {"query": f"blood {n}"})] for n in range(6)), [("finish", {"doc_ids": []})]])
-    submission = searched(Toolbox(corpus, BM25(corpus)), lm.connect(server.spec, context=8000))
+    submission = searched(Toolbox(corpus, BM25(corpus)), lm.connect(server.spec, settings=lm.Settings(context=8000)))
     shortened = [step for step in submission.trace.steps if step.tool == "shorten"]
     assert shortened and "oldest" in shortened[-1].argument
     assert "left out" in str(server.requests[-1]["messages"]) and len(server.requests) == 7
 
 
-def test_calls_with_tools_are_in_the_journal_and_not_paid_for_again(server, toolbox, tmp_path):
+def test_calls_with_tools_are_kept_and_not_paid_for_again(server, toolbox, place):
     from tools.records import Usage
 
     turns = [[("search", {"query": "blood"})], [("select", {"doc_ids": ["d1"]})], [("finish", {"doc_ids": []})]]
     Scripted(server, turns)
     model = lm.connect(server.spec)
-    model.begin(tmp_path, Usage())
+    model.begin(place, Usage())
     first = searched(toolbox, model)
     again = lm.connect(server.spec)
-    again.begin(tmp_path, Usage())
+    again.begin(place, Usage())
     assert searched(toolbox, again).ranking == first.ranking and len(server.requests) == 3
     assert again.calls == 3
 
 
 @pytest.mark.parametrize(("status", "code"), [(401, 4), (429, 7), (503, 7)])
-def test_a_providers_fault_is_told_apart_as_for_programs(status, code, server, run):
+def test_a_providers_fault_is_told_apart_as_for_programs(status, code, server, run, monkeypatch):
+    monkeypatch.setattr(lm, "PATIENCE", Patience(first=0.01, before=0.3))
     server.answer = lambda prompt: (_ for _ in ()).throw(Failure(status, "x"))
     task = ("--task", "congress", "--split", "dev", "--limit", 2)
     result = run("--program", "react", *task, "--lm", server.spec, "--json")

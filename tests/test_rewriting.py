@@ -1,11 +1,9 @@
 """The programs that rewrite once and search once: what is asked, what of the answer is searched with, and how."""
 
-import dspy
 import pytest
 
 from programs import lm
 from programs.asking import UnusableAnswer
-from programs.budget import Budget
 from programs.lenses import LENSES
 from programs.query_to_answer import INSTRUCTION as OF_AN_ANSWER
 from programs.query_to_answer import QueryToAnswer
@@ -140,9 +138,7 @@ def test_the_model_may_write_8192_tokens_at_temperature_0(program, toolbox, serv
 
 def test_a_reasoning_model_gets_the_room_that_it_needs_and_takes_the_call(toolbox, server):
     server.answer = answering()
-    url = server.spec.partition("@")[2]
-    model = lm.MeteredLM("openai/gpt-5.2", Budget(), api_base=url, api_key="none", engine="lm15")
-    with dspy.context(lm=model, adapter=lm.Adapter(), trace=[]):
+    with lm.connect("gpt-5.2@" + server.spec.partition("@")[2]).active():
         QueryToAnswer(toolbox)(query=QUERY)
     [request] = server.requests
     assert request["max_completion_tokens"] == REASONING_ANSWER
@@ -151,7 +147,7 @@ def test_a_reasoning_model_gets_the_room_that_it_needs_and_takes_the_call(toolbo
 
 @pytest.mark.parametrize(("window", "tokens"), [(None, ANSWER), (200_000, ANSWER), (8000, 3600)])
 def test_an_answer_is_half_of_the_window_at_most(window, tokens, server):
-    with lm.connect(server.spec, context=window).active():
+    with lm.connect(server.spec, settings=lm.Settings(context=window)).active():
         assert room() == tokens
 
 

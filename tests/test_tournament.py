@@ -228,7 +228,7 @@ def test_solutions_that_do_not_fit_the_model_are_cut_and_the_trace_says_so(toolb
     long = [{"_id": doc_id, "solution": "word " * 1000} for doc_id in names(12)]
     path.write_text("".join(json.dumps(row) + "\n" for row in long), encoding="utf-8")
     server.answer = last_first
-    with lm.connect(server.spec, context=8000).active():
+    with lm.connect(server.spec, settings=lm.Settings(context=8000)).active():
         trace = Tournament(toolbox, solutions=str(path), solution_chars=4000)(query=QUERY).trace
     [shortened] = [step.argument for step in trace.steps if step.tool == "shorten"]
     assert shortened == "solutions: cut to 1000 characters each, instead of 4000"

@@ -56,6 +56,29 @@ def dollars(text: str) -> float:
     return amount
 
 
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def clock(text: str) -> float:
+    """An argument type: a time above 0 as 90, 90s, 30m or 2h, in seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0, as 90s, 30m or 2h")
+    return seconds
+
+
+def temperature(text: str) -> float:
+    """An argument type: a number from 0 to 2."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 2")
+    return number
+
+
 def clean(text: str) -> str:
     """`text` without control characters: it cannot move the cursor or colour the screen.
 
@@ -86,7 +109,9 @@ def run_command(
 def _run(parser: Parser, command: Callable[[argparse.Namespace], int], arguments: Sequence[str] | None) -> int:
     try:
         parsed = parser.parse_args(arguments)
-        _LOG.setLevel(logging.WARNING if getattr(parsed, "json", False) else logging.INFO)
+        _LOG.setLevel(
+            logging.WARNING if getattr(parsed, "json", False) or getattr(parsed, "json_events", False) else logging.INFO
+        )
         return command(parsed)
     except (SextantError, OSError) as error:
         if _interrupts:

@@ -7,6 +7,7 @@ SextantError
 ├── DataError             3    data that is missing or damaged
 ├── ProviderRefused       4    the model's provider refuses: key, permission, quota, unknown model
 ├── RunIncomplete         7    a run that still owes queries (outage, full disk, failed queries)
+│   └── Interrupted            the first Ctrl-C: what is in flight is waited for, nothing more is sent
 ├── BudgetReached         8    the run's budget is used up
 └── SessionRefusal        -    a searcher asked for what its session does not allow
     ├── DocumentNotFound       a doc_id that this session has not surfaced
@@ -67,6 +68,13 @@ class RunIncomplete(SextantError):
     """The run still owes queries; the same command resumes it."""
 
     exit_code = 7
+
+
+class Interrupted(RunIncomplete):
+    """Nothing more is sent, because somebody asked to stop."""
+
+    def __init__(self) -> None:
+        super().__init__("interrupted")
 
 
 class BudgetReached(SextantError):

@@ -54,12 +54,16 @@ class Snippet:
 class Usage:
     """What model calls used. None in a price means that it is not known; it never means free."""
 
-    calls: int = 0
+    calls: int = 0  # that were answered
     repairs: int = 0  # those of the calls that asked again because an answer could not be used
     input_tokens: int = 0
     output_tokens: int = 0
     paid_usd: float | None = 0.0  # what this work cost now
     list_usd: float | None = 0.0  # what it costs at list price, cached or not
+    cached_calls: int = 0  # those of the calls whose answer had been paid for before, by another query or run
+    cached_tokens: int = 0  # those of the input tokens that the provider had in its own cache
+    reasoning_tokens: int = 0  # those of the output tokens that the model spent on thinking
+    unmetered: int = 0  # those of the calls for which the provider reported no usage, or none that can be
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -69,6 +73,10 @@ class Usage:
             self.output_tokens + other.output_tokens,
             _add_price(self.paid_usd, other.paid_usd),
             _add_price(self.list_usd, other.list_usd),
+            self.cached_calls + other.cached_calls,
+            self.cached_tokens + other.cached_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+            self.unmetered + other.unmetered,
         )
 
 
@@ -181,9 +189,13 @@ def usage_from_json(row: dict[str, Any]) -> Usage:
     return Usage(**{name: row[name] for name in Usage.__slots__ if name in row})
 
 
+_WHERE_ANY = ("cached_calls", "cached_tokens", "reasoning_tokens", "unmetered")
+
+
 def usage_json(usage: Usage) -> dict[str, Any]:
-    """Usage as written to disk and printed by --json."""
-    return {name: getattr(usage, name) for name in Usage.__slots__}
+    """Usage as written to disk and printed by --json; the last four only where there are any."""
+    row = {name: getattr(usage, name) for name in Usage.__slots__}
+    return {name: value for name, value in row.items() if value != 0 or name not in _WHERE_ANY}
 
 
 def trace_json(trace: Trace) -> dict[str, Any]:

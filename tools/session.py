@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -52,6 +52,9 @@ class Limits:
     reads: int | None = None
     snippet_chars: int = 300
     read_chars: int | None = None
+    calls: int | None = None  # of a model, those whose answers were kept among them
+    tokens: int | None = None  # of prompts and answers together; a call that begins below may end above
+    depth: int = 1000  # documents in the ranking that is made where a limit ends a session
 
 
 @dataclass(slots=True)
@@ -125,6 +128,9 @@ class Session:
         self._spent = Usage()
         self._used: Counter[Tool] = Counter()
         self._lines: dict[int, list[Step]] = {}  # steps of numbered lines that are not in the trace yet
+        self._calls = 0  # that were allowed
+        self._over = ""  # why no model may be called any more, once that is so
+        self._asked: Counter[str] = Counter()
         self.fault: Exception | None = None  # why a provider left a call unanswered, if one did
         # LangGraph runs parallel nodes of one query in threads; they share this session.
         self._lock = threading.Lock()
@@ -188,6 +194,54 @@ class Session:
             self._branch().pending += usage
             self._spent += usage
 
+    def asked_before(self, request: str) -> int:
+        """How often the same request was made before in this session; each is a sample of its own."""
+        with self._lock:
+            self._asked[request] += 1
+            return self._asked[request] - 1
+
+    @property
+    def limits(self) -> Limits:
+        """What it may use."""
+        return self._limits
+
+    def allow_call(self) -> None:
+        """Ask for one call of a model, before its answer is looked up or it is sent. Several tries are one call.
+
+        LimitReached when there is none left; the session is over then, and only `submit` and `abandon` are left to do.
+        UsageError when tokens are limited and a call has not said how many it used.
+        """
+        limits = self._limits
+        if limits.calls is None and limits.tokens is None:
+            return
+        with self._lock:
+            spent = self._spent.input_tokens + self._spent.output_tokens
+            if limits.tokens is not None and self._spent.unmetered:
+                raise UsageError(
+                    "-P max_tokens cannot be kept: the provider did not report what a call used; use -P max_calls"
+                )
+            if not self._over and limits.calls is not None and self._calls >= limits.calls:
+                self._over = f"all {limits.calls} model calls of this session are used"
+            if not self._over and limits.tokens is not None and spent >= limits.tokens:
+                self._over = f"all {limits.tokens} tokens of this session are used ({spent} so far)"
+            if self._over:
+                self._take_back()
+                raise LimitReached(self._over)
+            self._calls += 1
+
+    def _take_back(self) -> None:
+        """Nothing that was to be shown in a call that is not made was shown; the lock is held."""
+        branch = self._branch()
+        steps = self.trace.steps if branch.steps is None else branch.steps
+        place = len(steps)
+        called = branch.pending.calls > 0  # what came before the last call reached a model in it
+        while place and not called:
+            place -= 1
+            step = steps[place]
+            called = step.usage.calls > 0  # the call was made before this step
+            if step.shown:
+                steps[place] = replace(step, shown=(0,) * len(step.shown))
+
     def snapshot(self) -> dict[str, Any]:
         """Everything that `Toolbox.open` needs to go on from here in another process, as plain data."""
         with self._lock:
@@ -197,15 +251,18 @@ class Session:
                 "pending": usage_json(self._root.pending),
                 "seconds": self._clock() - self._opened,
                 "used": dict(self._used),
+                "asked": dict(self._asked),
             }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Take up where `snapshot` was made; for a session that has done nothing yet."""
         self.trace = trace_from_json(self.query_id, snapshot["trace"])
         self._spent = usage_from_json(snapshot["usage"])
+        self._calls = self._spent.calls
         self._opened = self._clock() - snapshot["seconds"]
         self._root.pending = usage_from_json(snapshot["pending"])
         self._used.update(snapshot["used"])
+        self._asked.update(snapshot["asked"])
         for step in self.trace.steps:
             if step.tool == "search":
                 self._surfaced.update(step.doc_ids)
@@ -398,7 +455,9 @@ class Session:
         if scores and (len(scores) != len(ranking) or any(a < b for a, b in pairwise(scores))):
             raise ValueError("the scores must be one a ranked document, and never rise")
         self.join()
-        self._record("stop", why)
+        # Who goes on after a search was refused, and ends by itself, was ended by the limit all the same.
+        refused = any(step.refused and step.tool == "search" for step in self.trace.steps)
+        self._record("stop", "budget" if refused else why)
         if _CURRENT.get() is self:
             _CURRENT.set(None)  # what is asked of a model from here on is not for this query
         return Submission(tuple(ranking), self.trace, answer, self.usage, tuple(scores))
@@ -442,6 +501,8 @@ class Session:
         refused: str = "",
     ) -> None:
         with self._lock:
+            if self._over and tool != "stop":  # another line of work, that does not know it yet
+                raise LimitReached(self._over)
             now, branch = self._clock(), self._branch()
             steps = self.trace.steps if branch.steps is None else branch.steps
             steps.append(

@@ -11,7 +11,7 @@ MLflow take the same as protobuf (docs/exchange.md has the ten lines). A query i
       EVALUATOR   the metrics, as trace.evaluations
 
 Ids are digests of run, query and place, so that the same run gives the same spans. A run records durations and no time
-of day: a trace ends when outcomes.jsonl was last written. Left out: prompts and answers (they are in calls.jsonl),
+of day: a trace ends when outcomes.jsonl was last written. Left out: prompts, which are not kept, and answers,
 texts of documents, and retrievers' scores, which no trace has.
 """
 

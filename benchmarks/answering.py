@@ -1,0 +1,94 @@
+"""A model's server that answers every call after the same time, with next to no work: `python -m benchmarks.answering`.
+
+It speaks as much of HTTP and of the Chat protocol as benchmarks/calls.py needs: whole requests with a length, one after
+another on a connection. It prints its port. To multi-hop reading it answers with the first id it was shown; to
+everything else with words of the description, other ones in each hop. GET gives the bodies of the last 256 requests.
+"""
+
+import asyncio
+import re
+import sys
+from collections import deque
+
+import orjson
+
+from tools.command import put_out
+
+KEPT = 256
+FIRST_ID = re.compile(r'\{"id": "((?:[^"\\]|\\.)*)"')
+DESCRIPTION = re.compile(r"\[\[ ## description ## \]\]\n(.*?)\n\n\[\[ ##", re.DOTALL)
+HOPS_LEFT = re.compile(r"\[\[ ## hops_left ## \]\]\n(\d+)")
+LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+
+
+def answer(prompt: str) -> str:
+    """What the model says to one of multihop's prompts; it depends on the prompt alone."""
+    if "field `[[ ## selected ## ]]`" in prompt:
+        shown = FIRST_ID.search(prompt)
+        selected = f'["{shown[1]}"]' if shown else "[]"
+        fields = f"[[ ## selected ## ]]\n{selected}\n\n[[ ## observations ## ]]\nthe first one fits in part"
+        return f"{fields}\n\n[[ ## completed ## ]]\n"
+    told, left = DESCRIPTION.search(prompt), HOPS_LEFT.search(prompt)
+    words = re.findall(r"[a-z]{5,}", told[1].lower()) if told else []
+    first = 4 * int(left[1]) if left else 0
+    search = " ".join((words[first:] + words)[:8]) or "water"
+    return f"[[ ## search ## ]]\n{search}\n\n[[ ## completed ## ]]\n"
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection."""
+
+    def __init__(self, latency: float, bodies: deque[bytes]) -> None:
+        """`latency` in seconds; `bodies` are those of all connections."""
+        self._latency = latency
+        self._bodies = bodies
+        self._waiting = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has come."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """A part of a request, or the whole of one."""
+        self._waiting += data
+        head, found, _ = self._waiting.partition(b"\r\n\r\n")
+        if not found:
+            return
+        if head.startswith(b"GET"):
+            self._waiting.clear()
+            self._send(orjson.dumps([body.decode() for body in self._bodies]))
+            return
+        length = LENGTH.search(head)
+        end = len(head) + 4 + (int(length[1]) if length else 0)
+        if len(self._waiting) >= end:
+            body = bytes(self._waiting[len(head) + 4 : end])
+            del self._waiting[:end]
+            self._bodies.append(body)
+            asyncio.get_running_loop().call_later(self._latency, self._answer, body)
+
+    def _answer(self, body: bytes) -> None:
+        text = answer(orjson.loads(body)["messages"][-1]["content"])
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+        usage = {"prompt_tokens": len(body) // 4, "completion_tokens": len(text) // 4}
+        usage["total_tokens"] = sum(usage.values())
+        made = {"id": "x", "object": "chat.completion", "created": 1, "model": "tiny"}
+        self._send(orjson.dumps(made | {"choices": [choice], "usage": usage}))
+
+    def _send(self, body: bytes) -> None:
+        if not self._transport.is_closing():
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            self._transport.write(head % len(body) + body)
+
+
+async def serve(latency: float) -> None:
+    """Answer calls after `latency` seconds each, until the process ends."""
+    bodies = deque[bytes](maxlen=KEPT)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Connection(latency, bodies), "127.0.0.1", 0, backlog=1024)
+    put_out(f"{server.sockets[0].getsockname()[1]}\n")
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(float(sys.argv[1])))

@@ -1,0 +1,229 @@
+"""What a model call costs beside the model: `python -m benchmarks.calls [--in-flight 64] [--data FOLDER] [--profile]`.
+
+The main job, multihop over BM25, runs as `evals.run` runs it, with a model behind HTTP that answers every call after
+the same time (benchmarks/answering.py, a process of its own). Ideal is calls x latency / calls in flight, efficiency is
+ideal / wall clock; CPU is of this process, in which everything runs but the server. Beside it, in the same minute,
+stands aiohttp, which sends the same bodies and reads the answers, and does nothing else. `--profile` says instead where
+the CPU goes: one query after another, no latency, and a look every few milliseconds of CPU. The miniature has so few
+documents that later hops find little to read; figures to quote are those of a release. Left out: providers behind
+LiteLLM.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import cycle, islice
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import aiohttp
+import orjson
+
+import environments
+from evals import runner
+from evals.folder import Rows, RunFolder
+from programs import lm
+from programs.multihop import MultiHop
+from programs.rate import Gate
+from tools import retrievers
+from tools.command import Parser, positive, put_out, run_command, say
+from tools.errors import RunIncomplete, UsageError
+from tools.home import home
+from tools.records import Query, Usage
+from tools.session import Toolbox
+
+ROUNDS = 4  # queries for each that is in flight, unless --queries says otherwise: the last ones are not in full company
+EVERY = 0.001  # seconds of CPU between two looks of --profile; the system's clock makes it four on most machines
+
+# Part -> the files that belong to it. A moment belongs to the innermost frame that is of any of these.
+PARTS = {
+    "HTTP and protocol": ("programs/http1.py", "programs/wire.py", "programs/protocol.py"),
+    "answers kept, budget, gate": (
+        *("programs/metered.py", "programs/answers.py", "programs/metering.py", "programs/prices.py"),
+        *("programs/budget.py", "programs/rate.py", "programs/lm.py", "tools/turns.py"),
+    ),
+    "prompts and answers": ("programs/adapter.py", "programs/fields.py", "programs/passage.py", "programs/context.py"),
+    "search and documents": ("tools/retrievers/", "tools/stored_corpus.py", "tools/corpus.py"),
+    "trace": ("tools/session.py", "tools/records.py", "tools/appeals.py"),
+    "outcomes on disk": ("evals/", "tools/disk.py"),
+    "DSPy": ("dspy/",),
+    "program": ("programs/", "agents/"),
+}
+HERE = Path(__file__).parents[1]
+ROOTS = (f"{sysconfig.get_path('purelib')}/", f"{HERE}/")  # in this order: an environment may lie in the checkout
+
+
+class Measured(NamedTuple):
+    """One way of making calls."""
+
+    what: str
+    calls: int
+    wall: float  # seconds
+    cpu: float  # seconds
+
+
+def parser() -> Parser:
+    """The command line."""
+    made = Parser(prog="python -m benchmarks.calls", description="What a model call costs beside the model.")
+    made.add_argument("--task", default="congress", metavar="TASK")
+    made.add_argument("--data", default="mini", metavar="FOLDER", help="mini, full or a folder (default: mini)")
+    made.add_argument("--in-flight", type=positive, default=64, metavar="N", help="calls at a time (default: 64)")
+    made.add_argument("--latency", type=float, default=0.2, metavar="S", help="seconds that an answer takes")
+    made.add_argument("--queries", type=positive, metavar="N", help=f"default: {ROUNDS} for each call in flight")
+    made.add_argument("--profile", action="store_true", help="say where the CPU goes, with one query at a time")
+    return made
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Measure and print tables in Markdown."""
+    if not 0 <= arguments.latency < 600:
+        raise UsageError(f"--latency {arguments.latency:g} is no number of seconds below 600")
+    environment = environments.load(arguments.task, arguments.data, "all")
+    toolbox = Toolbox(environment.documents, retrievers.build("bm25", environment.documents, home()))
+    system, in_flight = MultiHop(toolbox), arguments.in_flight
+    queries = repeated(environment.queries, arguments.queries or ROUNDS * in_flight)
+    if arguments.profile:
+        with serving(0.0) as port:
+            put_out(profile(system, queries, port))
+        return 0
+    with serving(arguments.latency) as port:
+        ours = run(system, queries, port, in_flight)
+        theirs = asyncio.run(bare(port, ours.calls, in_flight))
+    put_out(table([ours, theirs], arguments.latency, in_flight))
+    return 0
+
+
+def repeated(queries: Sequence[Query], count: int) -> list[Query]:
+    """So many queries, each with a text of its own: answers of equal prompts are paid for once."""
+    return [
+        replace(query, query_id=f"{query.query_id}-{number}", text=f"{query.text} ({number})")
+        for number, query in enumerate(islice(cycle(queries), count))
+    ]
+
+
+@contextlib.contextmanager
+def serving(latency: float) -> Iterator[int]:
+    """The port of a server in another process."""
+    asked = [sys.executable, "-m", "benchmarks.answering", str(latency)]
+    with subprocess.Popen(asked, stdout=subprocess.PIPE, text=True, cwd=HERE) as server:
+        assert server.stdout
+        try:
+            yield int(server.stdout.readline())
+        finally:
+            server.kill()
+
+
+@contextlib.contextmanager
+def begun(port: int, in_flight: int) -> Iterator[tuple[lm.Model, RunFolder]]:
+    """A model and a run folder, which is removed in the end."""
+    with tempfile.TemporaryDirectory() as runs:
+        folder = RunFolder(Path(runs) / "run", Rows(Path(runs) / "run" / "outcomes.jsonl", {}))
+        folder.path.mkdir()
+        model = lm.connect(f"tiny@http://127.0.0.1:{port}/v1", gate=Gate(in_flight))
+        model.begin(folder.path, Usage())
+        yield model, folder
+
+
+def run(system: MultiHop, queries: Sequence[Query], port: int, in_flight: int) -> Measured:
+    """The run, with as many queries at a time as calls may be in flight."""
+    with begun(port, 1) as (model, folder):
+        for query in repeated(queries[:3], 3):  # what is loaded and compiled with the first ones does not count
+            runner.attempt(system, replace(query, text=f"{query.text} first"), model)
+    with begun(port, in_flight) as (model, folder):
+        wall, cpu = time.perf_counter(), time.process_time()
+        if fault := runner.run(system, queries, folder, model, workers=in_flight):
+            raise RunIncomplete(f"a call was left without an answer: {fault}; run it again on a quiet machine")
+        return Measured("multihop", model.calls, time.perf_counter() - wall, time.process_time() - cpu)
+
+
+async def bare(port: int, calls: int, in_flight: int) -> Measured:
+    """As many posts of the bodies that the run sent last."""
+    connector = aiohttp.TCPConnector(limit=in_flight)
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=connector) as client:
+        async with client.get("/") as reply:
+            bodies = [body.encode() for body in orjson.loads(await reply.read())]
+        left = islice(cycle(bodies), calls)
+
+        async def post() -> None:
+            for body in left:  # shared: whoever is free takes the next one
+                async with client.post("/v1/chat/completions", data=body) as reply:
+                    orjson.loads(await reply.read())
+
+        wall, cpu = time.perf_counter(), time.process_time()
+        await asyncio.gather(*(post() for _ in range(in_flight)))
+        return Measured("aiohttp alone", calls, time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def table(rows: Sequence[Measured], latency: float, in_flight: int) -> str:
+    """One line for each way."""
+    lines = [
+        f"{in_flight} in flight, {latency:g} s an answer\n",
+        "| | calls | wall clock | ideal | efficiency | CPU a call |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        ideal = row.calls * latency / in_flight
+        figures = f"{row.wall:.2f} s | {ideal:.2f} s | {ideal / row.wall:.0%} | {1000 * row.cpu / row.calls:.2f} ms"
+        lines.append(f"| {row.what} | {row.calls} | {figures} |")
+    return "\n".join(lines) + "\n"
+
+
+def profile(system: MultiHop, queries: Sequence[Query], port: int) -> str:
+    """A table of where the CPU goes. In this thread alone, because only its moments can be looked at."""
+    seen = Counter[str]()
+
+    def look(number: int, frame: FrameType | None) -> None:
+        seen[part(frame)] += 1
+
+    with begun(port, 1) as (model, folder):
+        for query in repeated(queries[:3], 3):
+            runner.attempt(system, replace(query, text=f"{query.text} first"), model)
+        before, calls = signal.signal(signal.SIGPROF, look), model.calls
+        cpu = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, EVERY, EVERY)
+        try:
+            for query in queries:
+                outcome = runner.attempt(system, query, model)
+                if isinstance(outcome, Exception):
+                    raise outcome
+                folder.append(outcome)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+            signal.signal(signal.SIGPROF, before)
+        each = 1000 * (time.process_time() - cpu) / (model.calls - calls)
+    say(f"{model.calls - calls} calls, looked at {seen.total()} times")
+    lines = ["| part | CPU a call | share |", "|---|--:|--:|"]
+    for name, count in seen.most_common():
+        share = count / seen.total()
+        lines.append(f"| {name} | {each * share:.3f} ms | {share:.0%} |")
+    return "\n".join([*lines, f"| all | {each:.3f} ms | |"]) + "\n"
+
+
+def part(frame: FrameType | None) -> str:
+    """What the moment is spent on, by the innermost frame that says so."""
+    while frame:
+        name = frame.f_code.co_filename
+        for root in ROOTS:
+            name = name.removeprefix(root)
+        for what, files in PARTS.items():
+            if name.startswith(files):
+                return what
+        frame = frame.f_back
+    return "other"
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(parser(), command))

@@ -1,0 +1,97 @@
+"""A run's model calls in one file, to be shown to somebody without a key: `--cassette FILE`.
+
+Where there is no such file, the run is recorded into it once it is complete; where there is one, every call is answered
+from it and nothing is sent. The same command over the same data then gives the same rankings and scores, byte for byte.
+It is JSON Lines, each with the key of a request, which stands for everything that shapes an answer: another prompt,
+model or setting is another key. Lines are in the order of their keys. `python -m programs.lm cache export` writes them,
+too.
+
+Left out: indexes that a model writes (lens), which are kept apart, and embeddings.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tools import disk
+from tools.command import say
+from tools.errors import DataError, UsageError
+from tools.records import usage_from_json, usage_json
+
+if TYPE_CHECKING:
+    from programs.answers import Answer, Ledger
+
+HEAD = {"cassette": 1}  # the first line; the number is the format's
+
+
+class Cassette:
+    """One file, to be replayed or to be recorded."""
+
+    def __init__(self, path: Path, ledger: "Ledger", *, recorded: bool) -> None:
+        self._path = path
+        self._ledger = ledger
+        self._recorded = recorded
+
+    @classmethod
+    def of(cls, path: Path, ledger: "Ledger | None") -> "Cassette":
+        """The cassette in `path` for a run with this ledger. UsageError, or DataError, when there can be none."""
+        if ledger is None:
+            raise UsageError("--cassette is for runs with a model; offline needs none")
+        if not path.exists():
+            if not path.absolute().parent.is_dir():
+                raise UsageError(f"--cassette {path}: there is no folder {path.parent}")
+            return cls(path, ledger, recorded=False)
+        ledger.replay(dict(read(path)), str(path))
+        return cls(path, ledger, recorded=True)
+
+    def keep(self, *, complete: bool) -> None:
+        """Write what the run has used; when it is complete, and not replayed."""
+        if self._recorded:
+            return
+        if not complete:
+            say(f"{self._path} is written when the run is complete")
+            return
+        count = write(self._path, self._ledger.answers.of_run(self._ledger.run))
+        say(f"{count} answers are in {self._path}")
+
+
+def line(key: str, answer: "Answer") -> str:
+    """One answer as a line."""
+    row: dict[str, Any] = {"key": key, "outputs": answer.outputs, "usage": usage_json(answer.usage)}
+    return json.dumps(row | {"finish": answer.finish, "seconds": answer.seconds})
+
+
+def write(path: Path, answers: "Iterable[tuple[str, Answer]]") -> int:
+    """Write answers; how many there were. The file is there when all of it is."""
+    count = 0
+    with disk.replacing(path) as file:
+        file.write(json.dumps(HEAD) + "\n")
+        for count, (key, answer) in enumerate(answers, start=1):  # noqa: B007  # the last one counts
+            file.write(line(key, answer) + "\n")
+    return count
+
+
+def read(path: Path) -> "Iterator[tuple[str, Answer]]":
+    """What `write` wrote. DataError when it is something else."""
+    from programs.answers import Answer, checked
+
+    size = number = 0
+    for number, text in enumerate(disk.lines(path), start=1):
+        size += len(text)
+        try:
+            row = json.loads(text)
+            if number == 1:
+                if row != HEAD:
+                    raise ValueError("head")
+                continue
+            usage = usage_from_json(row["usage"])
+            yield row["key"], Answer(checked(row["outputs"]), usage, row["finish"], row["seconds"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise _damaged(path, number) from None
+    if not number or size < path.stat().st_size:  # nothing, or a last line without its end
+        raise _damaged(path, number + 1)
+
+
+def _damaged(path: Path, number: int) -> DataError:
+    return DataError(f"{path}, line {number} is no line of a cassette; record it again, under another name")

@@ -1,0 +1,67 @@
+"""Whose fault it is that a call was not answered, and whether asking again may help.
+
+DSPy's types of error are the common language: what the lean client meets is told in them (programs/protocol.py), what
+LiteLLM's providers raise arrives in them.
+"""
+
+from typing import Literal
+
+import dspy
+
+from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, UsageError
+
+Fault = Literal["refused", "provider", "system"]
+
+# The provider's words, as types, HTTP statuses and OpenAI's codes, for what would be so for every query of the run.
+_REFUSALS = (
+    dspy.LMAuthError,
+    dspy.LMBillingError,
+    dspy.LMConfigurationError,
+    dspy.LMNotConfiguredError,
+    dspy.LMUnsupportedModelError,
+)
+_REFUSAL_STATUSES = (401, 402, 403, 404, 405)
+_REFUSAL_CODES = ("unsupported_parameter", "unsupported_value")
+
+_OVERLOAD = (429, 503, 529)  # statuses that say: too much at once
+
+
+def fault(error: BaseException) -> Fault:
+    """Whose fault an exception of a program is.
+
+    "refused": nobody will answer this run at all (key, quota, model, settings). "provider": a call was not
+    answered this time (timeout, 429, 5xx, connection, a gateway's page), or the run itself stopped it (budget,
+    full disk); the query stays owed. "system": everything else, an outcome.
+    """
+    if isinstance(error, BudgetReached | RunIncomplete):
+        return "provider"
+    if isinstance(error, (ProviderRefused, UsageError, *_REFUSALS)):
+        return "refused"
+    if getattr(error, "status", None) in _REFUSAL_STATUSES or getattr(error, "provider_code", None) in _REFUSAL_CODES:
+        return "refused"
+    # What the program sent is at fault: too long, or not acceptable as content.
+    if isinstance(error, dspy.LMInvalidRequestError | dspy.LMUnsupportedFeatureError):
+        return "system"
+    return "provider" if isinstance(error, dspy.LMError) else "system"
+
+
+def kind(error: BaseException) -> str:
+    """What went wrong with a request, in a word or a status, as the ledger has it."""
+    if status := getattr(error, "status", None):
+        return str(status)
+    if isinstance(error, dspy.LMTimeoutError):
+        return "timeout"
+    return getattr(error, "kind", None) or type(error).__name__.removeprefix("LM").removesuffix("Error").lower()
+
+
+def overload(error: BaseException) -> bool:
+    """Whether a failure says that less should be sent at once."""
+    return isinstance(error, dspy.LMRateLimitError | dspy.LMTimeoutError) or getattr(error, "status", 0) in _OVERLOAD
+
+
+def refusal(error: BaseException, spec: str) -> ProviderRefused:
+    """One line out of a provider's refusal."""
+    first = str(error).strip().partition("\n")[0]
+    return ProviderRefused(
+        f"{spec}: the provider refuses: {first}; check the key, the quota, the name and the settings"
+    )

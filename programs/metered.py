@@ -1,0 +1,350 @@
+"""What happens to one model call: cache, limits, budget, gate, sending, books. No call gets past it.
+
+In this order: an answer that is there already is taken from the ledger; else the gate gives a place and the budget a
+request; it is sent; what it used is booked, in the ledger before the program sees the answer. A request that was left
+without an answer is sent again, a bounded number of times; each time it asks the budget and is booked.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import dspy
+import orjson
+from dspy.utils.callback import with_callbacks
+
+from programs import faults, metering
+from programs.adapter import ANSWERED, Answered
+from programs.answers import Answer, Ledger
+from programs.budget import Budget, Expected
+from programs.prices import Price
+from programs.protocol import Message
+from programs.rate import LONGEST_WAIT, Gate
+from programs.wire import Wire
+from tools import session, turns
+from tools.errors import BudgetReached, Halt, SextantError
+from tools.records import Usage
+
+FORMAT = 1  # of the key; raised when equal keys would stand for other answers
+
+DEADLINE: ContextVar[float] = ContextVar("deadline", default=float("inf"))  # of the query, by time.monotonic
+_FINISH: ContextVar[str] = ContextVar("finish", default="stop")  # why the last answer of this context ended
+_NOT_SENT = ("rollout_id", "n", "cache", "num_retries")  # settings that are DSPy's, and not the model's
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How often, and for how long, a request without an answer is sent again; then its query stays owed."""
+
+    attempts: int = 6
+    first: float = 0.5  # seconds before the second attempt, unless the provider says how many; doubled each time
+    before: float = 5.0  # seconds from its first failure on, for a model that has not answered anything yet
+    after: float = 30.0  # the same, once it has; and for one that says it is asked too much
+    call: float = 600.0  # seconds until a request is cut off
+
+
+class _Sent(NamedTuple):
+    """One request's answer before it is booked."""
+
+    outputs: list[Any]
+    finish: str
+    usage: Any  # as reported
+    headers: Any
+
+
+@dataclass(slots=True)
+class _Failures:
+    """Those of one call so far."""
+
+    count: int = 0
+    since: float = 0.0  # when the first one was
+    last: dspy.LMError | None = None
+
+    def add(self, error: dspy.LMError, now: float) -> None:
+        self.since = self.since or now
+        self.count, self.last = self.count + 1, error
+
+
+Send = Callable[[float], _Sent]
+"""Sends one request; the answer is there by the deadline, or a DSPy LM error is raised."""
+
+
+class MeteredLM(dspy.LM):
+    """DSPy's language model with everything around a call. Threads share it."""
+
+    def __init__(
+        self,
+        model: str,
+        budget: Budget,
+        *,
+        gate: Gate | None = None,
+        patience: Patience = Patience(),
+        cost: Price | None = None,
+        free: bool = False,
+        window: int | None = None,
+        wire: Wire | None = None,
+        **options: Any,
+    ) -> None:
+        """A call without a known `cost` has an unknown price, unless it is `free`; `window` is in tokens.
+
+        Calls go over `wire`; without one, through dspy.LM: LiteLLM's providers, and engines of our own.
+        """
+        super().__init__(model, cache=False, num_retries=0, **options)
+        self.budget = budget
+        self.gate = gate or Gate(1024)
+        self.patience = patience
+        self.free = free
+        self.cost = cost
+        self.window = window  # tokens of prompt and answer together; None where it is not known
+        self.wire = wire
+        self.tools = wire  # where it takes tool calls in the protocol's form; None where it does not
+        self.ledger: Ledger | None = None
+        self.repeats = False  # whether what is asked again in a session is the same call: an optimizer numbers samples
+        self.answered = False  # whether this model has answered anything yet
+        self.halts = False  # whether a call for no query that stays unanswered raises Halt, which nobody swallows
+        self._output_tokens = 500.0  # of an answer, as far as is known: a running mean
+
+    @with_callbacks  # type: ignore[untyped-decorator]
+    def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
+        """DSPy's own call. Several completions of one prompt are as many calls: each is counted, paid for and kept."""
+        if (wanted := kwargs.pop("n", None) or 1) > 1:
+            each = [self(prompt, messages=messages, **{**kwargs, "rollout_id": number}) for number in range(wanted)]
+            return [outputs[0] for outputs in each]
+        settings = self._settings(kwargs)
+        if self.wire is None:
+            made = _dumps([messages or prompt, settings])
+            answer = self._answer(made, kwargs, lambda deadline: self._through_dspy(prompt, messages, kwargs))
+        else:
+            asked = messages or [{"role": "user", "content": prompt}]
+            made = self.wire.body(asked, (), settings)
+            answer = self._answer(made, kwargs, lambda deadline: self._over_the_wire(made, deadline))
+        ANSWERED.set(Answered(_text(answer.outputs), answer.finish))
+        return answer.outputs
+
+    async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
+        """DSPy's own call, awaited: it is made in a thread."""
+        outputs, answered = await asyncio.to_thread(self._called, prompt, messages, kwargs)
+        ANSWERED.set(answered)
+        return outputs
+
+    def _called(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> tuple[Any, Answered | None]:
+        return self(prompt, messages=messages, **kwargs), ANSWERED.get()
+
+    def converse(self, messages: Sequence[Message], tools: Sequence[Message]) -> Message:
+        """The model's next message in a conversation with tools: "content", "tool_calls", "finish".
+
+        Like any other call, it passes everything above. LMUnsupportedFeatureError for a model that is not on the wire.
+        """
+        if self.wire is None or self.tools is None:
+            raise dspy.LMUnsupportedFeatureError("no tool interface", feature="tools", model=self.model)
+        body = self.wire.body(messages, tools, self._settings({}))
+        answer = self._answer(body, {}, lambda deadline: self._over_the_wire(body, deadline, tools=True))
+        return {**answer.outputs[0], "finish": answer.finish}
+
+    def update_history(self, entry: dict[str, Any]) -> None:
+        """DSPy hands every response over here; only why it ended is kept. Prompts would fill the memory."""
+        _FINISH.set(_finish(entry.get("response")))
+
+    def _settings(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What is sent with a request beside the messages."""
+        merged = {**self.kwargs, **kwargs}
+        return {
+            name: value
+            for name, value in merged.items()
+            if value is not None and name not in _NOT_SENT and not name.startswith("api_")
+        }
+
+    def _over_the_wire(self, body: bytes, deadline: float, *, tools: bool = False) -> _Sent:
+        assert self.wire
+        reply, headers = self.wire.send(body, deadline, tools=tools)
+        message = {"content": reply.text, "tool_calls": reply.tool_calls}
+        return _Sent([message] if tools else [reply.text], reply.finish, reply.usage, headers)
+
+    def _through_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> _Sent:
+        with dspy.track_usage() as tracker:
+            if self.free:
+                outputs = super().__call__(prompt, messages=messages, **kwargs)
+            else:
+                with turns.aside():
+                    outputs = super().__call__(prompt, messages=messages, **kwargs)
+        reported = [entry for entries in tracker.usage_data.values() for entry in entries]
+        return _Sent(outputs, _FINISH.get(), reported[-1] if reported else None, {})
+
+    def _answer(self, made: bytes, kwargs: dict[str, Any], send: Send) -> Answer:
+        """The answer to a request, from the ledger or by sending it; booked on the session of this context."""
+        payer = session.current()
+        owner = payer.query_id if payer else ""
+        try:
+            if payer:
+                payer.allow_call()
+            if self.ledger is None:
+                answer = self._sent(owner, "", made, send)
+            else:
+                key = self._key(made, {**self.kwargs, **kwargs}.get("rollout_id"), payer)
+                with self.ledger.turn(owner, key, self.model) as found:
+                    answer = found or self._sent(owner, key, made, send)
+        except Exception as error:
+            reason = self._reason(error)
+            if faults.fault(reason) != "system":
+                if payer:
+                    payer.fault = reason
+                elif self.halts:
+                    raise Halt(reason) from error
+            if reason is error:
+                raise
+            raise reason from error
+        if payer:
+            payer.charge(answer.usage)
+        return answer
+
+    def _key(self, made: bytes, rollout: Any, payer: session.Session | None) -> str:
+        """Sixteen hex digits over everything that shapes an answer."""
+        where = (
+            f"{FORMAT} {self.model} {self.wire.url if self.wire else ''} {self.wire.api if self.wire else ''} {rollout}"
+        )
+        key = blake2b(b"%s\0%s" % (where.encode(), made), digest_size=8)
+        if payer and not self.repeats and (sample := payer.asked_before(key.hexdigest())):
+            key.update(b"\0%d" % sample)
+        return key.hexdigest()
+
+    def _sent(self, owner: str, key: str, made: bytes, send: Send) -> Answer:
+        """The answer of the provider, asked as often as patience has it."""
+        failures = _Failures()
+        while True:
+            entered = self._entered(failures)
+            sent = self._attempt(owner, key, made, entered, send)
+            if isinstance(sent, Answer):
+                return sent
+            self._again(sent, entered, failures)
+
+    def _attempt(self, owner: str, key: str, made: bytes, entered: float, send: Send) -> Answer | dspy.LMError:
+        """One request, asked of the budget before and booked after: its answer, or why there is none."""
+        expected, usage, failure, sent = self._expected(made), Usage(), None, None
+        try:
+            self.budget.take(expected)
+        except BudgetReached:
+            self.gate.left()
+            raise
+        try:
+            sent = send(min(entered + self.patience.call, DEADLINE.get()))
+            usage = self._usage(sent.usage)
+        except dspy.LMError as error:
+            failure, usage = error, self._usage_of_failure(error)
+        except BaseException:
+            self.gate.left()
+            raise
+        finally:
+            self.budget.spend(usage, expected)
+        seconds = time.monotonic() - entered
+        if failure is None:
+            assert sent
+            self.answered = True
+            self.gate.answered(sent.headers)
+            answer = Answer(sent.outputs, usage, sent.finish, seconds)
+            if self.ledger:
+                self.ledger.answered(owner, key, self.model, answer)
+            return answer
+        if self.ledger:
+            self.ledger.failed(owner, key, self.model, faults.kind(failure), usage, seconds)
+        return failure
+
+    def _entered(self, failures: "_Failures") -> float:
+        """When the gate let a request through. The last failure when it did not in time."""
+        now, deadline, patience = time.monotonic(), DEADLINE.get(), self._patience(failures)
+        if now >= deadline:
+            raise failures.last or dspy.LMTimeoutError("the query's time is up (--query-timeout)")
+        try:
+            return self.gate.enter((failures.since or now) + patience, patience=patience, deadline=deadline)
+        except TimeoutError as waited:
+            raise failures.last or dspy.LMTimeoutError(f"nothing was sent: {waited or 'too many in flight'}") from None
+
+    def _again(self, error: dspy.LMError, entered: float, failures: "_Failures") -> None:
+        """Tell the gate of a failure, and wait until another attempt is worth it. Raises the failure where none is."""
+        asked: float | None = getattr(error, "retry_after", None)
+        if not dspy.is_retryable_lm_error(error):
+            self.gate.refused()
+            raise error
+        self.gate.failed(entered, overload=faults.overload(error), asked=asked, reason=faults.kind(error))
+        now = time.monotonic()
+        failures.add(error, now)
+        if failures.count == self.patience.attempts or (asked or 0.0) > LONGEST_WAIT:
+            raise error
+        if asked is not None:
+            return  # the gate holds everybody back for so long
+        pause = self.patience.first * 2.0 ** (failures.count - 1)
+        pause *= random.uniform(0.75, 1.25)  # so that those that failed together do not come together
+        if now + pause >= min(failures.since + self._patience(failures), DEADLINE.get()):
+            raise error
+        self.gate.rest(pause)
+
+    def _patience(self, failures: "_Failures") -> float:
+        """Seconds: an address with a slip of the pen should not take as long as a provider that is overloaded."""
+        alive = self.answered or (failures.last is not None and faults.overload(failures.last))
+        return self.patience.after if alive else self.patience.before
+
+    def _expected(self, made: bytes) -> Expected:
+        """What a request is taken to use until its answer says."""
+        if not self.budget.limited:
+            return Expected()
+        tokens_in, tokens_out = len(made) // 4, round(self._output_tokens)
+        usd = self.cost.of(tokens_in, 0, tokens_out) if self.cost else 0.0
+        return Expected(tokens_in + tokens_out, usd)
+
+    def _usage(self, reported: Any) -> Usage:
+        """What an answered request used; unknown where it is not reported, or cannot be true."""
+        metered = metering.reported(reported)
+        if metered is None:
+            price = 0.0 if self.free or (self.cost and self.cost.free) else None
+            return Usage(1, 0, 0, 0, price, price, unmetered=0 if self.free else 1)
+        tokens_in, cached, tokens_out, reasoning, written = metered
+        self._output_tokens += 0.1 * (tokens_out - self._output_tokens)
+        paid = at_list_price = 0.0 if self.free else None
+        if self.cost:
+            paid = self.cost.of(tokens_in, cached, tokens_out, reasoning, written)
+            at_list_price = self.cost.of(tokens_in, 0, tokens_out, reasoning)
+        return Usage(1, 0, tokens_in, tokens_out, paid, at_list_price, cached_tokens=cached, reasoning_tokens=reasoning)
+
+    def _usage_of_failure(self, error: dspy.LMError) -> Usage:
+        """What a request used that was left without an answer: nothing, unless the provider says otherwise."""
+        reported = getattr(error, "usage", None)
+        usage = self._usage(reported) if reported else Usage()
+        return Usage(**{**{name: getattr(usage, name) for name in Usage.__slots__}, "calls": 0, "unmetered": 0})
+
+    def _reason(self, error: Exception) -> Exception:
+        """What an exception of a call means, where its type does not say so."""
+        if isinstance(error.__cause__, SextantError):
+            return error.__cause__  # the offline engine's own words, which DSPy wraps
+        ours = isinstance(error, dspy.LMInvalidRequestError) and not isinstance(error, dspy.ContextWindowExceededError)
+        if ours and not self.answered:
+            # Before any answer, a request that is not acceptable means settings, and would fail every query.
+            return faults.refusal(error, self.model)
+        return error
+
+
+def _finish(response: Any) -> str:
+    """Why an answer ended, from DSPy's native response or LiteLLM's."""
+    if isinstance(response, tuple):
+        response = response[-1] if response else None
+    reason = getattr(response, "finish_reason", None)
+    if reason is None and getattr(response, "choices", None):
+        reason = getattr(response.choices[0], "finish_reason", None)
+    parts = getattr(getattr(response, "message", None), "parts", ())
+    return "refusal" if any(type(part).__name__ == "RefusalPart" for part in parts) else str(reason or "stop")
+
+
+def _text(outputs: Any) -> str:
+    """The first of a model's outputs as text."""
+    first = outputs[0] if outputs else ""
+    return str((first.get("text") if isinstance(first, dict) else first) or "")
+
+
+def _dumps(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value, default=repr, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # lone surrogates
+        return repr(value).encode("utf-8", "backslashreplace")

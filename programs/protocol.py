@@ -1,0 +1,198 @@
+"""OpenAI's two protocols, Chat Completions and Responses: requests as bytes, answers and refusals out of bytes.
+
+What many servers speak (vLLM, llama.cpp, Ollama, SGLang, gateways), so whatever comes back is looked at before it is
+believed. Pure functions: no network, no books. Left out: images, audio, streams of events.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import dspy
+import orjson
+
+from programs.rate import retry_after
+
+Api = Literal["chat", "responses"]
+APIS: tuple[Api, ...] = ("chat", "responses")
+PATHS: Mapping[Api, str] = {"chat": "/chat/completions", "responses": "/responses"}
+
+Message = dict[str, Any]  # of the chat protocol: "role", "content", "tool_calls", ...
+
+
+class Reply(NamedTuple):
+    """One answer of a model."""
+
+    text: str
+    tool_calls: list[dict[str, str]]  # "id", "name" and "arguments", the last as it was written
+    finish: str  # why it ended: "stop", "length", "content_filter", "refusal", "tool_calls", ...
+    usage: Any  # as the server reports it; None where it does not
+
+
+class Unreadable(dspy.LMTransportError):
+    """Something came back, and no answer can be read out of it; `usage` where it was reported all the same."""
+
+    kind = "unreadable"
+
+    def __init__(self, what: str, model: str, usage: Any = None) -> None:
+        super().__init__(f"no answer that can be read: {what}", model=model)
+        self.what = what
+        self.usage = usage
+
+
+def body(
+    api: Api, model: str, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]
+) -> bytes:
+    """A request. `messages`, `tools` and `settings` as the chat protocol has them, whichever it is."""
+    request: dict[str, Any] = {"model": model}
+    if api == "chat":
+        request |= {"messages": list(messages), **settings}
+        if "max_tokens" in request:  # its name of before the reasoning models
+            request["max_completion_tokens"] = request.pop("max_tokens")
+        if tools:
+            request["tools"] = list(tools)
+    else:
+        request |= {"input": [item for message in messages for item in _items(message)], **_renamed(settings)}
+        request["store"] = False
+        if tools:
+            # Chat checks arguments strictly where it is told to, Responses where it is not told otherwise.
+            request["tools"] = [{"type": "function", "strict": False, **tool["function"]} for tool in tools]
+    try:
+        return orjson.dumps(request)
+    except TypeError:  # lone surrogates
+        return json.dumps(request).encode()
+
+
+def _renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of the chat protocol as Responses has them."""
+    renamed = dict(settings)
+    for name in ("max_completion_tokens", "max_tokens"):
+        if name in renamed:
+            renamed["max_output_tokens"] = renamed.pop(name)
+    if "reasoning_effort" in renamed:
+        renamed["reasoning"] = {"effort": renamed.pop("reasoning_effort")}
+    renamed.pop("seed", None)  # it has none
+    return renamed
+
+
+def _items(message: Message) -> list[dict[str, Any]]:
+    """A message of the chat protocol as Responses has it."""
+    if message["role"] == "tool":
+        return [{"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}]
+    calls = [
+        {"type": "function_call", "call_id": call["id"], **call["function"]} for call in message.get("tool_calls") or ()
+    ]
+    said = [{"role": message["role"], "content": message["content"]}] if message.get("content") or not calls else []
+    return said + calls
+
+
+def read(api: Api, data: bytes, model: str) -> Reply:
+    """The answer in a body that came with status 200. Unreadable when there is none."""
+    try:
+        answer = _parsed(data)
+    except (ValueError, RecursionError) as error:
+        start = data[:80].decode("utf-8", "replace")
+        raise Unreadable(f"{str(error).partition(':')[0]} in {start!r}", model) from None
+    usage = answer.get("usage") if isinstance(answer, dict) else None
+    try:
+        return _chat(answer, usage) if api == "chat" else _responses(answer, usage)
+    except (KeyError, IndexError, TypeError, AttributeError, RecursionError):
+        raise Unreadable("it has no message", model, usage) from None
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return orjson.loads(data)
+    except ValueError:
+        if b"\\ud" not in data.lower():
+            raise
+        return json.loads(data)  # halves of surrogate pairs, which are no UTF-8: models write them
+
+
+def _chat(answer: Any, usage: Any) -> Reply:
+    choice = answer["choices"][0]
+    message = choice["message"]
+    calls = [_call(call, call.get("function")) for call in message.get("tool_calls") or ()]
+    finish = "refusal" if message.get("refusal") else str(choice.get("finish_reason") or "stop")
+    return Reply(_text(message.get("content")), calls, finish, usage)
+
+
+def _responses(answer: Any, usage: Any) -> Reply:
+    texts, calls, finish = list[str](), list[dict[str, str]](), "stop"
+    for item in answer["output"]:
+        if item["type"] == "function_call":
+            calls.append(_call({**item, "id": item.get("call_id")}, item))
+        for part in item.get("content") or () if item["type"] == "message" else ():
+            finish = "refusal" if part["type"] == "refusal" else finish
+            texts.append(_text(part.get("text")))
+    if answer.get("status") == "failed" or (not answer["output"] and answer.get("status") != "incomplete"):
+        raise KeyError("output")
+    if answer.get("status") == "incomplete":
+        why = str((answer.get("incomplete_details") or {}).get("reason"))
+        finish = {"max_output_tokens": "length"}.get(why, why)
+    return Reply("".join(texts), calls, finish, usage)
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):  # parts, as some servers have it
+        return "".join(_text(part.get("text")) for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+def _call(call: Any, function: Any) -> dict[str, str]:
+    """One tool call, whatever a server makes of the protocol: text in every field, unusable where it is not."""
+    function = function if isinstance(function, dict) else {}
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = "" if arguments is None else json.dumps(arguments, default=str)
+    return {"id": str(call.get("id") or ""), "name": str(function.get("name") or ""), "arguments": arguments}
+
+
+_TOO_LONG = re.compile(r"context.(?:length|window|size|limit)|maximum context", re.IGNORECASE)
+_NO_TOOLS = re.compile(r"\b(?:tools?|tool_choice|function(?:s| call\w*))\b", re.IGNORECASE)
+
+
+def failure(
+    status: int,
+    headers: Mapping[str, str],
+    data: bytes,
+    model: str,
+    *,
+    tools: bool = False,
+    clean: Callable[[str], str] = str,
+) -> dspy.LMError:
+    """What an answer with another status than 200 means; `clean` takes secrets out of the server's words."""
+    words, code = map(clean, _said(data, status))
+    about: dict[str, Any] = {"model": model, "status": status, "provider_code": code or None}
+    if status in (401, 403):
+        return dspy.LMAuthError(words, **about)
+    if status == 402 or code == "insufficient_quota":
+        return dspy.LMBillingError(words, **about)
+    if status in (408, 409, 425, 429):
+        return dspy.LMRateLimitError(words, retry_after=retry_after(headers), **about)
+    if status >= 500 and status != 501:
+        return dspy.LMServerError(words, retry_after=retry_after(headers), **about)
+    if not 400 <= status < 500:  # a redirection, or something else that no server of this protocol sends
+        return dspy.LMTransportError(f"the answer has the status {status}", **about)
+    # Before what is said of tools: OpenAI counts the tokens "in the functions" when a conversation is too long.
+    if _TOO_LONG.search(f"{code} {words}"):
+        return dspy.ContextWindowExceededError(message=words, **about)
+    if code == "model_not_found" or status == 404:
+        return dspy.LMUnsupportedModelError(words, **about)
+    if tools and _NO_TOOLS.search(words):
+        return dspy.LMUnsupportedFeatureError(words, feature="tools", model=model)
+    return dspy.LMInvalidRequestError(words, **about)
+
+
+def _said(data: bytes, status: int) -> tuple[str, str]:
+    """(the server's words, its code) out of the body of a refusal."""
+    try:
+        said = orjson.loads(data)
+        error = said.get("error", said)
+        if isinstance(error, str):
+            return error, ""
+        words, code = error.get("message") or error.get("detail") or "", error.get("code") or error.get("type") or ""
+        return str(words) or f"status {status}", str(code)
+    except (ValueError, AttributeError):
+        return data[:200].decode("utf-8", "replace").strip() or f"status {status}", ""

@@ -1,0 +1,206 @@
+"""How many requests may be in flight, and when: one gate for all workers of a run.
+
+Additive increase, multiplicative decrease, as TCP avoids congestion (Chiu and Jain 1989; RFC 5681): the limit starts
+at the most that is allowed, comes down to 0.7 of itself when the provider says that it is too much (429, 503, 529, a
+timeout), at most once for the requests that were in flight together, and grows by one for each round of answers. What
+a provider asks for, in Retry-After or in rate headers, holds for everybody. After several failures in a row without an
+answer in between the circuit is open: all wait, longer each time, and one request is sent to see; with its answer the
+limit grows from one again, doubling up to half of what it was.
+"""
+
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Self
+
+from tools import turns
+from tools.errors import Interrupted
+
+DECREASE = 0.7  # as CUBIC has it (RFC 9438): against a provider that has no queue, half would idle a quarter of it
+CIRCUIT = 8  # failures in a row, without an answer in between, after which all wait
+LONGEST_PROBE = 15.0  # seconds between two tries while the circuit is open
+LONGEST_WAIT = 60.0  # seconds; a provider that asks for more is not waited for
+
+
+class Gate:
+    """Lets requests through. Threads share it."""
+
+    def __init__(self, most: int, *, clock: Callable[[], float] = time.monotonic, unit: float = 1.0) -> None:
+        """At most `most` at once; `unit` is the first wait of an open circuit, in seconds."""
+        self.most = most
+        self.in_flight = 0
+        self.waiting = 0
+        self._limit = float(most)
+        self._threshold = float(most)  # until where the limit doubles, on its way back
+        self._clock = clock
+        self._unit = unit
+        self._free = threading.Condition()
+        self._paused_until = 0.0
+        self._reason = ""
+        self._failures = 0  # in a row
+        self._openings = 0  # of the circuit, since the last answer
+        self._opened = 0.0  # when it last was
+        self._decreased = 0.0  # when the limit was
+        self._answered = -math.inf  # when a request last was
+        self._asked = -math.inf  # until when the provider asked for a rest
+        self._shut = -math.inf  # the same, where that is too long
+        self._halted = False
+
+    @property
+    def limit(self) -> int:
+        """How many may be in flight at present."""
+        return max(1, int(self._limit))
+
+    def pause(self) -> tuple[str, float]:
+        """Why nothing is sent at present, and for how many seconds; ("", 0) where something may be."""
+        left = self._paused_until - self._clock()
+        return (self._reason, left) if left > 0 else ("", 0.0)
+
+    def enter(self, until: float, *, patience: float = 0.0, deadline: float = math.inf) -> float:
+        """Wait for a place; the time at which it was given. TimeoutError; Interrupted after `halt`.
+
+        The wait ends at `until`, or `patience` seconds after an answer to somebody, or after the end of a rest that the
+        provider has asked for, whichever is last: a queue that moves is waited for. It ends at the `deadline` anyway.
+        """
+        with self._free:
+            if self._passes():
+                self.in_flight += 1
+                return self._clock()
+        with turns.aside(), self._free:
+            self.waiting += 1
+            try:
+                while not self._passes():
+                    last = max(until, self._answered + patience, self._asked + patience)
+                    if (left := min(deadline, last) - self._clock()) <= 0:
+                        raise TimeoutError(self._reason)
+                    pause = self._paused_until - self._clock()
+                    self._free.wait(min(left, pause) if pause > 0 else left)
+                self.in_flight += 1
+                return self._clock()
+            finally:
+                self.waiting -= 1
+
+    def answered(self, headers: Mapping[str, str]) -> None:
+        """A request of those in flight was answered."""
+        with self._free:
+            self.in_flight -= 1
+            self._failures = self._openings = 0
+            self._answered = self._clock()
+            if self._limit < self.most:
+                step = 1.0 if self._limit < self._threshold else 1.0 / self._limit
+                self._limit = min(float(self.most), self._limit + step)
+            if headers and (wait := asked_by(headers)):
+                self._rest(wait, "the provider's rate is used up")
+            if self.waiting:
+                self._free.notify(2)
+
+    def failed(self, entered: float, *, overload: bool, asked: float | None, reason: str) -> None:
+        """A request that `entered` then was left without an answer; `asked` is how long the provider wants to rest."""
+        with self._free:
+            self.in_flight -= 1
+            self._failures += 1
+            if overload and entered >= self._decreased:
+                self._threshold = self._limit = max(1.0, self._limit * DECREASE)
+                self._decreased = self._clock()
+            if asked is not None and asked > LONGEST_WAIT:
+                self._shut = self._clock() + asked
+            elif asked is not None:
+                self._rest(asked, f"the provider asks to wait ({reason})")
+            if self._failures >= CIRCUIT and entered >= self._opened:
+                self._open(reason)
+            self._free.notify_all()
+
+    def refused(self) -> None:
+        """A request was answered with a refusal: nothing that waiting would mend."""
+        with self._free:
+            self.in_flight -= 1
+            self._failures = self._openings = 0
+            self._free.notify_all()
+
+    def left(self) -> None:
+        """A place was given and not used."""
+        with self._free:
+            self.in_flight -= 1
+            self._free.notify()
+
+    def rest(self, seconds: float) -> None:
+        """Wait so long outside of the gate. Interrupted after `halt`."""
+        with turns.aside(), self._free:
+            if self._free.wait_for(lambda: self._halted, timeout=seconds):
+                raise Interrupted
+
+    def halt(self) -> None:
+        """Let nothing more through; what is in flight goes on."""
+        with self._free:
+            self._halted = True
+            self._free.notify_all()
+
+    def __deepcopy__(self, memo: object) -> Self:
+        # DSPy's optimizers copy the language model with the program; the limit stays one.
+        return self
+
+    def _passes(self) -> bool:
+        if self._halted:
+            raise Interrupted
+        if self._clock() < self._shut:
+            raise TimeoutError("the provider asks for a longer rest than is waited for")
+        return self.in_flight < self.limit and self._clock() >= self._paused_until
+
+    def _open(self, reason: str) -> None:
+        """Open the circuit, or keep it open for longer: one request at a time from here on, until one is answered."""
+        if not self._openings:
+            self._threshold = max(1.0, self._limit / 2)
+        self._limit, self._opened = 1.0, self._clock()
+        self._wait(min(LONGEST_PROBE, self._unit * 2.0**self._openings), f"the provider does not answer ({reason})")
+        self._openings += 1
+
+    def _rest(self, seconds: float, reason: str) -> None:
+        self._asked = max(self._asked, self._clock() + seconds)
+        self._wait(seconds, reason)
+
+    def _wait(self, seconds: float, reason: str) -> None:
+        until = self._clock() + seconds
+        if until > self._paused_until:
+            self._paused_until, self._reason = until, reason
+
+
+_PARTS = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a provider asks to wait: retry-after-ms, or Retry-After in seconds or as a date (RFC 9110)."""
+    for name, read in (("retry-after-ms", _milliseconds), ("retry-after", float), ("retry-after", _until)):
+        try:
+            seconds = read(headers[name])
+        except (KeyError, ValueError, TypeError, OverflowError):
+            continue
+        if seconds == seconds:  # no NaN
+            return max(0.0, seconds)
+    return None
+
+
+def _milliseconds(value: str) -> float:
+    return float(value) / 1000
+
+
+def _until(date: str) -> float:
+    return (parsedate_to_datetime(date) - datetime.now(UTC)).total_seconds()
+
+
+def asked_by(headers: Mapping[str, str]) -> float | None:
+    """Seconds until a rate that is used up is there again, as OpenAI's headers have it; None where some is left.
+
+    Nor is a rest of more than LONGEST_WAIT taken by itself: whether it is meant, a 429 will tell.
+    """
+    for what in ("requests", "tokens"):
+        if headers.get(f"x-ratelimit-remaining-{what}") == "0":
+            parts = _PARTS.findall(headers.get(f"x-ratelimit-reset-{what}", ""))
+            if parts:
+                seconds = sum(float(many) * _UNITS[unit] for many, unit in parts)
+                return seconds if seconds <= LONGEST_WAIT else None
+    return None

@@ -1,0 +1,691 @@
+"""A local server that speaks the OpenAI protocol, misbehaves on command, and keeps the books that ours are held to.
+
+    BadServer([throttled(0.1), fine(), reset()])    one fault a request in the order of arrival, `fine` from then on
+    BadServer(lambda number, body: ...)             by number, from 1, and body
+    BadServer(mixed(7))                             drawn by a seed
+    server.script = ...; server.forget()            another script, and empty books
+
+A `Fault` is what becomes of one request: what is sent back, and how the bytes go out. An answer depends on the prompt
+alone, so that rankings can be compared with those of an undisturbed run. Every request is a `Try` in the books.
+
+It speaks Chat (POST .../chat/completions) and Responses (POST .../responses) over HTTP/1.1 (RFC 9112), from a loop in a
+thread of its own. Errors are worded as OpenAI words them. Left out: TLS, streams of events, embeddings, HTTP/2.
+"""
+
+import asyncio
+import hashlib
+import itertools
+import json
+import math
+import random
+import re
+import socket
+import struct
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from email.utils import formatdate
+from typing import Any
+
+Body = dict[str, Any]  # of a request or an answer, as JSON has it
+MISSING = object()  # in place of a usage block: none at all
+
+
+@dataclass(slots=True)
+class Try:
+    """One request as the server saw it."""
+
+    number: int  # from 1, in the order of arrival
+    path: str
+    body: Body
+    key: str  # the authorization header
+    arrived: float  # seconds on time.monotonic(), when the last byte of it was there
+    kind: str = ""  # of the fault
+    status: int = 0  # of what was sent whole; 0 where nothing was
+    paid: bool = False  # whether an answer that can be used went out whole
+    usage: Any = None  # what went out whole reports, whether it can be used or not
+    ended: float = 0.0  # when its last byte went out, or the client went away
+    in_flight: int = 0  # requests in work when it arrived, itself among them
+
+    @property
+    def asked(self) -> str:
+        """What tells requests apart: tries of one call have the same."""
+        return json.dumps(self.body, sort_keys=True)
+
+
+# What an answer is made of
+
+
+def prompt_of(body: Body) -> str:
+    """All text of a request, Chat or Responses."""
+    messages = body["messages"] if "messages" in body else body["input"]
+    if isinstance(messages, str):
+        messages = [{"content": messages}]
+    texts = [body.get("instructions") or ""]
+    for message in messages:
+        content = message.get("content") or ""
+        texts += [content] if isinstance(content, str) else [part.get("text", "") for part in content]
+    return "\n\n".join(text for text in texts if text)
+
+
+def fields_of(prompt: str) -> dict[str, str]:
+    """Fields as a model would fill them, by their types: `(str)`, `(list[str])`, `(float)` in the prompt's own list.
+
+    Searches are words of the description, lists of ids those that were shown, numbers from 0 to 10; which, a hash of
+    the prompt decides.
+    """
+    listed = prompt.partition("Your output fields are:")[2].partition("All interactions")[0]
+    description = re.findall(r"\[\[ ## description ## \]\]\n(.*?)\n\n(?:\[\[|Respond)", prompt, re.S)
+    words = re.findall(r"[a-z]{5,}", description[-1].lower()) if description else ["nothing"]
+    shown = list(dict.fromkeys(re.findall(r'"id": ?"([^"]+)"', prompt)))
+    shown.sort(key=lambda doc_id: _hash(doc_id, prompt))
+    first = _hash(prompt) % len(words)
+    text = " ".join([*words[first:], *words[:first]][:8])
+    filled = {}
+    for name, kind in re.findall(r"^\d+\. `(\w+)` \((.+?)\)", listed, re.M):
+        if kind.startswith("list"):
+            ids = shown if name == "ranked" else shown[:3]
+            filled[name] = json.dumps(ids or [text])
+        else:
+            filled[name] = str(_hash(name, prompt) % 11) if kind in ("float", "int") else text
+    return filled
+
+
+def _hash(*parts: str) -> int:
+    return int.from_bytes(hashlib.sha256("\0".join(parts).encode()).digest()[:6])
+
+
+def good_answer(path: str, body: Body) -> Body:
+    """What an undisturbed request gets."""
+    prompt = prompt_of(body)
+    text = "\n\n".join(
+        f"[[ ## {name} ## ]]\n{value}" for name, value in [*fields_of(prompt).items(), ("completed", "")]
+    )
+    tokens_in, tokens_out = len(prompt) // 4, len(text) // 4
+    about = {"id": f"x-{_hash(prompt)}", "model": body.get("model", "")}
+    if path.endswith("/responses"):
+        content = [{"type": "output_text", "text": text, "annotations": []}]
+        message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": content}
+        usage: Body = {"input_tokens": tokens_in, "output_tokens": tokens_out, "total_tokens": tokens_in + tokens_out}
+        usage |= {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+        made = {"object": "response", "created_at": 1, "status": "completed", "output": [message], "usage": usage}
+        return about | made | {"error": None, "incomplete_details": None}
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+    usage = {"prompt_tokens": tokens_in, "completion_tokens": tokens_out, "total_tokens": tokens_in + tokens_out}
+    return about | {"object": "chat.completion", "created": 1, "choices": [choice], "usage": usage}
+
+
+# How bytes go out. A way gets the head without its framing and the body; it says whether all of them were written.
+
+
+@dataclass(slots=True)
+class Line:
+    """One connection, and what a fault may do to it."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    over: bool = False  # no request that still comes over it is answered
+
+    async def send(self, data: bytes) -> None:
+        """Write, and wait until the last byte has left for the kernel."""
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def until_the_client_goes(self) -> None:
+        with suppress(OSError):
+            while await self.reader.read(65536):
+                pass
+
+    def reset(self) -> None:
+        """End it with RST instead of FIN."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
+
+    @property
+    def socket(self) -> Any:
+        return self.writer.get_extra_info("socket")
+
+
+Way = Callable[[Line, bytes, bytes], Awaitable[bool]]
+
+
+def _framed(head: bytes, body: bytes) -> bytes:
+    return b"%scontent-length: %d\r\n\r\n%s" % (head, len(body), body)
+
+
+def _chunks(body: bytes, size: int = 700) -> list[bytes]:
+    """The body in chunks, with an extension on each."""
+    parts = [body[first : first + size] for first in range(0, len(body), size)]
+    return [b"%x;part=yes\r\n%s\r\n" % (len(part), part) for part in parts]
+
+
+async def whole(line: Line, head: bytes, body: bytes) -> bool:
+    await line.send(_framed(head, body))
+    return True
+
+
+async def in_chunks(line: Line, head: bytes, body: bytes) -> bool:
+    """Chunked, in several writes, with a trailer."""
+    await line.send(head + b"transfer-encoding: chunked\r\n\r\n")
+    for chunk in _chunks(body):
+        await line.send(chunk)
+    await line.send(b"0\r\nx-checked: no\r\n\r\n")
+    return True
+
+
+async def after_interim_heads(line: Line, head: bytes, body: bytes) -> bool:
+    await line.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n")
+    return await whole(line, head, body)
+
+
+async def then_closed(line: Line, head: bytes, body: bytes) -> bool:
+    """Close the connection without having said so, in one segment with the answer: the client may know in time."""
+    line.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+    await line.send(_framed(head, body))
+    line.writer.write_eof()
+    line.over = True
+    return True
+
+
+async def then_closed_politely(line: Line, head: bytes, body: bytes) -> bool:
+    await line.send(_framed(head + b"connection: close\r\n", body))
+    line.writer.close()
+    return True
+
+
+async def until_close(line: Line, head: bytes, body: bytes) -> bool:
+    """A body without a length, which ends where the connection does."""
+    await line.send(head + b"connection: close\r\n\r\n" + body)
+    line.writer.close()
+    return True
+
+
+async def nothing_and_reset(line: Line, head: bytes, body: bytes) -> bool:
+    line.reset()
+    return False
+
+
+async def nothing_and_closed(line: Line, head: bytes, body: bytes) -> bool:
+    line.writer.close()
+    return False
+
+
+async def half_and_reset(line: Line, head: bytes, body: bytes) -> bool:
+    await line.send(_framed(head, body)[: -len(body) // 2])
+    await asyncio.sleep(0.002)  # or the client sees the reset alone
+    line.reset()
+    return False
+
+
+async def half_and_silence(line: Line, head: bytes, body: bytes) -> bool:
+    await line.send(_framed(head, body)[: -len(body) // 2])
+    await line.until_the_client_goes()
+    return False
+
+
+async def silence(line: Line, head: bytes, body: bytes) -> bool:
+    await line.until_the_client_goes()
+    return False
+
+
+async def chunk_and_silence(line: Line, head: bytes, body: bytes) -> bool:
+    await line.send(head + b"transfer-encoding: chunked\r\n\r\n" + _chunks(body)[0])
+    await line.until_the_client_goes()
+    return False
+
+
+async def chunks_without_the_last(line: Line, head: bytes, body: bytes) -> bool:
+    await line.send(head + b"transfer-encoding: chunked\r\n\r\n" + b"".join(_chunks(body)))
+    line.writer.close()
+    return False
+
+
+def bytewise(every: float) -> Way:
+    """The head one byte at a time."""
+
+    async def way(line: Line, head: bytes, body: bytes) -> bool:
+        for byte in _framed(head, body)[: -len(body)]:
+            await line.send(bytes([byte]))
+            await asyncio.sleep(every)
+            if line.reader.at_eof():
+                return False
+        await line.send(body)
+        return True
+
+    return way
+
+
+# The faults
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What becomes of one request."""
+
+    kind: str
+    status: int = 200
+    headers: tuple[tuple[str, str | Callable[[], str]], ...] = (("content-type", "application/json"),)
+    spoil: Callable[[Body, Try], Any] = lambda answer, request: answer  # bytes are sent as they are, else JSON
+    way: Way = whole
+    delay: float = 0.0  # seconds before anything is sent
+    usable: bool = True  # whether a client that gets all of it has an answer
+    away: float = 0.0  # seconds from now on in which new connections are refused, and old ones reset
+
+
+def fine() -> Fault:
+    return Fault("fine")
+
+
+def latency(seconds: float) -> Fault:
+    return Fault("latency", delay=seconds)
+
+
+def chunked() -> Fault:
+    return Fault("chunked", way=in_chunks)
+
+
+def continued() -> Fault:
+    return Fault("continued", way=after_interim_heads)
+
+
+def closes() -> Fault:
+    return Fault("closes", way=then_closed)
+
+
+def says_close() -> Fault:
+    return Fault("says_close", way=then_closed_politely)
+
+
+def ends_with_close() -> Fault:
+    return Fault("ends_with_close", way=until_close)
+
+
+def trickle(every: float) -> Fault:
+    return Fault("trickle", way=bytewise(every))
+
+
+def rate_headers(remaining: int = 0, reset: str = "20ms", limit: int = 60) -> Fault:
+    """A good answer that says how many requests may follow, and when there are more: "1s", "20ms", "6m0s"."""
+    named = {"limit": str(limit), "remaining": str(remaining), "reset": reset}
+    headers = [(f"x-ratelimit-{name}-requests", value) for name, value in named.items()]
+    return Fault("rate_headers", headers=(("content-type", "application/json"), *headers))
+
+
+def _error(
+    kind: str, status: int, message: str, code: str = "", headers: Iterable[tuple[str, Any]] = (), **more: Any
+) -> Fault:
+    return Fault(
+        kind,
+        status,
+        (("content-type", "application/json"), *headers),
+        lambda answer, request: {
+            "error": {
+                "message": message.replace("{key}", request.key.removeprefix("Bearer ").strip()),
+                "type": code or "server_error",
+                "param": None,
+                "code": code or None,
+            }
+        },
+        usable=False,
+        **more,
+    )
+
+
+def throttled(after: float | None = None, form: str = "seconds") -> Fault:
+    """429; `after` is seconds until one may come again, as `form` writes it: "seconds", "date", "ms"."""
+    seconds = after or 0.0
+    headers = {
+        "seconds": ("retry-after", f"{seconds:g}"),
+        "date": ("retry-after", lambda: formatdate(math.ceil(time.time() + seconds), usegmt=True)),
+        "ms": ("retry-after-ms", f"{seconds * 1000:g}"),
+    }
+    sent = () if after is None else (headers[form],)
+    return _error("429", 429, "Rate limit reached. Please slow down.", "rate_limit_exceeded", sent)
+
+
+def failing(status: int = 500) -> Fault:
+    """500, 502, 503 or Anthropic's 529; a gateway's 502 is a page."""
+    if status == 502:
+        return Fault("502", 502, (("content-type", "text/html"),), lambda *_: b"<h1>Bad Gateway</h1>", usable=False)
+    return _error(str(status), status, "The server had an error while processing your request.")
+
+
+def refused(seconds: float) -> Fault:
+    """This connection is reset, and for `seconds` so is every other one that brings a request; new ones are refused."""
+    return Fault("refused", way=nothing_and_reset, away=seconds, usable=False)
+
+
+def reset() -> Fault:
+    return Fault("reset", way=nothing_and_reset, usable=False)
+
+
+def hung_up() -> Fault:
+    return Fault("hung_up", way=nothing_and_closed, usable=False)
+
+
+def reset_inside() -> Fault:
+    return Fault("reset_inside", way=half_and_reset, usable=False)
+
+
+def silent() -> Fault:
+    return Fault("silent", way=silence, usable=False)
+
+
+def stalls() -> Fault:
+    return Fault("stalls", way=half_and_silence, usable=False)
+
+
+def chunks_stall() -> Fault:
+    return Fault("chunks_stall", way=chunk_and_silence, usable=False)
+
+
+def chunks_end() -> Fault:
+    return Fault("chunks_end", way=chunks_without_the_last, usable=False)
+
+
+def empty_choice() -> Fault:
+    return Fault("empty_choice", spoil=lambda answer, _: answer | _in_either(answer, [], []), usable=False)
+
+
+def null_content() -> Fault:
+    """A well-formed answer that says nothing: the model's doing, as far as anybody can tell."""
+    silent = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": None}}
+    item = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": []}
+    return Fault("null_content", spoil=lambda answer, _: answer | _in_either(answer, [silent], [item]))
+
+
+def filtered() -> Fault:
+    """200, and the answer was taken back by a content filter."""
+    choice = {"index": 0, "finish_reason": "content_filter", "message": {"role": "assistant", "content": ""}}
+
+    def spoil(answer: Body, _: Try) -> Body:
+        if "output" in answer:
+            return answer | {
+                "status": "incomplete",
+                "incomplete_details": {"reason": "content_filter"},
+                "output": [],
+            }
+        return answer | {"choices": [choice]}
+
+    return Fault("filtered", spoil=spoil)
+
+
+def _in_either(answer: Body, choices: list[Any], output: list[Any]) -> Body:
+    return {"output": output} if "output" in answer else {"choices": choices}
+
+
+def cut_json() -> Fault:
+    """JSON that breaks off, with the length that it has."""
+    return Fault("cut_json", spoil=lambda answer, _: json.dumps(answer).encode()[:-40], usable=False)
+
+
+def bad_utf8() -> Fault:
+    """Bytes inside the answer's text that are no UTF-8."""
+    return Fault(
+        "bad_utf8",
+        spoil=lambda answer, _: json.dumps(answer).encode().replace(b"[[ ## ", b"\xff\xfe\xc3[[ ## "),
+        usable=False,
+    )
+
+
+def page() -> Fault:
+    return Fault(
+        "page", headers=(("content-type", "text/html"),), spoil=lambda *_: b"<html>Back soon.</html>", usable=False
+    )
+
+
+def huge(size: int = 40 << 20) -> Fault:
+    """A good answer with `size` bytes of blanks in front of it, so that only its end tells."""
+    return Fault("huge", spoil=lambda answer, _: b" " * size + json.dumps(answer).encode(), usable=False)
+
+
+def usage(reported: Any) -> Fault:
+    """A good answer with another report of what it used."""
+
+    def spoil(answer: Body, _: Try) -> Body:
+        kept = {name: value for name, value in answer.items() if name != "usage"}
+        return kept if reported is MISSING else kept | {"usage": reported}
+
+    return Fault("usage", spoil=spoil)
+
+
+def too_long() -> Fault:
+    return _error(
+        "too_long",
+        400,
+        "This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens.",
+        "context_length_exceeded",
+    )
+
+
+def filtered_400() -> Fault:
+    return _error("filtered_400", 400, "The response was filtered by the content management policy.", "content_filter")
+
+
+def unauthorized(*, repeats: bool = False) -> Fault:
+    told = "Incorrect API key provided: {key}." if repeats else "Your key has expired."
+    return _error("401", 401, f"{told} Get another.", "invalid_api_key")
+
+
+def no_quota() -> Fault:
+    return _error("no_quota", 429, "You exceeded your current quota.", "insufficient_quota")
+
+
+ABSURD_USAGE = (
+    MISSING,
+    None,
+    {},
+    [],
+    "none",
+    {"prompt_tokens": -5, "completion_tokens": -1, "total_tokens": -6},
+    {"prompt_tokens": "120", "completion_tokens": "4"},
+    {"prompt_tokens": 10**18, "completion_tokens": 10**18},
+    {"prompt_tokens": 12.5, "completion_tokens": 3.25},
+    {"prompt_tokens": True, "completion_tokens": False},
+)
+
+# By what they do to a call. Waits are short, so that tests are.
+GOOD: dict[str, Fault] = {
+    one.kind: one
+    for one in (
+        fine(), latency(0.05), chunked(), continued(), closes(), says_close(), ends_with_close(), trickle(0.0005),
+        rate_headers(0, "20ms"), usage(MISSING),
+    )
+}  # fmt: skip
+PASSING: dict[str, Fault] = {  # the provider's: another try may do
+    one.kind: one
+    for one in (
+        throttled(), failing(500), failing(502), failing(503), failing(529), refused(0.05), reset(), hung_up(),
+        reset_inside(), silent(), stalls(), chunks_stall(), chunks_end(), empty_choice(), cut_json(), bad_utf8(),
+        page(), huge(),
+    )
+}  # fmt: skip
+REFUSING: dict[str, Fault] = {one.kind: one for one in (unauthorized(), no_quota())}  # nobody will be answered
+OWN: dict[str, Fault] = {one.kind: one for one in (too_long(), filtered_400(), filtered(), null_content())}  # no outage
+
+
+# Scripts
+
+Script = Callable[[int, Body], Fault]
+
+
+def in_order(faults: Iterable[Fault]) -> Script:
+    coming = iter(faults)
+    return lambda number, body: next(coming, fine())
+
+
+def always(fault: Fault) -> Script:
+    return lambda number, body: fault
+
+
+def from_request(first: int, fault: Fault) -> Script:
+    return lambda number, body: fault if number >= first else fine()
+
+
+def once(fault: Fault, at: int = 2) -> Script:
+    return lambda number, body: fault if number == at else fine()
+
+
+def mixed(seed: int, faults: Sequence[Fault] = (*GOOD.values(), *PASSING.values()), share: float = 0.5) -> Script:
+    """A fault for `share` of the requests; the n-th request of a seed always meets the same."""
+
+    def draw(number: int, body: Body) -> Fault:
+        drawn = random.Random(f"{seed} {number}")
+        return drawn.choice(faults) if drawn.random() < share else fine()
+
+    return draw
+
+
+# The server
+
+
+class BadServer:
+    """Serves until `close`. `spec` is what --lm takes."""
+
+    def __init__(self, script: Script | Iterable[Fault] = ()) -> None:
+        self.script: Script = script if callable(script) else in_order(script)
+        self.at_once = 0  # requests in work at the same time, at most
+        self._tries = list[Try]()
+        self._busy = 0
+        self._loop = asyncio.new_event_loop()
+        self._tasks = set[asyncio.Task[None]]()
+        self._refusing = threading.Event()
+        self.port = self._listen(0)
+        self.url = f"http://127.0.0.1:{self.port}/v1"
+        self.spec = f"tiny@{self.url}"
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    # The books
+
+    @property
+    def tries(self) -> list[Try]:
+        """All requests since the books were opened, once none is in work any more."""
+        ends = time.monotonic() + 5.0
+        while self._busy and time.monotonic() < ends and threading.current_thread() is not self._thread:
+            time.sleep(0.0005)
+        return self._tries
+
+    @property
+    def paid(self) -> list[Try]:
+        """Those of them that were answered, and are to be paid for."""
+        return [one for one in self.tries if one.paid]
+
+    def by_call(self) -> dict[str, list[Try]]:
+        """The tries of each call, in order: what was asked tells calls apart."""
+        calls = dict[str, list[Try]]()
+        for one in self.tries:
+            calls.setdefault(one.asked, []).append(one)
+        return calls
+
+    def intervals(self) -> list[float]:
+        """Seconds between the end of a try and the next one of the same call."""
+        pairs = (pair for tries in self.by_call().values() for pair in itertools.pairwise(tries))
+        return [after.arrived - before.ended for before, after in pairs]
+
+    def forget(self, script: Script | Iterable[Fault] | None = None) -> None:
+        """Open new books, perhaps with another script. What is in work stays in the old ones."""
+        while self._refusing.is_set():
+            time.sleep(0.001)
+        if script is not None:
+            self.script = script if callable(script) else in_order(script)
+        self._tries, self.at_once = [], 0
+
+    # Connections
+
+    def close(self) -> None:
+        """Stop at once; connections are dropped."""
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(5)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+        self._loop.close()
+
+    async def _stop(self) -> None:
+        if not self._refusing.is_set():
+            self._refuse(0.0)
+        others = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _listen(self, port: int) -> int:
+        self._listener = socket.socket()
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._listener.bind(("127.0.0.1", port))
+        self._listener.listen(1024)
+        self._listener.setblocking(False)
+        self._loop.add_reader(self._listener, self._accept)
+        self._refusing.clear()
+        return int(self._listener.getsockname()[1])
+
+    def _accept(self) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                connection, _ = self._listener.accept()
+                task = self._loop.create_task(self._serve(connection))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    def _refuse(self, seconds: float) -> None:
+        """Close the listening socket, for good if it is for no time."""
+        self._refusing.set()
+        self._accept()  # who is connected already, as far as the kernel is concerned: nobody would see their requests
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        if seconds:
+            self._loop.call_later(seconds, self._listen, self.port)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        reader, writer = await asyncio.open_connection(sock=connection)
+        writer.transport.set_write_buffer_limits(0)  # `drain` returns when all is with the kernel
+        line = Line(reader, writer)
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while not (line.over or writer.is_closing()):
+                await self._answer(await _request(line), line)
+            if line.over:
+                await line.until_the_client_goes()
+        writer.close()
+
+    async def _answer(self, request: Try, line: Line) -> None:
+        self._busy += 1
+        self._tries.append(request)
+        request.number, request.in_flight = len(self._tries), self._busy
+        self.at_once = max(self.at_once, self._busy)
+        try:
+            fault = refused(0.0) if self._refusing.is_set() else self.script(request.number, request.body)
+            request.kind = fault.kind
+            if fault.away:
+                self._refuse(fault.away)
+            await asyncio.sleep(fault.delay)
+            if line.reader.at_eof():
+                raise ConnectionResetError("the client has not waited for it")
+            await _carry_out(fault, request, line)
+        finally:
+            request.ended = time.monotonic()
+            self._busy -= 1
+
+
+async def _request(line: Line) -> Try:
+    """The next request of a connection, once the last byte of it is there."""
+    head = (await line.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    first, *lines = head.strip().split("\r\n")
+    headers = {name.strip().lower(): value.strip() for name, _, value in (one.partition(":") for one in lines)}
+    if headers.get("expect", "").lower() == "100-continue":
+        await line.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+    body = await line.reader.readexactly(int(headers.get("content-length", "0")))
+    return Try(0, first.split()[1], json.loads(body), headers.get("authorization", ""), time.monotonic())
+
+
+async def _carry_out(fault: Fault, request: Try, line: Line) -> None:
+    answer = fault.spoil(good_answer(request.path, request.body), request)
+    head = f"HTTP/1.1 {fault.status} {'OK' if fault.status == 200 else 'No'}\r\n" + "".join(
+        f"{name}: {value if isinstance(value, str) else value()}\r\n" for name, value in fault.headers
+    )
+    body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+    if await fault.way(line, head.encode(), body):
+        request.status = fault.status
+        request.paid = fault.usable
+        request.usage = answer.get("usage") if isinstance(answer, dict) else None

@@ -1,0 +1,151 @@
+"""A run's model calls in one file: replayed without a key, a server or a bill, to the same rankings and scores."""
+
+import json
+from pathlib import Path
+
+import pytest
+from openai_server import sensible
+
+TASK = ("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", 3, "-P", "hops=2", "--json")
+
+
+def kept(result):
+    """What a run is measured by, as bytes."""
+    folder = Path(result.json["run"])
+    return [(folder / name).read_bytes() for name in ("run.trec", "scores.csv", "attribution.jsonl")]
+
+
+@pytest.fixture
+def cassette(tmp_path):
+    return tmp_path / "calls.cassette"
+
+
+@pytest.fixture
+def recorded(run, server, cassette):
+    """A run with a server that is gone afterwards; its spec is in `recorded.json`."""
+    result = run(*TASK, "--lm", server.spec, "--cassette", cassette)
+    assert result.code == 0, result.err
+    server.close()
+    return result
+
+
+def replayed(run, recorded, tmp_path, cassette, *more):
+    return run(*TASK, "--lm", recorded.json["lm"], "--cassette", cassette, "--runs", tmp_path / "elsewhere", *more)
+
+
+def test_a_replay_elsewhere_gives_the_same_byte_for_byte_and_sends_nothing(run, server, recorded, tmp_path, cassette):
+    sent = len(server.requests)
+    again = replayed(run, recorded, tmp_path, cassette)
+    assert again.code == 0, again.err
+    assert kept(again) == kept(recorded) and again.json["metrics"] == recorded.json["metrics"]
+    assert len(server.requests) == sent and again.json["ledger"]["sent"] == 0
+    assert again.json["ledger"]["cached"] == again.json["usage"]["calls"] == recorded.json["usage"]["calls"]
+    assert again.json["run"] != recorded.json["run"]
+
+
+def test_a_replay_needs_no_key_and_costs_nothing_now_and_the_same_at_list_price(
+    run, server, tmp_path, cassette, monkeypatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("OPENAI_BASE_URL", server.spec.partition("@")[2])
+    first = run(*TASK, "--lm", "openai/gpt-4o-mini", "--cassette", cassette)
+    assert first.code == 0 and first.json["usage"]["paid_usd"] > 0, first.err
+    assert "sk-secret" not in cassette.read_text()
+    monkeypatch.delenv("OPENAI_API_KEY")
+    again = replayed(run, first, tmp_path, cassette, "--budget-usd", 0.000001)
+    assert again.code == 0 and kept(again) == kept(first), again.err
+    assert again.json["usage"]["paid_usd"] == 0
+    assert again.json["usage"]["list_usd"] == pytest.approx(first.json["usage"]["list_usd"])
+
+
+def test_how_many_are_asked_at_once_makes_no_difference_to_a_replay(run, recorded, tmp_path, cassette):
+    assert kept(replayed(run, recorded, tmp_path, cassette, "--max-concurrent", 1)) == kept(recorded)
+
+
+def test_a_replay_leaves_the_file_as_it_is(run, recorded, tmp_path, cassette):
+    before = cassette.read_bytes()
+    replayed(run, recorded, tmp_path, cassette)
+    assert cassette.read_bytes() == before
+
+
+@pytest.mark.parametrize("other", [("-P", "per_hop=3"), ("--temperature", 0.5), ("--limit", 4)], ids=str)
+def test_a_call_that_is_not_in_it_ends_the_run_with_one_line_that_says_what_to_do(
+    other, run, recorded, tmp_path, cassette
+):
+    result = replayed(run, recorded, tmp_path, cassette, *other)
+    assert result.code == 4 and result.err.count("\n") == 1
+    assert str(cassette) in result.err and "name a new file to record" in result.err
+    assert result.json["failed"] == 0 and result.json["owed"] > 0, "it is nobody's outcome"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "number"),
+    [
+        (lambda lines: ["{not json", *lines[1:]], 1),
+        (lambda lines: lines[1:], 1),
+        (lambda lines: ['{"cassette": 99}', *lines[1:]], 1),
+        (lambda lines: [lines[0], "{}", *lines[1:]], 2),
+        (lambda lines: [lines[0], "[" * 100_000, *lines[1:]], 2),
+        (lambda lines: [*lines[:2], lines[2][:40]], 3),
+        (lambda lines: [*lines[:2], lines[2].replace('"outputs": [', '"outputs": [7, ')], 3),
+    ],
+    ids=["no json", "no head", "another format", "no answer", "nested", "cut off", "another type"],
+)
+def test_a_damaged_file_is_named_with_its_line_and_nothing_is_sent(
+    spoil, number, run, server, recorded, tmp_path, cassette
+):
+    cassette.write_text("\n".join(spoil(cassette.read_text().splitlines())) + "\n")
+    result = replayed(run, recorded, tmp_path, cassette)
+    assert result.code == 3 and result.err.count("\n") == 1
+    assert f"{cassette}, line {number} " in result.err and "record it again" in result.err
+
+
+@pytest.mark.parametrize("spoil", [lambda data: b"", lambda data: b"\xff\xfe\x00" * 100, lambda data: data[:-20]])
+def test_a_file_without_its_end_or_any_text_is_damaged(spoil, run, recorded, tmp_path, cassette):
+    cassette.write_bytes(spoil(cassette.read_bytes()))
+    result = replayed(run, recorded, tmp_path, cassette)
+    assert result.code == 3 and "is no line of a cassette" in result.err
+
+
+def test_a_run_that_is_not_complete_leaves_no_file_and_one_that_goes_on_leaves_a_whole_one(
+    run, server, tmp_path, cassette
+):
+    arguments = (*TASK, "--lm", server.spec, "--cassette", cassette)
+    partial = run(*arguments, "--budget-calls", 2)
+    assert partial.code == 8 and not cassette.exists()
+    assert f"{cassette} is written when the run is complete" in partial.err
+    whole = run(*arguments)
+    assert whole.code == 0, whole.err
+    answers = [json.loads(line)["key"] for line in cassette.read_text().splitlines()[1:]]
+    assert len(answers) == len(server.requests) and answers == sorted(set(answers))
+    server.close()
+    again = replayed(run, whole, tmp_path, cassette)
+    assert again.code == 0 and kept(again) == kept(whole)
+
+
+def test_answers_that_an_earlier_run_had_paid_for_are_in_it_too(run, server, tmp_path, cassette):
+    assert run(*TASK, "--lm", server.spec, "--limit", 2).code == 0
+    whole = run(*TASK, "--lm", server.spec, "--cassette", cassette)
+    assert whole.json["ledger"]["cached"] > 0, "the first two queries ask the same as in the run before"
+    server.close()
+    again = replayed(run, whole, tmp_path, cassette)
+    assert again.code == 0 and kept(again) == kept(whole)
+
+
+def test_failed_queries_are_replayed_as_they_were(run, server, tmp_path, cassette):
+    server.answer = lambda prompt: {"raw": "no fields"} if "MINI-" in prompt else sensible(prompt)
+    first = run(*TASK, "--lm", server.spec, "--cassette", cassette)
+    assert first.code == 7 and first.json["failed"] == 3 and first.json["owed"] == 0
+    server.close()
+    again = replayed(run, first, tmp_path, cassette)
+    assert again.code == 7 and kept(again) == kept(first) and again.json["unusable"] == first.json["unusable"]
+
+
+def test_a_run_without_a_model_has_nothing_to_record(run, cassette):
+    result = run(*TASK, "--cassette", cassette)
+    assert result.code == 2 and "offline needs none" in result.err and not cassette.exists()
+
+
+def test_a_folder_that_is_not_there_is_said_before_anything_is_sent(run, server, tmp_path):
+    result = run(*TASK, "--lm", server.spec, "--cassette", tmp_path / "none" / "calls.cassette")
+    assert result.code == 2 and result.err.count("\n") == 1 and not server.requests
