@@ -7,7 +7,7 @@ the system: nothing is recorded and the query stays owed.
 
 import contextvars
 import gc
-import json
+import math
 import queue
 import threading
 import time
@@ -22,7 +22,7 @@ from evals.anytime import Anytime
 from evals.folder import Outcome, RunFolder
 from programs.faults import fault, refusal
 from programs.lm import Model
-from tools import session, turns
+from tools import disk, session, turns
 from tools.errors import DataError, LimitReached, SextantError
 from tools.records import Query, Submission, Trace, Usage, step_json, trace_json, usage_json
 from tools.session import Session
@@ -75,7 +75,7 @@ def _collected_seldom() -> Iterator[None]:
     """
     before = gc.get_threshold()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(50_000, 20, 50)
     try:
         yield
     finally:
@@ -267,8 +267,10 @@ def _fields(submission: Submission) -> Outcome:
         "error": None,
     }
     if submission.scores:
-        fields["scores"] = [float(score) for score in submission.scores]
-    json.dumps(fields)
+        fields["scores"] = scores = [float(score) for score in submission.scores]
+        if not all(map(math.isfinite, scores)):
+            raise ValueError("a score is not a finite number")
+    disk.dumps(fields)
     return fields
 
 

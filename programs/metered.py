@@ -217,7 +217,8 @@ class MeteredLM(dspy.LM):
         failures = _Failures()
         while True:
             entered = self._entered(failures)
-            sent = self._attempt(owner, key, made, entered, send)
+            with turns.returning():  # aside from when the answer is waited for until it is booked
+                sent = self._attempt(owner, key, made, entered, send)
             if isinstance(sent, Answer):
                 return sent
             self._again(sent, entered, failures)

@@ -40,9 +40,8 @@ class Hit(NamedTuple):
     score: float  # larger is better; comparable only inside one result list
 
 
-@dataclass(frozen=True, slots=True)
-class Snippet:
-    """What a searcher sees of a hit: enough to decide whether to read on."""
+class Snippet(NamedTuple):
+    """What a searcher sees of a hit: enough to decide whether to read on. A named tuple, as Hit is."""
 
     doc_id: str
     title: str
