@@ -71,7 +71,7 @@ class RunFolder:
         RunIncomplete when the disk is full or broken: the outcomes before it are whole, this one is owed.
         """
         path = self.path / "outcomes.jsonl"
-        line = disk.dumps(outcome).encode("utf-8", "backslashreplace")
+        line = json.dumps(outcome, ensure_ascii=False).encode("utf-8", "backslashreplace")
         try:
             start = disk.append_line(path, line)
         except OSError as error:

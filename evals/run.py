@@ -155,13 +155,14 @@ def _prepared(arguments: argparse.Namespace, environment: "Environment", wanted:
     from tools.session import Toolbox
 
     budget = setup.budget_of(arguments)
-    engines = setup.Engines(arguments, environment, budget)
+    gate = setup.gate_of(arguments)
+    engines = setup.Engines(arguments, environment, budget, setup.for_lenses(arguments, budget, gate))
     retriever = engines.build(wanted.retriever)
     others = {name: engines.build(retrievers.check(name)) for name in wanted.others}
     pooled = environment
     if wanted.pool:
         pooled = pools.pooled(environment, wanted.pool, [engines.build(part) for part in wanted.pool.parts])
-    model = setup.connect(arguments, environment, retriever, budget, seed=arguments.seed)
+    model = setup.connect(arguments, environment, retriever, budget, seed=arguments.seed, gate=gate)
     config = configuration(arguments, environment, retriever, model, wanted)
     config["retriever"]["others"] = {name: other.name for name, other in others.items()}
     config["pool"] = wanted.pool and wanted.pool.config([engines.build(part).name for part in wanted.pool.parts])
@@ -321,7 +322,7 @@ def _conclude(
     else:
         show(result, as_json=arguments.json)
     if owed:
-        larger = " with a larger budget" if isinstance(problem, BudgetReached) else ""
+        larger = " with a larger budget" if isinstance(problem, BudgetReached) and problem.larger else ""
         why = type(problem) if problem else RunIncomplete
         rest = f"the same command{larger} goes on with what is owed: {len(owed)} of {len(asked)} queries"
         raise why(f"{problem or 'the run broke off'}; {rest}")

@@ -63,7 +63,10 @@ def run(
     with _collected_seldom():
         for _ in range(workers):
             crew.hire()
-        return _collect(crew, folder, on_outcome, on_owed)
+        try:
+            return _collect(crew, folder, on_outcome, on_owed)
+        finally:
+            model.settle()
 
 
 @contextmanager
@@ -94,6 +97,7 @@ class _Crew:
         self._todo = todo
         self._at = dict[threading.Thread, tuple[str, float]]()  # the query of each, and when it is overdue
         self._working = set[threading.Thread]()
+        self._giving_up = threading.Lock()  # a query ends, or is given up, and not both
 
     @property
     def busy(self) -> bool:
@@ -109,12 +113,14 @@ class _Crew:
     def overdue(self) -> list[str]:
         """Queries that hang outside of any call, which has a deadline of its own: they are given up, others go on."""
         now = time.monotonic()
-        late = [(thread, query_id) for thread, (query_id, due) in list(self._at.items()) if now > due]
-        for thread, _ in late:
+        with self._giving_up:
+            late = {thread: query_id for thread, (query_id, due) in list(self._at.items()) if now > due}
+            for thread in late:
+                del self._at[thread]
+        for thread in late:
             self._working.discard(thread)
-            if self._at.pop(thread, None):
-                self.hire()
-        return [query_id for _, query_id in late]
+            self.hire()
+        return list(late.values())
 
     def _work(self) -> None:
         me = threading.current_thread()
@@ -123,7 +129,9 @@ class _Crew:
                 self._at[me] = query.query_id, time.monotonic() + self.model.query_seconds + GRACE
                 with turns.taking_part():
                     result = contextvars.copy_context().run(attempt, self._system, query, self.model)
-                if self._at.pop(me, None):  # else it was given up
+                with self._giving_up:
+                    in_time = self._at.pop(me, None)
+                if in_time:
                     self.done.put((query.query_id, result))
         finally:  # whatever happens: who waits for this thread must not wait forever
             self._working.discard(me)

@@ -5,6 +5,7 @@ wait for a corpus, nor a wrong value for an index.
 """
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from programs.budget import Budget
     from programs.compiled import Compiled
     from programs.lm import Model
+    from programs.metered import Patience
     from programs.rate import Gate
     from tools.retrievers.base import Retriever
     from tools.retrievers.bm25 import BM25
@@ -153,12 +155,19 @@ def trial(constructor: Any, values: dict[str, Any]) -> Any:
 class Engines:
     """The retrievers of a run, each opened once."""
 
-    def __init__(self, arguments: argparse.Namespace, environment: "Environment", budget: "Budget") -> None:
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        environment: "Environment",
+        budget: "Budget",
+        connect: "Callable[[str, int], Model] | None" = None,
+    ) -> None:
+        """`connect` makes the models of lenses, as `for_lenses` does."""
         from programs.annotate import RunAnnotators
 
         self._documents = environment.documents
         self._lens = environment.hints.get("lens", "")
-        self.annotators = RunAnnotators(budget, lambda: lexical(environment).statistics())
+        self.annotators = RunAnnotators(budget, lambda: lexical(environment).statistics(), connect)
         self._quiet = arguments.json or getattr(arguments, "json_events", False) or len(environment.documents) < LARGE
         self._built: dict[str, Retriever] = {}
 
@@ -195,6 +204,35 @@ def lexical(environment: "Environment") -> "BM25":
     return BM25(environment.documents, home())
 
 
+def gate_of(arguments: argparse.Namespace) -> "Gate":
+    """The one gate for all calls of a run."""
+    from programs.rate import Gate
+
+    return Gate(arguments.max_concurrent or WORKERS)
+
+
+def patience_of(arguments: argparse.Namespace) -> "Patience | None":
+    """How long calls are tried, where the arguments say it."""
+    from programs.metered import Patience
+
+    patience = Patience()
+    if arguments.patience is not None:
+        patience = replace(patience, before=arguments.patience, after=arguments.patience)
+    if arguments.call_timeout is not None:
+        patience = replace(patience, call=arguments.call_timeout)
+    return patience if patience != Patience() else None
+
+
+def for_lenses(arguments: argparse.Namespace, budget: "Budget", gate: "Gate") -> "Callable[[str, int], Model]":
+    """What connects the models of lenses: by the run's gate, with its prices and patience."""
+
+    def connected(model: str, window: int) -> "Model":
+        settings = lm.Settings(context=window or None, prices=arguments.prices)
+        return lm.connect(model, budget=budget, settings=settings, gate=gate, patience=patience_of(arguments))
+
+    return connected
+
+
 def connect(
     arguments: argparse.Namespace,
     environment: "Environment",
@@ -207,8 +245,6 @@ def connect(
     **options: Any,
 ) -> "Model":
     """The model that the arguments name, or `spec` with their settings; the `options` are programs.lm.connect's."""
-    from programs.metered import Patience
-    from programs.rate import Gate
     from tools.retrievers.bm25 import BM25
 
     def statistics() -> "TermStatistics":
@@ -216,11 +252,6 @@ def connect(
         return index.statistics()
 
     spec = spec or arguments.lm
-    patience = Patience()
-    if arguments.patience is not None:
-        patience = replace(patience, before=arguments.patience, after=arguments.patience)
-    if arguments.call_timeout is not None:
-        patience = replace(patience, call=arguments.call_timeout)
     return lm.connect(
         spec,
         statistics=statistics,
@@ -233,8 +264,8 @@ def connect(
             context=arguments.context if spec == arguments.lm else None,
             prices=arguments.prices,
         ),
-        gate=gate or Gate(arguments.max_concurrent or WORKERS),
-        patience=patience if patience != Patience() else None,
+        gate=gate or gate_of(arguments),
+        patience=patience_of(arguments),
         query_seconds=arguments.query_timeout or lm.QUERY_SECONDS,
         **options,
     )

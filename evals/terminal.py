@@ -185,6 +185,7 @@ def _footings(scores: dict[str, Any]) -> list[str]:
         used += f", {scores['seconds']:.1f} s"
     ledger = scores.get("ledger", {})
     if ledger and scores["owed"]:
+        used = f"for the answered ones: {used}"
         lines.append(f"in all, for what is owed as well: {ledger['sent']} requests sent{_used(ledger)}")
     if faults := ledger.get("faults"):
         kinds = ", ".join(f"{count} {kind}" for kind, count in faults.items())

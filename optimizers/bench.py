@@ -120,14 +120,14 @@ class Bench:
 
     def __init__(self, arguments: argparse.Namespace, asked: Asked, training: "Training") -> None:
         from optimizers.teleprompters import TELEPROMPTERS
-        from programs.rate import Gate
 
         self._arguments, self._asked, self._environment = arguments, asked, training.environment
         self.budget: Budget = setup.budget_of(arguments)
-        self.engines = setup.Engines(arguments, self._environment, self.budget)
+        self._gate = setup.gate_of(arguments)  # one for student, teacher, who writes prompts, and lenses
+        connect = setup.for_lenses(arguments, self.budget, self._gate)
+        self.engines = setup.Engines(arguments, self._environment, self.budget, connect)
         self.retriever = self.engines.build(asked.wanted.retriever)
         self._others = {name: self.engines.build(retrievers.check(name)) for name in asked.wanted.others}
-        self._gate = Gate(arguments.max_concurrent or setup.WORKERS)  # one for student, teacher and who writes prompts
         self.student = self._connect(arguments.lm)
         self.teacher = self._connect(arguments.teacher) if arguments.teacher else None
         proposes = TELEPROMPTERS[arguments.optimizer].proposes

@@ -194,6 +194,8 @@ def _work(
         study.log(error)
         first = " ".join(f"{type(error).__name__}: {error}".split())
         return RunIncomplete(f"{arguments.optimizer} broke off: {first}; optimizer.log has more"), forms
+    finally:
+        bench.student.settle()
     return None, forms
 
 

@@ -9,6 +9,7 @@ import io
 import json
 from collections.abc import Mapping
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,16 @@ def held_out(
     """
     own = [word for name, value in parameters.items() for word in ("-P", f"{name}={value}")]
     before = _run(arguments, spent, ["--retriever", arguments.retriever, *own], "as it was")
-    spent += usage_from_json(before["usage"])
+    spent += _spent(before)
     after = _run(arguments, spent, ["--compiled", str(compiled)], "compiled")  # brings parameters and retriever along
     return compare([Path(before["run"]), Path(after["run"])], [metric])
+
+
+def _spent(result: Mapping[str, Any]) -> Usage:
+    """What a run took off the budgets: requests sent, answered or not, and nothing for what was there already."""
+    if ledger := result.get("ledger"):
+        return replace(usage_from_json(ledger), calls=ledger["sent"])
+    return usage_from_json(result["usage"])
 
 
 def command_line(arguments: argparse.Namespace, own: list[str]) -> list[str]:
@@ -54,7 +62,7 @@ def command_line(arguments: argparse.Namespace, own: list[str]) -> list[str]:
         ("--patience", arguments.patience),
         ("--max-concurrent", arguments.max_concurrent),
     ):
-        words += [option, str(value)] if value else []
+        words += [] if value in (None, "") else [option, str(value)]  # 0 is a temperature
     return words
 
 

@@ -61,14 +61,22 @@ class AnnotateDocuments(dspy.Signature):
     annotations: list[Annotation] = dspy.OutputField(desc="one for every passage, with its id")
 
 
+Connect = Callable[[str, int], lm.Model]
+"""Makes a model of a spec and a window in tokens, 0 where the price table says it."""
+
+
 class RunAnnotators:
     """The annotators of a run, one for each (model, attribute, window), which share its `budget`.
 
     Counting weighs words by the `statistics`.
     """
 
-    def __init__(self, budget: Budget, statistics: Callable[[], TermStatistics]) -> None:
+    def __init__(
+        self, budget: Budget, statistics: Callable[[], TermStatistics], connect: "Connect | None" = None
+    ) -> None:
+        """`connect` makes a model as the run has it: its gate, prices and patience."""
         self._budget = budget
+        self._connect = connect
         self._statistics = statistics
         self._made: dict[tuple[str, str, int], Annotator] = {}
 
@@ -83,7 +91,7 @@ class RunAnnotators:
             self._made[model, attribute, window] = (
                 OfflineAnnotator(attribute, self._statistics)
                 if model == "offline"
-                else ModelAnnotator(model, attribute, self._budget, window)
+                else ModelAnnotator(model, attribute, self._budget, window, self._connect)
             )
         return self._made[model, attribute, window]
 
@@ -121,14 +129,19 @@ class ModelAnnotator:
 
     batch, workers, paid = BATCH, WORKERS, True
 
-    def __init__(self, model: str, attribute: str, budget: Budget, window: int = 0) -> None:
+    def __init__(
+        self, model: str, attribute: str, budget: Budget, window: int = 0, connect: "Connect | None" = None
+    ) -> None:
         """`attribute` is the name of a lens, or has blanks in it and says itself what to write down.
 
         `window` is how many tokens the model takes, 0 where the price table says it.
         """
         self._attribute = attribute
         self._told = attribute if " " in attribute else LENSES[attribute].annotate
-        self._model = lm.connect(model, budget=budget, settings=lm.Settings(context=window or None))
+        if connect:
+            self._model = connect(model, window)
+        else:
+            self._model = lm.connect(model, budget=budget, settings=lm.Settings(context=window or None))
         self._spent = Usage()  # on an index, in this process and before
         self._budget = budget
         self._predictor = dspy.Predict(AnnotateDocuments)
@@ -150,7 +163,7 @@ class ModelAnnotator:
         rate = sum(map(context.tokens, sample)) / max(1, sum(map(len, sample)))  # tokens a character
         tokens_in = calls * overhead + texts * _PASSAGE_TOKENS + round(rate * characters)
         tokens_out = texts * ANSWER_TOKENS
-        price = lm.list_price(self._model.name)
+        price = self._model.price
         usd = price.of(tokens_in, 0, tokens_out) if price else None
         cost = "price unknown" if usd is None else f"about ${usd:.4f} at list price"
         line = (

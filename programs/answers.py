@@ -17,8 +17,9 @@ import time
 import uuid
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -84,7 +85,10 @@ class _Row(NamedTuple):
 
 
 class Books(NamedTuple):
-    """What one run sent and used. `usage` is of its answered requests, and of failed ones that reported any."""
+    """What one run sent and used.
+
+    `usage` is of its answered requests, and of failed ones that reported any; at list price, of cached answers as well.
+    """
 
     sent: int = 0
     answered: int = 0
@@ -169,6 +173,10 @@ class Answers:
         with self._lock:
             self._known.update(int(row.key, 16) for row in rows if not row.fault and row.outputs)
 
+    def settle(self) -> None:
+        """Wait until all that was written so far is on disk, those rows too that nobody waited for."""
+        self.write([])
+
     def ledger(self, run: str) -> "Ledger":
         """The side of one run; there is one in a process."""
         with self._lock:
@@ -187,7 +195,7 @@ class Answers:
             try:
                 for fault, row in rows:
                     used = usage_from_json(json.loads(row))
-                    usage += Usage() if fault == CACHED else used
+                    usage += Usage(list_usd=used.list_usd) if fault == CACHED else used
                     sent[fault] += used.calls if fault == INDEX else 1
             except _DAMAGE:
                 raise DataError(
@@ -198,10 +206,13 @@ class Answers:
 
     def of_run(self, run: str) -> Iterator[tuple[str, Answer]]:
         """Each answer that a run has used, paid by it or not, with its key and in the order of the keys."""
+        self.settle()
         statement = "SELECT DISTINCT key FROM calls WHERE run = ? AND fault IN ('', ?) ORDER BY key"
         for (key,) in self.query(statement, (run, CACHED)):
-            if found := self.take(key):
-                yield key, found[0]
+            found = self.take(key)
+            if found is None:
+                raise DataError(f"the answer {key} of this run was cleared away, so the run cannot be recorded")
+            yield key, found[0]
 
     def query(self, statement: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """What a statement finds, or changes: for the command that lists and clears."""
@@ -216,6 +227,8 @@ def _readable(path: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError) and "disk" in str(error):
             raise RunIncomplete(f"{path}: {error}; make room") from None
+        if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
+            raise RunIncomplete(f"{path}: {error} by another process; the same command goes on") from None
         raise DataError(f"{path}: {error}; move it away to have the calls made again") from None
     except OSError as error:
         raise RunIncomplete(f"{path}: {error.strerror}") from None
@@ -307,8 +320,13 @@ class Ledger:
             return self._books._replace(faults=dict(self._faults))
 
     @contextmanager
-    def turn(self, query_id: str, key: str, model: str) -> Iterator[Answer | None]:
-        """The answer to a request where there is one; else None, and it is the block's to be sent and booked."""
+    def turn(
+        self, query_id: str, key: str, model: str, price: Callable[[Usage], float | None] = lambda usage: None
+    ) -> Iterator[Answer | None]:
+        """The answer to a request where there is one; else None, and it is the block's to be sent and booked.
+
+        `price` says what an answer is worth at list price, where that was not known when it came.
+        """
         while True:
             with self._lock:
                 event = self._sent.get(key)
@@ -318,13 +336,13 @@ class Ledger:
             with turns.aside():
                 event.wait()
         try:
-            yield self._take(query_id, key, model)
+            yield self._take(query_id, key, model, price)
         finally:
             with self._lock:
                 del self._sent[key]
             mine.set()
 
-    def _take(self, query_id: str, key: str, model: str) -> Answer | None:
+    def _take(self, query_id: str, key: str, model: str, price: Callable[[Usage], float | None]) -> Answer | None:
         if self._replayed is not None:
             answer = self._replayed.get(key)
             if answer is None:
@@ -340,14 +358,16 @@ class Ledger:
         answer, run, payer = found
         if run == self.run and payer == query_id:
             return answer  # this query's own, from an earlier sitting: paid for by it, then as now
-        usage = answer.usage
-        usage = Usage(
-            **{**{name: getattr(usage, name) for name in Usage.__slots__}, "paid_usd": 0.0, "cached_calls": 1}
-        )
+        listed = answer.usage.list_usd
+        if listed is None and not answer.usage.unmetered:
+            listed = price(answer.usage)  # nobody knew it then
+        usage = replace(answer.usage, paid_usd=0.0, list_usd=listed, cached_calls=1)
         row = self._row(query_id, key, model, Answer([], usage, answer.finish), CACHED)
         self.answers.write([row._replace(outputs=None)], wait=False)
         with self._lock:
-            self._books = self._books._replace(cached=self._books.cached + 1)
+            books = self._books
+            worth = Usage(list_usd=usage.list_usd)
+            self._books = books._replace(cached=books.cached + 1, usage=books.usage + worth)
         return answer._replace(usage=usage)
 
     def answered(self, query_id: str, key: str, model: str, answer: Answer) -> None:

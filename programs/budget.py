@@ -142,17 +142,19 @@ class Budget:
     def _check(self) -> None:
         """BudgetReached for what is used up already."""
         if self._ends is not None and self._clock() >= self._ends:
-            raise BudgetReached(f"the time limit of {self._seconds:g} s is reached")
+            raise BudgetReached(f"the time limit of {self._seconds:g} s is reached", larger=False)
         if self._calls is not None and self._taken >= self._calls:
             raise BudgetReached(f"the budget of {self._calls} model calls is used up")
         if self._tokens is not None and self._spent_tokens >= self._tokens:
             raise BudgetReached(f"the budget of {self._tokens} tokens is used up ({self._spent_tokens} spent)")
         if self._tokens is not None and self._unmetered:
-            raise BudgetReached("a call had no usage reported, so how many tokens it took is not known")
+            unknown = "a call had no usage reported, so how many tokens it took is not known; use --budget-calls"
+            raise BudgetReached(unknown, larger=False)
         if self._usd is not None and self._spent_usd >= self._usd:
             raise BudgetReached(f"the budget of ${self._usd:g} is used up (${self._spent_usd:.4f} spent)")
         if self._usd is not None and self._unknown:
-            raise BudgetReached("a call had no usage reported, so what it cost is not known")
+            unknown = "a call had no usage reported, so what it cost is not known; use --budget-calls"
+            raise BudgetReached(unknown, larger=False)
 
     def _would_pass(self, expected: Expected) -> bool:
         """Whether this call and those in flight may go over a limit together."""

@@ -10,6 +10,7 @@ Left out: indexes that a model writes (lens), which are kept apart, and embeddin
 """
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,9 +39,13 @@ class Cassette:
         """The cassette in `path` for a run with this ledger. UsageError, or DataError, when there can be none."""
         if ledger is None:
             raise UsageError("--cassette is for runs with a model; offline needs none")
+        if path.is_dir():
+            raise UsageError(f"--cassette {path} is a folder; name a file")
         if not path.exists():
             if not path.absolute().parent.is_dir():
                 raise UsageError(f"--cassette {path}: there is no folder {path.parent}")
+            if not os.access(path.absolute().parent, os.W_OK):
+                raise UsageError(f"--cassette {path}: nothing can be written there; choose another place")
             return cls(path, ledger, recorded=False)
         ledger.replay(dict(read(path)), str(path))
         return cls(path, ledger, recorded=True)

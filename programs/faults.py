@@ -4,6 +4,7 @@ DSPy's types of error are the common language: what the lean client meets is tol
 LiteLLM's providers raise arrives in them.
 """
 
+import os
 from typing import Literal
 
 import dspy
@@ -51,12 +52,23 @@ def kind(error: BaseException) -> str:
         return str(status)
     if isinstance(error, dspy.LMTimeoutError):
         return "timeout"
-    return getattr(error, "kind", None) or type(error).__name__.removeprefix("LM").removesuffix("Error").lower()
+    name = type(error).__name__.removeprefix("LM").removesuffix("Error").lower()
+    return getattr(error, "kind", None) or name or "unknown"  # never "", which is answered
 
 
 def overload(error: BaseException) -> bool:
     """Whether a failure says that less should be sent at once."""
     return isinstance(error, dspy.LMRateLimitError | dspy.LMTimeoutError) or getattr(error, "status", 0) in _OVERLOAD
+
+
+def blacken(error: BaseException) -> None:
+    """Take keys out of a provider's words: what the environment has under a name that ends like that of a secret."""
+    words = clean = str(error)
+    for name, value in os.environ.items():
+        if name.endswith(("_KEY", "_TOKEN", "_SECRET")) and len(value) >= 8:  # shorter ones are words like others
+            clean = clean.replace(value, "***")
+    if clean != words:
+        error.args = (clean,)
 
 
 def refusal(error: BaseException, spec: str) -> ProviderRefused:

@@ -1,8 +1,8 @@
 """A lean HTTP/1.1 client for many threads that block: one POST, one reply, everything over by a deadline.
 
 Source: RFC 9110 and 9112 (HTTP/1.1). It exists for its price, which is little above that of a bare socket
-(docs/calls.md); httpx looks through its whole pool for each call. A request that a server may have seen is never sent twice: who pays for answers has to decide that, and every
-error says by `sent` whether there is something to decide.
+(docs/calls.md); httpx looks through its whole pool for each call. A request that a server may have seen is never sent
+twice: who pays for answers has to decide that, and every error says by `sent` whether there is something to decide.
 
 It leaves out: redirects (a 3xx is a reply), cookies, streams, HTTP/2, proxies that are reached by TLS or SOCKS, and an
 answer that comes over TLS while a large request is still being sent is read only when the request is out.

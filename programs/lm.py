@@ -14,11 +14,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from tools.command import say
 from tools.errors import UsageError
 from tools.records import Usage
 from tools.servers import is_server
@@ -82,7 +83,11 @@ class Model:
             return
         from programs.answers import ledger
 
-        self.share(ledger(folder))
+        kept = ledger(folder)
+        if spent.calls and not kept.books.sent and not kept.books.cached:
+            say("what this run sent before is in no ledger any more; its answered queries say what they used")
+            self._lm.budget.resume(spent)
+        self.share(kept)
 
     def share(self, ledger: "Ledger", *, repeats: bool = False) -> None:
         """Keep answers in a ledger, which others may keep theirs in, too; what it has used counts in the budget.
@@ -93,6 +98,11 @@ class Model:
         self._lm.ledger, self._lm.repeats = ledger, repeats
         self._lm.answered = books.answered > 0  # in an earlier sitting
         self._lm.budget.resume(books.usage, books.sent, of=ledger.run)
+
+    def settle(self) -> None:
+        """Wait until the books of what was sent are on disk, those rows too that no call waited for."""
+        if self._lm.ledger:
+            self._lm.ledger.answers.settle()
 
     def halt(self) -> None:
         """Send nothing more; what is in flight is answered and booked."""
@@ -114,7 +124,7 @@ class Model:
             seconds=seconds,
             sent=books.sent,
             failed=sum(books.faults.values()),
-            usage=books.usage,
+            usage=replace(books.usage, calls=books.usage.calls + books.cached, cached_calls=books.cached),
         )
 
     @contextmanager

@@ -186,7 +186,7 @@ class MeteredLM(dspy.LM):
                 answer = self._sent(owner, "", made, send)
             else:
                 key = self._key(made, {**self.kwargs, **kwargs}.get("rollout_id"), payer)
-                with self.ledger.turn(owner, key, self.model) as found:
+                with self.ledger.turn(owner, key, self.model, self._worth) as found:
                     answer = found or self._sent(owner, key, made, send)
         except Exception as error:
             reason = self._reason(error)
@@ -204,9 +204,8 @@ class MeteredLM(dspy.LM):
 
     def _key(self, made: bytes, rollout: Any, payer: session.Session | None) -> str:
         """Sixteen hex digits over everything that shapes an answer."""
-        where = (
-            f"{FORMAT} {self.model} {self.wire.url if self.wire else ''} {self.wire.api if self.wire else ''} {rollout}"
-        )
+        url, api = (self.wire.url, self.wire.api) if self.wire else ("", self.model_type)
+        where = f"{FORMAT} {self.model} {url} {api} {rollout}"
         key = blake2b(b"%s\0%s" % (where.encode(), made), digest_size=8)
         if payer and not self.repeats and (sample := payer.asked_before(key.hexdigest())):
             key.update(b"\0%d" % sample)
@@ -231,8 +230,10 @@ class MeteredLM(dspy.LM):
         except BudgetReached:
             self.gate.left()
             raise
+        started = time.monotonic()  # the budget may have let it wait since it entered
         try:
-            sent = send(min(entered + self.patience.call, DEADLINE.get()))
+            self.gate.check()
+            sent = send(min(started + self.patience.call, DEADLINE.get()))
             usage = self._usage(sent.usage)
         except dspy.LMError as error:
             failure, usage = error, self._usage_of_failure(error)
@@ -241,7 +242,7 @@ class MeteredLM(dspy.LM):
             raise
         finally:
             self.budget.spend(usage, expected)
-        seconds = time.monotonic() - entered
+        seconds = time.monotonic() - started
         if failure is None:
             assert sent
             self.answered = True
@@ -275,7 +276,7 @@ class MeteredLM(dspy.LM):
         failures.add(error, now)
         if failures.count == self.patience.attempts or (asked or 0.0) > LONGEST_WAIT:
             raise error
-        if asked is not None:
+        if asked:
             return  # the gate holds everybody back for so long
         pause = self.patience.first * 2.0 ** (failures.count - 1)
         pause *= random.uniform(0.75, 1.25)  # so that those that failed together do not come together
@@ -295,6 +296,12 @@ class MeteredLM(dspy.LM):
         tokens_in, tokens_out = len(made) // 4, round(self._output_tokens)
         usd = self.cost.of(tokens_in, 0, tokens_out) if self.cost else 0.0
         return Expected(tokens_in + tokens_out, usd)
+
+    def _worth(self, usage: Usage) -> float | None:
+        """What an answered request costs at list price."""
+        if self.cost is None:
+            return None
+        return self.cost.of(usage.input_tokens, 0, usage.output_tokens, usage.reasoning_tokens)
 
     def _usage(self, reported: Any) -> Usage:
         """What an answered request used; unknown where it is not reported, or cannot be true."""
@@ -318,6 +325,8 @@ class MeteredLM(dspy.LM):
 
     def _reason(self, error: Exception) -> Exception:
         """What an exception of a call means, where its type does not say so."""
+        if self.wire is None:
+            faults.blacken(error)
         if isinstance(error.__cause__, SextantError):
             return error.__cause__  # the offline engine's own words, which DSPy wraps
         ours = isinstance(error, dspy.LMInvalidRequestError) and not isinstance(error, dspy.ContextWindowExceededError)

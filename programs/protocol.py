@@ -87,12 +87,12 @@ def _items(message: Message) -> list[dict[str, Any]]:
     return said + calls
 
 
-def read(api: Api, data: bytes, model: str) -> Reply:
-    """The answer in a body that came with status 200. Unreadable when there is none."""
+def read(api: Api, data: bytes, model: str, *, clean: Callable[[str], str] = str) -> Reply:
+    """The answer in a body that came with status 200. Unreadable when there is none; `clean` as in `failure`."""
     try:
         answer = _parsed(data)
     except (ValueError, RecursionError) as error:
-        start = data[:80].decode("utf-8", "replace")
+        start = _start(data, 80, clean)
         raise Unreadable(f"{str(error).partition(':')[0]} in {start!r}", model) from None
     usage = answer.get("usage") if isinstance(answer, dict) else None
     try:
@@ -163,7 +163,7 @@ def failure(
     clean: Callable[[str], str] = str,
 ) -> dspy.LMError:
     """What an answer with another status than 200 means; `clean` takes secrets out of the server's words."""
-    words, code = map(clean, _said(data, status))
+    words, code = map(clean, _said(data, status, clean))
     about: dict[str, Any] = {"model": model, "status": status, "provider_code": code or None}
     if status in (401, 403):
         return dspy.LMAuthError(words, **about)
@@ -185,7 +185,7 @@ def failure(
     return dspy.LMInvalidRequestError(words, **about)
 
 
-def _said(data: bytes, status: int) -> tuple[str, str]:
+def _said(data: bytes, status: int, clean: Callable[[str], str]) -> tuple[str, str]:
     """(the server's words, its code) out of the body of a refusal."""
     try:
         said = orjson.loads(data)
@@ -195,4 +195,9 @@ def _said(data: bytes, status: int) -> tuple[str, str]:
         words, code = error.get("message") or error.get("detail") or "", error.get("code") or error.get("type") or ""
         return str(words) or f"status {status}", str(code)
     except (ValueError, AttributeError):
-        return data[:200].decode("utf-8", "replace").strip() or f"status {status}", ""
+        return _start(data, 200, clean).strip() or f"status {status}", ""
+
+
+def _start(data: bytes, most: int, clean: Callable[[str], str]) -> str:
+    """How a body begins; cleaned before it is cut, so that no secret is cut in two and not known any more."""
+    return clean(data[: most + 4096].decode("utf-8", "replace"))[:most]

@@ -48,7 +48,7 @@ class Gate:
         self._answered = -math.inf  # when a request last was
         self._asked = -math.inf  # until when the provider asked for a rest
         self._shut = -math.inf  # the same, where that is too long
-        self._halted = False
+        self._halted = threading.Event()
 
     @property
     def limit(self) -> int:
@@ -95,6 +95,7 @@ class Gate:
                 self._limit = min(float(self.most), self._limit + step)
             if headers and (wait := asked_by(headers)):
                 self._rest(wait, "the provider's rate is used up")
+                self._free.notify_all()  # who waits has to wait longer
             if self.waiting:
                 self._free.notify(2)
 
@@ -129,14 +130,19 @@ class Gate:
 
     def rest(self, seconds: float) -> None:
         """Wait so long outside of the gate. Interrupted after `halt`."""
-        with turns.aside(), self._free:
-            if self._free.wait_for(lambda: self._halted, timeout=seconds):
+        with turns.aside():  # and not on `_free`: a place that is told of there is for somebody who waits for one
+            if self._halted.wait(seconds):
                 raise Interrupted
+
+    def check(self) -> None:
+        """Interrupted after `halt`, for who has waited for something else with a place."""
+        if self._halted.is_set():
+            raise Interrupted
 
     def halt(self) -> None:
         """Let nothing more through; what is in flight goes on."""
         with self._free:
-            self._halted = True
+            self._halted.set()
             self._free.notify_all()
 
     def __deepcopy__(self, memo: object) -> Self:
@@ -144,8 +150,7 @@ class Gate:
         return self
 
     def _passes(self) -> bool:
-        if self._halted:
-            raise Interrupted
+        self.check()
         if self._clock() < self._shut:
             raise TimeoutError("the provider asks for a longer rest than is waited for")
         return self.in_flight < self.limit and self._clock() >= self._paused_until

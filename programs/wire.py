@@ -70,7 +70,7 @@ class Wire:
                 answer.status, answer.headers, answer.body, self.model, tools=tools, clean=self._clean
             )
         try:
-            reply = protocol.read(self.api, answer.body, self.model)
+            reply = protocol.read(self.api, answer.body, self.model, clean=self._clean)
         except protocol.Unreadable as error:
             raise protocol.Unreadable(self._clean(error.what), self.model, error.usage) from None
         if len(self.key) >= SECRET:

@@ -14,6 +14,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
+from bad_server import BadServer
 from openai_server import OpenAIServer
 
 from tools.corpus import Corpus
@@ -99,6 +100,14 @@ def shell():
 def server():
     """A local server that speaks the OpenAI protocol; tests say what it answers."""
     made = OpenAIServer()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def bad():
+    """A server that does what it is told to do wrong, and keeps books of its own."""
+    made = BadServer()
     yield made
     made.close()
 

@@ -63,6 +63,10 @@ def embeddings(request: dict[str, Any], vectors: np.ndarray) -> dict[str, Any]:
     }
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # connections at once; by default 5, and others wait for seconds
+
+
 class OpenAIServer:
     def __init__(self, answer: Callable[[str], dict[str, Any]] = sensible, delay: float = 0.0) -> None:
         self.answer = answer
@@ -104,7 +108,7 @@ class OpenAIServer:
             def log_message(self, *arguments: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._server.handle_error = lambda *_: None  # a client that went away is no news
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()

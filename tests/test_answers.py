@@ -253,7 +253,8 @@ def test_an_answer_of_another_run_or_query_costs_nothing_now_and_the_same_at_lis
         assert (answer.usage.calls, answer.usage.input_tokens) == (1, 100)
         answers.write([])
         for books in (answers.ledger(run).books, Answers(path).books(run)):
-            assert books == before._replace(cached=1), "nothing was sent, and nothing paid"
+            worth = before.usage + Usage(list_usd=0.6)
+            assert books == before._replace(cached=1, usage=worth), "nothing was sent, and nothing paid"
 
 
 def test_a_querys_own_answer_of_an_earlier_sitting_is_paid_for_as_then_and_booked_once(path):

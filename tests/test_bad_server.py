@@ -37,13 +37,6 @@ RESPONSES = {"model": "tiny", "input": [{"role": "user", "content": [{"type": "i
 
 
 @pytest.fixture
-def bad():
-    made = BadServer()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def client(bad):
     with httpx.Client(base_url=bad.url, headers={"authorization": "Bearer sk-x"}, timeout=0.3, trust_env=False) as made:
         yield made

@@ -291,7 +291,7 @@ def test_a_refused_key_ends_it_at_once(refused, server, compiles, tmp_path):
 
     server.answer = refuses
     code, err, _ = compiles("copro", tmp_path)
-    assert code == 4 and err.count("\n") == 1 and "refuses" in err and "no such key" in err
+    assert code == 4 and err.count("\n") == 1 and "refuses" in err and "no such key" in err, err
     # The program as it was is evaluated first, which a writer of instructions has nothing to do with.
     assert (the_folder(tmp_path) / "compiled.json").exists() == (refused is proposes)
 

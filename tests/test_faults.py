@@ -63,13 +63,6 @@ def impatient(monkeypatch, request):
 
 
 @pytest.fixture
-def bad():
-    made = BadServer()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def ask(run, bad):
     """The command, on `bad`; after it, its ledger is compared with the books of the server."""
 

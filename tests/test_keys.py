@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from bad_server import OWN, PASSING, REFUSING, BadServer, Fault, always, fine, from_request, mixed, unauthorized
+from bad_server import OWN, PASSING, REFUSING, Fault, always, fine, from_request, mixed, unauthorized
 
 from programs import lm
 from programs.metered import Patience
@@ -24,13 +24,6 @@ TASK = ("--program", "rewrite", "--task", "congress", "--split", "dev", "--limit
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(lm, "PATIENCE", Patience(attempts=3, first=0.01, before=0.2, after=0.2, call=0.3))
-
-
-@pytest.fixture
-def bad():
-    made = BadServer()
-    yield made
-    made.close()
 
 
 @pytest.fixture

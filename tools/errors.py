@@ -78,9 +78,13 @@ class Interrupted(RunIncomplete):
 
 
 class BudgetReached(SextantError):
-    """The budget of the run is used up; the same command with a larger one resumes it."""
+    """The budget of the run is used up; the same command resumes it, with a `larger` one where that would help."""
 
     exit_code = 8
+
+    def __init__(self, message: str, *, larger: bool = True) -> None:
+        super().__init__(message)
+        self.larger = larger
 
 
 class SessionRefusal(SextantError):

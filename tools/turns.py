@@ -127,11 +127,11 @@ class Errand:
 
     def done(self) -> None:
         """It is; said by the other thread."""
-        self._over = True
         if self._place is None:
             self._done.release()
         else:
             _LINE.enter(self._place)
+        self._over = True  # after that: who steals the turn before it is in the line would be in it twice
 
 
 def leave() -> None:
