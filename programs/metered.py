@@ -116,6 +116,7 @@ class MeteredLM(dspy.LM):
             each = [self(prompt, messages=messages, **{**kwargs, "rollout_id": number}) for number in range(wanted)]
             return [outputs[0] for outputs in each]
         settings = self._settings(kwargs)
+        self._warn_zero_temp_rollout(settings.get("temperature"), {**self.kwargs, **kwargs}.get("rollout_id"))
         if self.wire is None:
             made = _dumps([messages or prompt, settings])
             answer = self._answer(made, kwargs, lambda deadline: self._through_dspy(prompt, messages, kwargs))
