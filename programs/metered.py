@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -115,15 +115,15 @@ class MeteredLM(dspy.LM):
         if (wanted := kwargs.pop("n", None) or 1) > 1:
             each = [self(prompt, messages=messages, **{**kwargs, "rollout_id": number}) for number in range(wanted)]
             return [outputs[0] for outputs in each]
-        settings = self._settings(kwargs)
-        self._warn_zero_temp_rollout(settings.get("temperature"), {**self.kwargs, **kwargs}.get("rollout_id"))
+        settings, rollout = self._settings(kwargs), kwargs.get("rollout_id", self.kwargs.get("rollout_id"))
+        self._warn_zero_temp_rollout(settings.get("temperature"), rollout)
         if self.wire is None:
             made = _dumps([messages or prompt, settings])
-            answer = self._answer(made, kwargs, lambda deadline: self._through_dspy(prompt, messages, kwargs))
+            answer = self._answer(made, rollout, lambda deadline: self._through_dspy(prompt, messages, kwargs))
         else:
             asked = messages or [{"role": "user", "content": prompt}]
             made = self.wire.body(asked, (), settings)
-            answer = self._answer(made, kwargs, lambda deadline: self._over_the_wire(made, deadline))
+            answer = self._answer(made, rollout, lambda deadline: self._over_the_wire(made, deadline))
         ANSWERED.set(Answered(_text(answer.outputs), answer.finish))
         return answer.outputs
 
@@ -144,7 +144,8 @@ class MeteredLM(dspy.LM):
         if self.wire is None or self.tools is None:
             raise dspy.LMUnsupportedFeatureError("no tool interface", feature="tools", model=self.model)
         body = self.wire.body(messages, tools, self._settings({}))
-        answer = self._answer(body, {}, lambda deadline: self._over_the_wire(body, deadline, tools=True))
+        rollout = self.kwargs.get("rollout_id")
+        answer = self._answer(body, rollout, lambda deadline: self._over_the_wire(body, deadline, tools=True))
         return {**answer.outputs[0], "finish": answer.finish}
 
     def update_history(self, entry: dict[str, Any]) -> None:
@@ -176,7 +177,7 @@ class MeteredLM(dspy.LM):
         reported = [entry for entries in tracker.usage_data.values() for entry in entries]
         return _Sent(outputs, _FINISH.get(), reported[-1] if reported else None, {})
 
-    def _answer(self, made: bytes, kwargs: dict[str, Any], send: Send) -> Answer:
+    def _answer(self, made: bytes, rollout: Any, send: Send) -> Answer:
         """The answer to a request, from the ledger or by sending it; booked on the session of this context."""
         payer = session.current()
         owner = payer.query_id if payer else ""
@@ -186,7 +187,7 @@ class MeteredLM(dspy.LM):
             if self.ledger is None:
                 answer = self._sent(owner, "", made, send)
             else:
-                key = self._key(made, {**self.kwargs, **kwargs}.get("rollout_id"), payer)
+                key = self._key(made, rollout, payer)
                 with self.ledger.turn(owner, key, self.model, self._worth) as found:
                     answer = found or self._sent(owner, key, made, send)
         except Exception as error:
@@ -322,7 +323,7 @@ class MeteredLM(dspy.LM):
         """What a request used that was left without an answer: nothing, unless the provider says otherwise."""
         reported = getattr(error, "usage", None)
         usage = self._usage(reported) if reported else Usage()
-        return Usage(**{**{name: getattr(usage, name) for name in Usage.__slots__}, "calls": 0, "unmetered": 0})
+        return replace(usage, calls=0, unmetered=0)
 
     def _reason(self, error: Exception) -> Exception:
         """What an exception of a call means, where its type does not say so."""
