@@ -1,6 +1,7 @@
 """Chroma in a folder and on a real server, against brute force."""
 
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -356,6 +357,23 @@ def test_a_server_that_goes_away_leaves_the_query_owed_and_may_come_back(served,
     assert session.fault is caught.value
     served.start()
     assert retriever.search("w1 w2", 5) == before
+
+
+def test_a_server_that_hangs_is_not_waited_for_for_ever(monkeypatch, corpus):
+    monkeypatch.setattr(chroma, "TIMEOUT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(DataError, match="no Chroma server answers"):
+        Chroma(corpus, None, Words(), url=f"http://127.0.0.1:{silent.getsockname()[1]}")
+
+
+def test_a_server_that_hangs_later_is_asked_again_and_given_up(served, tmp_path, monkeypatch):
+    monkeypatch.setattr(chroma, "TIMEOUT", 1.0)
+    retriever = Chroma(CORPUS, tmp_path, Words(), url=served.url)
+    served.process.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(RunIncomplete, match="does not answer"):
+            retriever.search("w1 w2", 5)
+    finally:
+        served.process.send_signal(signal.SIGCONT)
 
 
 def test_a_collection_that_was_deleted_is_named(served, tmp_path):

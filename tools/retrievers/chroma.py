@@ -12,6 +12,7 @@ each process reads a private copy of its small database, beside the graph's own 
 import shutil
 import sqlite3
 import time
+import urllib.request
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
+from tools import turns
 from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete, UsageError
 from tools.progress import Progress
@@ -39,6 +41,7 @@ Rows = NDArray[np.int64]  # positions in the corpus
 Scores = NDArray[np.float64]
 
 WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before a server that did not answer is asked again
+TIMEOUT = 60.0  # seconds; Chroma's own client waits for ever
 _BLOCK = 1000  # vectors in one call; Chroma takes at most 5,461
 _QUERIES = 100  # in one call
 _FORMAT = 1  # raised when what is put into Chroma changes its meaning
@@ -278,7 +281,12 @@ def _connected(url: str) -> Any:
     secure = parts.scheme == "https"
     port = parts.port or (443 if secure else 8000)
     try:
-        return chromadb.HttpClient(host=parts.hostname or "", port=port, ssl=secure, settings=_quiet())
+        with urllib.request.urlopen(f"{url.rstrip('/')}/api/v2/heartbeat", timeout=TIMEOUT):
+            pass
+        client = chromadb.HttpClient(host=parts.hostname or "", port=port, ssl=secure, settings=_quiet())
+        session = client._server._session  # type: ignore[attr-defined]  # noqa: SLF001  # there is no setting for it
+        session.timeout = TIMEOUT
+        return client
     except Exception as error:  # Chroma raises what it likes, ValueError for a server that is away
         raise DataError(f"no Chroma server answers at {url} ({_line(error)}); start it with `chroma run`") from error
 
@@ -340,13 +348,15 @@ class _Served:
 
         for wait in (*WAITS, None):
             try:
-                return call(*arguments, **options)
+                with turns.aside():
+                    return call(*arguments, **options)
             except (InvalidArgumentError, NotFoundError) as error:
                 raise DataError(f"the index on {self._url} does not fit or was deleted: {_line(error)}") from error
             except Exception as error:  # Chroma raises what it likes
                 if wait is None:
                     raise RunIncomplete(f"the Chroma server at {self._url} does not answer: {_line(error)}") from error
-                time.sleep(wait)
+                with turns.aside():
+                    time.sleep(wait)
         raise AssertionError  # the last wait is None
 
 
