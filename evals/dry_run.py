@@ -223,7 +223,7 @@ def _rehearse(
         if _words_only(spec):
             return retrievers.build(spec, environment.documents, home())
         note = f"{spec} is not opened here; bm25 takes its place"
-        if "api" in str(spec) or retrievers.lenses(spec):
+        if retrievers.apis(spec) or retrievers.lenses(spec):
             note += ", and what it sends for its index and searches comes on top"
         notes.append(note)
         return index

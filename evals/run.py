@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from environments.base import Environment
     from evals.events import Events, Started
     from evals.folder import Config, RunFolder
+    from programs.answers import Books
     from programs.lm import Model
     from tools.retrievers.base import Retriever
 
@@ -122,13 +123,14 @@ def _command(arguments: argparse.Namespace, events: "Events") -> int:
     ready = _prepared(arguments, environment, wanted)
     model, asked = ready.model, ready.environment
     with run_folder.claim(run_folder.place(arguments.runs, ready.config), ready.config) as folder:
-        ready.engines.annotators.keep(folder.path, arguments.runs)
+        ready.engines.keep(folder.path, arguments.runs)
         model.begin(folder.path, folder.usage)
         cassette = Cassette.of(arguments.cassette, model.lm.ledger) if arguments.cassette else None
         problem = _run(arguments, asked, folder, model, ready.system, events)
         if cassette:
             cassette.keep(complete=len(folder.outcomes) == len(asked.queries))
-        return _conclude(arguments, asked, folder, model, problem, started, events)
+        books = model.books or ready.engines.account.books
+        return _conclude(arguments, asked, folder, books, problem, started, events)
 
 
 def _foretold(arguments: argparse.Namespace, environment: "Environment", wanted: setup.Wanted) -> int:
@@ -293,7 +295,7 @@ def _conclude(
     arguments: argparse.Namespace,
     environment: "Environment",
     folder: "RunFolder",
-    model: "Model",
+    books: "Books | None",
     problem: SextantError | None,
     started: float,
     events: "Events",
@@ -314,7 +316,7 @@ def _conclude(
         result["bounds"] = beside(folder.path).json()
         looks.record(config, folder.path)
     seen = looks.count(config["task"], looks.data_of(config), config["program"])
-    if books := model.books:
+    if books:
         result["ledger"] = books.json()
     result = {"run": str(folder.path), **result, "looks": seen, "seconds": round(time.monotonic() - started, 2)}
     if events.heard:

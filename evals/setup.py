@@ -108,13 +108,29 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
             annotate.check(str(lens.options.get("model", "offline")), str(lens.options.get("attribute", "")))
     environments.resolve(arguments.task)
     lm.check(arguments.lm)
-    if arguments.budget_usd is not None and not lm.price_is_known(arguments.lm, arguments.prices):
+    made = Wanted(constructor, values, given, spec, pool, compiled)
+    if arguments.budget_usd is not None:
+        _check_prices(arguments, made)
+    run_folder.check_place(arguments.runs)
+    return made
+
+
+def _check_prices(arguments: argparse.Namespace, wanted: Wanted) -> None:
+    """UsageError where a budget in dollars cannot be kept, because nobody knows what the model or an API takes."""
+    unknown = [] if lm.price_is_known(arguments.lm, arguments.prices) else [arguments.lm]
+    named = (wanted.retriever, *map(retrievers.check, wanted.others), *(wanted.pool.parts if wanted.pool else ()))
+    for api in [api for spec in named for api in retrievers.apis(spec)]:
+        from programs.account import list_price
+        from tools.retrievers.api import list_price as in_the_table
+
+        said = list_price(api.subject, arguments.prices)
+        if said is None and in_the_table(api.subject, str(api.options.get("like", ""))) is None:
+            unknown.append(api.subject)
+    if unknown:
         raise UsageError(
-            f"the price of {arguments.lm} is not known, so --budget-usd cannot be kept; "
+            f"the price of {unknown[0]} is not known, so --budget-usd cannot be kept; "
             "use --budget-calls, or write it into a file for --prices"
         )
-    run_folder.check_place(arguments.runs)
-    return Wanted(constructor, values, given, spec, pool, compiled)
 
 
 def _compiled(arguments: argparse.Namespace) -> "Compiled | None":
@@ -163,11 +179,14 @@ class Engines:
         connect: "Callable[[str, int], Model] | None" = None,
     ) -> None:
         """`connect` makes the models of lenses, as `for_lenses` does."""
+        from programs.account import RunAccount
         from programs.annotate import RunAnnotators
 
         self._documents = environment.documents
         self._lens = environment.hints.get("lens", "")
-        self.annotators = RunAnnotators(budget, lambda: lexical(environment).statistics(), connect)
+        self._annotators = RunAnnotators(budget, lambda: lexical(environment).statistics(), connect)
+        self.account = RunAccount(budget, arguments.prices)
+        self._paid = False  # whether a retriever sends texts to an API
         self._quiet = arguments.json or getattr(arguments, "json_events", False) or len(environment.documents) < LARGE
         self._built: dict[str, Retriever] = {}
 
@@ -177,8 +196,19 @@ class Engines:
         if str(spec) not in self._built:
             if not self._quiet:
                 say(f"opening {spec} over {len(self._documents)} documents")
-            self._built[str(spec)] = retrievers.build(spec, self._documents, home(), annotators=self.annotators)
+            self._paid |= bool(retrievers.apis(spec))
+            self._built[str(spec)] = retrievers.build(
+                spec, self._documents, home(), annotators=self._annotators, account=self.account
+            )
         return self._built[str(spec)]
+
+    def keep(self, folder: Path, runs: Path) -> None:
+        """From here on, book what they use in the ledger of the run in `folder`; and what they have used so far."""
+        self._annotators.keep(folder, runs)
+        if self._paid:
+            from programs.answers import ledger
+
+            self.account.keep(ledger(folder, runs=runs))
 
 
 def _check_pools(arguments: argparse.Namespace, environment: "Environment", wanted: Wanted) -> None:

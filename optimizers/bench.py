@@ -155,7 +155,7 @@ class Bench:
         """Take up what earlier sittings of this compilation paid for."""
         from programs.answers import ledger
 
-        self.engines.annotators.keep(folder, self._arguments.runs)
+        self.engines.keep(folder, self._arguments.runs)
         if all(model.name == "offline" for model in self.models):
             return
         self._ledger = ledger(folder, runs=self._arguments.runs)

@@ -29,7 +29,7 @@ from tools.records import Usage, usage_from_json, usage_json
 
 NAME = "answers.sqlite3"
 CACHED = "cached"  # in the place of a fault: nothing was sent, because an answer was there
-INDEX = "index"  # and here: what an index has cost that the run is the first to use, all its calls in one row
+INDEX = "index"  # and here: what an index has cost that the run is the first to use, and what searching in it costs
 
 # What reading a row raises when somebody has changed it.
 _DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
@@ -382,9 +382,9 @@ class Ledger:
             self._faults[fault] += 1
         self._book(0, usage)
 
-    def index(self, model: str, usage: Usage) -> None:
-        """Book what an index has cost this run."""
-        self.answers.write([self._row("", "", model, Answer([], usage), INDEX)])
+    def index(self, model: str, usage: Usage, query_id: str = "") -> None:
+        """Book what an index has cost this run, or the vector of a query's text."""
+        self.answers.write([self._row(query_id, "", model, Answer([], usage), INDEX)])
         with self._lock:
             books = self._books
             sent, answered = books.sent + usage.calls, books.answered + usage.calls

@@ -76,10 +76,10 @@ class Model:
         """Work for the run in `folder` from here on: take up its ledger, and count what it has used.
 
         `spent` is what its answered queries used; the offline engine, whose calls cost nothing to make
-        again, has no ledger and counts that.
+        again, has no ledger and counts those. What its retrievers cost is in the books of their account.
         """
         if self.name == "offline":
-            self._lm.budget.resume(spent)
+            self._lm.budget.resume(Usage(calls=spent.calls))
             return
         from programs.answers import ledger
 

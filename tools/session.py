@@ -18,7 +18,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from tools.appeals import appeal
-from tools.errors import DataError, DocumentNotFound, LimitReached, ProviderRefused, RunIncomplete, UsageError
+from tools.errors import (
+    BudgetReached,
+    DataError,
+    DocumentNotFound,
+    LimitReached,
+    ProviderRefused,
+    RunIncomplete,
+    UsageError,
+)
 from tools.records import (
     Document,
     Query,
@@ -295,7 +303,7 @@ class Session:
         pool = query.candidates if among is None else self._surfaced.intersection(among)
         try:
             hits = engine.search(text, k, instruction=told, excluded=query.excluded, among=pool)
-        except (DataError, RunIncomplete, ProviderRefused) as fault:  # of a provider of embeddings, a server, an index
+        except (BudgetReached, DataError, RunIncomplete, ProviderRefused) as fault:  # of embeddings, a server, an index
             self.fault = self.fault or fault
             raise
         found = [self._documents[hit.doc_id] for hit in hits]

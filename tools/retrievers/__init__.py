@@ -18,6 +18,7 @@ from tools.retrievers.spec import Spec, Value, parse
 from tools.table import pick
 
 if TYPE_CHECKING:  # NumPy is behind it, and a command's --help lists the names below
+    from tools.account import Account
     from tools.retrievers.base import Retriever
     from tools.retrievers.lens import Annotators
 
@@ -44,6 +45,9 @@ EMBEDDERS = {
     "api": "tools.retrievers.api:ApiEmbedder",
 }
 
+# What a constructor takes that no expression says: where indexes are kept, who writes annotations, who pays.
+_GIVEN = ("home", "annotators", "account")
+
 
 def check(text: str) -> Spec:
     """The expression `text` with its options typed and its defaults left out: equal for equal retrievers.
@@ -54,11 +58,16 @@ def check(text: str) -> Spec:
 
 
 def build(
-    spec: str | Spec, corpus: Corpus, home: Path | None = None, *, annotators: "Annotators | None" = None
+    spec: str | Spec,
+    corpus: Corpus,
+    home: Path | None = None,
+    *,
+    annotators: "Annotators | None" = None,
+    account: "Account | None" = None,
 ) -> "Retriever":
     """The retriever that `spec` describes, over `corpus`; its indexes are kept under `home`, or not kept when None.
 
-    A lens needs `annotators`: what makes one of a model and an attribute.
+    A lens needs `annotators`: what makes one of a model and an attribute. Embeddings of APIs are on the `account`.
     """
     if isinstance(spec, str):
         spec = check(spec)
@@ -67,7 +76,7 @@ def build(
         raise UsageError(
             f"{found[0]} needs a model that annotates, which evals.run connects; take another retriever here"
         )
-    retriever: Retriever = _made(spec, corpus, home, annotators)
+    retriever: Retriever = _made(spec, corpus, {"home": home, "annotators": annotators, "account": account})
     return retriever
 
 
@@ -75,6 +84,14 @@ def lenses(spec: Spec) -> list[Spec]:
     """Every lens in `spec`, the outer ones first."""
     found = [spec] if spec.kind == "lens" else []
     return found + [lens for part in spec.parts for lens in lenses(part)]
+
+
+def apis(spec: Spec) -> list[Spec]:
+    """Every `api:MODEL` in `spec`, those too that fill the vectors of a store."""
+    if spec.kind == "api":
+        return [spec]
+    stored = [parse(spec.subject)] if spec.subject.startswith("api:") else []
+    return stored + [api for part in spec.parts for api in apis(part)]
 
 
 def with_attribute(spec: Spec, attribute: str) -> Spec:
@@ -93,7 +110,7 @@ def require(spec: Spec) -> None:
     """Refuse what could not be built, as its class does, before any part of it is: UsageError, DataError, ..."""
     positional, options = takes(spec.kind)
     if any(parameter.annotation.__name__ == "Embedder" for parameter in positional.values()):
-        _embedder(spec, None)
+        _embedder(spec, {})
     else:
         for part in spec.parts:
             require(part)
@@ -115,7 +132,7 @@ def takes(kind: str, table: Mapping[str, str] = RETRIEVERS) -> tuple[dict[str, A
     positional, options = dict[str, Any](), dict[str, inspect.Parameter]()
     for name, parameter in inspect.signature(made).parameters.items():
         typed = parameter.replace(annotation=hints[name])
-        if name in ("corpus", "home", "annotators"):
+        if name in ("corpus", *_GIVEN):
             continue
         if parameter.kind is parameter.KEYWORD_ONLY:
             options[name] = typed
@@ -192,26 +209,32 @@ def _typed(what: str, value: Value, wanted: Any) -> Value:
     return number
 
 
-def _made(spec: Spec, corpus: Corpus, home: Path | None, annotators: "Annotators | None") -> Any:
+def _made(spec: Spec, corpus: Corpus, given: dict[str, Any]) -> Any:
+    """`given` is what the run has for those that take it: see _GIVEN."""
     positional, _ = takes(spec.kind)
     arguments: list[Any]
-    given: dict[str, Any] = {}
     match [parameter.annotation.__name__ for parameter in positional.values()]:
         case ["str"]:
             arguments = [spec.subject] if spec.subject else []
         case ["Embedder"]:
-            arguments = [_embedder(spec, home)]
+            arguments = [_embedder(spec, given)]
         case ["Builder"]:
-            arguments = [lambda corpus: _made(spec.parts[0], corpus, home, annotators)]
-            given["annotators"] = annotators
+            arguments = [lambda corpus: _made(spec.parts[0], corpus, given)]
         case _:
-            arguments = [_made(part, corpus, home, annotators) for part in spec.parts]
-    return pick("retriever", spec.kind, RETRIEVERS)(corpus, home, *arguments, **given, **spec.options)
+            arguments = [_made(part, corpus, given) for part in spec.parts]
+    made = pick("retriever", spec.kind, RETRIEVERS)
+    more = {name: value for name, value in _taken(made, given).items() if name != "home"}
+    return made(corpus, given["home"], *arguments, **more, **spec.options)
 
 
-def _embedder(spec: Spec, home: Path | None) -> Any:
+def _embedder(spec: Spec, given: dict[str, Any]) -> Any:
     """What fills the vectors that `spec` stores. It loads nothing until it is given a text."""
     inner = spec.parts[0] if spec.parts else _checked(parse(spec.subject), EMBEDDERS, "embedder")
     embedder = pick("embedder", inner.kind, EMBEDDERS)
-    keeps = {"home": home} if "home" in inspect.signature(embedder).parameters else {}
-    return embedder(*([inner.subject] if inner.subject else []), **inner.options, **keeps)
+    return embedder(*([inner.subject] if inner.subject else []), **inner.options, **_taken(embedder, given))
+
+
+def _taken(made: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """What of `given` a constructor takes."""
+    parameters = inspect.signature(made).parameters
+    return {name: value for name, value in given.items() if name in parameters}

@@ -11,15 +11,17 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tools import session
+from tools import session, turns
+from tools.account import Account, Receipt
 from tools.corpus import Corpus
-from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
+from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, UsageError
 from tools.records import Usage
 from tools.retrievers.base import Search
 from tools.retrievers.embedding import Vectors
@@ -60,8 +62,10 @@ class ApiEmbedder:
     are kept as they came, and a query's text is asked for once in a process.
     """
 
-    def __init__(self, model: str, *, dimensions: int = 0, like: str = "") -> None:
+    def __init__(self, model: str, *, dimensions: int = 0, like: str = "", account: Account | None = None) -> None:
         """`dimensions` asks for shorter vectors, 0 for the model's own; `like` takes the row of another model.
+
+        Every request is on the `account`, if there is one.
 
         UsageError when `model` names no provider and no server, ProviderRefused when the provider's key is not set.
         """
@@ -73,7 +77,8 @@ class ApiEmbedder:
         self.name = spell("api", model, options={name: value for name, value in options.items() if value})
         place = _place(model)
         self._row = _row(model, place, like)
-        self._endpoint = _Endpoint(place, self._row, dimensions)
+        self._endpoint = _Endpoint(place, self._row, dimensions, account)
+        self._account = account
         self._used = Usage()
         self._queries: dict[str, _Embedded] = {}
         self._lock = threading.Lock()
@@ -86,6 +91,8 @@ class ApiEmbedder:
                 self._book(self._endpoint.embed(["dimension"])[1])
             except RunIncomplete as outage:
                 raise RunIncomplete(f"{outage}; the same command goes on") from outage
+            except BudgetReached as reached:
+                raise BudgetReached(f"{reached}; {self.name} was not asked", larger=reached.larger) from None
         return self._endpoint.dimension
 
     def key(self) -> Mapping[str, object]:
@@ -108,6 +115,10 @@ class ApiEmbedder:
                 raise DataError(str(refusal)) from refusal
             except RunIncomplete as outage:
                 raise RunIncomplete(f"{outage}; what was embedded is kept, and the same command goes on") from outage
+            except BudgetReached as reached:
+                more = " with a larger budget" if reached.larger else ""
+                kept = f"what {self.name} has embedded is kept, and the same command{more} goes on"
+                raise BudgetReached(f"{reached}; {kept}", larger=reached.larger) from None
             self._book(used)
             vectors[rows[batch]] = [one.vector for one in embedded]
         return vectors
@@ -143,6 +154,11 @@ class ApiEmbedder:
             used, self._used = self._used, Usage()
         return used
 
+    def resume(self, spent: Usage) -> None:
+        """Count what an earlier process has spent on the same vectors."""
+        if self._account and spent.calls:
+            self._account.resume(self._endpoint.name, spent)
+
     def _book(self, used: Usage) -> None:
         with self._lock:
             self._used += used
@@ -167,8 +183,9 @@ class Api(VectorRetriever):
         dimensions: int = 0,
         like: str = "",
         search: Precision = "float32",
+        account: Account | None = None,
     ) -> None:
-        embedder = ApiEmbedder(model, dimensions=dimensions, like=like)
+        embedder = ApiEmbedder(model, dimensions=dimensions, like=like, account=account)
         super().__init__(corpus, home, embedder, embedder.name, search)
 
     @classmethod
@@ -236,9 +253,12 @@ class _Refused(Exception):
 class _Endpoint:
     """One model of one API: texts to vectors, whatever the API does."""
 
-    def __init__(self, place: _Place, row: Row, dimensions: int) -> None:
+    def __init__(self, place: _Place, row: Row, dimensions: int, account: Account | None) -> None:
         from openai import OpenAI
 
+        self.name = place.name
+        self._account = account
+        self._price = _price(place, row, account)
         self.dimension = dimensions  # 0 until the model has said it
         self._place = place
         self._row = row
@@ -311,11 +331,23 @@ class _Endpoint:
 
         for wait in (*WAITS, None):
             try:
-                answer = self._answer(list(texts))
-                return self._vectors(answer, len(texts)), self._usage(answer)
+                with self._paid(texts) as receipt, turns.aside():
+                    answer = self._answer(list(texts))
+                    receipt.usage = self._usage(answer)
+                return self._vectors(answer, len(texts)), receipt.usage
             except openai.OpenAIError as error:
-                time.sleep(self._pause(error, wait))
+                pause = self._pause(error, wait)
+                with turns.aside():
+                    time.sleep(pause)
         raise AssertionError  # the last wait is None, with which _pause always raises
+
+    def _paid(self, texts: Sequence[str]) -> AbstractContextManager[Receipt]:
+        """Around one request: the account has it."""
+        if self._account is None:
+            return nullcontext(Receipt())
+        tokens = sum(len(text.encode("utf-8", "replace")) for text in texts) // 4
+        usd = None if self._price is None else tokens * self._price / 1e6
+        return self._account.request(self.name, tokens, usd)
 
     def _answer(self, texts: list[str]) -> Any:
         """What the client makes of the answer to one request, sent once."""
@@ -376,9 +408,8 @@ class _Endpoint:
     def _usage(self, answer: Any) -> Usage:
         """What one answer cost: unknown, and never nothing, where the API or the table does not say."""
         tokens = getattr(answer.usage, "prompt_tokens", None) or getattr(answer.usage, "total_tokens", None) or 0
-        known = tokens > 0 and self._row.price > 0 and self._place.provider
-        dollars = tokens * self._row.price / 1e6 if known else None
-        return Usage(calls=1, input_tokens=tokens, paid_usd=dollars, list_usd=dollars)
+        dollars = tokens * self._price / 1e6 if tokens > 0 and self._price is not None else None
+        return Usage(calls=1, input_tokens=tokens, paid_usd=dollars, list_usd=dollars, unmetered=int(tokens <= 0))
 
     def _words(self, error: Exception) -> str:
         """An error's first line, as the provider wrote it, without the key."""
@@ -386,6 +417,18 @@ class _Endpoint:
         said = body.get("message") if isinstance(body, dict) else None
         first = str(said or error).strip().partition("\n")[0][:300]
         return first.replace(self._place.key, "...") if self._place.key else first
+
+
+def list_price(model: str, like: str = "") -> float | None:
+    """US dollars per million tokens of `api:MODEL`, where the table says it; no server is in it."""
+    place = _place(model)
+    return _price(place, _row(model, place, like), None)
+
+
+def _price(place: _Place, row: Row, account: Account | None) -> float | None:
+    """US dollars per million tokens: what the user says, else the table; None where nobody knows it."""
+    said = account.price(place.name) if account else None
+    return said if said is not None else (row.price or None if place.provider else None)
 
 
 def _numbers(embedding: Any) -> Vectors:

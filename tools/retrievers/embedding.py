@@ -74,6 +74,10 @@ class Paid(Protocol):
         """What `documents` has used since this was last asked. It is added up in the index, block by block."""
         ...
 
+    def resume(self, spent: Usage) -> None:
+        """Hear what an earlier process, which did not complete the index, has spent on it."""
+        ...
+
 
 def open_vectors(embedder: Embedder, corpus: Corpus, home: Path | None) -> MappedVectors:
     """The vectors of all documents, shape (documents, dimension), in corpus order; memory-mapped and read-only.
@@ -146,6 +150,8 @@ def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
     order = order_of(corpus, _PAID_TEXTS if isinstance(embedder, Paid) else _BLOCK_TEXTS)
     shape = (len(corpus), embedder.dimension)
     done, usage = _done_before(folder, shape)
+    if isinstance(embedder, Paid):
+        embedder.resume(usage)
     vectors = _draft(folder / "vectors.npy", shape, fresh=done == 0)
     progress = Progress(embedder.name, len(order.starts) - 1, "texts", done=int(order.blocks[done]))
     for first, last in pairwise(order.blocks[done:].tolist()):
