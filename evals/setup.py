@@ -186,7 +186,8 @@ class Engines:
         self._lens = environment.hints.get("lens", "")
         self._annotators = RunAnnotators(budget, lambda: lexical(environment).statistics(), connect)
         self.account = RunAccount(budget, arguments.prices)
-        self._paid = False  # whether a retriever sends texts to an API
+        self._paid = False  # whether a retriever sends texts to a provider
+        self._place: tuple[Path, Path] | None = None  # the folder of the run, and that of all runs, once it is there
         self._quiet = arguments.json or getattr(arguments, "json_events", False) or len(environment.documents) < LARGE
         self._built: dict[str, Retriever] = {}
 
@@ -196,7 +197,7 @@ class Engines:
         if str(spec) not in self._built:
             if not self._quiet:
                 say(f"opening {spec} over {len(self._documents)} documents")
-            self._paid |= bool(retrievers.apis(spec))
+            self._open_books(spec)
             self._built[str(spec)] = retrievers.build(
                 spec, self._documents, home(), annotators=self._annotators, account=self.account
             )
@@ -204,11 +205,25 @@ class Engines:
 
     def keep(self, folder: Path, runs: Path) -> None:
         """From here on, book what they use in the ledger of the run in `folder`; and what they have used so far."""
-        self._annotators.keep(folder, runs)
-        if self._paid:
+        self._place = folder, runs
+        self._open_books()
+
+    def _open_books(self, spec: "Spec | None" = None) -> None:
+        """The ledger has them as soon as there is one, and a retriever that sends something; `spec` is a new one."""
+        known = self._paid
+        self._paid |= spec is not None and bool(retrievers.apis(spec) or _annotated(spec))
+        if self._place and self._paid and (spec is None or not known):
             from programs.answers import ledger
 
-            self.account.keep(ledger(folder, runs=runs))
+            folder, runs = self._place
+            shared = ledger(folder, runs=runs)
+            self._annotators.keep(shared)
+            self.account.keep(shared)
+
+
+def _annotated(spec: "Spec") -> bool:
+    """Whether a model annotates for it."""
+    return any(lens.options.get("model", "offline") != "offline" for lens in retrievers.lenses(spec))
 
 
 def _check_pools(arguments: argparse.Namespace, environment: "Environment", wanted: Wanted) -> None:

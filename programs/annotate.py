@@ -12,7 +12,6 @@ import json
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import dspy
@@ -79,6 +78,7 @@ class RunAnnotators:
         self._connect = connect
         self._statistics = statistics
         self._made: dict[tuple[str, str, int], Annotator] = {}
+        self._ledger: Ledger | None = None
 
     def __call__(self, model: str, attribute: str, window: int) -> Annotator:
         """UsageError for a model or an attribute that there is not; nothing is sent or loaded yet."""
@@ -88,26 +88,26 @@ class RunAnnotators:
             )
         check(model, attribute)
         if (model, attribute, window) not in self._made:
-            self._made[model, attribute, window] = (
-                OfflineAnnotator(attribute, self._statistics)
-                if model == "offline"
-                else ModelAnnotator(model, attribute, self._budget, window, self._connect)
-            )
+            self._made[model, attribute, window] = self._annotator(model, attribute, window)
         return self._made[model, attribute, window]
 
-    def keep(self, folder: Path, runs: Path) -> None:
-        """From here on, what models say of queries is kept in the run's ledger, and not paid for twice.
+    def _annotator(self, model: str, attribute: str, window: int) -> Annotator:
+        if model == "offline":
+            return OfflineAnnotator(attribute, self._statistics)
+        made = ModelAnnotator(model, attribute, self._budget, window, self._connect)
+        if self._ledger:
+            made.keep(self._ledger)
+        return made
 
-        So is what its indexes have cost. For when indexes are built.
+    def keep(self, ledger: Ledger) -> None:
+        """From here on, what models say is kept in the run's ledger, and not paid for twice.
+
+        So is what the indexes that are built already have cost.
         """
-        models = [one for one in self._made.values() if isinstance(one, ModelAnnotator)]
-        if not models:
-            return
-        from programs.answers import ledger
-
-        shared = ledger(folder, runs=runs)
-        for model in models:
-            model.keep(shared)
+        self._ledger = ledger
+        for made in self._made.values():
+            if isinstance(made, ModelAnnotator):
+                made.keep(ledger)
 
 
 def check(model: str, attribute: str) -> None:
@@ -142,7 +142,8 @@ class ModelAnnotator:
             self._model = connect(model, window)
         else:
             self._model = lm.connect(model, budget=budget, settings=lm.Settings(context=window or None))
-        self._spent = Usage()  # on an index, in this process and before
+        self._spent = Usage()  # on an index, in this process and before, as long as there is no ledger to have it
+        self._kept = False  # whether there is one
         self._budget = budget
         self._predictor = dspy.Predict(AnnotateDocuments)
         self._queries = dict[str, str]()
@@ -170,8 +171,9 @@ class ModelAnnotator:
             f"lens: {texts:,} texts are to be annotated by {self._model.name}: {calls:,} calls, about {tokens_in:,} "
             f"tokens in and {tokens_out:,} out, {cost}"
         )
-        self._budget.resume(spent)
-        self._book(spent)
+        if not self._kept:
+            self._budget.resume(spent)
+            self._book(spent)
         self._useful = spent.calls > 0
         try:
             self._budget.allow(calls, usd)
@@ -204,8 +206,9 @@ class ModelAnnotator:
         return Annotated(found, session.usage, problem, unusable, shortened)
 
     def keep(self, ledger: Ledger) -> None:
-        """Keep what is said of queries in `ledger`, and what the index has cost the run."""
+        """Keep what is said in `ledger`, and what the index has cost the run."""
         self._model.share(ledger, repeats=True)
+        self._kept = True
         if self._spent.calls:
             ledger.index(self._model.name, self._spent)
 

@@ -1,10 +1,12 @@
 """What retrievers ask of an API is in the run's budget and in its books, which are the server's own."""
 
 import json
+import re
 import threading
 import time
 
 import pytest
+from openai_server import Failure, bag_of_words
 
 from programs.account import RunAccount
 from programs.answers import ledger
@@ -52,8 +54,6 @@ def test_the_users_price_holds_for_index_and_queries(run, server, priced):
 
 
 def test_requests_that_fail_are_booked_as_such(run, server):
-    from openai_server import Failure, bag_of_words
-
     failures = iter([Failure(500), Failure(429), None, Failure(503)])
 
     def embed(texts):
@@ -169,3 +169,39 @@ def test_a_compilation_books_what_its_retriever_sends(server, tmp_path, capsys):
     assert run_command(parser(), command, ["cache", "list", "--runs", str(tmp_path / "runs"), "--json"]) == 0
     [books] = json.loads(capsys.readouterr().out)["runs"].values()
     assert books["sent"] == len(server.requests) > 12
+
+
+@pytest.mark.parametrize(
+    ("retriever", "values"),
+    [("lens(bm25,model=SERVER,attribute={x})", "stance|proof"), ("api:SERVER(dimensions={x})", "20|22")],
+)
+def test_an_index_that_is_opened_while_tuning_is_in_the_books(server, tmp_path, capsys, retriever, values):
+    from optimizers import compile as module
+    from programs.cache_command import command, parser
+    from tools.command import run_command
+
+    server.answer = written
+    server.embed = lambda texts: bag_of_words(texts)[:, : int(server.requests[-1]["dimensions"])]
+    words = ["--program", "retrieve", "--task", "writing", "--data", "mini", "--limit", "4", "--optimizer", "tune"]
+    words += [
+        "--retriever",
+        retriever.replace("SERVER", server.spec),
+        "--range",
+        f"x={values}",
+        "--max-concurrent",
+        "1",
+    ]
+    for calls in (40, 400, 400):
+        budget = ["--budget-calls", str(calls), "--runs", str(tmp_path / "runs")]
+        code = run_command(module.parser(), module.command, [*words, *budget])
+        capsys.readouterr()
+        assert run_command(parser(), command, ["cache", "list", "--runs", str(tmp_path / "runs"), "--json"]) == 0
+        [books] = json.loads(capsys.readouterr().out)["runs"].values()
+        assert books["sent"] == len(server.requests)
+    assert code == 0
+
+
+def written(prompt):
+    """An annotation of every passage."""
+    ids = re.findall(r'"id": ?"(\d+)"', prompt)
+    return {"annotations": json.dumps([{"id": doc_id, "text": "a note"} for doc_id in ids])}
