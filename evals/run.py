@@ -325,9 +325,9 @@ def _conclude(
         show(result, as_json=arguments.json)
     if owed:
         larger = " with a larger budget" if isinstance(problem, BudgetReached) and problem.larger else ""
-        why = type(problem) if problem else RunIncomplete
+        problem = problem or RunIncomplete("the run broke off")
         rest = f"the same command{larger} goes on with what is owed: {len(owed)} of {len(asked)} queries"
-        raise why(f"{problem or 'the run broke off'}; {rest}")
+        raise problem.saying(f"{problem}; {rest}")
     return 7 if result["failed"] else 0
 
 

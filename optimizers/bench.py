@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,6 +173,11 @@ class Bench:
         from tools.records import Usage
 
         return self._ledger.books.usage if self._ledger else Usage(calls=study.calls)
+
+    def spent(self, study: "Study") -> "Usage":
+        """What is off the budgets: requests sent, answered or not."""
+        books = self._ledger.books if self._ledger else self.engines.account.books
+        return replace(books.usage, calls=books.sent) if books else self.usage(study)
 
     def program(self, chosen: Mapping[str, Any] | None = None) -> Any:
         """The program as it was before, or with some parameters `chosen`, over the shared retrievers."""

@@ -335,16 +335,16 @@ def _conclude(
         try:
             before = asked.parameters(started_from(asked))
             metric = study.objective.metric  # the one that was chosen by, so that there is nothing to correct for
-            found["held_out"] = held_out(arguments, before, file, bench.usage(study), metric)
+            found["held_out"] = held_out(arguments, before, file, bench.spent(study), bench.budget.ends, metric)
             _keep(study, found)
         except SextantError as error:
-            problem = type(error)(f"on the test split: {error}")
+            problem = error.saying(f"on the test split: {error}")
     # Not in the file, which is the same however often the command is given.
     found["looks"] = looks.count(config["task"], looks.data_of(config), arguments.program)
     found["seconds"] = round(time.monotonic() - started, 2)
     show(found, as_json=arguments.json)
     if problem:
-        raise type(problem)(f"{problem}; the best so far is in {file}, and {_again(problem)} goes on")
+        raise problem.saying(f"{problem}; the best so far is in {file}, and {_again(problem)} goes on")
     return 0
 
 
@@ -361,14 +361,17 @@ def _nothing(problem: SextantError | None, study: "Study") -> SextantError:
     """Why there is not even the program before to show."""
     done = len(study.of(study.before, "validation"))
     whole = len(study.parts["validation"])
-    return (type(problem) if problem else RunIncomplete)(
-        f"{problem or 'compiling broke off'}; the program as it is was evaluated on {done} of {whole} validation "
+    problem = problem or RunIncomplete("compiling broke off")
+    return problem.saying(
+        f"{problem}; the program as it is was evaluated on {done} of {whole} validation "
         f"queries, so there is nothing to choose from yet; {_again(problem)} goes on"
     )
 
 
 def _again(problem: SextantError | None) -> str:
-    return "the same command" + (" with a larger budget" if isinstance(problem, BudgetReached) else "")
+    return "the same command" + (
+        " with a larger budget" if isinstance(problem, BudgetReached) and problem.larger else ""
+    )
 
 
 def _compiled(

@@ -7,6 +7,7 @@ look at the test split (evals/looks.py).
 import argparse
 import io
 import json
+import time
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -21,17 +22,24 @@ from tools.records import Usage, usage_from_json
 
 
 def held_out(
-    arguments: argparse.Namespace, parameters: Mapping[str, Any], compiled: Path, spent: Usage, metric: str
+    arguments: argparse.Namespace,
+    parameters: Mapping[str, Any],
+    compiled: Path,
+    spent: Usage,
+    ends: float | None,
+    metric: str,
 ) -> dict[str, Any]:
     """What `evals.compare` says of the two runs in `metric`. BudgetReached or RunIncomplete when one owes queries.
 
     `parameters` are those that the program had before. The runs have what compiling, which `spent` so much, leaves of
-    the budgets.
+    the budgets, and of the time, which `ends` at so much of the monotonic clock.
     """
     own = [word for name, value in parameters.items() for word in ("-P", f"{name}={value}")]
-    before = _run(arguments, spent, ["--retriever", arguments.retriever, *own], "as it was")
+    before = _run(arguments, _left(arguments, spent, ends), ["--retriever", arguments.retriever, *own], "as it was")
     spent += _spent(before)
-    after = _run(arguments, spent, ["--compiled", str(compiled)], "compiled")  # brings parameters and retriever along
+    after = _run(
+        arguments, _left(arguments, spent, ends), ["--compiled", str(compiled)], "compiled"
+    )  # brings parameters and retriever along
     return compare([Path(before["run"]), Path(after["run"])], [metric])
 
 
@@ -66,9 +74,13 @@ def command_line(arguments: argparse.Namespace, own: list[str]) -> list[str]:
     return words
 
 
-def _left(arguments: argparse.Namespace, spent: Usage) -> list[str]:
-    """What the budgets leave, as arguments. BudgetReached when that is nothing."""
+def _left(arguments: argparse.Namespace, spent: Usage, ends: float | None) -> list[str]:
+    """What budgets and time leave, as arguments. BudgetReached when that is nothing."""
     words: list[str] = []
+    if ends is not None:
+        if (seconds := ends - time.monotonic()) < 0.001:
+            raise BudgetReached(f"the time limit of {arguments.time_limit:g} s is reached", larger=False)
+        words = ["--time-limit", f"{seconds:.3f}"]
     for option, budget, used in (
         ("--budget-usd", arguments.budget_usd, spent.paid_usd),
         ("--budget-tokens", arguments.budget_tokens, spent.input_tokens + spent.output_tokens),
@@ -80,15 +92,16 @@ def _left(arguments: argparse.Namespace, spent: Usage) -> list[str]:
     return words
 
 
-def _run(arguments: argparse.Namespace, spent: Usage, own: list[str], what: str) -> dict[str, Any]:
+def _run(arguments: argparse.Namespace, left: list[str], own: list[str], what: str) -> dict[str, Any]:
     if not arguments.json:
         say(f"test split, {what}")
-    words = [*command_line(arguments, own), *_left(arguments, spent), "--json"]
+    words = [*command_line(arguments, own), *left, "--json"]
     printed = io.StringIO()
     try:
         with redirect_stdout(printed):
             run.command(run.parser().parse_args(words))
-    except BudgetReached:  # it names what was left of the budget, a number that nobody gave
-        raise BudgetReached(f"the budget is used up in the run {what}") from None
+    except BudgetReached as reached:  # it names what was left, a number that nobody gave
+        used = "budget" if reached.larger else "budget or the time"
+        raise reached.saying(f"the {used} is used up in the run {what}") from None
     found: dict[str, Any] = json.loads(printed.getvalue())
     return found

@@ -178,7 +178,7 @@ class ModelAnnotator:
         try:
             self._budget.allow(calls, usd)
         except (BudgetReached, UsageError) as error:
-            raise type(error)(f"{line}: {error}; nothing was sent") from None
+            raise error.saying(f"{line}: {error}; nothing was sent") from None
         return line
 
     def annotate(self, texts: Sequence[str]) -> Annotated:

@@ -10,7 +10,7 @@ import pytest
 from evals import folder as run_folder
 from programs import lm, prices
 from programs.budget import NOTHING, Budget, Expected
-from tools.errors import BudgetReached, UsageError
+from tools.errors import BudgetReached, Interrupted, RunIncomplete, UnknownName, UsageError
 from tools.records import Usage
 
 CENT = 0.01
@@ -350,3 +350,12 @@ def test_a_run_stops_at_its_time_limit_keeps_what_was_in_flight_and_resumes(run,
     server.delay = 0.0
     second = run(*arguments)
     assert second.code == 0 and second.json["usage"]["calls"] == len(server.requests), "and not paid for again"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [BudgetReached("no", larger=False), Interrupted(), UnknownName("task", "x", ["y"]), RunIncomplete("no")],
+)
+def test_an_error_in_other_words_is_the_same_error(error):
+    again = error.saying("in other words")
+    assert type(again) is type(error) and str(again) == "in other words" and vars(again) == vars(error)

@@ -18,8 +18,9 @@ from evals import provenance
 from optimizers import compile as module
 from optimizers.study import CUT, SHOWN
 from optimizers.teleprompters import TELEPROMPTERS, settings
-from tools.command import run_command
+from tools.command import put_out, run_command
 from tools.corpus import Corpus
+from tools.records import Usage, usage_json
 from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
 
@@ -497,6 +498,21 @@ def test_a_budget_too_small_for_the_held_out_answer_shows_what_was_compiled(comp
         said = error.replace(str(tmp_path), "").partition("; the best so far")[0]
         assert set(re.findall(r"\d+", said)) <= {str(budget)}
         assert any(file.endswith("compiled.json") for file in result.files)
+
+
+def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, monkeypatch):
+    from optimizers import held_out
+
+    handed = []
+    monkeypatch.setattr(held_out.run, "command", lambda arguments: handed.append(arguments.time_limit) or put(tmp_path))
+    monkeypatch.setattr(held_out, "compare", lambda runs, metrics: {"comparisons": []})
+    assert compiles(*TUNED, "--held-out", "--json", "--time-limit", "10m", optimizer="tune").code == 0
+    assert len(handed) == 2 and 0 < handed[1] <= handed[0] < 600
+
+
+def put(folder):
+    """What a run prints, as far as it matters here."""
+    put_out(json.dumps({"run": str(folder), "usage": usage_json(Usage())}))
 
 
 # -- the held-out answer, and the command that takes up what was compiled

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from bad_server import BadServer, fine, in_order, latency, silent, stalls, throttled
+from bad_server import fine, in_order, latency, silent, stalls, throttled
 from run_folders import CONFIG
 
 import environments
@@ -24,13 +24,6 @@ from tools.session import Toolbox
 ROOT = Path(__file__).parent.parent
 REWRITE = ("--program", "rewrite", "--task", "congress", "--split", "dev")
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev")
-
-
-@pytest.fixture
-def bad():
-    made = BadServer()
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

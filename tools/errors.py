@@ -19,6 +19,7 @@ message alone, on one line; any other exception is a bug and keeps its traceback
 
 import difflib
 from collections.abc import Iterable
+from typing import Self
 
 INTERRUPTED = 130  # the shell's convention for Ctrl-C: 128 + SIGINT
 
@@ -27,6 +28,13 @@ class SextantError(Exception):
     """Base class: the caller can do something about it."""
 
     exit_code = 2
+
+    def saying(self, message: str) -> Self:
+        """The same in other words."""
+        again = type(self).__new__(type(self))
+        again.__dict__ |= self.__dict__
+        again.args = (message,)
+        return again
 
 
 class UsageError(SextantError):

@@ -92,7 +92,7 @@ class ApiEmbedder:
             except RunIncomplete as outage:
                 raise RunIncomplete(f"{outage}; the same command goes on") from outage
             except BudgetReached as reached:
-                raise BudgetReached(f"{reached}; {self.name} was not asked", larger=reached.larger) from None
+                raise reached.saying(f"{reached}; {self.name} was not asked") from None
         return self._endpoint.dimension
 
     def key(self) -> Mapping[str, object]:
@@ -118,7 +118,7 @@ class ApiEmbedder:
             except BudgetReached as reached:
                 more = " with a larger budget" if reached.larger else ""
                 kept = f"what {self.name} has embedded is kept, and the same command{more} goes on"
-                raise BudgetReached(f"{reached}; {kept}", larger=reached.larger) from None
+                raise reached.saying(f"{reached}; {kept}") from None
             self._book(used)
             vectors[rows[batch]] = [one.vector for one in embedded]
         return vectors
