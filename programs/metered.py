@@ -6,6 +6,7 @@ without an answer is sent again, a bounded number of times; each time it asks th
 """
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -34,7 +35,7 @@ FORMAT = 1  # of the key; raised when equal keys would stand for other answers
 
 DEADLINE: ContextVar[float] = ContextVar("deadline", default=float("inf"))  # of the query, by time.monotonic
 _FINISH: ContextVar[str] = ContextVar("finish", default="stop")  # why the last answer of this context ended
-_NOT_SENT = ("rollout_id", "n", "cache", "num_retries")  # settings that are DSPy's, and not the model's
+_NOT_SENT = ("rollout_id", "n", "cache", "num_retries", "timeout")  # settings that are DSPy's, and not the model's
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,9 @@ class MeteredLM(dspy.LM):
         self._warn_zero_temp_rollout(settings.get("temperature"), rollout)
         if self.wire is None:
             made = _dumps([messages or prompt, settings])
-            answer = self._answer(made, rollout, lambda deadline: self._through_dspy(prompt, messages, kwargs))
+            answer = self._answer(
+                made, rollout, lambda deadline: self._through_dspy(prompt, messages, kwargs, deadline)
+            )
         else:
             asked = messages or [{"role": "user", "content": prompt}]
             made = self.wire.body(asked, (), settings)
@@ -167,7 +170,11 @@ class MeteredLM(dspy.LM):
         message = {"content": reply.text, "tool_calls": reply.tool_calls}
         return _Sent([message] if tools else [reply.text], reply.finish, reply.usage, headers)
 
-    def _through_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> _Sent:
+    def _through_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any], deadline: float) -> _Sent:
+        if not self.free:
+            # Whole seconds of what its query has left: LiteLLM opens connections of their own for each number.
+            left = max(1.0, math.ceil(deadline - time.monotonic()))
+            kwargs = {**kwargs, "timeout": min(left, self.patience.call)}
         with dspy.track_usage() as tracker:
             if self.free:
                 outputs = super().__call__(prompt, messages=messages, **kwargs)
