@@ -1,11 +1,11 @@
-"""A lean HTTP/1.1 client for many threads that block: one POST, one reply, everything over by a deadline.
+"""A lean HTTP/1.1 client for many threads that block: one POST, one response, all over by a deadline.
 
 Source: RFC 9110 and 9112 (HTTP/1.1). It exists for its price, which is little above that of a bare socket
 (docs/calls.md); httpx looks through its whole pool for each call. A request that a server may have seen is never sent
 twice: who pays for answers has to decide that, and every error says by `sent` whether there is something to decide.
 
-It leaves out: redirects (a 3xx is a reply), cookies, streams, HTTP/2, proxies that are reached by TLS or SOCKS, and an
-answer that comes over TLS while a large request is still being sent is read only when the request is out.
+It leaves out: redirects (a 3xx is a response), cookies, streams, HTTP/2, proxies that are reached by TLS or SOCKS. And
+an answer that comes over TLS while a large request is still being sent is read only when the request is out.
 """
 
 import base64
@@ -22,7 +22,7 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from typing import NamedTuple, NoReturn
 from urllib.parse import quote, unquote, urlsplit
@@ -47,10 +47,11 @@ NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token, RFC 9110, 5.6.2
 VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?", re.DOTALL)
 OURS = {"host", "connection", "content-length", "transfer-encoding", "accept-encoding"}  # headers the pool decides
+LISTS = {"connection", "transfer-encoding"}  # headers of which several lines are one list, RFC 9110, 5.3
 
 
-class Reply(NamedTuple):
-    """An answer: headers by their name in lower case (of several, the last)."""
+class Response(NamedTuple):
+    """An answer: headers by their name in lower case (of several, the last; those in LISTS joined by commas)."""
 
     status: int
     headers: dict[str, str]
@@ -58,7 +59,7 @@ class Reply(NamedTuple):
 
 
 class HTTPError(Exception):
-    """No reply; `sent` is whether any part of the request may have reached the server."""
+    """No response; `sent` is whether any part of the request may have reached the server."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
@@ -108,19 +109,22 @@ class Pool:
         self._resolving = threading.Lock()  # many threads that start at once ask DNS once
         self._addresses: tuple[float, list[_Address]] = (-math.inf, [])
 
-    def post(self, path: str, body: bytes, *, deadline: float) -> Reply:
-        """The reply to a POST of `body`; `deadline` is on time.monotonic(). Raises HTTPError and nothing else."""
+    def post(self, path: str, body: bytes, *, deadline: float) -> Response:
+        """The response to a POST of `body`; `deadline` is on time.monotonic(). Raises HTTPError and nothing else."""
         prefix = self._prefixes.get(path) or self._prefix(path)
         head = b"%b%d\r\n\r\n" % (prefix, len(body))
+        parts = [head + body] if len(body) <= JOINED else [head, body]
         connection = self._borrow()
         while True:
             reused = connection is not None
             if connection is None:
                 with aside():
                     connection = self._connect(deadline)
+            answer = _Answer(connection, deadline, self._largest)
             try:
-                complete = self._send(connection, head, body, deadline)
-                reply, again = self._receive(connection, deadline)
+                complete = connection.send(parts, deadline, answer.begun)
+                leave()  # sending was a moment; this is what takes the time
+                response, again = answer.read()
             except BaseException as error:
                 self._drop(connection)
                 if reused and isinstance(error, Reset) and not error.sent:
@@ -131,7 +135,7 @@ class Pool:
                 self._give_back(connection)
             else:
                 self._drop(connection)
-            return reply
+            return response
 
     def close(self) -> None:
         """Close every connection; calls under way end at once with Reset, later ones with ConnectFailed."""
@@ -152,17 +156,6 @@ class Pool:
         start, rest = self._lines
         self._prefixes[path] = prefix = start + target.encode("ascii") + rest
         return prefix
-
-    def _send(self, connection: "_Connection", head: bytes, body: bytes, deadline: float) -> bool:
-        """Whether the whole request went out; if not, the server had enough of it, and may say why."""
-        if len(body) <= JOINED:
-            return connection.send([head + body], deadline)
-        return connection.send([head, body], deadline)
-
-    def _receive(self, connection: "_Connection", deadline: float) -> tuple[Reply, bool]:
-        """The reply, and whether the connection can be used again."""
-        leave()  # sending was a moment; this is what takes the time
-        return _Answer(connection, deadline, self._largest).read()
 
     # -- Connections
 
@@ -265,8 +258,8 @@ class Pool:
         """Ask the proxy for a tunnel to the server."""
         assert self._proxy is not None
         request = f"CONNECT {self._site.tunnel} HTTP/1.1\r\nhost: {self._site.tunnel}\r\n{self._proxy.credentials}\r\n"
-        connection.send([request.encode("ascii")], until)
         answer = _Answer(connection, until, self._largest)
+        connection.send([request.encode("ascii")], until, answer.begun)
         status, _, _ = answer.final_head()
         if not 200 <= status < 300:
             raise OSError(f"it answered {status} to CONNECT")
@@ -503,14 +496,17 @@ class _Connection:
             except ssl.SSLWantWriteError:
                 self.wait(select.POLLOUT, deadline)
 
-    def send(self, parts: list[bytes], deadline: float) -> bool:
-        """Whether everything was sent. Not, if the server answered or closed before that."""
+    def send(self, parts: list[bytes], deadline: float, begun: Callable[[], bool]) -> bool:
+        """Whether everything was sent. Not, if the server answered or closed before that.
+
+        `begun` is asked when the server says something before that: whether it is the answer, or the end.
+        """
         self.sent = False
         if time.monotonic() >= deadline:
             raise DeadlinePassed("no time was left to ask", sent=False)
         try:
             if self._tls is None:
-                return self._send_plain(parts, deadline)
+                return self._send_plain(parts, deadline, begun)
             for part in parts:
                 self._send_tls(self._tls, part, deadline)
             return True
@@ -519,14 +515,14 @@ class _Connection:
                 return False  # it may have answered before it closed
             raise Reset("the server closed the connection before the request", sent=False) from error
 
-    def _send_plain(self, parts: list[bytes], deadline: float) -> bool:
+    def _send_plain(self, parts: list[bytes], deadline: float, begun: Callable[[], bool]) -> bool:
         rest = [memoryview(part) for part in parts]
         while rest:
             try:
                 count = self._socket.sendmsg(rest, (), socket.MSG_DONTWAIT)
             except BlockingIOError:
                 ready = self.wait(select.POLLOUT | select.POLLIN, deadline)
-                if ready & select.POLLIN and not ready & select.POLLOUT:
+                if ready & select.POLLIN and not ready & select.POLLOUT and begun():
                     return False
                 continue
             self.sent = True
@@ -582,6 +578,14 @@ class _Connection:
 # -- One answer
 
 
+class _Head(NamedTuple):
+    """Of an answer: its status, the version of HTTP after the dot, its headers."""
+
+    status: int
+    minor: int
+    headers: dict[str, str]
+
+
 class _Answer:
     """What comes back on a connection, read as far as it is needed."""
 
@@ -591,10 +595,20 @@ class _Answer:
         self._largest = largest
         self._buffer = bytearray()
         self._position = 0  # what is before it has been used
-        self._begun = False
+        self._searched = 0  # bytes after the position in which no head ends
+        self._heads = LARGEST_HEAD  # bytes that are left for heads
+        self._final: _Head | None = None
+        self._came = False  # whether anything did
 
-    def read(self) -> tuple[Reply, bool]:
-        """The reply, and whether the connection can be used again."""
+    def begun(self) -> bool:
+        """Read what comes while the request is still going out. Whether it is the answer's head, or the end.
+
+        Neither is an interim answer (1xx), such as one that says that the server goes on reading.
+        """
+        return not self._fill() or self._look() is not None
+
+    def read(self) -> tuple[Response, bool]:
+        """The response, and whether the connection can be used again."""
         status, minor, headers = self.final_head()
         coding = headers.get("transfer-encoding", "").lower()
         length = headers.get("content-length")
@@ -610,45 +624,48 @@ class _Answer:
             body, again = self._until_close(), False
         if encoding := headers.get("content-encoding"):
             body = self._decoded(body, encoding.lower())
-        return Reply(status, headers, body), again and not self.unread()
+        return Response(status, headers, body), again and not self.unread()
 
     def unread(self) -> bool:
         """Whether more came than was read."""
         return self._position < len(self._buffer)
 
-    def final_head(self) -> tuple[int, int, dict[str, str]]:
-        """Status, minor version and headers of the first answer that is not an interim one (1xx)."""
-        allowed = LARGEST_HEAD
-        while True:
-            raw = self._head(allowed)
-            allowed -= len(raw)
-            status, minor, headers = self._parse(raw.decode("latin-1"))
-            if status == 101:
-                raise self._malformed("it changes to another protocol, unasked")
-            if status >= 200:
-                return status, minor, headers
-
-    def _head(self, allowed: int) -> bytes:
-        """Up to the empty line. A line may end in a bare line feed, as in http.client."""
-        searched = 0  # bytes after the position
-        while True:
-            strict = self._buffer.find(b"\n\r\n", self._position + searched)
-            until = strict + 1 if strict >= 0 else len(self._buffer)
-            loose = self._buffer.find(b"\n\n", self._position + searched, until)
-            end = loose if loose >= 0 else strict
-            found = end if end >= 0 else len(self._buffer)
-            if not b"HTTP/1.".startswith(bytes(self._buffer[self._position : min(found, self._position + 7)])):
-                raise self._malformed("it does not begin with HTTP/1")
-            if found - self._position > allowed:
-                raise self._malformed(f"its head is longer than {LARGEST_HEAD >> 10} KB")
-            if end >= 0:
-                raw = bytes(self._buffer[self._position : end])
-                self._position = end + (2 if loose >= 0 else 3)
-                return raw
-            searched = max(0, len(self._buffer) - self._position - 2)
+    def final_head(self) -> "_Head":
+        """The first head that is not one of an interim answer (1xx)."""
+        while (head := self._look()) is None:
             self._more()
+        return head
 
-    def _parse(self, head: str) -> tuple[int, int, dict[str, str]]:
+    def _look(self) -> "_Head | None":
+        """The same, if it is in the buffer already."""
+        while self._final is None and (raw := self._head()) is not None:
+            head = self._parse(raw.decode("latin-1"))
+            if head.status == 101:
+                raise self._malformed("it changes to another protocol, unasked")
+            if head.status >= 200:
+                self._final = head
+        return self._final
+
+    def _head(self) -> bytes | None:
+        """Up to the empty line, if that is there. A line may end in a bare line feed, as in http.client."""
+        strict = self._buffer.find(b"\n\r\n", self._position + self._searched)
+        until = strict + 1 if strict >= 0 else len(self._buffer)
+        loose = self._buffer.find(b"\n\n", self._position + self._searched, until)
+        end = loose if loose >= 0 else strict
+        found = end if end >= 0 else len(self._buffer)
+        if not b"HTTP/1.".startswith(bytes(self._buffer[self._position : min(found, self._position + 7)])):
+            raise self._malformed("it does not begin with HTTP/1")
+        if found - self._position > self._heads:
+            raise self._malformed(f"its head is longer than {LARGEST_HEAD >> 10} KB")
+        if end < 0:
+            self._searched = max(0, len(self._buffer) - self._position - 2)
+            return None
+        raw = bytes(self._buffer[self._position : end])
+        self._position, self._searched = end + (2 if loose >= 0 else 3), 0
+        self._heads -= len(raw)
+        return raw
+
+    def _parse(self, head: str) -> "_Head":
         first, *lines = head.removesuffix("\r").replace("\r\n", "\n").split("\n")
         match = STATUS.fullmatch(first)
         if not match:
@@ -661,8 +678,8 @@ class _Answer:
                 raise self._malformed("a line of its head is not a header")  # its text may be our key, echoed
             if name == "content-length" and headers.get(name, value) != value:
                 raise self._malformed("it states two lengths")
-            headers[name] = value
-        return int(match[2]), int(match[1]), headers
+            headers[name] = f"{headers[name]}, {value}" if name in LISTS and name in headers else value
+        return _Head(int(match[2]), int(match[1]), headers)
 
     def _length(self, stated: str) -> int:
         if not (stated.isascii() and stated.isdigit()):
@@ -721,7 +738,7 @@ class _Answer:
 
     def _more(self) -> None:
         if not self._fill():
-            what = "in the middle of its answer" if self._begun else "without an answer"
+            what = "in the middle of its answer" if self._came else "without an answer"
             raise Reset(f"the server closed the connection {what}", sent=self._connection.sent)
 
     def _fill(self) -> bool:
@@ -731,7 +748,7 @@ class _Answer:
             del self._buffer[: self._position]
             self._position = 0
         self._buffer += data
-        self._begun = self._begun or bool(data)
+        self._came = self._came or bool(data)
         return bool(data)
 
     def _decoded(self, body: bytes, encoding: str) -> bytes:

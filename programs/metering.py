@@ -8,14 +8,20 @@ providers, and Anthropic's own block. They differ in three points that cost mone
   it is billed as output (https://docs.x.ai/docs/key-information/consumption-and-rate-limits), so it is output here.
 - Where the provider's cache was used: "cached_tokens" in the details, or DeepSeek's "prompt_cache_hit_tokens".
 
-A block that is wrong in one place is believed in none: then the call's usage is unknown. Left out: tokens of sound
-and pictures, and what a few providers say the call cost in dollars.
+A block that is wrong in one place is believed in none: then the call's usage is unknown. That holds for a total, too.
+What it has beside its parts is taken for thinking up to the count of thinking, or up to THINKING where none is told
+apart; a total with more than that counts something else (a whole conversation, say), and is not billed as output.
+
+Left out: tokens of sound and pictures, and what a few providers say the call cost in dollars.
 """
 
 from typing import Any, NamedTuple
 
 # No model takes or writes so much in one call (the largest windows have 2 million); a report of more is a mistake.
 LIMIT = 10_000_000
+
+# Gemini, which counts thinking in the total alone, ends an answer at 65,536 tokens. Four times that leaves room.
+THINKING = 262_144
 
 # Some servers count thinking by tokenising its text a second time, its marks included, and come out a few tokens
 # higher than the output that it is part of. So much more than the output is taken for all of the output.
@@ -62,11 +68,19 @@ def _read(usage: dict[str, Any], name_in: str, name_out: str) -> Metered | None:
     written = written or _count(of_input, "cache_creation_tokens") or _count(of_input, "cache_write_tokens")
     if not tokens_in or cached + written > tokens_in:
         raise _Absurd  # a prompt of no tokens comes from a server that does not count
-    tokens_out = max(tokens_out, _count(usage, "total_tokens") - tokens_in)
     reasoning = _count(of_output, "reasoning_tokens")
-    if reasoning > tokens_out + max(RECOUNT_TOKENS, RECOUNT_SHARE * tokens_out):
+    beside = max(0, _count(usage, "total_tokens") - tokens_in - tokens_out)
+    if beside > (_recounted(reasoning) if reasoning else THINKING):
+        raise _Absurd
+    tokens_out += beside
+    if reasoning > _recounted(tokens_out):
         raise _Absurd
     return Metered(tokens_in, cached, tokens_out, min(reasoning, tokens_out), written)
+
+
+def _recounted(tokens: int) -> float:
+    """The most that a second count of as many tokens comes to."""
+    return tokens + max(RECOUNT_TOKENS, RECOUNT_SHARE * tokens)
 
 
 def _count(block: dict[str, Any], name: str) -> int:

@@ -12,11 +12,13 @@ from typing import Any, Literal, NamedTuple
 import dspy
 import orjson
 
+from programs import metering
 from programs.rate import retry_after
 
 Api = Literal["chat", "responses"]
-APIS: tuple[Api, ...] = ("chat", "responses")
 PATHS: Mapping[Api, str] = {"chat": "/chat/completions", "responses": "/responses"}
+
+FINISH = 100  # letters of why an answer ended; the longest word for it has 20
 
 Message = dict[str, Any]  # of the chat protocol: "role", "content", "tool_calls", ...
 
@@ -31,7 +33,10 @@ class Reply(NamedTuple):
 
 
 class Unreadable(dspy.LMTransportError):
-    """Something came back, and no answer can be read out of it; `usage` where it was reported all the same."""
+    """Something came back, and no answer can be read out of it; `usage` where it was reported all the same.
+
+    `billed` says that it was, so that it can be believed: each further attempt costs as much as an answer.
+    """
 
     kind = "unreadable"
 
@@ -39,6 +44,7 @@ class Unreadable(dspy.LMTransportError):
         super().__init__(f"no answer that can be read: {what}", model=model)
         self.what = what
         self.usage = usage
+        self.billed = metering.reported(usage) is not None
 
 
 def body(
@@ -96,9 +102,17 @@ def read(api: Api, data: bytes, model: str, *, clean: Callable[[str], str] = str
         raise Unreadable(f"{str(error).partition(':')[0]} in {start!r}", model) from None
     usage = answer.get("usage") if isinstance(answer, dict) else None
     try:
-        return _chat(answer, usage) if api == "chat" else _responses(answer, usage)
+        reply = _chat(answer, usage) if api == "chat" else _responses(answer, usage)
+        return reply._replace(finish=_plain(reply.finish, clean))
     except (KeyError, IndexError, TypeError, AttributeError, RecursionError):
         raise Unreadable("it has no message", model, usage) from None
+
+
+def _plain(finish: str, clean: Callable[[str], str]) -> str:
+    """Why an answer ended, as one short line that any file and any terminal takes, whatever a server says."""
+    if len(finish) > FINISH:  # no such word; cleaned before it is cut, so that no secret is cut in two
+        finish = clean(finish)[:FINISH]
+    return "".join(letter if letter.isprintable() else "?" for letter in finish)
 
 
 def _parsed(data: bytes) -> Any:
@@ -129,7 +143,7 @@ def _responses(answer: Any, usage: Any) -> Reply:
     if answer.get("status") == "failed" or (not answer["output"] and answer.get("status") != "incomplete"):
         raise KeyError("output")
     if answer.get("status") == "incomplete":
-        why = str((answer.get("incomplete_details") or {}).get("reason"))
+        why = str((answer.get("incomplete_details") or {}).get("reason") or "incomplete")
         finish = {"max_output_tokens": "length"}.get(why, why)
     return Reply("".join(texts), calls, finish, usage)
 

@@ -17,9 +17,8 @@ from programs import protocol
 from programs.http1 import ConnectFailed, DeadlinePassed, HTTPError, Pool, Reset, TooLarge
 
 OPENAI = "https://api.openai.com/v1"
-SECRET = (
-    16  # letters from which on a key is taken out of answers, too; "token" for a local server is a word like others
-)
+# Letters from which on a key is taken out of answers, too: "token" for a local server is a word like others.
+SECRET = 16
 LARGEST = 16 << 20  # bytes of an answer; a hundred times what the longest has
 
 _KINDS = {ConnectFailed: "connection", Reset: "reset", TooLarge: "too large"}
@@ -49,8 +48,8 @@ class Wire:
     key: str = field(repr=False)  # "" is none
     needs_key: bool = False
     api: protocol.Api = "chat"
-    _pools: list[Pool] = field(default_factory=list, repr=False)
-    _lock: Any = field(default_factory=threading.Lock, repr=False)
+    _pool: Pool | None = field(default=None, init=False, repr=False)  # made for the first request
+    _lock: Any = field(default_factory=threading.Lock, init=False, repr=False)
 
     def body(self, messages: Sequence[Any], tools: Sequence[Any], settings: Mapping[str, Any]) -> bytes:
         """A request as it is sent."""
@@ -59,7 +58,7 @@ class Wire:
     def send(self, body: bytes, deadline: float, *, tools: bool = False) -> Sent:
         """One answer, by `deadline` on the clock of time.monotonic. Raises DSPy's LM errors."""
         try:
-            answer = self._pool().post(protocol.PATHS[self.api], body, deadline=deadline)
+            answer = self._connections().post(protocol.PATHS[self.api], body, deadline=deadline)
         except DeadlinePassed as error:
             raise dspy.LMTimeoutError(str(error) or "the answer did not come in time", model=self.model) from None
         except HTTPError as error:
@@ -75,12 +74,12 @@ class Wire:
             raise protocol.Unreadable(self._clean(error.what), self.model, error.usage) from None
         if len(self.key) >= SECRET:
             calls = [{name: self._clean(text) for name, text in call.items()} for call in reply.tool_calls]
-            reply = reply._replace(text=self._clean(reply.text), tool_calls=calls)
+            reply = reply._replace(text=self._clean(reply.text), tool_calls=calls, finish=self._clean(reply.finish))
         return Sent(reply, answer.headers)
 
-    def _pool(self) -> Pool:
+    def _connections(self) -> Pool:
         with self._lock:
-            if not self._pools:
+            if self._pool is None:
                 if not self.key and self.needs_key:
                     raise dspy.LMNotConfiguredError("$OPENAI_API_KEY is not set", model=self.model)
                 headers = {"authorization": f"Bearer {self.key or 'none'}", "content-type": "application/json"}
@@ -89,8 +88,8 @@ class Wire:
                         value := os.environ.get(f"OPENAI_{name.upper()}")
                     ):
                         headers[f"openai-{name}"] = value
-                self._pools.append(Pool(self.url, headers=headers, largest=LARGEST))
-            return self._pools[0]
+                self._pool = Pool(self.url, headers=headers, largest=LARGEST)
+            return self._pool
 
     def _clean(self, text: str) -> str:
         """What a server said, without the key, if it said that back."""

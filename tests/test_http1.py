@@ -14,7 +14,7 @@ import zlib
 
 import pytest
 
-from programs.http1 import ConnectFailed, DeadlinePassed, HTTPError, Malformed, Pool, Reply, Reset, TooLarge
+from programs.http1 import ConnectFailed, DeadlinePassed, HTTPError, Malformed, Pool, Reset, Response, TooLarge
 from tools.errors import UsageError
 
 KEY = "sk-very-secret-0123456789"
@@ -131,9 +131,9 @@ def reference(url, body=b"question"):
     connection = http.client.HTTPConnection(host, timeout=5)
     connection.request("POST", "/v1/chat/completions", body, {"authorization": f"Bearer {KEY}"})
     answer = connection.getresponse()
-    reply = Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+    response = Response(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
     connection.close()
-    return reply
+    return response
 
 
 # -- Answers as they should be
@@ -234,6 +234,7 @@ def test_a_connection_is_kept_and_used_again(serve):
     "answer",
     [
         b"HTTP/1.1 200 OK\r\nConnection: Close\r\ncontent-length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nconnection: x-other\r\ncontent-length: 2\r\n\r\nok",
         b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok",
         OK + b"and something that was not announced",
     ],
@@ -353,6 +354,8 @@ BAD = {
     "endless extension": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2;" + b"a" * 9000,
     "endless trailers": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n" + b"x: y\r\n" * 20_000,
     "unknown coding": b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "unknown coding in two lines": b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"0\r\n\r\n",
     "unknown encoding": b"HTTP/1.1 200 OK\r\ncontent-encoding: br\r\ncontent-length: 2\r\n\r\nok",
     "damaged gzip": b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\nok",
     "gzip cut off": b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 20\r\n\r\n"
@@ -446,7 +449,7 @@ def test_random_bytes_never_raise_anything_but_an_http_error(serve):
             seen.add(type(ask(server.url)))
         except HTTPError as error:
             seen.add(type(error))
-    assert {Reply, Malformed, Reset} <= seen
+    assert {Response, Malformed, Reset} <= seen
 
 
 # -- Deadlines
@@ -511,6 +514,73 @@ def test_a_large_request_that_is_refused_early_still_gets_its_answer(serve):
 
     server = serve(behave)
     assert ask(server.url, bytes(30_000_000)).status == 413
+
+
+INTERIM = b"HTTP/1.1 102 Processing\r\nx: y\r\n\r\n"
+
+
+def speaking_early(*pieces, then=b""):
+    """Says the pieces before it reads the body of a request, and `then` after it."""
+
+    def behave(server, connection):
+        head = connection.recv(1000)
+        for piece in pieces:
+            connection.sendall(piece)
+            time.sleep(0.05)
+        length = int(head.partition(b"content-length: ")[2].split(b"\r\n")[0])
+        missing = length - len(head.partition(b"\r\n\r\n")[2])
+        while missing and (got := connection.recv(1 << 20)):
+            missing -= len(got)
+        server.requests.append(missing)
+        connection.sendall(then)
+        connection.recv(1)  # the other end closes first: what it does not read would reset the connection
+
+    return behave
+
+
+@pytest.mark.parametrize(
+    "pieces", [[INTERIM], [INTERIM * 2], [INTERIM[:5], INTERIM[5:]], [INTERIM + OK[:9]], [INTERIM] * 3]
+)
+def test_a_large_request_goes_on_after_an_interim_answer(serve, pieces):
+    rest = OK[9:] if pieces[0].endswith(OK[:9]) else OK
+    server = serve(speaking_early(*pieces, then=rest))
+    assert ask(server.url, bytes(20_000_000)).body == b"ok"
+    assert server.requests == [0], "and none of it is missing"
+
+
+def test_a_large_request_ends_when_an_answer_follows_an_interim_one(serve):
+    refusal = b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno"
+    for pieces in ([INTERIM + refusal], [INTERIM, refusal[:30], refusal[30:]]):
+        server = serve(lambda _, connection, pieces=pieces: early_refusal(connection, pieces))
+        assert ask(server.url, bytes(30_000_000)).status == 413
+
+
+def early_refusal(connection, pieces):
+    connection.recv(1000)
+    for piece in pieces:
+        connection.sendall(piece)
+        time.sleep(0.05)
+    time.sleep(1)
+
+
+@pytest.mark.parametrize("said", [b"SSH-2.0\r\n", b"HTTP/1.1 101 Switch\r\n\r\n", INTERIM * 10_000])
+def test_nonsense_in_the_middle_of_a_large_request_ends_it(serve, said):
+    server = serve(lambda _, connection: early_refusal(connection, [said]))
+    assert failure(server.url, Malformed, body=bytes(30_000_000)).sent
+
+
+def test_a_connection_is_used_again_after_a_large_request_with_an_interim_answer(serve):
+    def behave(server, connection):
+        connection.recv(1000, socket.MSG_PEEK)
+        connection.sendall(INTERIM)
+        time.sleep(0.05)
+        answering(OK, again=True)(server, connection)
+
+    server = serve(behave)
+    with pool(server.url) as client:
+        for body in (bytes(20_000_000), b"small"):
+            assert client.post("/x", body, deadline=soon()).body == b"ok"
+    assert (server.accepted, len(server.requests)) == (1, 2)
 
 
 # -- Connecting

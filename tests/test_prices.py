@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from bad_server import ABSURD_USAGE
 
-from programs.metering import LIMIT, Metered, reported
+from programs.metering import LIMIT, THINKING, Metered, reported
 from programs.prices import Price, price, window
 from tools.errors import UnknownName, UsageError
 
@@ -207,6 +207,13 @@ def test_a_file_that_was_changed_is_read_again_and_its_time_is_the_date(prices_f
         ("as_of = 2026\n", "as_of is 2026"),
         ("currency = 'EUR'\n", "currency = 'EUR' outside of a section"),
         ("\N{LATIN SMALL LETTER E WITH ACUTE}", "is not TOML"),
+        # numbers that no float holds, or that Python does not print, and values in values in values
+        (f'["a/b"]\ninput = 1{"0" * 400}\noutput = 1\n', "input of 'a/b' is 1000"),
+        (f'["a/b"]\ninput = 0x{"f" * 5000}\noutput = 1\n', "input of 'a/b' is an endless number"),
+        (f'["a/b"]\ninput = 1\noutput = 1\nwindow = 0x{"f" * 5000}\n', "window of 'a/b' is an endless number"),
+        (f"as_of = 0x{'f' * 5000}\n", "as_of is an endless number"),
+        (f"a = {'[' * 3000}{']' * 3000}\n", "brackets in brackets"),
+        (f"as_of{'.a' * 2000} = 1\n", "as_of is {'a': {"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_in_one_line(text, said, prices_file):
@@ -304,8 +311,13 @@ RESPONSES = {"input_tokens": 1000, "output_tokens": 200, "total_tokens": 1200}
         ),
         # Gemini's OpenAI-compatible endpoint: thinking shows in the total alone
         ({"prompt_tokens": 21, "completion_tokens": 0, "total_tokens": 81}, Metered(21, 0, 60, 0)),
+        ({"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14 + THINKING}, Metered(9, 0, 5 + THINKING, 0)),
         # a server that counts thinking again, with its marks
         ({**CHAT, "completion_tokens_details": {"reasoning_tokens": 204}}, Metered(1000, 0, 200, 200)),
+        (
+            {**CHAT, "total_tokens": 1204, "completion_tokens_details": {"reasoning_tokens": 204}},
+            Metered(1000, 0, 204, 204),
+        ),
         ({"prompt_tokens": 5, "completion_tokens": 0}, Metered(5, 0, 0, 0)),
     ],
 )
@@ -324,6 +336,10 @@ def test_a_usage_block_is_read_as_its_provider_means_it(block, metered):
         {"prompt_tokens": 0, "completion_tokens": 10, "total_tokens": 10},
         {"prompt_tokens": LIMIT + 1, "completion_tokens": 1},
         {**CHAT, "total_tokens": -1},
+        # a total of more than this call: beside its parts there is more than any thinking, or than the thinking told
+        {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 9_000_000},
+        {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 15 + THINKING},
+        {**CHAT, "total_tokens": 1300, "completion_tokens_details": {"reasoning_tokens": 20}},
         {**CHAT, "prompt_tokens_details": {"cached_tokens": 1001}},
         {**CHAT, "prompt_tokens_details": {"cached_tokens": 600, "cache_creation_tokens": 600}},
         {**CHAT, "prompt_tokens_details": {"cached_tokens": -1}},

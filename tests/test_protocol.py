@@ -292,6 +292,51 @@ def test_what_is_no_answer_is_said_in_one_line_and_is_the_provider_s_fault(page,
     assert dspy.is_retryable_lm_error(caught.value)
 
 
+FINISHES = {
+    "a word": ("content_filter", "content_filter"),
+    "lines and colours": ("st\nop\x1b[31m\x07", "st?op?[31m?"),
+    "half of a pair": ("stop \ud83d", "stop ?"),
+    "what turns the text around": ("stop\u202e\u2028", "stop??"),
+    "another script": ("终止", "终止"),
+    "a novel": ("x" * 5000, "x" * 100),
+    "a number": (7, "7"),
+    "no": (False, "stop"),
+    "nothing": ("", "stop"),
+    "a block": ({"reason": "l\nong"}, "{'reason': 'l\\nong'}"),
+}
+
+
+@pytest.mark.parametrize("case", FINISHES)
+def test_why_an_answer_ended_is_one_short_line_whatever_the_server_says(case):
+    said, finish = FINISHES[case]
+    answer = chat({"content": "x"}, finish_reason=said)
+    assert ascii(read("chat", json.dumps(answer).encode(), "tiny").finish) == ascii(finish)
+    answer = as_responses([REASONING], status="incomplete", incomplete_details={"reason": said})
+    finish = finish if said else "incomplete"
+    assert ascii(read("responses", json.dumps(answer).encode(), "tiny").finish) == ascii(finish)
+
+
+def test_a_secret_in_why_an_answer_ended_is_taken_out_before_it_is_cut():
+    said = chat({"content": "x"}, finish_reason="y" * 90 + "sk-secret-0123456789")
+    finish = read("chat", json.dumps(said).encode(), "tiny", clean=lambda text: text.replace("sk-secret", "***")).finish
+    assert finish == "y" * 90 + "***-012345"
+
+
+@pytest.mark.parametrize(
+    ("usage", "billed"),
+    [
+        ({"prompt_tokens": 1000, "completion_tokens": 0, "total_tokens": 1000}, True),
+        ({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, False),
+        ({"prompt_tokens": "many"}, False),
+        (None, False),
+    ],
+)
+def test_what_cannot_be_read_says_whether_it_was_billed(usage, billed):
+    with pytest.raises(Unreadable) as caught:
+        read("chat", json.dumps({"choices": [{"finish_reason": "content_filter"}], "usage": usage}).encode(), "tiny")
+    assert caught.value.billed == billed and caught.value.usage == usage
+
+
 anything = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.just(0.5) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3)
@@ -315,7 +360,7 @@ def test_of_any_json_at_all_texts_are_read_or_it_is_no_answer(value, api, wrap):
         reply = read(api, json.dumps(value).encode(), "tiny")
     except Unreadable:
         return
-    assert isinstance(reply.text, str) and isinstance(reply.finish, str)
+    assert isinstance(reply.text, str) and reply.finish.isprintable() and 0 < len(reply.finish) <= 100
     for call in reply.tool_calls:
         assert call.keys() == {"id", "name", "arguments"} and all(isinstance(one, str) for one in call.values())
 

@@ -44,6 +44,10 @@ def dspys(address):
     return dspy.LM("openai/tiny", cache=False, num_retries=0, temperature=0.0, seed=7, **options)
 
 
+def soon():
+    return time.monotonic() + 5
+
+
 @pytest.fixture
 def answering(server):
     """A server that says yes, and the connections that it was asked for."""
@@ -258,6 +262,21 @@ def test_thirty_two_calls_at_once_are_at_least_eight_times_as_fast_as_one_at_a_t
             return calls / (time.perf_counter() - started)
 
     assert rate(128, 32) > 8 * rate(5, 1), "both in this run, client and server in one process"
+
+
+def test_a_key_that_a_server_says_back_as_why_it_ended_is_taken_out(server, monkeypatch):
+    key = "sk-very-secret-0123456789"
+    monkeypatch.setenv("SEXTANT_API_KEY", key)
+    server.answer = lambda prompt: {"raw": "yes", "finish": f"stop {key}"}
+    model = lm.connect(server.spec).lm
+    assert (
+        model.wire.send(model.wire.body([{"role": "user", "content": "?"}], (), {}), soon()).reply.finish == "stop ***"
+    )
+
+
+def test_what_cannot_be_read_and_was_billed_says_so_to_who_would_ask_again(server):
+    server.reply = lambda path, body: {"choices": [], "usage": {"prompt_tokens": 1000, "completion_tokens": 0}}
+    assert raised(ours(url(server))).billed
 
 
 @pytest.mark.parametrize("key", ["", "here", "EMPTY"])
