@@ -120,12 +120,15 @@ def _command(arguments: argparse.Namespace, events: "Events") -> int:
 
     from programs.cassette import Cassette
 
+    cassette = Cassette(arguments.cassette, arguments.lm) if arguments.cassette else None
     ready = _prepared(arguments, environment, wanted)
-    model, asked = ready.model, ready.environment
+    model = ready.model
     with run_folder.claim(run_folder.place(arguments.runs, ready.config), ready.config) as folder:
         ready.engines.keep(folder.path, arguments.runs)
         model.begin(folder.path, folder.usage)
-        cassette = Cassette.of(arguments.cassette, model.lm.ledger) if arguments.cassette else None
+        asked = _pooled(environment, wanted, ready.engines)
+        if cassette:
+            cassette.begin(model.lm.ledger)
         problem = _run(arguments, asked, folder, model, ready.system, events)
         if cassette:
             cassette.keep(complete=len(folder.outcomes) == len(asked.queries))
@@ -143,10 +146,16 @@ def _foretold(arguments: argparse.Namespace, environment: "Environment", wanted:
     return 0
 
 
+def _pooled(environment: "Environment", wanted: setup.Wanted, engines: setup.Engines) -> "Environment":
+    """The task with the pools of --pool, if there is one; what the searches for them cost is in the books."""
+    if not wanted.pool:
+        return environment
+    return pools.pooled(environment, wanted.pool, [engines.build(part) for part in wanted.pool.parts])
+
+
 class _Prepared(NamedTuple):
     """What a run needs, once indexes are there. Nothing has been sent but for them."""
 
-    environment: "Environment"  # with the pools that --pool made
     engines: setup.Engines
     model: "Model"
     config: "Config"
@@ -161,9 +170,6 @@ def _prepared(arguments: argparse.Namespace, environment: "Environment", wanted:
     engines = setup.Engines(arguments, environment, budget, setup.for_lenses(arguments, budget, gate))
     retriever = engines.build(wanted.retriever)
     others = {name: engines.build(retrievers.check(name)) for name in wanted.others}
-    pooled = environment
-    if wanted.pool:
-        pooled = pools.pooled(environment, wanted.pool, [engines.build(part) for part in wanted.pool.parts])
     model = setup.connect(arguments, environment, retriever, budget, seed=arguments.seed, gate=gate)
     config = configuration(arguments, environment, retriever, model, wanted)
     config["retriever"]["others"] = {name: other.name for name, other in others.items()}
@@ -176,7 +182,7 @@ def _prepared(arguments: argparse.Namespace, environment: "Environment", wanted:
         from programs.compiled_forms import assembled
 
         system = assembled(wanted.compiled, system)
-    return _Prepared(pooled, engines, model, config, system)
+    return _Prepared(engines, model, config, system)
 
 
 def configuration(

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from evals.anytime import Anytime
 from evals.folder import Outcome, RunFolder
-from programs.faults import fault, refusal
+from programs.faults import cleaned, fault, refusal
 from programs.lm import Model
 from tools import disk, session, turns
 from tools.errors import DataError, LimitReached, SextantError
@@ -66,7 +66,8 @@ def run(
         try:
             return _collect(crew, folder, on_outcome, on_owed)
         finally:
-            model.settle()
+            if not crew.hurried:
+                model.settle()
 
 
 @contextmanager
@@ -93,6 +94,7 @@ class _Crew:
         self.model = model
         self.done: queue.SimpleQueue[tuple[str, Outcome | Exception]] = queue.SimpleQueue()
         self.stopped = threading.Event()
+        self.hurried = False  # whether nothing is waited for any more: at the second Ctrl-C
         self._system = system
         self._todo = todo
         self._at = dict[threading.Thread, tuple[str, float]]()  # the query of each, and when it is overdue
@@ -170,7 +172,9 @@ def _collect(
                 take(*crew.done.get(timeout=TICK))
     except KeyboardInterrupt:
         crew.stopped.set()
+        crew.hurried = True  # unless this is done before a second one
         _finish(crew, folder)
+        crew.hurried = False
         raise
     finally:
         crew.stopped.set()
@@ -290,6 +294,6 @@ def _fields_of_failure(query: Query, opened: Session | None, error: BaseExceptio
         "answer": "",
         "trace": trace_json(opened.trace if opened else Trace(query.query_id)),
         "usage": usage_json(opened.usage if opened else Usage()),
-        "error": f"{type(error).__name__}: {error}",
-        "traceback": "".join(traceback.format_exception(error)),
+        "error": cleaned(f"{type(error).__name__}: {error}"),
+        "traceback": cleaned("".join(traceback.format_exception(error))),
     }

@@ -273,7 +273,14 @@ def for_lenses(arguments: argparse.Namespace, budget: "Budget", gate: "Gate") ->
 
     def connected(model: str, window: int) -> "Model":
         settings = lm.Settings(context=window or None, prices=arguments.prices)
-        return lm.connect(model, budget=budget, settings=settings, gate=gate, patience=patience_of(arguments))
+        return lm.connect(
+            model,
+            budget=budget,
+            settings=settings,
+            gate=gate,
+            patience=patience_of(arguments),
+            query_seconds=arguments.query_timeout or lm.QUERY_SECONDS,
+        )
 
     return connected
 

@@ -10,6 +10,7 @@ Left out: shared file systems whose locks do not work (SQLite's WAL needs them),
 """
 
 import json
+import math
 import queue
 import sqlite3
 import threading
@@ -21,10 +22,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from tools import disk, turns
-from tools.errors import DataError, ProviderRefused, RunIncomplete
+from tools.errors import DataError, ProviderRefused, RunIncomplete, SessionRefusal
 from tools.records import Usage, usage_from_json, usage_json
 
 NAME = "answers.sqlite3"
@@ -33,6 +35,7 @@ INDEX = "index"  # and here: what an index has cost that the run is the first to
 
 # What reading a row raises when somebody has changed it.
 _DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+_OF_THE_DISK = (sqlite3.OperationalError, OSError)  # what fails all rows; anything else is one row's own
 
 # A key is 16 hex digits of BLAKE2b: among a million answers, two are the same by chance once in 37 million times.
 _TABLE = """
@@ -58,6 +61,10 @@ _COLUMNS = ("key", "run", "query_id", "model", "at", "seconds", "fault", "usage"
 # longer. In seconds: for each of those, and at most.
 EACH, TOGETHER = 0.002, 0.025
 _MOST = 1000  # rows in a statement; SQLite takes 32,766 values
+_WORDS = 100  # characters that are kept of why an answer ended, or of what went wrong: servers may send anything
+# Seconds. A query with less time than this left may have given a request up for that: no pause between two attempts
+# is longer (programs/metered.py).
+_SHORT = 15.0
 
 
 class Answer(NamedTuple):
@@ -123,8 +130,13 @@ class Answers:
         with _readable(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._reader, self._writer = self._open(), self._open()
-            # What is known to be there: most requests are new, and need not look.
-            self._known = {int(key, 16) for (key,) in self._reader.execute("SELECT key FROM calls WHERE fault = ''")}
+            keys = self._reader.execute("SELECT key FROM calls WHERE fault = ''")
+            try:
+                self._known = {int(key, 16) for (key,) in keys}  # most requests are new, and need not look
+            except _DAMAGE:
+                raise DataError(
+                    f"{path}: a key of an answer is damaged; move it away to have the calls made again"
+                ) from None
         threading.Thread(target=_write_all, args=(self._queue, self._writer), daemon=True, name="answers").start()
         weakref.finalize(self, self._queue.put, None).atexit = False  # nobody asks for anything any more
 
@@ -135,8 +147,12 @@ class Answers:
         opened.executescript(_TABLE)
         return opened
 
-    def take(self, key: str) -> tuple[Answer, str, str] | None:
-        """The first answer to a request, with the run and the query that paid for it."""
+    def take(self, key: str, run: str = "", query_id: str = "") -> tuple[Answer, str, str] | None:
+        """An answer to a request, with the run and the query that paid for it.
+
+        Where several have paid, as runs side by side do, it is the one that this query of this run has paid for; else
+        one of this run; else the first.
+        """
         with self._lock:
             if int(key, 16) not in self._known:
                 return None
@@ -144,8 +160,8 @@ class Answers:
             with _readable(self.path):
                 row = self._reader.execute(
                     f"SELECT {columns} FROM calls WHERE key = ? AND fault = '' AND outputs IS NOT NULL "
-                    "ORDER BY id LIMIT 1",
-                    (key,),
+                    "ORDER BY (run = ? AND query_id = ?) DESC, (run = ?) DESC, id LIMIT 1",
+                    (key, run, query_id, run),
                 ).fetchone()
         if row is None:  # another process has cleared it away
             return None
@@ -162,14 +178,15 @@ class Answers:
             ) from None
 
     def write(self, rows: list[_Row], *, wait: bool = True) -> None:
-        """Put rows on disk; they are safe when this returns, if it waits. RunIncomplete when the disk is full."""
+        """Put rows on disk; they are safe when this returns, if it waits. RunIncomplete when they cannot be."""
         batch = _Batch(rows, turns.Errand() if wait else None)
         self._queue.put(batch)
         if not batch.errand:
             return
         batch.errand.wait()
         if batch.error:
-            raise RunIncomplete(f"{self.path}: {batch.error}; an answer could not be written; make room") from None
+            do = "make room" if isinstance(batch.error, _OF_THE_DISK) else "the same command asks for it again"
+            raise RunIncomplete(f"{self.path}: {batch.error}; an answer could not be written; {do}") from None
         with self._lock:
             self._known.update(int(row.key, 16) for row in rows if not row.fault and row.outputs)
 
@@ -189,35 +206,48 @@ class Answers:
 
     def books(self, run: str) -> Books:
         """What a run sent and used so far."""
-        sent, usage = Counter[str](), Usage()
+        return self.books_and_marks(run)[0]
+
+    def books_and_marks(self, run: str) -> tuple[Books, set[int]]:
+        """The same, and marks of the cached answers in it: each counts once for a query, however often it is asked."""
+        sent, usage, marks = Counter[str](), Usage(), set[int]()
         with self._lock, _readable(self.path):
-            rows = self._reader.execute("SELECT fault, usage FROM calls WHERE run = ?", (run,))
+            rows = self._reader.execute("SELECT fault, usage, query_id, key FROM calls WHERE run = ?", (run,))
             try:
-                for fault, row in rows:
+                for fault, row, query_id, key in rows:
                     used = usage_from_json(json.loads(row))
-                    usage += Usage(list_usd=used.list_usd) if fault == CACHED else used
+                    if fault == CACHED:
+                        if _mark(query_id, key) in marks:
+                            continue
+                        marks.add(_mark(query_id, key))
+                        used = Usage(list_usd=used.list_usd)
+                    usage += used
                     sent[fault] += used.calls if fault == INDEX else 1
             except _DAMAGE:
                 raise DataError(
                     f"{self.path}: the books of {run} are damaged; move the file away to begin anew"
                 ) from None
         answered, cached = sent.pop("", 0) + sent.pop(INDEX, 0), sent.pop(CACHED, 0)
-        return Books(sent.total() + answered, answered, cached, dict(sent), usage)
+        return Books(sent.total() + answered, answered, cached, dict(sent), usage), marks
 
     def of_run(self, run: str) -> Iterator[tuple[str, Answer]]:
-        """Each answer that a run has used, paid by it or not, with its key and in the order of the keys."""
+        """Each answer that a run has used, paid by it or not, with its key and in the order of the keys.
+
+        Where it has paid, the answer is its own, whatever others have got for the same request.
+        """
         self.settle()
         statement = "SELECT DISTINCT key FROM calls WHERE run = ? AND fault IN ('', ?) ORDER BY key"
         for (key,) in self.query(statement, (run, CACHED)):
-            found = self.take(key)
+            found = self.take(key, run)
             if found is None:
                 raise DataError(f"the answer {key} of this run was cleared away, so the run cannot be recorded")
             yield key, found[0]
 
     def query(self, statement: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """What a statement finds, or changes: for the command that lists and clears."""
+        values = [_storable(value) if isinstance(value, str) else value for value in parameters]
         with self._lock, _readable(self.path):
-            return self._reader.execute(statement, parameters).fetchall()
+            return self._reader.execute(statement, values).fetchall()
 
 
 @contextmanager
@@ -245,17 +275,33 @@ def _write_all(batches: "queue.SimpleQueue[_Batch | None]", opened: sqlite3.Conn
                 together.append(batches.get_nowait())
         more = together[-1] is not None
         at_hand = [batch for batch in together if batch is not None]
-        error: Exception | None = None
-        try:
-            _insert(opened, [row for batch in at_hand for row in batch.rows])
-        except Exception as caught:  # noqa: BLE001  # whoever waits for it has to hear of it
-            error = caught
+        _write_together(opened, at_hand)
         for batch in at_hand:
-            batch.error = error
             if batch.errand:
                 batch.errand.done()
         written, pause = time.monotonic(), min(TOGETHER, EACH * len(at_hand))
     opened.close()
+
+
+def _write_together(opened: sqlite3.Connection, batches: list[_Batch]) -> None:
+    """Write batches, all at once if that can be, and note in each what went wrong with it: who waits has to hear of it.
+
+    One row that SQLite does not take fails its statement, so each batch has one of its own then.
+    """
+    error = _tried(opened, [row for batch in batches for row in batch.rows])
+    if error is None:
+        return
+    for batch in batches:
+        batch.error = error if isinstance(error, _OF_THE_DISK) else _tried(opened, batch.rows)
+
+
+def _tried(opened: sqlite3.Connection, rows: list[_Row]) -> Exception | None:
+    """Insert rows, all or none; what went wrong."""
+    try:
+        _insert(opened, rows)
+    except Exception as error:  # noqa: BLE001  # it is for another thread
+        return error
+    return None
 
 
 def _insert(opened: sqlite3.Connection, rows: list[_Row]) -> None:
@@ -265,6 +311,16 @@ def _insert(opened: sqlite3.Connection, rows: list[_Row]) -> None:
         places = ", ".join([row] * len(rows))
         values = [value for row in rows for value in row]
         opened.execute(f"INSERT INTO calls ({', '.join(_COLUMNS)}) VALUES {places}", values)
+
+
+def _mark(query_id: str, key: str) -> int:
+    """Stands for a query and a key in this process; a number, because there may be a million of them."""
+    return hash((query_id, key))
+
+
+def _storable(text: object) -> str:
+    """Text that SQLite takes: lone surrogates, as of a name that is not UTF-8, are question marks."""
+    return str(text).encode("utf-8", "replace").decode("utf-8")
 
 
 _OPENED = weakref.WeakValueDictionary[Path, Answers]()  # one for a file: its rows are written by one thread
@@ -296,15 +352,36 @@ def ledger(folder: Path, *, runs: Path | None = None) -> "Ledger":
     return opened((runs or folder.parent.parent) / NAME).ledger(run)
 
 
+class _Turn:
+    """A request on its way, and what those hear of who wait for its answer."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.error: Exception | None = None
+        self.traceback: TracebackType | None = None
+
+    def failed(self, error: Exception) -> None:
+        """Let `error` be that of all who wait."""
+        self.error, self.traceback = error, error.__traceback__
+
+    def wait(self, deadline: float) -> None:
+        """Sleep until it is over. Raises its failure, where that is for all; TimeoutError at the deadline."""
+        with turns.aside():
+            if not self.over.wait(min(deadline - time.monotonic(), threading.TIMEOUT_MAX)):
+                raise TimeoutError("the same request of another query is not answered yet")
+        if self.error:
+            raise self.error.with_traceback(self.traceback)  # where it went wrong, without who else has waited
+
+
 class Ledger:
     """One run's side of the answers: it takes what is there, and books what it sends. Threads share it."""
 
     def __init__(self, answers: Answers, run: str) -> None:
         self.answers = answers
-        self.run = run
+        self.run = _storable(run)
         self._lock = threading.Lock()
-        self._sent = dict[str, threading.Event]()  # requests on their way, that others who ask the same wait for
-        self._books = answers.books(run)
+        self._sent = dict[str, _Turn]()  # requests on their way, that others who ask the same wait for
+        self._books, self._marks = answers.books_and_marks(self.run)
         self._faults = Counter(self._books.faults)
         self._replayed: Mapping[str, Answer] | None = None
         self._source = ""
@@ -321,26 +398,42 @@ class Ledger:
 
     @contextmanager
     def turn(
-        self, query_id: str, key: str, model: str, price: Callable[[Usage], float | None] = lambda usage: None
+        self,
+        query_id: str,
+        key: str,
+        model: str,
+        price: Callable[[Usage], float | None] = lambda usage: None,
+        *,
+        deadline: float = math.inf,
     ) -> Iterator[Answer | None]:
         """The answer to a request where there is one; else None, and it is the block's to be sent and booked.
 
-        `price` says what an answer is worth at list price, where that was not known when it came.
+        `price` says what an answer is worth at list price, where that was not known when it came. Who asks what is on
+        its way waits for it, until its own `deadline` by time.monotonic; TimeoutError then. When the block raises an
+        Exception, all who wait raise it, too: else each would ask the same in vain, one after the other. They try
+        themselves where it may be of this query alone: a limit of its session, or its own deadline, which is near.
         """
-        while True:
-            with self._lock:
-                event = self._sent.get(key)
-                if event is None:
-                    self._sent[key] = mine = threading.Event()
-                    break
-            with turns.aside():
-                event.wait()
+        mine = self._turn(key, deadline)
         try:
-            yield self._take(query_id, key, model, price)
+            yield self._take(_storable(query_id), key, model, price)
+        except Exception as error:
+            if deadline - time.monotonic() > _SHORT and not isinstance(error, SessionRefusal):
+                mine.failed(error)
+            raise
         finally:
             with self._lock:
                 del self._sent[key]
-            mine.set()
+            mine.over.set()
+
+    def _turn(self, key: str, deadline: float) -> _Turn:
+        """The turn to ask for `key`, once nobody else does."""
+        while True:
+            with self._lock:
+                other = self._sent.get(key)
+                if other is None:
+                    mine = self._sent[key] = _Turn()
+                    return mine
+            other.wait(deadline)
 
     def _take(self, query_id: str, key: str, model: str, price: Callable[[Usage], float | None]) -> Answer | None:
         if self._replayed is not None:
@@ -352,7 +445,7 @@ class Ledger:
                 )
             found: tuple[Answer, str, str] | None = answer, "", ""
         else:
-            found = self.answers.take(key)
+            found = self.answers.take(key, self.run, query_id)
         if found is None:
             return None
         answer, run, payer = found
@@ -362,13 +455,18 @@ class Ledger:
         if listed is None and not answer.usage.unmetered:
             listed = price(answer.usage)  # nobody knew it then
         usage = replace(answer.usage, paid_usd=0.0, list_usd=listed, cached_calls=1)
-        row = self._row(query_id, key, model, Answer([], usage, answer.finish), CACHED)
-        self.answers.write([row._replace(outputs=None)], wait=False)
-        with self._lock:
-            books = self._books
-            worth = Usage(list_usd=usage.list_usd)
-            self._books = books._replace(cached=books.cached + 1, usage=books.usage + worth)
+        self._cached(query_id, key, model, Answer([], usage, answer.finish))
         return answer._replace(usage=usage)
+
+    def _cached(self, query_id: str, key: str, model: str, answer: Answer) -> None:
+        """Book that a query has used what somebody else paid for; once, in however many sittings it asks."""
+        with self._lock:
+            if _mark(query_id, key) in self._marks:
+                return
+            self._marks.add(_mark(query_id, key))
+            books, worth = self._books, Usage(list_usd=answer.usage.list_usd)
+            self._books = books._replace(cached=books.cached + 1, usage=books.usage + worth)
+        self.answers.write([self._row(query_id, key, model, answer, CACHED)._replace(outputs=None)], wait=False)
 
     def answered(self, query_id: str, key: str, model: str, answer: Answer) -> None:
         """Book a request that was answered; the answer is safe when this returns. RunIncomplete when it cannot be."""
@@ -377,9 +475,10 @@ class Ledger:
 
     def failed(self, query_id: str, key: str, model: str, fault: str, usage: Usage, seconds: float) -> None:
         """Book a request that was left without an answer that can be used."""
-        self.answers.write([self._row(query_id, key, model, Answer([], usage, "", seconds), fault)], wait=False)
+        row = self._row(query_id, key, model, Answer([], usage, "", seconds), fault)
+        self.answers.write([row], wait=False)
         with self._lock:
-            self._faults[fault] += 1
+            self._faults[row.fault] += 1
         self._book(0, usage)
 
     def index(self, model: str, usage: Usage, query_id: str = "") -> None:
@@ -404,7 +503,8 @@ class Ledger:
             outputs = None  # an output that JSON cannot hold: better paid for again than changed
         usage = json.dumps(usage_json(answer.usage))
         at, seconds = round(time.time(), 3), round(answer.seconds, 3)
-        return _Row(key, self.run, query_id, model, at, seconds, fault, usage, outputs, answer.finish)
+        fault, finish = _storable(fault)[:_WORDS], _storable(answer.finish)[:_WORDS]
+        return _Row(key, self.run, _storable(query_id), _storable(model), at, seconds, fault, usage, outputs, finish)
 
     def __deepcopy__(self, memo: object) -> Self:
         # DSPy's optimizers copy the language model with the program; the books stay one.
@@ -414,7 +514,7 @@ class Ledger:
 def checked(outputs: Any) -> list[Any]:
     """What a call returned, as it was read; TypeError for what no call returns."""
     texts = [output.get("text", output.get("content")) if isinstance(output, dict) else output for output in outputs]
-    if not isinstance(outputs, list) or not all(text is None or isinstance(text, str) for text in texts):
+    if not isinstance(outputs, list) or not outputs or not all(text is None or isinstance(text, str) for text in texts):
         raise TypeError("outputs")
     if any(isinstance(output, dict) and not output.keys() & {"text", "content"} for output in outputs):
         raise TypeError("outputs")

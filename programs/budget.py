@@ -4,6 +4,7 @@ Asked before each request is sent. What is in flight counts with what such a cal
 side by side do not go over a limit together: near it, they wait for each other.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ class Expected(NamedTuple):
 
 
 NOTHING = Expected()
+_LOOK = 0.25  # seconds after which who waits looks whether the time is up
 
 
 class Budget:
@@ -42,7 +44,7 @@ class Budget:
         self._tokens = tokens
         self._seconds = seconds
         self._clock = clock
-        self._ends = None if seconds is None else clock() + seconds
+        self._ends = math.inf if seconds is None else clock() + seconds
         self._taken = 0
         self._spent_usd = 0.0
         self._spent_tokens = 0
@@ -60,8 +62,8 @@ class Budget:
         return self._usd is not None or self._tokens is not None
 
     @property
-    def ends(self) -> float | None:
-        """When the time limit is reached, by the clock; None where there is none."""
+    def ends(self) -> float:
+        """When the time limit is reached, by the clock; infinity where there is none."""
         return self._ends
 
     def resume(self, spent: Usage, requests: int | None = None, *, of: str = "") -> None:
@@ -76,20 +78,27 @@ class Budget:
             self._taken += spent.calls if requests is None else requests
             self._book(spent)
 
-    def take(self, expected: Expected = NOTHING) -> None:
+    def take(
+        self, expected: Expected = NOTHING, *, deadline: float = math.inf, check: Callable[[], None] | None = None
+    ) -> None:
         """Ask for one request, before it is sent. BudgetReached when there is none left; waits where that may change.
 
-        Each `take` is followed by one `spend`.
+        Each `take` is followed by one `spend`. TimeoutError at the `deadline`, by time.monotonic; `check` is called
+        before it is taken, and may raise why nothing is to be sent any more.
         """
-        if self._taken_now(expected):
+        if self._taken_now(expected, check):
             return
         with turns.aside(), self._settled:
-            while not self._taken_now(expected):
-                self._settled.wait(timeout=1.0)  # the time limit may be reached meanwhile
+            while not self._taken_now(expected, check):
+                if (left := deadline - time.monotonic()) <= 0:
+                    raise TimeoutError("the budget of the run")
+                self._settled.wait(timeout=min(left, _LOOK))
 
-    def _taken_now(self, expected: Expected) -> bool:
+    def _taken_now(self, expected: Expected, check: Callable[[], None] | None) -> bool:
         """Take it, or say that those in flight are to be waited for. BudgetReached."""
         with self._settled:
+            if check:
+                check()
             self._check()
             if self._in_flight and self._would_pass(expected):
                 return False
@@ -139,9 +148,13 @@ class Budget:
         self._unknown |= usage.paid_usd is None
         self._unmetered |= usage.unmetered > 0
 
+    def check(self) -> None:
+        """BudgetReached where something is used up already."""
+        with self._settled:
+            self._check()
+
     def _check(self) -> None:
-        """BudgetReached for what is used up already."""
-        if self._ends is not None and self._clock() >= self._ends:
+        if self._clock() >= self._ends:
             raise BudgetReached(f"the time limit of {self._seconds:g} s is reached", larger=False)
         if self._calls is not None and self._taken >= self._calls:
             raise BudgetReached(f"the budget of {self._calls} model calls is used up")
@@ -153,7 +166,7 @@ class Budget:
         if self._usd is not None and self._spent_usd >= self._usd:
             raise BudgetReached(f"the budget of ${self._usd:g} is used up (${self._spent_usd:.4f} spent)")
         if self._usd is not None and self._unknown:
-            unknown = "a call had no usage reported, so what it cost is not known; use --budget-calls"
+            unknown = "what a call cost is not known, for it had no usage reported, or no price; use --budget-calls"
             raise BudgetReached(unknown, larger=False)
 
     def _would_pass(self, expected: Expected) -> bool:

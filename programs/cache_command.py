@@ -118,7 +118,8 @@ def _export(answers: "Answers", arguments: argparse.Namespace) -> None:
 
     where, values = _where(answers, arguments)
     keys = [key for (key,) in answers.query(f"SELECT DISTINCT key FROM calls WHERE {where} ORDER BY key", values)]
-    count = write(arguments.file, ((key, found[0]) for key in keys if (found := answers.take(key))))
+    run = _run(answers, arguments.run) if arguments.run else ""  # whose own answers come first
+    count = write(arguments.file, ((key, found[0]) for key in keys if (found := answers.take(key, run))))
     _done(arguments, f"{count} answers are in {arguments.file}", {"answers": count, "file": str(arguments.file)})
 
 
@@ -140,11 +141,9 @@ def _where(answers: "Answers", arguments: argparse.Namespace) -> tuple[str, tupl
         conditions.append("model = ?")
         values.append(arguments.model)
     if run := getattr(arguments, "run", None):
-        begins = "/".join(Path(run).parts[-2:]) + "/"
+        begins = _run(answers, run).rpartition("/")[0] + "/"
         conditions.append("key IN (SELECT key FROM calls WHERE substr(run, 1, ?) = ?)")
         values += [len(begins), begins]
-        if not answers.query("SELECT 1 FROM calls WHERE substr(run, 1, ?) = ? LIMIT 1", (len(begins), begins)):
-            raise DataError(f"no run {run} has answers here; cache list has those that have")
     if key := getattr(arguments, "key", None) if arguments.kind == "clear" else None:
         _check_key(key)
         conditions.append("key = ?")
@@ -153,6 +152,16 @@ def _where(answers: "Answers", arguments: argparse.Namespace) -> tuple[str, tupl
         conditions.append("at < ?")
         values.append(time.time() - days * 86_400)
     return " AND ".join(conditions), tuple(values)
+
+
+def _run(answers: "Answers", named: str) -> str:
+    """The run that is meant by TASK/FOLDER or a folder, as the table has it; the latest one with that name."""
+    begins = "/".join(Path(named).parts[-2:]) + "/"
+    statement = "SELECT run FROM calls WHERE substr(run, 1, ?) = ? ORDER BY id DESC LIMIT 1"
+    found = answers.query(statement, (len(begins), begins))
+    if not found:
+        raise DataError(f"no run {named} has answers here; cache list has those that have")
+    return str(found[0][0])
 
 
 def _check_key(key: str) -> None:

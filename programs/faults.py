@@ -9,6 +9,7 @@ from typing import Literal
 
 import dspy
 
+from programs.rate import retry_after
 from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, UsageError
 
 Fault = Literal["refused", "provider", "system"]
@@ -61,14 +62,33 @@ def overload(error: BaseException) -> bool:
     return isinstance(error, dspy.LMRateLimitError | dspy.LMTimeoutError) or getattr(error, "status", 0) in _OVERLOAD
 
 
-def blacken(error: BaseException) -> None:
-    """Take keys out of a provider's words: what the environment has under a name that ends like that of a secret."""
-    words = clean = str(error)
+def cleaned(text: str, least: int = 8) -> str:
+    """`text` without keys: what the environment has under a name that ends like that of a secret.
+
+    Values of fewer than `least` letters are words like others.
+    """
     for name, value in os.environ.items():
-        if name.endswith(("_KEY", "_TOKEN", "_SECRET")) and len(value) >= 8:  # shorter ones are words like others
-            clean = clean.replace(value, "***")
-    if clean != words:
+        if name.endswith(("_KEY", "_TOKEN", "_SECRET")) and len(value) >= least:
+            text = text.replace(value, "***")
+    return text
+
+
+def blacken(error: BaseException) -> None:
+    """Take keys out of a provider's words. The errors that it came from, which have them too, are left behind."""
+    if (clean := cleaned(str(error))) != str(error):
         error.args = (clean,)
+    error.__cause__ = error.__context__ = None
+
+
+def from_litellm(error: Exception) -> None:
+    """Make an error of LiteLLM's path like our own client's: with what the provider asks for, and without keys."""
+    cause: BaseException | None = error
+    while cause is not None and getattr(error, "retry_after", None) is None:
+        headers = getattr(getattr(cause, "response", None), "headers", None)
+        if headers is not None:
+            error.retry_after = retry_after(headers)  # type: ignore[attr-defined]
+        cause = cause.__cause__ or cause.__context__
+    blacken(error)
 
 
 def refusal(error: BaseException, spec: str) -> ProviderRefused:

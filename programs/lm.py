@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -86,7 +87,7 @@ class Model:
         kept = ledger(folder)
         if spent.calls and not kept.books.sent and not kept.books.cached:
             say("what this run sent before is in no ledger any more; its answered queries say what they used")
-            self._lm.budget.resume(spent)
+            kept.index(self.name, spent)
         self.share(kept)
 
     def share(self, ledger: "Ledger", *, repeats: bool = False) -> None:
@@ -95,9 +96,10 @@ class Model:
         With `repeats`, a call that is made again in one session is answered with the same answer.
         """
         books = ledger.books
-        self._lm.ledger, self._lm.repeats = ledger, repeats
-        self._lm.answered = books.answered > 0  # in an earlier sitting
         self._lm.budget.resume(books.usage, books.sent, of=ledger.run)
+        self._lm.repeats = repeats
+        self._lm.answered |= books.answered > 0  # in an earlier sitting
+        self._lm.keep(ledger)
 
     def settle(self) -> None:
         """Wait until the books of what was sent are on disk, those rows too that no call waited for."""
@@ -138,7 +140,7 @@ class Model:
         from programs.adapter import Adapter
         from programs.metered import DEADLINE
 
-        token = DEADLINE.set(monotonic() + self.query_seconds)
+        token = DEADLINE.set(min(DEADLINE.get(), monotonic() + self.query_seconds))  # a lens has what its query has
         try:
             # Our signatures are checked by their answers; DSPy's look at every element of every list only logs.
             with dspy.context(lm=self._lm, adapter=Adapter(), trace=[], warn_on_type_mismatch=False):
@@ -204,6 +206,7 @@ def connect(
         cost=prices.price(spec, settings.prices),
         window=window,
         wire=wire,
+        server=_server(name),
         temperature=temperature,
         **{option: value for option, value in options.items() if value is not None},
     )
@@ -243,6 +246,13 @@ def _wire(name: str, url: str, api: str) -> Any:
         base = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or OPENAI
         return Wire(model, base, os.environ.get("OPENAI_API_KEY", "").strip(), needs_key=True, api=api)  # type: ignore[arg-type]
     return None
+
+
+def _server(name: str) -> str:
+    """Where a provider of LiteLLM's is, as far as the environment says so: OLLAMA_API_BASE and the like."""
+    provider = name.partition("/")[0].upper()
+    ends = ("_BASE", "_URL", "_ENDPOINT", "_HOST")
+    return " ".join(f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(provider) and k.endswith(ends))
 
 
 def _takes_temperature(name: str) -> bool:
@@ -294,11 +304,29 @@ def _parse(spec: str, option: str = "--lm") -> tuple[str, str]:
 
 
 def read_keys(folder: Path = Path()) -> None:
-    """Take keys that the environment lacks from the file `.env` in `folder`, if there is one."""
-    if (folder / ".env").is_file():
-        from dotenv import load_dotenv
+    """Take keys that the environment lacks from the file `.env` in `folder`, if there is one.
 
-        load_dotenv(folder / ".env", override=False)
+    UsageError for a file that cannot be used. It shows nothing of a line, because that may be a key.
+    """
+    file = folder / ".env"
+    try:
+        if not file.is_file() and (not file.is_dir() or (file / "pyvenv.cfg").is_file()):
+            return  # no file, and no folder by mistake: some call their virtual environment so
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{file} is not UTF-8 in line {line}; save it as UTF-8") from None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise UsageError(f"{file} has a NUL in line {line}; write text, as in SEXTANT_API_KEY=...")
+    from dotenv import load_dotenv
+
+    try:
+        load_dotenv(stream=StringIO(text), override=False)
+    except ValueError:  # e.g. a name with a = in it
+        raise UsageError(f"{file} has a line that no environment takes; write NAME=value in each") from None
 
 
 if __name__ == "__main__":

@@ -6,8 +6,11 @@ without an answer is sent again, a bounded number of times; each time it asks th
 """
 
 import asyncio
+import contextvars
 import math
+import queue
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -26,15 +29,16 @@ from programs.budget import Budget, Expected
 from programs.prices import Price
 from programs.protocol import Message
 from programs.rate import LONGEST_WAIT, Gate
-from programs.wire import Wire
+from programs.wire import SECRET, Wire
 from tools import session, turns
-from tools.errors import BudgetReached, Halt, SextantError
+from tools.errors import Halt, SextantError
 from tools.records import Usage
 
 FORMAT = 1  # of the key; raised when equal keys would stand for other answers
 
 DEADLINE: ContextVar[float] = ContextVar("deadline", default=float("inf"))  # of the query, by time.monotonic
 _FINISH: ContextVar[str] = ContextVar("finish", default="stop")  # why the last answer of this context ended
+_BILLED = 2  # answers that are paid for and cannot be read, after which a call is not made again
 _NOT_SENT = ("rollout_id", "n", "cache", "num_retries", "timeout")  # settings that are DSPy's, and not the model's
 
 
@@ -64,11 +68,13 @@ class _Failures:
 
     count: int = 0
     since: float = 0.0  # when the first one was
+    billed: int = 0  # of them, those for which the provider reported tokens
     last: dspy.LMError | None = None
 
     def add(self, error: dspy.LMError, now: float) -> None:
         self.since = self.since or now
         self.count, self.last = self.count + 1, error
+        self.billed += getattr(error, "billed", False)
 
 
 Send = Callable[[float], _Sent]
@@ -89,11 +95,13 @@ class MeteredLM(dspy.LM):
         free: bool = False,
         window: int | None = None,
         wire: Wire | None = None,
+        server: str = "",
         **options: Any,
     ) -> None:
         """A call without a known `cost` has an unknown price, unless it is `free`; `window` is in tokens.
 
-        Calls go over `wire`; without one, through dspy.LM: LiteLLM's providers, and engines of our own.
+        Calls go over `wire`; without one, through dspy.LM: LiteLLM's providers, and engines of our own. `server` says
+        where these are, as far as that shapes answers.
         """
         super().__init__(model, cache=False, num_retries=0, **options)
         self.budget = budget
@@ -103,19 +111,20 @@ class MeteredLM(dspy.LM):
         self.cost = cost
         self.window = window  # tokens of prompt and answer together; None where it is not known
         self.wire = wire
+        self.server = server
         self.tools = wire  # where it takes tool calls in the protocol's form; None where it does not
         self.ledger: Ledger | None = None
         self.repeats = False  # whether what is asked again in a session is the same call: an optimizer numbers samples
         self.answered = False  # whether this model has answered anything yet
         self.halts = False  # whether a call for no query that stays unanswered raises Halt, which nobody swallows
+        self._unbooked = list[tuple[str, Usage, float]]()  # failures, while there is no ledger
         self._output_tokens = 500.0  # of an answer, as far as is known: a running mean
 
     @with_callbacks  # type: ignore[untyped-decorator]
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """DSPy's own call. Several completions of one prompt are as many calls: each is counted, paid for and kept."""
         if (wanted := kwargs.pop("n", None) or 1) > 1:
-            each = [self(prompt, messages=messages, **{**kwargs, "rollout_id": number}) for number in range(wanted)]
-            return [outputs[0] for outputs in each]
+            return [self(prompt, messages=messages, **kwargs, **one)[0] for one in self._samples(kwargs, wanted)]
         settings, rollout = self._settings(kwargs), kwargs.get("rollout_id", self.kwargs.get("rollout_id"))
         self._warn_zero_temp_rollout(settings.get("temperature"), rollout)
         if self.wire is None:
@@ -129,6 +138,11 @@ class MeteredLM(dspy.LM):
             answer = self._answer(made, rollout, lambda deadline: self._over_the_wire(made, deadline))
         ANSWERED.set(Answered(_text(answer.outputs), answer.finish))
         return answer.outputs
+
+    def _samples(self, kwargs: dict[str, Any], wanted: int) -> list[dict[str, Any]]:
+        """What tells so many completions of one prompt apart, also from those of another rollout."""
+        rollout = kwargs.pop("rollout_id", None)
+        return [{"rollout_id": n if rollout is None else f"{rollout}.{n}"} for n in range(wanted)]
 
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """DSPy's own call, awaited: it is made in a thread."""
@@ -171,16 +185,25 @@ class MeteredLM(dspy.LM):
         return _Sent([message] if tools else [reply.text], reply.finish, reply.usage, headers)
 
     def _through_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any], deadline: float) -> _Sent:
-        if not self.free:
-            # Whole seconds of what its query has left: LiteLLM opens connections of their own for each number.
-            left = max(1.0, math.ceil(deadline - time.monotonic()))
-            kwargs = {**kwargs, "timeout": min(left, self.patience.call)}
+        if self.free:
+            return self._by_dspy(prompt, messages, kwargs)
+        # Whole seconds of what its query has left: LiteLLM opens connections of their own for each number. They bound
+        # the wait for a next byte; the whole answer is bounded by who waits here.
+        left = max(1.0, math.ceil(deadline - time.monotonic()))
+        kwargs = {**kwargs, "timeout": min(left, self.patience.call)}
+        try:
+            with turns.aside():
+                sent = _in_time(lambda: self._by_dspy(prompt, messages, kwargs), deadline)
+        except Exception as error:
+            faults.from_litellm(error)
+            raise
+        if not sent.outputs:
+            raise dspy.LMTransportError("an answer without a choice", model=self.model)
+        return sent._replace(outputs=[_without_keys(output) for output in sent.outputs])
+
+    def _by_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> _Sent:
         with dspy.track_usage() as tracker:
-            if self.free:
-                outputs = super().__call__(prompt, messages=messages, **kwargs)
-            else:
-                with turns.aside():
-                    outputs = super().__call__(prompt, messages=messages, **kwargs)
+            outputs = super().__call__(prompt, messages=messages, **kwargs)
         reported = [entry for entries in tracker.usage_data.values() for entry in entries]
         return _Sent(outputs, _FINISH.get(), reported[-1] if reported else None, {})
 
@@ -195,8 +218,7 @@ class MeteredLM(dspy.LM):
                 answer = self._sent(owner, "", made, send)
             else:
                 key = self._key(made, rollout, payer)
-                with self.ledger.turn(owner, key, self.model, self._worth) as found:
-                    answer = found or self._sent(owner, key, made, send)
+                answer = self._once(owner, key, made, send)
         except Exception as error:
             reason = self._reason(error)
             if faults.fault(reason) != "system":
@@ -211,9 +233,18 @@ class MeteredLM(dspy.LM):
             payer.charge(answer.usage)
         return answer
 
+    def _once(self, owner: str, key: str, made: bytes, send: Send) -> Answer:
+        """The answer to a request, from the ledger, from somebody who is asking the same, or by sending it."""
+        assert self.ledger
+        try:
+            with self.ledger.turn(owner, key, self.model, self._worth, deadline=DEADLINE.get()) as found:
+                return found or self._sent(owner, key, made, send)
+        except TimeoutError as waited:
+            raise _out_of_time(str(waited)) from None
+
     def _key(self, made: bytes, rollout: Any, payer: session.Session | None) -> str:
         """Sixteen hex digits over everything that shapes an answer."""
-        url, api = (self.wire.url, self.wire.api) if self.wire else ("", self.model_type)
+        url, api = (self.wire.url, self.wire.api) if self.wire else (self.server, self.model_type)
         where = f"{FORMAT} {self.model} {url} {api} {rollout}"
         key = blake2b(b"%s\0%s" % (where.encode(), made), digest_size=8)
         if payer and not self.repeats and (sample := payer.asked_before(key.hexdigest())):
@@ -234,14 +265,9 @@ class MeteredLM(dspy.LM):
     def _attempt(self, owner: str, key: str, made: bytes, entered: float, send: Send) -> Answer | dspy.LMError:
         """One request, asked of the budget before and booked after: its answer, or why there is none."""
         expected, usage, failure, sent = self._expected(made), Usage(), None, None
-        try:
-            self.budget.take(expected)
-        except BudgetReached:
-            self.gate.left()
-            raise
+        self._take(expected)
         started = time.monotonic()  # the budget may have let it wait since it entered
         try:
-            self.gate.check()
             sent = send(min(started + self.patience.call, DEADLINE.get()))
             usage = self._usage(sent.usage)
         except dspy.LMError as error:
@@ -260,19 +286,44 @@ class MeteredLM(dspy.LM):
             if self.ledger:
                 self.ledger.answered(owner, key, self.model, answer)
             return answer
+        kind = faults.kind(failure)
         if self.ledger:
-            self.ledger.failed(owner, key, self.model, faults.kind(failure), usage, seconds)
+            self.ledger.failed(owner, key, self.model, kind, usage, seconds)
+        else:
+            self._unbooked.append((kind, usage, seconds))
         return failure
+
+    def keep(self, ledger: Ledger) -> None:
+        """From here on, take answers from the ledger and book what is sent in it; first, what failed before."""
+        failed, self._unbooked = self._unbooked, []
+        for kind, usage, seconds in failed:
+            ledger.failed("", "", self.model, kind, usage, seconds)
+        self.ledger = ledger
+
+    def _take(self, expected: Expected) -> None:
+        """Ask the budget, with a place that is given back where there is nothing to be sent."""
+        try:
+            self.budget.take(expected, deadline=DEADLINE.get(), check=self.gate.check)
+        except TimeoutError as waited:
+            self.gate.left()
+            raise _out_of_time(f"its calls waited for {waited}") from None
+        except BaseException:
+            self.gate.left()
+            raise
 
     def _entered(self, failures: "_Failures") -> float:
         """When the gate let a request through. The last failure when it did not in time."""
         now, deadline, patience = time.monotonic(), DEADLINE.get(), self._patience(failures)
         if now >= deadline:
-            raise failures.last or dspy.LMTimeoutError("the query's time is up (--query-timeout)")
+            raise failures.last or _out_of_time()
         try:
-            return self.gate.enter((failures.since or now) + patience, patience=patience, deadline=deadline)
+            until = min(deadline, self.budget.ends)
+            return self.gate.enter((failures.since or now) + patience, patience=patience, deadline=until)
         except TimeoutError as waited:
-            raise failures.last or dspy.LMTimeoutError(f"nothing was sent: {waited or 'too many in flight'}") from None
+            self.budget.check()
+            if time.monotonic() >= deadline:
+                raise failures.last or _out_of_time(str(waited)) from None
+            raise failures.last or dspy.LMTimeoutError(f"nothing was sent: {waited}") from None
 
     def _again(self, error: dspy.LMError, entered: float, failures: "_Failures") -> None:
         """Tell the gate of a failure, and wait until another attempt is worth it. Raises the failure where none is."""
@@ -283,7 +334,8 @@ class MeteredLM(dspy.LM):
         self.gate.failed(entered, overload=faults.overload(error), asked=asked, reason=faults.kind(error))
         now = time.monotonic()
         failures.add(error, now)
-        if failures.count == self.patience.attempts or (asked or 0.0) > LONGEST_WAIT:
+        given_up = failures.count == self.patience.attempts or failures.billed == _BILLED
+        if given_up or (asked or 0.0) > LONGEST_WAIT:
             raise error
         if asked:
             return  # the gate holds everybody back for so long
@@ -291,7 +343,7 @@ class MeteredLM(dspy.LM):
         pause *= random.uniform(0.75, 1.25)  # so that those that failed together do not come together
         if now + pause >= min(failures.since + self._patience(failures), DEADLINE.get()):
             raise error
-        self.gate.rest(pause)
+        self.gate.rest(min(pause, max(0.0, self.budget.ends - now)))
 
     def _patience(self, failures: "_Failures") -> float:
         """Seconds: an address with a slip of the pen should not take as long as a provider that is overloaded."""
@@ -334,8 +386,6 @@ class MeteredLM(dspy.LM):
 
     def _reason(self, error: Exception) -> Exception:
         """What an exception of a call means, where its type does not say so."""
-        if self.wire is None:
-            faults.blacken(error)
         if isinstance(error.__cause__, SextantError):
             return error.__cause__  # the offline engine's own words, which DSPy wraps
         ours = isinstance(error, dspy.LMInvalidRequestError) and not isinstance(error, dspy.ContextWindowExceededError)
@@ -343,6 +393,38 @@ class MeteredLM(dspy.LM):
             # Before any answer, a request that is not acceptable means settings, and would fail every query.
             return faults.refusal(error, self.model)
         return error
+
+
+def _in_time(ask: Callable[[], _Sent], deadline: float) -> _Sent:
+    """What `ask` gives, by the deadline; a thread that has nothing by then is left behind."""
+    done = queue.SimpleQueue[_Sent | BaseException]()
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            done.put(context.run(ask))
+        except BaseException as error:  # noqa: BLE001  # raised again by who waits
+            done.put(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        found = done.get(timeout=max(0.0, deadline - time.monotonic()))
+    except queue.Empty:
+        raise dspy.LMTimeoutError("the answer did not come in time") from None
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+def _without_keys(output: Any) -> Any:
+    """An output, of which a provider may have made anything, without the keys of this environment."""
+    if isinstance(output, dict):
+        return {name: _without_keys(value) for name, value in output.items()}
+    return faults.cleaned(output, SECRET) if isinstance(output, str) else output
+
+
+def _out_of_time(why: str = "") -> dspy.LMTimeoutError:
+    return dspy.LMTimeoutError(f"the query's time is up (--query-timeout){why and ': '}{why}")
 
 
 def _finish(response: Any) -> str:

@@ -24,6 +24,7 @@ DECREASE = 0.7  # as CUBIC has it (RFC 9438): against a provider that has no que
 CIRCUIT = 8  # failures in a row, without an answer in between, after which all wait
 LONGEST_PROBE = 15.0  # seconds between two tries while the circuit is open
 LONGEST_WAIT = 60.0  # seconds; a provider that asks for more is not waited for
+_LOOK = 5.0  # seconds after which who waits looks again, whether it was told of something or not
 
 
 class Gate:
@@ -64,7 +65,8 @@ class Gate:
         """Wait for a place; the time at which it was given. TimeoutError; Interrupted after `halt`.
 
         The wait ends at `until`, or `patience` seconds after an answer to somebody, or after the end of a rest that the
-        provider has asked for, whichever is last: a queue that moves is waited for. It ends at the `deadline` anyway.
+        provider has asked for, whichever is last. It does not end while requests are in flight, which are answered or
+        cut off in their own time, unless the circuit is open. It ends at the `deadline` anyway.
         """
         with self._free:
             if self._passes():
@@ -74,15 +76,21 @@ class Gate:
             self.waiting += 1
             try:
                 while not self._passes():
-                    last = max(until, self._answered + patience, self._asked + patience)
-                    if (left := min(deadline, last) - self._clock()) <= 0:
+                    left = min(deadline, self._last(until, patience)) - self._clock()
+                    if left <= 0:
                         raise TimeoutError(self._reason)
                     pause = self._paused_until - self._clock()
-                    self._free.wait(min(left, pause) if pause > 0 else left)
+                    self._free.wait(min(left, pause if pause > 0 else left, _LOOK))
                 self.in_flight += 1
                 return self._clock()
             finally:
                 self.waiting -= 1
+
+    def _last(self, until: float, patience: float) -> float:
+        """Until when a place is waited for."""
+        if self.in_flight and not self._openings:
+            return math.inf
+        return max(until, self._answered + patience, self._asked + patience)
 
     def answered(self, headers: Mapping[str, str]) -> None:
         """A request of those in flight was answered."""

@@ -1,6 +1,7 @@
 """The store of answers: what was paid for survives whatever happens, is paid for once, and the books add up."""
 
 import json
+import math
 import random
 import signal
 import sqlite3
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from pathlib import Path
@@ -18,7 +20,7 @@ import pytest
 from programs import lm
 from programs.answers import NAME, Answer, Answers, ledger
 from programs.metered import Patience
-from tools.errors import DataError, RunIncomplete
+from tools.errors import DataError, LimitReached, RunIncomplete
 from tools.records import Query, Usage, total, usage_json
 from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
@@ -41,6 +43,14 @@ def rows(path, columns="key"):
         return connection.execute(f"SELECT {columns} FROM calls ORDER BY id").fetchall()
     finally:
         connection.close()
+
+
+def until(true):
+    """Wait for something that comes soon."""
+    ends = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < ends
+        time.sleep(0.001)
 
 
 @pytest.fixture
@@ -106,6 +116,47 @@ def test_a_full_disk_fails_the_answers_that_find_no_room_and_no_others(path):
     answers._writer.execute("PRAGMA max_page_count = 1000000")
     books.answered("q", key(9), "tiny", Answer(["last"], paid()))
     assert rows(path) == [(key(0),), (key(9),)] and answers.take(key(1)) is None
+
+
+def test_a_row_that_cannot_be_written_fails_its_own_request_and_none_that_came_together_with_it(path):
+    answers = Answers(path)
+    books, at_work, go_on = answers.ledger("run"), threading.Event(), threading.Event()
+    good = [books._row("q", key(number), "tiny", Answer(["yes"], paid()), "") for number in range(4)]
+    bad = good[0]._replace(key=key(9), model="\ud800")
+
+    def hold(statement):  # the writer, until all others wait
+        at_work.set()
+        go_on.wait(10)
+
+    answers._writer.set_trace_callback(hold)
+    with ThreadPoolExecutor(5) as pool:
+        first = pool.submit(answers.write, good[:1])
+        at_work.wait(10)
+        told = [pool.submit(answers.write, [row]) for row in (good[1], bad, *good[2:])]
+        until(lambda: answers._queue.qsize() == 4)
+        go_on.set()
+    assert first.exception() is None
+    assert [one.exception() is None for one in told] == [True, False, True, True]
+    with pytest.raises(RunIncomplete, match=r"surrogates.*the same command asks for it again") as caught:
+        told[1].result()
+    assert "make room" not in str(caught.value), "there is room"
+    assert sorted(rows(path)) == [(key(number),) for number in range(4)]
+
+
+def test_whatever_a_server_or_a_name_has_for_text_can_be_written_and_is_bounded(path):
+    def asked():
+        books = Answers(path).ledger("run \udcff")
+        with books.turn("q\ud800", key(1), "tiny\ud800") as found:
+            if found is None:
+                books.answered("q\ud800", key(1), "tiny\ud800", Answer(["yes"], paid(), "\ud800" + "x" * 10_000))
+                books.failed("q\ud800", key(2), "tiny", "\ud800" + "y" * 10_000, Usage(), 0.1)
+                books.answers.settle()
+        return found, books
+
+    (_, first), (found, again) = asked(), asked()
+    assert found == Answer(["yes"], paid(), "?" + "x" * 99), "the query's own, whatever its name"
+    assert first.books == again.books and first.books.faults == {"?" + "y" * 99: 1}
+    assert [kept for kept, _ in again.answers.of_run(again.run)] == [key(1)]
 
 
 WRITER = """
@@ -184,6 +235,17 @@ def test_an_answer_that_no_call_gives_is_damaged_and_it_is_said_how_to_ask_again
     connection.close()
     with pytest.raises(DataError, match=f"cache clear --key {key(1)}"):
         Answers(path).take(key(1))
+
+
+@pytest.mark.parametrize("damaged", ["zz", "", b"\xff"])
+def test_a_key_that_is_none_is_damage_and_it_is_said_what_to_do(damaged, path):
+    Answers(path).ledger("run").answered("q", key(1), "tiny", Answer(["first"], paid()))
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("UPDATE calls SET key = ?", (damaged,))
+    connection.close()
+    with pytest.raises(DataError, match="move it away") as caught:
+        Answers(path)
+    assert str(path) in str(caught.value)
 
 
 @pytest.mark.parametrize("usage", ["", '{"calls": "x"}', "[" * 100_000])
@@ -266,6 +328,59 @@ def test_a_querys_own_answer_of_an_earlier_sitting_is_paid_for_as_then_and_booke
     assert again.books("run") == again.ledger("run").books and again.books("run").usage == paid()
 
 
+def test_an_answer_of_another_run_is_booked_once_for_each_query_in_however_many_sittings_it_is_asked_for(path):
+    def sitting():
+        answers = Answers(path)
+        for query_id in ("q1", "q2", "q1"):
+            with answers.ledger("second").turn(query_id, key(1), "tiny") as answer:
+                used.append(answer.usage)
+        answers.settle()
+        return answers.ledger("second").books
+
+    used = []
+    Answers(path).ledger("first").answered("q", key(1), "tiny", Answer(["yes"], paid()))
+    for _ in range(3):
+        books = sitting()
+        assert (books.cached, books.usage) == (2, Usage(list_usd=1.2)), "of two queries"
+    assert len(rows(path)) == 3 and Answers(path).books("second") == books
+    assert len(used) == 9 and {usage.cached_calls for usage in used} == {1}, "what a query is told stays the same"
+
+
+def test_rows_that_book_a_cached_answer_again_count_once(path):
+    Answers(path).ledger("first").answered("q", key(1), "tiny", Answer(["yes"], paid()))
+    answers = Answers(path)
+    with answers.ledger("second").turn("q", key(1), "tiny"):
+        answers.settle()
+    connection = sqlite3.connect(path, isolation_level=None)
+    columns = "key, run, query_id, model, at, seconds, fault, usage, outputs, finish"
+    connection.execute(f"INSERT INTO calls ({columns}) SELECT {columns} FROM calls WHERE fault = 'cached'")
+    connection.close()
+    assert Answers(path).books("second") == answers.ledger("second").books
+
+
+def test_of_runs_side_by_side_that_paid_for_the_same_each_has_its_own_answer_ever_after(path):
+    side_by_side = {run: Answers(path) for run in ("first", "second")}
+    for run, answers in side_by_side.items():
+        answers.ledger(run).answered("q", key(1), "tiny", Answer([f"of {run}"], paid()))
+    for run in side_by_side:
+        again = Answers(path)
+        assert [(key(1), [f"of {run}"])] == [(one, answer.outputs) for one, answer in again.of_run(run)]
+        with again.ledger(run).turn("q", key(1), "tiny") as answer:
+            assert answer.outputs == [f"of {run}"] and answer.usage == paid()
+        with again.ledger(run).turn("another", key(1), "tiny") as answer:
+            assert answer.outputs == [f"of {run}"] and answer.usage.cached_calls == 1
+    with again.ledger("third").turn("q", key(1), "tiny") as answer:
+        assert answer.outputs == ["of first"]
+
+
+def test_of_the_answers_of_its_run_a_query_has_its_own(path):
+    for answers, query_id in [(Answers(path), "q1"), (Answers(path), "q2")]:
+        answers.ledger("run").answered(query_id, key(1), "tiny", Answer([f"of {query_id}"], paid()))
+    for query_id in ("q1", "q2"):
+        with Answers(path).ledger("run").turn(query_id, key(1), "tiny") as answer:
+            assert answer.outputs == [f"of {query_id}"] and answer.usage == paid()
+
+
 def test_a_run_whose_folder_was_removed_and_made_anew_is_another_run(place):
     first = ledger(place).run
     assert ledger(place).run == first
@@ -295,25 +410,55 @@ def test_the_same_request_at_once_is_sent_once_and_the_others_wait_for_its_answe
     assert (books.books.sent, books.books.cached) == (2, 14)
 
 
-def test_when_the_one_that_was_sent_fails_the_next_one_is_sent(path):
-    books, sent = Answers(path).ledger("run"), []
+def asked_at_once(books, error, *, deadline=math.inf):
+    """What came of five equal requests, and how many were sent. The first fails once the four others wait for it."""
+    sent = []
 
     def ask(number):
-        with books.turn("q", key(1), "tiny") as found:
+        with books.turn(f"q{number}", key(1), "tiny", deadline=deadline) as found:
             if found is None:
                 sent.append(number)
-                time.sleep(0.01)
-                if len(sent) < 3:
-                    raise ConnectionError
+                if len(sent) == 1:
+                    until(lambda: len(books._sent[key(1)].over._cond._waiters) == 4)
+                    raise error
                 found = Answer(["yes"], paid())
-                books.answered("q", key(1), "tiny", found)
+                books.answered(f"q{number}", key(1), "tiny", found)
         return found
 
-    with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(ask, number) for number in range(8)]
-    failed = [one for one in asked if one.exception()]
-    assert len(sent) == 3 and len(failed) == 2
-    assert all(one.result().outputs == ["yes"] for one in asked if one not in failed)
+    with ThreadPoolExecutor(5) as pool:
+        asked = [pool.submit(ask, number) for number in range(5)]
+    return [one.exception() or one.result().outputs for one in asked], len(sent)
+
+
+def test_when_the_one_that_was_sent_fails_all_who_wait_for_it_fail_with_it_and_who_asks_later_is_sent(path):
+    books, error = Answers(path).ledger("run"), ConnectionError("gone")
+    assert asked_at_once(books, error) == ([error] * 5, 1)
+    assert len(traceback.extract_tb(error.__traceback__)) < 12, "of one thread, not of all"
+    with books.turn("q", key(1), "tiny") as found:
+        assert found is None
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [(LimitReached("all calls"), math.inf), (dspy.LMTimeoutError("time is up"), 5.0), (KeyboardInterrupt(), math.inf)],
+    ids=["a limit of its session", "little time left", "a stop"],
+)
+def test_what_ended_the_one_that_was_sent_alone_ends_nobody_who_waits_and_the_next_one_is_sent(error, seconds, path):
+    found, sent = asked_at_once(Answers(path).ledger("run"), error, deadline=time.monotonic() + seconds)
+    assert sent == 2 and found.count(error) == 1 and found.count(["yes"]) == 4
+
+
+def test_nobody_waits_for_an_equal_request_beyond_the_deadline_of_its_own_query(path):
+    books = Answers(path).ledger("run")
+    with books.turn("slow", key(1), "tiny"), ThreadPoolExecutor(1) as pool:
+
+        def ask():
+            with books.turn("q", key(1), "tiny", deadline=time.monotonic() + 0.05):
+                pass
+
+        with pytest.raises(TimeoutError, match="not answered yet"):
+            pool.submit(ask).result(10)
+        assert books._sent.keys() == {key(1)}, "it is still the other's"
 
 
 def test_calls_that_are_not_equal_do_not_wait_for_each_other(path):

@@ -77,6 +77,19 @@ def test_what_is_exported_is_a_cassette_of_the_run(cache, paid, run, server, tmp
     assert again.code == 0 and again.json["metrics"] == paid["metrics"] and again.json["ledger"]["sent"] == 0
 
 
+def test_what_is_exported_of_a_run_is_its_own_answer_where_another_paid_for_the_same(cache, place, tmp_path):
+    from programs.answers import Answer, Answers
+    from tools.records import Usage
+
+    for name in ("one", "two"):
+        Answers(place.parent.parent / NAME).ledger(f"task/{name}/0").answered(
+            "q", f"{1:016x}", "tiny", Answer([f"of {name}"], Usage(calls=1))
+        )
+    for name in ("one", "two"):
+        [_, line] = exported(cache, tmp_path, "--run", f"task/{name}")
+        assert json.loads(line)["outputs"] == [f"of {name}"]
+
+
 def test_an_export_says_how_many_there_are(cache, paid, tmp_path):
     assert "3 answers are in" in cache("export", tmp_path / "one").err
     assert cache("export", tmp_path / "two", "--json").json == {"answers": 3, "file": str(tmp_path / "two")}

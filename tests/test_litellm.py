@@ -3,17 +3,26 @@
 import time
 
 import pytest
-from bad_server import fine, silent
-from openai_server import Failure
+from bad_server import empty_choice, fine, silent, throttled, trickle
+from openai_server import Failure, OpenAIServer, sensible
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")
 SPEC = "hosted_vllm/tiny"
+KEY = "sk-a-key-of-nobodys"
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    monkeypatch.setenv("HOSTED_VLLM_API_KEY", KEY)
+
+
+def leads_to(monkeypatch, server):
+    monkeypatch.setenv("HOSTED_VLLM_API_BASE", server.spec.partition("@")[2])
 
 
 @pytest.fixture
 def litellm(server, monkeypatch):
-    monkeypatch.setenv("HOSTED_VLLM_API_BASE", server.spec.partition("@")[2])
-    monkeypatch.setenv("HOSTED_VLLM_API_KEY", "a-key-of-nobodys")
+    leads_to(monkeypatch, server)
     return server
 
 
@@ -47,17 +56,17 @@ def test_what_fails_is_sent_again_by_us_and_by_nobody_below(run, litellm):
 
 def test_a_refused_key_ends_the_run_and_is_not_repeated(run, litellm):
     def refuses(prompt):
-        raise Failure(401, message="no such key: a-key-of-nobodys")
+        raise Failure(401, message=f"no such key: {KEY}")
 
     litellm.answer = refuses
-    result = run(*MULTIHOP, "--lm", SPEC, "--json")
+    result = run(*MULTIHOP, "--lm", SPEC, "--json", "--max-concurrent", "2")
     assert result.code == 4 and result.err.count("\n") == 1
-    assert "a-key-of-nobodys" not in result.out + result.err
-    assert len(litellm.requests) <= 8, "one a worker"
+    assert KEY not in result.out + result.err
+    assert len(litellm.requests) <= 4, "one a worker, and one that it began before it was told"
 
 
 def test_a_call_is_cut_off_when_the_time_of_its_query_is_up(run, bad, monkeypatch):
-    monkeypatch.setenv("HOSTED_VLLM_API_BASE", bad.spec.partition("@")[2])
+    leads_to(monkeypatch, bad)
     bad.script = lambda number, body: fine() if number == 1 else silent()
     started = time.monotonic()
     ask = (*MULTIHOP, "--lm", SPEC, "--json", "--limit", "1", "--query-timeout", "2")
@@ -74,3 +83,51 @@ def test_another_timeout_is_no_other_call(run, litellm, tmp_path):
     # Another run, whose first calls are the same.
     assert run(*ask, "-P", "hops=1", "-P", "max_searches=50", "--call-timeout", "90").json["ledger"]["cached"] == asked
     assert len(litellm.requests) == asked
+
+
+def test_another_server_is_another_model(run, litellm, monkeypatch, tmp_path):
+    ask = (*MULTIHOP, "--lm", SPEC, "--json", "--limit", "2")
+    run(*ask)
+    other = OpenAIServer()
+    leads_to(monkeypatch, other)
+    assert run(*ask, "-P", "max_searches=50").json["ledger"]["cached"] == 0
+    assert len(other.requests) == len(litellm.requests)
+    other.close()
+
+
+def test_a_key_that_the_server_says_back_is_in_no_file(run, litellm, tmp_path):
+    def says_it(prompt):
+        if len(litellm.requests) % 3 == 0:
+            raise Failure(400, message=f"bad content near {KEY}")
+        return {name: f"{text} {KEY}" for name, text in sensible(prompt).items()}
+
+    litellm.answer = says_it
+    result = run("--program", "rewrite", *MULTIHOP[2:], "--lm", SPEC, "--json", "--runs", tmp_path / "runs")
+    assert result.json["failed"] and result.json["queries"] > result.json["failed"]
+    for path in (tmp_path / "runs").rglob("*"):
+        assert path.is_dir() or KEY.encode() not in path.read_bytes(), path
+
+
+def test_what_the_provider_asks_for_is_waited_for(run, bad, monkeypatch):
+    leads_to(monkeypatch, bad)
+    bad.script = lambda number, body: throttled(1.5) if number == 1 else fine()
+    result = run("--program", "rewrite", *MULTIHOP[2:], "--lm", SPEC, "--json", "--limit", "1")
+    assert result.code == 0 and [one.kind for one in bad.tries][1:] == ["fine"]
+    assert bad.tries[1].arrived - bad.tries[0].ended >= 1.4
+
+
+def test_an_answer_without_a_choice_is_none(run, bad, monkeypatch):
+    leads_to(monkeypatch, bad)
+    bad.script = lambda number, body: empty_choice() if number == 1 else fine()
+    result = run("--program", "rewrite", *MULTIHOP[2:], "--lm", SPEC, "--json", "--limit", "1")
+    assert result.code == 0 and (result.json["ledger"]["sent"], result.json["ledger"]["failed"]) == (2, 1)
+
+
+def test_an_answer_that_comes_byte_by_byte_is_cut_off_in_time(run, bad, monkeypatch):
+    leads_to(monkeypatch, bad)
+    bad.script = lambda number, body: trickle(0.05)
+    started = time.monotonic()
+    ask = ("--program", "rewrite", *MULTIHOP[2:], "--lm", SPEC, "--json", "--limit", "1")
+    result = run(*ask, "--call-timeout", "1", "--patience", "0.5")
+    assert result.code == 7 and time.monotonic() - started < 8
+    assert result.json["ledger"]["faults"] == {"timeout": len(bad.tries)}

@@ -145,19 +145,33 @@ def test_what_a_provider_asks_for_holds_everybody(clock):
     assert enter(gate, clock) == clock.now and gate.pause() == ("", 0.0)
 
 
-def test_a_queue_that_moves_is_waited_for_and_one_that_stands_is_not(clock):
-    gate = Gate(1, clock=clock)
-    enter(gate, clock)
-    gate.answered({})
-    enter(gate, clock)
-    clock.now += 7.0
-    with pytest.raises(TimeoutError):
-        gate.enter(clock.now - 1.0, patience=6.0)  # seven seconds without an answer to anybody
-    with pytest.raises(TimeoutError):
-        gate.enter(clock.now - 1.0, patience=9.0, deadline=clock.now)
-    waits = threading.Thread(target=gate.enter, args=(clock.now - 1.0,), kwargs={"patience": 9.0})
+def waiting(gate, until):
+    """A thread that waits for a place."""
+    waits = threading.Thread(target=gate.enter, args=(until,), daemon=True)
     waits.start()
     wait_until(lambda: gate.waiting == 1)
+    return waits
+
+
+def test_what_is_in_flight_is_waited_for_however_slow_the_provider_is(clock):
+    gate = Gate(1, clock=clock)
+    enter(gate, clock)
+    clock.now += 700.0
+    waits = waiting(gate, until=clock.now - 1.0)
+    gate.answered({})
+    waits.join(5.0)
+    assert gate.in_flight == 1
+    with pytest.raises(TimeoutError):
+        gate.enter(clock.now + 9.0, deadline=clock.now)
+
+
+def test_while_the_circuit_is_open_a_queue_that_moves_is_waited_for_and_one_that_stands_is_not(clock):
+    gate = opened(clock)
+    clock.now += 1.0
+    enter(gate, clock)  # to see
+    with pytest.raises(TimeoutError, match="the provider does not answer"):
+        gate.enter(clock.now, patience=9.0)
+    waits = waiting(gate, until=clock.now + 9.0)
     gate.answered({})
     waits.join(5.0)
     assert gate.in_flight == 1
