@@ -11,11 +11,14 @@ Which model annotates, and what it is told, is given from outside (`Annotators`)
 import hashlib
 import json
 import logging
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from tools import disk
@@ -32,6 +35,8 @@ _LOG = logging.getLogger("sextant")
 
 FORMAT = 1  # raised when the file of annotations, or what is annotated of a document, changes its meaning
 _FILE = "annotations.jsonl"
+_GRACE = 3.0  # seconds that batches in flight are waited for after a Ctrl-C
+_TICK = 0.1  # seconds between two looks at what the threads do, where none of them has finished anything
 _SAMPLE = 200  # texts by which the annotator estimates what all of them will cost
 
 
@@ -281,17 +286,27 @@ def _used(usage: Usage, empty: int, unusable: int, shortened: int) -> str:
     )
 
 
+Finished = tuple[list[str], Annotated]
+"""A batch with what came of it."""
+
+
 def _as_they_finish(
     annotator: Annotator, batches: Sequence[list[str]], texts_of: Callable[[list[str]], list[str]]
-) -> Iterator[tuple[list[str], Annotated]]:
+) -> Iterator[Finished]:
     """Each batch with what came of it, some at a time. After a fault no more are begun; those in flight are given."""
-    first, *rest = batches
-    given = annotator.annotate(texts_of(first))  # alone: a model that is of no use is found out by one batch
-    yield first, given
-    if given.fault or not rest:
-        return
-    todo, stopped = deque(rest), threading.Event()
-    done: SimpleQueue[tuple[list[str], Annotated] | BaseException | None] = SimpleQueue()
+    for one in _side_by_side(annotator, batches[:1], texts_of):  # alone: it finds out a model that is of no use
+        yield one
+        if one[1].fault:
+            return
+    yield from _side_by_side(annotator, batches[1:], texts_of)
+
+
+def _side_by_side(
+    annotator: Annotator, batches: Sequence[list[str]], texts_of: Callable[[list[str]], list[str]]
+) -> Iterator[Finished]:
+    """The same. After a Ctrl-C, too, those in flight are waited for, for a while: they are paid for."""
+    todo, stopped = deque(batches), threading.Event()
+    done: SimpleQueue[Finished | BaseException] = SimpleQueue()
 
     def work() -> None:
         try:
@@ -303,23 +318,33 @@ def _as_they_finish(
         except BaseException as error:  # noqa: BLE001  # raised again where it is waited for
             stopped.set()
             done.put(error)
-        finally:
-            done.put(None)
 
-    working, failure = min(annotator.workers, len(rest)), None
-    for _ in range(working):  # daemons, so that Ctrl-C does not wait for the slowest call
-        threading.Thread(target=work, daemon=True).start()
+    working = min(annotator.workers, len(batches))  # daemons, so that Ctrl-C does not wait for the slowest call
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(working)]
     try:
-        while working:
-            finished = done.get()
-            if finished is None:
-                working -= 1
-            elif isinstance(finished, BaseException):
-                failure = finished
-            else:
-                yield finished
+        for thread in threads:
+            thread.start()
+        yield from _collected(done, threads)
+    except KeyboardInterrupt:
+        stopped.set()
+        yield from _collected(done, threads, until=time.monotonic() + _GRACE)
+        raise
     finally:
         stopped.set()
+
+
+def _collected(
+    done: "SimpleQueue[Finished | BaseException]", threads: Sequence[threading.Thread], until: float = math.inf
+) -> Iterator[Finished]:
+    """What the threads finish, until all have ended or the time is up; then what one of them has raised."""
+    failure: BaseException | None = None
+    while time.monotonic() < until and (any(thread.is_alive() for thread in threads) or not done.empty()):
+        with suppress(Empty):
+            finished = done.get(timeout=_TICK)
+            if isinstance(finished, BaseException):
+                failure = failure or finished
+            else:
+                yield finished
     if failure:
         raise failure
 
