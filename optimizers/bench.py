@@ -1,13 +1,15 @@
 """What a compilation works with: the arguments, understood and checked; models, retrievers and programs, made once."""
 
 import argparse
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evals import parameters, setup
 from tools import retrievers
+from tools.command import say
 from tools.errors import UnknownName, UsageError
 from tools.table import pick
 
@@ -116,12 +118,15 @@ def check_prompts(arguments: argparse.Namespace, asked: Asked) -> None:
 
 
 class Bench:
-    """Models, retrievers and programs of a compilation. The corpus and its indexes are there once."""
+    """What a compilation was asked for, and has for it: models, retrievers, programs. The corpus is there once."""
 
     def __init__(self, arguments: argparse.Namespace, asked: Asked, training: "Training") -> None:
         from optimizers.teleprompters import TELEPROMPTERS
 
-        self._arguments, self._asked, self._environment = arguments, asked, training.environment
+        self.arguments, self.asked, self.training = arguments, asked, training
+        self._environment = training.environment
+        terminal = sys.stderr  # which DSPy's bars are kept away from while it works
+        self.tell: Callable[[str], None] = (lambda line: None) if arguments.json else (lambda line: say(line, terminal))
         self.budget: Budget = setup.budget_of(arguments)
         self._gate = setup.gate_of(arguments)  # one for student, teacher, who writes prompts, and lenses
         connect = setup.for_lenses(arguments, self.budget, self._gate)
@@ -138,7 +143,7 @@ class Bench:
 
     def _connect(self, spec: str, **options: Any) -> "Model":
         return setup.connect(
-            self._arguments, self._environment, self.retriever, self.budget, spec=spec, gate=self._gate, **options
+            self.arguments, self._environment, self.retriever, self.budget, spec=spec, gate=self._gate, **options
         )
 
     def _prompter(self, spec: str) -> "Model":
@@ -155,13 +160,24 @@ class Bench:
         """Take up what earlier sittings of this compilation paid for."""
         from programs.answers import ledger
 
-        self.engines.keep(folder, self._arguments.runs)
+        self.engines.keep(folder, self.arguments.runs)
         if all(model.name == "offline" for model in self.models):
             return
-        self._ledger = ledger(folder, runs=self._arguments.runs)
+        self._ledger = ledger(folder, runs=self.arguments.runs)
         for model in self.models:
             if model.name != "offline":
                 model.share(self._ledger, repeats=True)
+
+    def halt(self) -> None:
+        """Send nothing more; what is in flight is answered and booked."""
+        self._gate.halt()
+        for model in self.models:  # the offline engine has a gate of its own
+            model.halt()
+
+    def settle(self) -> None:
+        """Wait until the books of what all models were sent are on disk."""
+        for model in self.models:
+            model.settle()
 
     def resume(self, study: "Study") -> None:
         """Count what earlier sittings used; with a ledger, `open` did."""
@@ -185,11 +201,11 @@ class Bench:
         from tools.session import Toolbox
 
         chosen = chosen or {}
-        retriever, values = self.retriever, self._asked.parameters(chosen)
-        if chosen and self._asked.ranges:
-            retriever = self.engines.build(retrievers.check(tune.filled(self._asked.template, chosen)))
+        retriever, values = self.retriever, self.asked.parameters(chosen)
+        if chosen and self.asked.ranges:
+            retriever = self.engines.build(retrievers.check(tune.filled(self.asked.template, chosen)))
         # One line of work at a time inside a query: which predictor was asked first is then the same every time.
         at_once = {"parallel": 1} if "parallel" in values else {}
         toolbox = Toolbox(self._environment.documents, retriever, others=self._others)
-        depth = self._arguments.k or self._environment.depth
-        return self._asked.wanted.constructor(toolbox, depth=depth, **values | at_once)
+        depth = self.arguments.k or self._environment.depth
+        return self.asked.wanted.constructor(toolbox, depth=depth, **values | at_once)

@@ -7,6 +7,7 @@ look at the test split (evals/looks.py).
 import argparse
 import io
 import json
+import math
 import time
 from collections.abc import Mapping
 from contextlib import redirect_stdout
@@ -26,7 +27,7 @@ def held_out(
     parameters: Mapping[str, Any],
     compiled: Path,
     spent: Usage,
-    ends: float | None,
+    ends: float,
     metric: str,
 ) -> dict[str, Any]:
     """What `evals.compare` says of the two runs in `metric`. BudgetReached or RunIncomplete when one owes queries.
@@ -74,10 +75,10 @@ def command_line(arguments: argparse.Namespace, own: list[str]) -> list[str]:
     return words
 
 
-def _left(arguments: argparse.Namespace, spent: Usage, ends: float | None) -> list[str]:
+def _left(arguments: argparse.Namespace, spent: Usage, ends: float) -> list[str]:
     """What budgets and time leave, as arguments. BudgetReached when that is nothing."""
     words: list[str] = []
-    if ends is not None:
+    if ends < math.inf:
         if (seconds := ends - time.monotonic()) < 0.001:
             raise BudgetReached(f"the time limit of {arguments.time_limit:g} s is reached", larger=False)
         words = ["--time-limit", f"{seconds:.3f}"]

@@ -15,8 +15,9 @@ are not made again, and model calls are answered from the ledger (programs/answe
 
 import contextvars
 import hashlib
+import io
 import json
-import queue
+import math
 import threading
 import time
 import traceback
@@ -25,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MethodType
-from typing import Any
+from typing import Any, TextIO
 
 import dspy
 from dspy.utils.parallelizer import ParallelExecutor
@@ -37,10 +38,12 @@ from evals.terminal import queries as counted
 from optimizers.feedback import feedback
 from optimizers.objective import Objective
 from optimizers.splits import Training
+from optimizers.threads import at_once
 from programs.compiled import Prompt, plain, prompts_of
-from programs.faults import fault, refusal
+from programs.faults import cleaned, fault, refusal
+from programs.metered import DEADLINE
 from tools import disk
-from tools.errors import DataError, Halt, RunIncomplete, SextantError
+from tools.errors import DataError, Halt, Interrupted, RunIncomplete, SextantError
 from tools.records import Query, Submission, trace_from_json
 
 SHOWN = 6  # entries that a demonstration keeps of a list; of passages those that the answer names first
@@ -93,9 +96,13 @@ class Study:
         objective: Objective,
         *,
         workers: int = 1,
+        query_seconds: float = math.inf,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`workers` is evaluations at a time; `say` is told when a candidate is through with all of a part."""
+        """`workers` is evaluations at a time, each of which may take `query_seconds`.
+
+        `say` is told when a candidate is through with all of a part.
+        """
         self.training = training
         self.objective = objective
         self.parts = {
@@ -105,6 +112,8 @@ class Study:
         self._cutoff = int(objective.metric.partition("@")[2] or 10)  # the place up to which a document is well ranked
         self._queries = {query.query_id: query for part in self.parts.values() for query in part}
         self._workers = workers
+        self._query_seconds = query_seconds
+        self._stopped = threading.Event()
         self._say = say
         self.folder = folder
         self._lock = threading.Lock()
@@ -192,43 +201,16 @@ class Study:
         """`function` of every item, `workers` at a time, each once. The first exception ends it, and is raised here."""
         if self._workers == 1 or len(data) < 2:
             return [contextvars.copy_context().run(function, item) for item in data]
-        todo: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for place in range(len(data)):
-            todo.put(place)
-        done: queue.SimpleQueue[tuple[int, Any, BaseException | None]] = queue.SimpleQueue()
-        stopped = threading.Event()
+        return at_once(function, data, self._workers)
 
-        def work() -> None:
-            while not stopped.is_set():
-                try:
-                    place = todo.get_nowait()
-                except queue.Empty:
-                    return
-                try:
-                    done.put((place, contexts[place].run(function, data[place]), None))
-                except BaseException as error:  # noqa: BLE001  # raised again by the caller
-                    done.put((place, None, error))
-
-        contexts = [contextvars.copy_context() for _ in data]
-        # Daemon threads and no pool: a pool would hold up Ctrl-C until the slowest model call returns.
-        threads = [threading.Thread(target=work, daemon=True) for _ in range(min(self._workers, len(data)))]
-        for thread in threads:
-            thread.start()
-        results: list[Any] = [None] * len(data)
-        try:
-            for _ in data:
-                place, results[place], error = done.get()
-                if error is not None:
-                    stopped.set()
-                    for thread in threads:  # what is on its way is paid for, and written down when it is there
-                        thread.join()
-                    raise error
-        finally:
-            stopped.set()
-        return results
+    def stop(self) -> None:
+        """Begin no evaluation any more: who asks for one meets Halt."""
+        self._stopped.set()
 
     def _rollout(self, program: Any, query_id: str, parameters: Mapping[str, Any]) -> Rollout:
         """The program's work for one query, scored and written down. Halt when it cannot be done now."""
+        if self._stopped.is_set():
+            raise Halt(Interrupted())
         query = self._queries[query_id]
         candidate = self.candidate(program, parameters)
         sample = self._sample(program)
@@ -244,12 +226,17 @@ class Study:
         return _seen(evaluation, outcome, outputs)
 
     def _answered(self, program: Any, query: Query, *, traced: bool) -> tuple[Outcome, list[Any]]:
-        """The outcome, and DSPy's trace of the predictors' calls. What the provider owes is asked for again."""
+        """The outcome, and DSPy's trace of the predictors' calls.
+
+        What the provider owes, or the query's time was too short for, is asked for again, with the same time: what was
+        answered until then is in the ledger.
+        """
         owed: Exception = RuntimeError()
         for _ in range(OUTAGE):
             trace: list[Any] = []
 
             def search(trace: list[Any] = trace) -> Outcome | Exception:
+                DEADLINE.set(time.monotonic() + self._query_seconds)  # in this context, which is of the query
                 with dspy.context(trace=trace if traced else None):
                     return answered(lambda *, query: _own_forward(program, query), query)
 
@@ -307,10 +294,14 @@ class Study:
         """Model calls of all evaluations, those of instructions not among them."""
         return sum(evaluation.calls for evaluation in list(self._evaluations.values()))
 
+    def open_log(self) -> TextIO:
+        """optimizer.log, to be written on: what DSPy says, and what providers said in between."""
+        return _Log((self.folder / "optimizer.log").open("ab"), encoding="utf-8", errors="backslashreplace")
+
     def log(self, error: BaseException) -> None:
         """Keep what an optimizer broke off with, in optimizer.log."""
-        with (self.folder / "optimizer.log").open("a", encoding="utf-8", errors="backslashreplace") as log:
-            log.writelines(traceback.format_exception(error))
+        with self.open_log() as log:
+            log.write("".join(traceback.format_exception(error)))
 
     def of(self, digest: str, part: str) -> list[Evaluation]:
         """The student's evaluations of a candidate on a part, in the order of its queries; those that there are."""
@@ -371,6 +362,14 @@ class Study:
     def _take_evaluation(self, row: dict[str, Any]) -> None:
         evaluation = Evaluation(**row | {"ranking": tuple(row["ranking"]), "value": float(row["value"])})
         self._evaluations[evaluation.candidate, evaluation.query_id, evaluation.sample] = evaluation
+
+
+class _Log(io.TextIOWrapper):
+    """A text file in which no key is kept: a provider's words may repeat one."""
+
+    def write(self, text: str) -> int:
+        """Write `text`, blackened."""
+        return super().write(cleaned(text))
 
 
 def _identity(lm: Any) -> tuple[Any, ...]:

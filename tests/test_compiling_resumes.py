@@ -10,18 +10,21 @@ import os
 import random
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from openai_server import Failure, OpenAIServer
 
 from optimizers import compile as module
+from programs import answers as books
 from programs import lm
 from programs.answers import NAME, ledger
 from programs.metered import Patience
@@ -196,6 +199,87 @@ def test_ctrl_c_says_so_in_a_line_and_the_command_goes_on(server, compiles, tmp_
     assert server.of("cut") <= whole + WORKERS
 
 
+def slowly(server, slow, until):
+    """Answers as ever; those to requests that are `slow`, by their number and prompt, wait for `until`."""
+
+    def answer(prompt):
+        if slow(len(server.requests), prompt):
+            until()
+        return answers(prompt)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "slow"),
+    [
+        pytest.param("bootstrap_rs", lambda number, prompt: number > 4, id="evaluations, several at a time"),
+        pytest.param("bootstrap_rs", lambda number, prompt: number > 10, id="a bootstrap, one at a time"),
+        pytest.param("copro", lambda number, prompt: proposes(prompt), id="a writer of instructions"),
+    ],
+)
+def test_ctrl_c_waits_for_what_is_in_flight_and_it_is_not_paid_for_again(optimizer, slow, server, compiles, tmp_path):
+    _, _, whole = compiles(optimizer, tmp_path / "whole")
+    arrived = threading.Event()
+    server.requests.clear()
+    server.answer = slowly(server, slow, lambda: (arrived.set(), time.sleep(0.7)))
+    process = sent_off(server, optimizer, tmp_path / "cut", "cut", hash_seed="7")
+    assert arrived.wait(60)
+    process.send_signal(signal.SIGINT)
+    err = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and "Traceback" not in err
+    assert err.splitlines()[-1] == "interrupted" and "is safe in" in err.splitlines()[-2]
+    server.answer = answers
+    assert compiles(optimizer, tmp_path / "cut", key="cut")[0] == 0
+    assert server.of("cut") == whole, "nothing was sent that was not kept"
+    assert kept(tmp_path / "cut") == kept(tmp_path / "whole")
+
+
+def test_a_second_ctrl_c_waits_for_nothing(server, tmp_path):
+    arrived, over = threading.Event(), threading.Event()
+    server.answer = slowly(server, lambda number, prompt: number > 4, lambda: (arrived.set(), over.wait(60)))
+    process = sent_off(server, "bootstrap_rs", tmp_path, "cut", hash_seed="7")
+    assert arrived.wait(60)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None, "the first one waits"
+    process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    err = process.communicate(timeout=60)[1]
+    over.set()
+    assert process.returncode == 130 and time.monotonic() - started < 1.5, "well before the grace is over"
+    assert "Traceback" not in err and err.splitlines()[-1] == "interrupted"
+
+
+def test_a_query_that_takes_longer_than_it_may_ends_it_as_an_outage_does(server, compiles, tmp_path):
+    _, _, whole = compiles("bootstrap_rs", tmp_path / "whole")
+    server.delay = 0.5
+    started = time.monotonic()
+    code, err, _ = compiles("bootstrap_rs", tmp_path / "cut", "--query-timeout", "0.2s")
+    assert code == 7 and err.count("\n") == 1 and "provider failed 5 times in a row" in err
+    assert time.monotonic() - started > 5 * 0.2, "each time with the whole of its time"
+    server.delay = 0.0
+    assert compiles("bootstrap_rs", tmp_path / "cut")[::2] == (0, whole)
+    assert kept(tmp_path / "cut") == kept(tmp_path / "whole")
+
+
+def test_what_failed_at_a_teacher_is_in_the_books_when_the_command_ends(
+    server, compiles, tmp_path, no_waiting, monkeypatch
+):
+    monkeypatch.setattr(books, "EACH", 1.0)  # rows wait for others so long, and the command does not
+    monkeypatch.setattr(books, "TOGETHER", 1.0)
+
+    def fails(prompt):
+        raise Failure(500)
+
+    server.answer = fails
+    code, _, requests = compiles("bootstrap_rs", tmp_path, "--lm", "offline", "--teacher", server.spec)
+    [file] = tmp_path.rglob(NAME)
+    with closing(sqlite3.connect(file)) as opened:
+        assert opened.execute("SELECT fault, count(*) FROM calls GROUP BY fault").fetchall() == [("500", requests)]
+    assert code == 7 and requests > 1
+
+
 def test_a_torn_last_line_is_made_again(compiles, tmp_path):
     compiles("bootstrap_rs", tmp_path)
     expected = kept(tmp_path)
@@ -332,8 +416,8 @@ def test_the_same_request_at_the_same_time_is_sent_once(server, place):
     def fails(prompt):
         raise Failure(400)
 
-    server.answer = fails  # nobody waits for an answer that will not come
+    server.answer = fails  # who waits for the answer of another hears that there is none, and does not ask anew
     with ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(model.lm, "And now?") for _ in range(3)]
         assert all(one.exception(timeout=30) for one in asked)
-    assert len(server.requests) == 5
+    assert len(server.requests) == 3

@@ -1,6 +1,9 @@
 """The books of a compilation, and what is told from them: fates, feedback, candidates, gains, what is shown."""
 
 import json
+import logging
+import math
+import time
 
 import dspy
 import pytest
@@ -8,16 +11,19 @@ import pytest
 import environments
 from evals.stats import paired
 from optimizers import result, show
+from optimizers.at_work import _quiet
 from optimizers.feedback import feedback
 from optimizers.labels import relevant
 from optimizers.leaks import passages_of
 from optimizers.objective import objective
 from optimizers.splits import divide
 from optimizers.study import Study
+from optimizers.threads import at_once
 from programs import lm
 from programs.compiled import Prompt
+from programs.metered import DEADLINE
 from programs.retrieve import Retrieve
-from tools.errors import DataError
+from tools.errors import DataError, Halt
 from tools.records import Usage
 from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
@@ -119,7 +125,70 @@ def test_feedback_is_of_training_queries_alone(study, program):
     assert all("Relevant documents: " in text for text in said["train"])
 
 
+# -- how a query is evaluated
+
+
+class Timed(Retrieve):
+    """Notes how long it may take, by the clock of calls."""
+
+    def __init__(self, toolbox):
+        super().__init__(toolbox)
+        self.left = []
+
+    def forward(self, *, query):
+        self.left.append(DEADLINE.get() - time.monotonic())
+        return super().forward(query=query)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_every_evaluation_has_the_whole_time_of_a_query(workers, training, tmp_path):
+    study = Study(tmp_path, training, objective(training.environment), workers=workers, query_seconds=50.0)
+    program = Timed(Toolbox(training.environment.documents, BM25(training.environment.documents)))
+    with dspy.context(lm=lm.connect("offline", statistics=dict).lm):
+        found = study.evaluate(study.instrument(program), "validation")
+    assert len(program.left) == len(found) > 3
+    assert all(45.0 < seconds <= 50.0 for seconds in program.left)
+    assert DEADLINE.get() == math.inf, "and nothing else has"
+
+
+def test_a_study_that_was_stopped_begins_nothing(study, program):
+    study.stop()
+    with dspy.context(lm=lm.connect("offline", statistics=dict).lm), pytest.raises(Halt, match="interrupted"):
+        study.evaluate(study.instrument(program), "validation")
+    assert not (study.folder / "evaluations.jsonl").exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_first_exception_ends_it_once_what_is_on_its_way_is_there(workers):
+    ended = []
+
+    def function(number):
+        if number == 1:
+            raise Halt(RuntimeError("no more"))
+        time.sleep(0.1)
+        ended.append(number)
+
+    with pytest.raises(Halt, match="no more"):
+        at_once(function, range(100), workers)
+    assert ended in ([0], [0, 2], [2, 0])
+
+
 # -- what is on disk
+
+
+def test_no_key_that_a_provider_repeats_is_in_the_log(study, monkeypatch):
+    key = "not-a-key-of-anybody"
+    monkeypatch.setenv("SOME_PROVIDER_KEY", key)
+    try:
+        raise ValueError(f"Incorrect API key provided: {key}")
+    except ValueError as error:
+        study.log(error)
+    with _quiet(study):
+        print("it was sent with", key)  # noqa: T201  # as a library does
+        logging.getLogger("dspy.teleprompt").warning("it was sent with %s", key)
+    text = (study.folder / "optimizer.log").read_text(encoding="utf-8")
+    assert key not in text
+    assert "ValueError: Incorrect API key provided: ***" in text and text.count("it was sent with ***") == 2
 
 
 @pytest.mark.parametrize("change", ["instructions", "demos", "parameters", "digest"])
