@@ -166,15 +166,26 @@ def estimate(
     about |= {"retriever": arguments.retriever, "lm": arguments.lm}
     habits = _habits(arguments, model, [call for calls in rehearsal for call in calls], notes)
     price = None if arguments.lm == "offline" else model.price
-    made = _projected(arguments, wanted, owed, chosen, rehearsal, habits, price, notes)
-    return dataclasses.replace(
-        made,
+    projected = _projection(arguments, wanted, owed, chosen, rehearsal, habits)
+    first, last = projected.notes(arguments.program, arguments.lm)
+    many = projected.many
+    made = Estimate(
         about=about,
+        owed=len(owed),
         done=len(known),
         spent=spent,
+        rehearsed=[query.query_id for query in chosen],
+        calls=Range(int(many.low), round(many.expected), ceil(many.high)),
+        tokens_in=projected.tokens_in,
+        tokens_out=projected.tokens_out,
+        usd=Range(0, 0, 0) if arguments.lm == "offline" else projected.usd(price),
+        hours=projected.hours,
+        largest=max((call.prompt for call in projected.calls), default=0),
         window=getattr(model.lm, "window", None),
-        budgets=_budgets(arguments, made, spent),
+        price=price,
+        notes=[*first, *notes, *last],
     )
+    return dataclasses.replace(made, budgets=_budgets(arguments, made, spent))
 
 
 def _answered(runs: Path, config: "Config") -> Mapping[str, Any]:
@@ -407,68 +418,84 @@ def _earlier(path: Path, program: str, model: str) -> tuple[int, float, float, f
     return (many, *means) if many >= ENOUGH else None
 
 
-def _projected(
+@dataclass(frozen=True, slots=True)
+class _Projection:
+    """From the calls of the rehearsal to those of all queries; of each figure what is low, expected and high."""
+
+    calls: list[Call]  # of the rehearsal
+    longest: int  # calls of the chosen query that has the most
+    share: float  # how many times the work of the chosen queries is that of all
+    factors: Range  # by which the calls of a query may be fewer or more
+    shrinks: Range  # by which prompts are smaller where there are fewer calls
+    habits: Habits
+    workers: int  # requests at a time
+
+    @property
+    def many(self) -> Range:
+        """Calls."""
+        return Range(*(self.share * len(self.calls) * factor for factor in self.factors))
+
+    @property
+    def tokens_in(self) -> Range:
+        """Of all prompts."""
+        prompts = self.share * sum(call.prompt for call in self.calls)
+        return Range(*(prompts * f * p * s for f, p, s in zip(self.factors, PROMPTS, self.shrinks, strict=True)))
+
+    @property
+    def tokens_out(self) -> Range:
+        """Of all answers, with what is thought before them."""
+        answers, count = sum(call.answer for call in self.calls), len(self.calls)
+        each = zip(self.factors, self.habits.answers, self.habits.thinking, strict=True)
+        return Range(*(self.share * f * (answers * factor + count * thinking) for f, factor, thinking in each))
+
+    def usd(self, price: "Price | None") -> Range | None:
+        """At list price; None where that is not known."""
+        if price is None:
+            return None
+        each = zip(self.factors, self.shrinks, PROMPTS, self.habits.answers, self.habits.thinking, strict=True)
+        return Range(
+            *(self.share * f * s * sum(_cost(price, call, p, a, t) for call in self.calls) for f, s, p, a, t in each)
+        )
+
+    @property
+    def hours(self) -> Range:
+        """With so many requests at a time; the calls of one query come mostly one after another."""
+        each = zip(self.habits.seconds, self.many, self.factors, strict=True)
+        return Range(
+            *(seconds / 3600 * max(number / self.workers, self.longest * factor) for seconds, number, factor in each)
+        )
+
+    def notes(self, program: str, lm: str) -> tuple[list[str], list[str]]:
+        """What is assumed: the most important first, and what comes last."""
+        if not self.calls:
+            return [], []
+        why = "because a model decides when it has enough" if program in DECIDED else "for answers asked for again"
+        first = (
+            f"calls: {self.factors.low:.2g} to {self.factors.high:.2g} times those of the rehearsal, {why}; "
+            "tokens of a prompt: 20 % less to 30 % more, for other queries and tokenizers"
+        )
+        last = f"{self.workers} requests at a time; no retries, and no input from the provider's cache"
+        return [first], [] if lm == "offline" else [last]
+
+
+def _projection(
     arguments: argparse.Namespace,
     wanted: setup.Wanted,
     owed: Sequence[Query],
     chosen: Sequence[Query],
     rehearsal: list[list[Call]],
     habits: Habits,
-    price: "Price | None",
-    notes: list[str],
-) -> Estimate:
-    """The figures for all queries out of those of the chosen ones."""
+) -> _Projection:
     weights = {query.query_id: _weight(arguments.program, query) for query in owed}
-    share = sum(weights.values()) / max(1.0, sum(weights[query.query_id] for query in chosen))
     factors = _factors(arguments, wanted, chosen, rehearsal)
-    calls = [call for one in rehearsal for call in one]
-    prompts, answers = sum(call.prompt for call in calls), sum(call.answer for call in calls)
-    many = Range(*(share * len(calls) * factor for factor in factors))
-    shrinks = (factors.low if arguments.program in GROWING else 1.0, 1.0, 1.0)
-    tokens_in = Range(*(share * prompts * f * p * s for f, p, s in zip(factors, PROMPTS, shrinks, strict=True)))
-    tokens_out = Range(
-        *(
-            f * (share * answers * factor + share * len(calls) * thinking)
-            for f, factor, thinking in zip(factors, habits.answers, habits.thinking, strict=True)
-        )
-    )
-    usd = Range(0, 0, 0) if arguments.lm == "offline" else None
-    if price:
-        each = zip(factors, shrinks, PROMPTS, habits.answers, habits.thinking, strict=True)
-        usd = Range(*(share * f * s * sum(_cost(price, call, p, a, t) for call in calls) for f, s, p, a, t in each))
-    workers = min(arguments.max_concurrent or setup.WORKERS, max(1, len(owed)))
-    longest = max(map(len, rehearsal), default=0)  # calls of one query come mostly one after another
-    hours = Range(
-        *(
-            seconds / 3600 * max(number / workers, longest * factor)
-            for seconds, number, factor in zip(habits.seconds, many, factors, strict=True)
-        )
-    )
-    if calls:
-        decided = arguments.program in DECIDED
-        notes.insert(
-            0,
-            f"calls: {factors.low:.2g} to {factors.high:.2g} times those of the rehearsal"
-            + (", because a model decides when it has enough" if decided else ", for answers asked for again")
-            + "; tokens of a prompt: 20 % less to 30 % more, for other queries and tokenizers",
-        )
-        if arguments.lm != "offline":
-            notes.append(f"{workers} requests at a time; no retries, and no input from the provider's cache")
-    return Estimate(
-        about={},
-        owed=len(owed),
-        done=0,
-        spent=Usage(),
-        rehearsed=[query.query_id for query in chosen],
-        calls=Range(int(many.low), round(many.expected), ceil(many.high)),
-        tokens_in=tokens_in,
-        tokens_out=tokens_out,
-        usd=usd,
-        hours=hours,
-        largest=max((call.prompt for call in calls), default=0),
-        window=None,
-        price=price,
-        notes=notes,
+    return _Projection(
+        calls=[call for one in rehearsal for call in one],
+        longest=max(map(len, rehearsal), default=0),
+        share=sum(weights.values()) / max(1.0, sum(weights[query.query_id] for query in chosen)),
+        factors=factors,
+        shrinks=Range(factors.low if arguments.program in GROWING else 1.0, 1.0, 1.0),
+        habits=habits,
+        workers=min(arguments.max_concurrent or setup.WORKERS, max(1, len(owed))),
     )
 
 
