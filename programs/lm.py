@@ -188,13 +188,6 @@ def connect(
     if settings.api == "responses" and settings.seed is not None:
         raise UsageError("--api responses takes no seed; leave out --seed, or use --api chat")
     window = settings.context or prices.window(spec, settings.prices)
-    wire = _wire(name, url, settings.api)
-    options: dict[str, Any] = {"seed": settings.seed, "reasoning_effort": settings.effort}
-    if wire is None and settings.api == "responses":
-        options["model_type"] = "responses"
-    patience = patience or PATIENCE or Patience()
-    if wire is None:
-        options["timeout"] = patience.call
     temperature = settings.temperature
     if temperature is None and _takes_temperature(name):
         temperature = 0.0
@@ -202,18 +195,30 @@ def connect(
         name,
         budget,
         gate=gate,
-        patience=patience,
+        patience=patience or PATIENCE or Patience(),
         cost=prices.price(spec, settings.prices),
         window=window,
-        wire=wire,
+        wire=_wire(name, url, settings.api),
         server=_server(name),
+        **_options(name, url, settings),
         temperature=temperature,
-        **{option: value for option, value in options.items() if value is not None},
     )
+    return Model(spec, _kept(spec, settings, temperature, window), metered, query_seconds)
+
+
+def _options(name: str, url: str, settings: Settings) -> dict[str, Any]:
+    """What DSPy takes of the settings, beside the temperature."""
+    options: dict[str, Any] = {"seed": settings.seed, "reasoning_effort": settings.effort}
+    if settings.api == "responses" and not _is_openai(name, url):
+        options["model_type"] = "responses"
+    return {option: value for option, value in options.items() if value is not None}
+
+
+def _kept(spec: str, settings: Settings, temperature: float | None, window: int | None) -> dict[str, Any]:
+    """What of the settings determines a run's numbers."""
     kept = {"model": spec, "temperature": temperature, "seed": settings.seed, "window": window}
     kept |= {"reasoning_effort": settings.effort} if settings.effort else {}
-    kept |= {"api": settings.api} if settings.api != "chat" else {}
-    return Model(spec, kept, metered, query_seconds)
+    return kept | ({"api": settings.api} if settings.api != "chat" else {})
 
 
 PATIENCE: "Patience | None" = None  # instead of the default: a test does not wait
@@ -234,18 +239,23 @@ def _offline(
     return Model("offline", {"model": offline.VERSION, "window": settings.context}, metered)
 
 
+def _is_openai(name: str, url: str) -> bool:
+    """Whether the model speaks OpenAI's protocol, which our own client does, too."""
+    return bool(url) or name.startswith("openai/")
+
+
 def _wire(name: str, url: str, api: str) -> Any:
     """The connection of a model that speaks OpenAI's protocol; None for LiteLLM's other providers."""
     from programs.wire import OPENAI, Wire
 
+    if not _is_openai(name, url):
+        return None
     model = name.partition("/")[2]
     if url:
         # The user's OpenAI key is not for every server that speaks its protocol.
         return Wire(model, url, os.environ.get("SEXTANT_API_KEY", "").strip(), api=api)  # type: ignore[arg-type]
-    if name.startswith("openai/"):
-        base = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or OPENAI
-        return Wire(model, base, os.environ.get("OPENAI_API_KEY", "").strip(), needs_key=True, api=api)  # type: ignore[arg-type]
-    return None
+    url = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or OPENAI
+    return Wire(model, url, os.environ.get("OPENAI_API_KEY", "").strip(), needs_key=True, api=api)  # type: ignore[arg-type]
 
 
 def _server(name: str) -> str:
@@ -294,6 +304,8 @@ def _parse(spec: str, option: str = "--lm") -> tuple[str, str]:
                 "and put a key for it in $SEXTANT_API_KEY"
             )
         return f"openai/{name}", url
+    if "?" in spec or "#" in spec:  # it would stand in the names of folders
+        raise UsageError(f"{option} names no model with a ? or # in it; put keys into the environment")
     provider, slash, model = spec.partition("/")
     if not (provider and slash and model):
         raise UsageError(

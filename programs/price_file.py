@@ -17,8 +17,9 @@ replaces all that the table says of it. Left out: prices that depend on the prom
 service tier, and currencies other than the US dollar.
 """
 
-import math
 import os
+import reprlib
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ _KEYS = (*_PRICES, "as_of", "window")
 
 # Nobody charges so little for a million tokens; who writes less means dollars per token, and a budget would not hold.
 _LEAST = 1e-4
+
+_LARGEST_WINDOW = 1_000_000_000  # tokens; more is a slip, and as an endless integer could not be printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +86,13 @@ def _place(file: str | Path | None) -> Path | None:
 @lru_cache(maxsize=8)
 def _read(path: Path, changed_ns: int, size: int) -> Mapping[str, Entry]:
     """The sections of one state of a file, by the name of the model."""
+    usual = 'a section is ["openai/gpt-5.2"], its name in quotes, with input = 1.75'
     try:
         document = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except RecursionError:
+        raise UsageError(f"{path} has brackets in brackets without end; {usual}") from None
     except ValueError as error:
-        raise UsageError(
-            f'{path} is not TOML: {error}; a section is ["openai/gpt-5.2"], its name in quotes, with input = 1.75'
-        ) from error
+        raise UsageError(f"{path} is not TOML: {error}; {usual}") from error
     dated = _date(document.pop("as_of", None), path, "as_of")
     dated = dated or datetime.fromtimestamp(changed_ns / 1e9, UTC).date().isoformat()
     return {name.rstrip("/"): _entry(path, name, section, dated) for name, section in document.items()}
@@ -96,7 +100,7 @@ def _read(path: Path, changed_ns: int, size: int) -> Mapping[str, Entry]:
 
 def _entry(path: Path, name: str, section: Any, dated: str) -> Entry:
     if not isinstance(section, dict):
-        raise UsageError(f"{path} has {name} = {section!r} outside of a section; only as_of may be there")
+        raise UsageError(f"{path} has {name} = {_shown(section)} outside of a section; only as_of may be there")
     if not (name.endswith("*") or "/" in name):
         raise UsageError(
             f"{path} has a section {name!r}, which names no model; "
@@ -125,17 +129,21 @@ def _entry(path: Path, name: str, section: Any, dated: str) -> Entry:
 def _price(value: Any, path: Path, name: str, key: str) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise UsageError(f"{path}: {key} of {name!r} is {value!r}; write US dollars per million tokens, 0 or more")
+    said = f"{path}: {key} of {name!r} is {_shown(value)}; write US dollars per million tokens"
+    # Not math.isfinite(), which fails for an integer that no float can hold. nan is in no range.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
+        raise UsageError(f"{said}, 0 or more")
     if 0 < value < _LEAST:
-        raise UsageError(f"{path}: {key} of {name!r} is {value!r}; write US dollars per million tokens, not per token")
+        raise UsageError(f"{said}, not per token")
     return float(value)
 
 
 def _window(value: Any, path: Path, name: str) -> int | None:
-    if value is None or (type(value) is int and value > 0):
+    if value is None or (type(value) is int and 0 < value <= _LARGEST_WINDOW):
         return value
-    raise UsageError(f"{path}: window of {name!r} is {value!r}; write a number of tokens, 1 or more")
+    raise UsageError(
+        f"{path}: window of {name!r} is {_shown(value)}; write a number of tokens, 1 to {_LARGEST_WINDOW:,}"
+    )
 
 
 def _date(value: Any, path: Path, what: str) -> str | None:
@@ -146,5 +154,13 @@ def _date(value: Any, path: Path, what: str) -> str | None:
     except ValueError:
         day = None
     if not isinstance(day, date):
-        raise UsageError(f"{path}: {what} is {value!r}; write a date like 2026-11-01")
+        raise UsageError(f"{path}: {what} is {_shown(value)}; write a date like 2026-11-01")
     return day.isoformat()[:10]  # of a time, its day
+
+
+def _shown(value: Any) -> str:
+    """A value for a message: its beginning and its end where it is long."""
+    try:
+        return reprlib.repr(value)  # unlike repr(), for tables in tables without end, too
+    except ValueError:
+        return "an endless number"  # Python prints no integer of more than 4,300 digits

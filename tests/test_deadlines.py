@@ -145,11 +145,12 @@ def test_a_time_that_is_none_is_refused(wrong, run):
 # Ctrl-C
 
 
-def start(shell, tmp_path, *arguments):
+def start(shell, tmp_path, *arguments, hang_up=signal.SIG_DFL):
     """A run in a process of its own, as a terminal starts it."""
 
     def at_a_terminal():
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # these tests may run in a script's background, which ignores it
+        signal.signal(signal.SIGHUP, hang_up)
 
     return subprocess.Popen(
         [*shell, *map(str, arguments), "--runs", str(tmp_path / "runs")],
@@ -208,6 +209,29 @@ def test_ctrl_c_twice_ends_at_once_and_leaves_a_sound_folder(shell, tmp_path, ru
     assert kept.items() <= {query_id: outcome["ranking"] for query_id, outcome in after.items()}.items()
     paid = json.loads(resumed.out)["usage"]["calls"]
     assert paid <= len(bad.tries) <= paid + 6, "at most what was in flight was asked again"
+
+
+def test_a_terminal_that_closes_is_one_ctrl_c_however_often_it_tells(shell, tmp_path, bad):
+    bad.script = lambda number, body: fine() if number < 5 else latency(1.2)
+    process = start(shell, tmp_path, *MULTIHOP, "--lm", bad.spec, "--max-concurrent", 6, "--json-events")
+    wait_for(lambda: sum(not one.ended and one.kind == "latency" for one in bad._tries) == 6)
+    sent = len(bad._tries)
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGHUP)
+    out, err = process.communicate(timeout=15)
+    ended = json.loads(out.splitlines()[-1])
+    assert process.returncode == 130 and (ended["event"], ended["code"]) == ("ended", 130)
+    assert "are safe in" in err and len(bad.tries) == len(bad.paid) == sent, "what was in flight was answered"
+
+
+def test_a_run_under_nohup_outlives_its_terminal(shell, tmp_path, bad):
+    bad.script = lambda number, body: latency(0.2)
+    process = start(shell, tmp_path, *REWRITE, "--limit", 3, "--lm", bad.spec, hang_up=signal.SIG_IGN)
+    wait_for(lambda: bad._tries)
+    process.send_signal(signal.SIGHUP)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0 and len(safe(tmp_path)) == 3, err
 
 
 def outcomes(tmp_path):

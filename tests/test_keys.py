@@ -14,6 +14,7 @@ from bad_server import OWN, PASSING, REFUSING, Fault, always, fine, from_request
 
 from programs import lm
 from programs.metered import Patience
+from tools.errors import UsageError
 
 KEY = "sk-Kd7f9Qx2LmV8tRz3WpB6nHy4JcG5sA1e"
 ANOTHER = "sk-Zy5uE8iT1oP4aS7dF0gH3jK6lM9nB2vC"  # the other variable's, which this server must not even be sent
@@ -158,6 +159,42 @@ def test_a_dry_run_needs_no_key_and_shows_none(run, bad, keys, tmp_path):
     assert not seen(result.out + result.err) and not kept(tmp_path)
 
 
+@pytest.mark.parametrize("way", ["?api_key=", "#"])
+def test_an_address_with_a_key_in_it_is_refused_before_anything_is_written(way, run, bad, tmp_path):
+    (tmp_path / "here").mkdir()
+    spec = f"{bad.spec}{way}{KEY}"
+    for words in (("--lm", spec), ("--lm", spec, "--dry-run"), ("--retriever", f"api:{spec}", "--dry-run")):
+        result = run(*TASK, *words)
+        assert result.code == 2 and "is no server" in result.err and result.err.count("\n") == 1
+        assert not bad.tries and not kept(tmp_path) and not seen(result.out + result.err)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (f"# keys\nSEXTANT_API_KEY={KEY}\N{LATIN SMALL LETTER E WITH ACUTE}\n".encode("latin-1"), "UTF-8 in line 2"),
+        (f"\n\nSEXTANT_API_KEY={KEY}\0\n".encode(), "a NUL in line 3"),
+        (f"'SEXTANT=API_KEY'={KEY}\n".encode(), "write NAME=value"),
+    ],
+    ids=["not text", "NUL", "name"],
+)
+def test_a_file_of_keys_that_cannot_be_used_is_refused_in_words_that_show_no_key(content, said, tmp_path):
+    file = tmp_path / ".env"
+    file.write_bytes(content)
+    with pytest.raises(UsageError) as refused:
+        lm.read_keys(tmp_path)
+    message = str(refused.value)
+    assert str(file) in message and said in message and "\n" not in message and not seen(message)
+
+
+def test_a_folder_is_no_file_of_keys_but_may_be_a_virtual_environment(tmp_path):
+    (tmp_path / ".env").mkdir()
+    with pytest.raises(UsageError, match=r"\.env cannot be read: is a directory"):
+        lm.read_keys(tmp_path)
+    (tmp_path / ".env" / "pyvenv.cfg").touch()
+    lm.read_keys(tmp_path)
+
+
 def in_a_process(folder: Path, *arguments: object, **variables: str) -> subprocess.CompletedProcess[bytes]:
     """A run in a process of its own whose working folder is `folder`, with no key but those in `variables`."""
     root = Path(__file__).parent.parent
@@ -189,3 +226,9 @@ def test_the_environment_goes_before_the_file(bad, tmp_path):
     (tmp_path / ".env").write_text(f"SEXTANT_API_KEY={ANOTHER}\n")
     done = in_a_process(tmp_path, "--lm", bad.spec, SEXTANT_API_KEY=KEY)
     assert done.returncode == 0 and {one.key for one in bad.tries} == {f"Bearer {KEY}"}
+
+
+def test_a_key_in_an_address_without_its_scheme_is_refused_before_anything_is_written(run, tmp_path):
+    result = run(*TASK, "--lm", "tiny@127.0.0.1:7799/v1?api_key=sk-12345678")
+    assert result.code == 2 and "sk-12345678" not in result.err and "environment" in result.err
+    assert not list(tmp_path.rglob("config.json"))

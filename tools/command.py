@@ -159,9 +159,23 @@ def interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
+def _hang_up(number: int, frame: object) -> None:
+    """The handler of SIGHUP. A closed terminal sends it more than once, itself and by its shell: one Ctrl-C in all.
+
+    For a second Ctrl-C would not wait for what is in flight.
+    """
+    if not _interrupts:
+        interrupt(number, frame)
+
+
 def listen() -> None:
-    """Let SIGTERM, and Ctrl-C where it is not switched off as in a script's background, interrupt the command."""
+    """Let signals interrupt the command: SIGTERM, Ctrl-C, and SIGHUP, which is what a closed terminal sends.
+
+    Ctrl-C stays switched off where it is, as in a script's background, and so does SIGHUP, as under nohup.
+    """
     signal.signal(signal.SIGTERM, interrupt)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, _hang_up)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
 

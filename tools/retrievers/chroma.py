@@ -93,7 +93,7 @@ class Chroma(Retriever):
         url = options["url"]
         if url and not (is_server(url) and urlsplit(url).path in ("", "/")):
             raise UsageError(
-                "chroma: url is that of a Chroma server, as in url=http://host:8000, without password or path"
+                "chroma: url is that of a Chroma server, as in url=http://host:8000, without password, path or query"
             )
 
     def left_out(self, text: str, instruction: str = "") -> int:
