@@ -185,7 +185,7 @@ class Engines:
         self._documents = environment.documents
         self._lens = environment.hints.get("lens", "")
         self._annotators = RunAnnotators(budget, lambda: lexical(environment).statistics(), connect)
-        self.account = RunAccount(budget, arguments.prices)
+        self.account = RunAccount(budget, getattr(arguments, "prices", None))  # a replay has none
         self._paid = False  # whether a retriever sends texts to a provider
         self._place: tuple[Path, Path] | None = None  # the folder of the run, and that of all runs, once it is there
         self._quiet = arguments.json or getattr(arguments, "json_events", False) or len(environment.documents) < LARGE

@@ -112,6 +112,7 @@ class MeteredLM(dspy.LM):
         self.window = window  # tokens of prompt and answer together; None where it is not known
         self.wire = wire
         self.server = server
+        self.connects = wire is None and "engine" not in options  # whether DSPy makes the connection
         self.tools = wire  # where it takes tool calls in the protocol's form; None where it does not
         self.ledger: Ledger | None = None
         self.repeats = False  # whether what is asked again in a session is the same call: an optimizer numbers samples
@@ -190,7 +191,8 @@ class MeteredLM(dspy.LM):
         # Whole seconds of what its query has left: LiteLLM opens connections of their own for each number. They bound
         # the wait for a next byte; the whole answer is bounded by who waits here.
         left = max(1.0, math.ceil(deadline - time.monotonic()))
-        kwargs = {**kwargs, "timeout": min(left, self.patience.call)}
+        if self.connects:
+            kwargs = {**kwargs, "timeout": min(left, self.patience.call)}
         try:
             with turns.aside():
                 sent = _in_time(lambda: self._by_dspy(prompt, messages, kwargs), deadline)
