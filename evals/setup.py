@@ -186,7 +186,8 @@ class Engines:
         self._lens = environment.hints.get("lens", "")
         self._annotators = RunAnnotators(budget, lambda: lexical(environment).statistics(), connect)
         self.account = RunAccount(budget, getattr(arguments, "prices", None))  # a replay has none
-        self._paid = False  # whether a retriever sends texts to a provider
+        self._sends = False  # whether a retriever sends texts to a provider
+        self._booked = False  # whether that is in the ledger
         self._place: tuple[Path, Path] | None = None  # the folder of the run, and that of all runs, once it is there
         self._quiet = arguments.json or getattr(arguments, "json_events", False) or len(environment.documents) < LARGE
         self._built: dict[str, Retriever] = {}
@@ -197,7 +198,8 @@ class Engines:
         if str(spec) not in self._built:
             if not self._quiet:
                 say(f"opening {spec} over {len(self._documents)} documents")
-            self._open_books(spec)
+            self._sends |= bool(retrievers.apis(spec)) or _annotated(spec)
+            self._open_books()
             self._built[str(spec)] = retrievers.build(
                 spec, self._documents, home(), annotators=self._annotators, account=self.account
             )
@@ -208,13 +210,12 @@ class Engines:
         self._place = folder, runs
         self._open_books()
 
-    def _open_books(self, spec: "Spec | None" = None) -> None:
-        """The ledger has them as soon as there is one, and a retriever that sends something; `spec` is a new one."""
-        known = self._paid
-        self._paid |= spec is not None and bool(retrievers.apis(spec) or _annotated(spec))
-        if self._place and self._paid and (spec is None or not known):
+    def _open_books(self) -> None:
+        """The ledger has them as soon as there is a place for one, and a retriever that sends something."""
+        if self._place and self._sends and not self._booked:
             from programs.answers import ledger
 
+            self._booked = True
             folder, runs = self._place
             shared = ledger(folder, runs=runs)
             self._annotators.keep(shared)

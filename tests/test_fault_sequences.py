@@ -40,7 +40,7 @@ BLOCKS = 20  # tests, so that two processes share the work
 AT_ONCE = 8  # runs side by side: they wait most of the time
 SITTINGS = 30  # after which a provider that is well again must have answered everything
 # The waits of a run, a hundredth of what they are otherwise. A call is cut off late enough for a busy machine.
-QUICK = Patience(attempts=4, first=0.005, before=0.4, after=0.4, call=0.8)
+QUICK = Patience(attempts=4, first=0.005, before=0.4, after=0.4, call=1.5)
 UNIT = 0.01  # the first wait of an open circuit, in seconds
 
 SLOW = {"silent", "stalls", "chunks_stall", "huge", "trickle"}  # each costs a cut-off, or a lot of CPU: now and then

@@ -428,6 +428,10 @@ def test_what_embedding_cost_is_kept_with_the_vectors_also_that_of_a_block_that_
             taken, self.usage = self.usage, Usage()
             return taken
 
+        def resume(self, spent):
+            before.append(spent.calls)
+
+    before = []
     corpus = documents(["bad", *(f"text {n:03}" for n in range(25))])
     with pytest.raises(DataError):
         open_vectors(Billed(nan), corpus, tmp_path)
@@ -435,6 +439,7 @@ def test_what_embedding_cost_is_kept_with_the_vectors_also_that_of_a_block_that_
     [record] = tmp_path.glob("indexes/vectors-*/embedded.json")
     usage = json.loads(record.read_text())["usage"]
     assert (usage["calls"], usage["input_tokens"], usage["paid_usd"]) == (4, 32, None)
+    assert before[0] == 0 < before[1] < 4, "the second one has heard what the first has spent"
 
 
 # -- progress ----------------------------------------------------------------------------------------------------------
