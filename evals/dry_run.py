@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from tools.text import TermStatistics
 
 SAMPLE = 2  # queries that are rehearsed
-WORDS_ONLY = ("bm25", "bm25s", "rank_bm25", "pool_bm25")  # retrievers that send nothing and load no weights
 MESSAGE = 4  # tokens of a message beside its text, as OpenAI counts them
 ENOUGH = 20  # earlier answers from which on they are believed
 
@@ -231,7 +230,7 @@ def _rehearse(
     index = setup.lexical(environment)
 
     def build(spec: "Spec") -> "Retriever":
-        if _words_only(spec):
+        if retrievers.words_only(spec):
             return retrievers.build(spec, environment.documents, home())
         note = f"{spec} is not opened here; bm25 takes its place"
         if retrievers.apis(spec) or retrievers.lenses(spec):
@@ -258,12 +257,6 @@ def _rehearse(
         raise RunIncomplete(f"the queries of the rehearsal failed, so nothing can be told: {failed[0]}")
     notes += failed
     return [calls for calls, _ in asked]
-
-
-def _words_only(spec: "Spec") -> bool:
-    if spec.parts:
-        return spec.kind in ("fusion", "rerank") and all(map(_words_only, spec.parts))
-    return spec.kind in WORDS_ONLY
 
 
 def _asked(stand_in: "StandIn", system: Any, query: Query) -> tuple[list[Call], str]:

@@ -129,7 +129,9 @@ def _command(arguments: argparse.Namespace, events: "Events") -> int:
         asked = _pooled(environment, wanted, ready.engines)
         if cassette:
             cassette.begin(model.lm.ledger)
-        problem = _run(arguments, asked, folder, model, ready.system, events)
+        named = (wanted.retriever, *map(retrievers.check, wanted.others))
+        light = all(map(retrievers.words_only, named))
+        problem = _run(arguments, asked, folder, model, ready.system, events, one_core=light)
         if cassette:
             cassette.keep(complete=len(folder.outcomes) == len(asked.queries))
         books = model.books or ready.engines.account.books
@@ -233,6 +235,8 @@ def _run(
     model: "Model",
     system: Any,
     events: "Events",
+    *,
+    one_core: bool,
 ) -> SextantError | None:
     """Answer what is owed; return why some of it still is, if it is."""
     from evals.metrics import of_query
@@ -263,7 +267,14 @@ def _run(
     try:
         with watch:
             fault = run(
-                system, environment.queries, folder, model, workers=workers, on_outcome=report, on_owed=watch.owed
+                system,
+                environment.queries,
+                folder,
+                model,
+                workers=workers,
+                one_core=one_core,
+                on_outcome=report,
+                on_owed=watch.owed,
             )
     except (BudgetReached, ProviderRefused, RunIncomplete, DataError) as problem:
         return problem

@@ -66,7 +66,8 @@ class RunAccount:
             self._ledger, before = ledger, self._before
             self._before = {}
         for model, requests in before.items():
-            if answered := total(usage for usage in requests if usage):
+            answered = total(usage for usage in requests if usage is not None)
+            if answered.calls:
                 ledger.index(model, answered)
             for _ in range(requests.count(None)):
                 ledger.failed("", "", model, FAULT, Usage(), 0.0)
@@ -79,7 +80,7 @@ class RunAccount:
                 return
         payer = session.current()
         query_id = payer.query_id if payer else ""
-        if usage:
+        if usage is not None:
             self._ledger.index(model, usage, query_id)
         else:
             self._ledger.failed(query_id, "", model, FAULT, Usage(), seconds)

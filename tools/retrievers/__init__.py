@@ -45,6 +45,9 @@ EMBEDDERS = {
     "api": "tools.retrievers.api:ApiEmbedder",
 }
 
+# Those that count words: they send nothing, load no weights, and compute in one thread.
+_WORDS_ONLY = ("bm25", "bm25s", "rank_bm25", "pool_bm25")
+
 # What a constructor takes that no expression says: where indexes are kept, who writes annotations, who pays.
 _GIVEN = ("home", "annotators", "account")
 
@@ -84,6 +87,13 @@ def lenses(spec: Spec) -> list[Spec]:
     """Every lens in `spec`, the outer ones first."""
     found = [spec] if spec.kind == "lens" else []
     return found + [lens for part in spec.parts for lens in lenses(part)]
+
+
+def words_only(spec: Spec) -> bool:
+    """Whether `spec` sends nothing and loads no weights."""
+    if spec.parts:
+        return spec.kind in ("fusion", "rerank") and all(map(words_only, spec.parts))
+    return spec.kind in _WORDS_ONLY
 
 
 def apis(spec: Spec) -> list[Spec]:
