@@ -282,12 +282,13 @@ retrievers.build(sys.argv[1], corpus, Path(sys.argv[2]), annotators=annotate.Run
 
 
 def test_after_a_kill_nothing_is_annotated_twice_but_the_batch_that_was_in_flight(server, tmp_path):
-    server.answer, server.delay = written(), 0.2
+    server.answer, server.delay = written(), 0.8
     spec = f"lens(bm25,attribute=stance,model={server.spec})"
     process = subprocess.Popen([sys.executable, "-c", KILLED, spec, str(tmp_path)], cwd=Path(__file__).parent.parent)
     while len(server.requests) < 3:
         assert process.poll() is None
         time.sleep(0.02)
+    time.sleep(0.4)  # until the line of the second batch is on disk, on any machine; the third one is in flight
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     before = sent(server)
