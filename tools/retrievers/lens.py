@@ -226,7 +226,7 @@ def _kept(path: Path) -> tuple[dict[str, str], Usage]:
 
 
 def _annotate_all(annotator: Annotator, corpus: Corpus, chars: int, folder: Path) -> None:
-    """Fill `folder` with the annotations of all distinct texts. Each batch is a line, on disk before the next begins.
+    """Fill `folder` with the annotations of all distinct texts. Each batch is a line, on disk as it ends.
 
     The batches are a function of the corpus alone, so an index that was resumed is the uninterrupted one.
     """
