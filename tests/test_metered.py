@@ -111,10 +111,13 @@ def test_what_failed_before_there_was_a_ledger_is_booked_when_there_is(bad, tmp_
 def test_what_is_known_from_outcomes_alone_stays_known(server, tmp_path):
     folder = tmp_path / "task" / "run"
     folder.mkdir(parents=True)
-    for _ in range(2):
+    server.answer = lambda prompt: {"raw": "yes"}
+    for sitting in range(3):
         budget = Budget(calls=100)
-        lm.connect(server.spec, budget=budget).begin(folder, Usage(calls=50))
-        assert budget.calls == 50
+        model = lm.connect(server.spec, budget=budget)
+        model.begin(folder, Usage(calls=50))
+        assert budget.calls == 50 + sitting
+        model.lm(f"another prompt {sitting}")
 
 
 def test_the_time_limit_ends_a_run_that_waits_as_the_provider_has_asked(run, bad):
