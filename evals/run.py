@@ -129,8 +129,7 @@ def _command(arguments: argparse.Namespace, events: "Events") -> int:
         asked = _pooled(environment, wanted, ready.engines)
         if cassette:
             cassette.begin(model.lm.ledger)
-        named = (wanted.retriever, *map(retrievers.check, wanted.others))
-        light = all(map(retrievers.words_only, named))
+        light = all(map(retrievers.words_only, wanted.retrievers))
         problem = _run(arguments, asked, folder, model, ready.system, events, one_core=light)
         if cassette:
             cassette.keep(complete=len(folder.outcomes) == len(asked.queries))

@@ -84,6 +84,11 @@ class Wanted:
         """The retrievers that parameters name."""
         return parameters.named_retrievers(self.values)
 
+    @property
+    def retrievers(self) -> "tuple[Spec, ...]":
+        """All that the program may search with: the run's own first."""
+        return (self.retriever, *map(retrievers.check, self.others))
+
 
 def wanted(arguments: argparse.Namespace) -> Wanted:
     """Names first: a misspelt one must not wait for a corpus to be read."""
@@ -118,13 +123,14 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
 def _check_prices(arguments: argparse.Namespace, wanted: Wanted) -> None:
     """UsageError where a budget in dollars cannot be kept, because nobody knows what the model or an API takes."""
     unknown = [] if lm.price_is_known(arguments.lm, arguments.prices) else [arguments.lm]
-    named = (wanted.retriever, *map(retrievers.check, wanted.others), *(wanted.pool.parts if wanted.pool else ()))
+    named = (*wanted.retrievers, *(wanted.pool.parts if wanted.pool else ()))
     for api in [api for spec in named for api in retrievers.apis(spec)]:
-        from programs.account import list_price
-        from tools.retrievers.api import list_price as in_the_table
+        from programs.account import RunAccount
+        from programs.budget import Budget
+        from tools.retrievers.api import list_price
 
-        said = list_price(api.subject, arguments.prices)
-        if said is None and in_the_table(api.subject, str(api.options.get("like", ""))) is None:
+        account = RunAccount(Budget(), arguments.prices)  # it knows what the user says of prices
+        if list_price(api.subject, str(api.options.get("like", "")), account) is None:
             unknown.append(api.subject)
     if unknown:
         raise UsageError(
@@ -232,7 +238,7 @@ def _check_pools(arguments: argparse.Namespace, environment: "Environment", want
     own = all(query.candidates is not None for query in environment.queries)
     if wanted.pool and own:
         raise UsageError(f"{environment.task} has candidate pools of its own; leave out --pool")
-    for spec in (wanted.retriever, *map(retrievers.check, wanted.others)):
+    for spec in wanted.retrievers:
         if retrievers.needs_pool(spec) and not own:
             raise UsageError(f"{spec} ranks candidate pools, and {environment.task} has none; use another")
     for part in wanted.pool.parts if wanted.pool else ():

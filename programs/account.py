@@ -37,7 +37,8 @@ class RunAccount:
 
     def price(self, model: str) -> float | None:
         """US dollars per million tokens, where the user's own prices say it."""
-        return list_price(model, self._prices)
+        found = entry(model.removeprefix("api:"), self._prices)  # where it is under MODEL
+        return found.input if found else None
 
     @contextmanager
     def request(self, model: str, tokens: int, usd: float | None) -> Iterator[Receipt]:
@@ -84,9 +85,3 @@ class RunAccount:
             self._ledger.index(model, usage, query_id)
         else:
             self._ledger.failed(query_id, "", model, FAULT, Usage(), seconds)
-
-
-def list_price(model: str, prices: Path | None) -> float | None:
-    """US dollars per million tokens of an embedding model, api:MODEL, as the user's own file has it under MODEL."""
-    found = entry(model.removeprefix("api:"), prices)
-    return found.input if found else None

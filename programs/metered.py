@@ -259,12 +259,12 @@ class MeteredLM(dspy.LM):
         while True:
             entered = self._entered(failures)
             with turns.returning():  # aside from when the answer is waited for until it is booked
-                sent = self._attempt(owner, key, made, entered, send)
+                sent = self._attempt(owner, key, made, send)
             if isinstance(sent, Answer):
                 return sent
             self._again(sent, entered, failures)
 
-    def _attempt(self, owner: str, key: str, made: bytes, entered: float, send: Send) -> Answer | dspy.LMError:
+    def _attempt(self, owner: str, key: str, made: bytes, send: Send) -> Answer | dspy.LMError:
         """One request, asked of the budget before and booked after: its answer, or why there is none."""
         expected, usage, failure, sent = self._expected(made), Usage(), None, None
         self._take(expected)

@@ -47,16 +47,22 @@ def test_a_slow_provider_is_waited_for_where_calls_queue(server):
     assert side_by_side(model, "abcd") == {prompt: ["yes"] for prompt in "abcd"}
 
 
-def test_a_call_that_waits_for_the_budget_ends_with_its_query_and_is_not_counted(server):
+def near_its_budget(server, seconds, **given):
+    """A model whose second call is on its way for so long, and thereby the next one has to wait; and its thread."""
     server.answer = lambda prompt: {"raw": "ok " * 20}
-    gate = Gate(8)
-    model = lm.connect(server.spec, budget=Budget(tokens=900), gate=gate, query_seconds=0.7)
+    model = lm.connect(server.spec, budget=Budget(tokens=900), **given)
     model.lm("w " * 50)
-    server.delay = 2.0
+    server.delay = seconds
     slow = threading.Thread(target=model.lm, args=("a " * 50,))
     slow.start()
     while len(server.requests) < 2:
         time.sleep(0.01)
+    return model, slow
+
+
+def test_a_call_that_waits_for_the_budget_ends_with_its_query_and_is_not_counted(server):
+    gate = Gate(8)
+    model, slow = near_its_budget(server, 2.0, gate=gate, query_seconds=0.7)
     started = time.monotonic()
     with model.active(), pytest.raises(Exception, match="the query's time is up"):
         model.lm("b " * 50)
@@ -66,14 +72,7 @@ def test_a_call_that_waits_for_the_budget_ends_with_its_query_and_is_not_counted
 
 
 def test_a_call_that_waits_for_the_budget_hears_that_the_run_is_stopped(server):
-    server.answer = lambda prompt: {"raw": "ok " * 20}
-    model = lm.connect(server.spec, budget=Budget(tokens=900))
-    model.lm("w " * 50)
-    server.delay = 1.5
-    slow = threading.Thread(target=model.lm, args=("a " * 50,))
-    slow.start()
-    while len(server.requests) < 2:
-        time.sleep(0.01)
+    model, slow = near_its_budget(server, 1.5)
     threading.Timer(0.2, model.halt).start()
     started = time.monotonic()
     with pytest.raises(Exception, match="interrupted"):

@@ -419,10 +419,10 @@ class _Endpoint:
         return first.replace(self._place.key, "...") if self._place.key else first
 
 
-def list_price(model: str, like: str = "") -> float | None:
-    """US dollars per million tokens of `api:MODEL`, where the table says it; no server is in it."""
+def list_price(model: str, like: str = "", account: Account | None = None) -> float | None:
+    """US dollars per million tokens of `api:MODEL`: what the user says, else the table, in which no server is."""
     place = _place(model)
-    return _price(place, _row(model, place, like), None)
+    return _price(place, _row(model, place, like), account)
 
 
 def _price(place: _Place, row: Row, account: Account | None) -> float | None:
