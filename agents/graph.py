@@ -12,7 +12,6 @@ from typing import Any
 import dspy
 from langgraph.errors import GraphRecursionError
 
-from tools import turns
 from tools.session import Session
 
 
@@ -48,9 +47,8 @@ def walk(graph: Any, given: Any, last: dict[str, Any], config: Mapping[str, Any]
     # An exit in the middle of a step loses nothing that is on disk: "sync" writes before the next step begins.
     durability = {"durability": "sync"} if "configurable" in config else {}
     try:
-        with turns.aside():  # this thread waits while its nodes work in others
-            for values in graph.stream(given, dict(config), stream_mode="values", **durability):
-                last = values
+        for values in graph.stream(given, dict(config), stream_mode="values", **durability):
+            last = values
     except GraphRecursionError:
         return last, True
     return last, False

@@ -27,7 +27,6 @@ from programs.protocol import Message
 from tools.errors import DocumentNotFound, LimitReached, UsageError, at_least
 from tools.records import Query, Submission, Usage
 from tools.session import Session, Toolbox
-from tools.turns import aside
 
 INTERFACES = ("auto", "openai", "dspy")
 _LEFT_OUT = "(left out, because the conversation had grown too long)"
@@ -92,8 +91,7 @@ class React(dspy.Module):
         desk = _Desk(self.toolbox.open(query), self.per_search, self.read_chars)
         graph = self._graph(query, desk)
         # Two nodes a step; the agent counts its steps itself and ends before this limit does.
-        with aside():  # its nodes may work in other threads
-            graph.invoke({"turns": [], "strikes": 0}, {"recursion_limit": 2 * self.steps + 2})
+        graph.invoke({"turns": [], "strikes": 0}, {"recursion_limit": 2 * self.steps + 2})
         return desk.session.submit(desk.ranking()[: self.depth], why=desk.why)
 
     def _graph(self, query: Query, desk: "_Desk") -> Any:

@@ -53,7 +53,7 @@ PARTS = {
     "HTTP and protocol": ("programs/http1.py", "programs/wire.py", "programs/protocol.py"),
     "answers kept, budget, gate": (
         *("programs/metered.py", "programs/answers.py", "programs/metering.py", "programs/prices.py"),
-        *("programs/budget.py", "programs/rate.py", "programs/lm.py", "tools/turns.py"),
+        *("programs/budget.py", "programs/rate.py", "programs/lm.py"),
     ),
     "prompts and answers": ("programs/adapter.py", "programs/fields.py", "programs/passage.py", "programs/context.py"),
     "search and documents": ("tools/retrievers/", "tools/stored_corpus.py", "tools/corpus.py"),
@@ -84,7 +84,6 @@ def parser() -> Parser:
     made.add_argument("--latency", type=float, default=0.2, metavar="S", help="seconds that an answer takes")
     made.add_argument("--queries", type=positive, metavar="N", help=f"default: {ROUNDS} for each call in flight")
     made.add_argument("--profile", action="store_true", help="say where the CPU goes, with one query at a time")
-    made.add_argument("--all-cores", action="store_true", help="let threads compute on any core")
     return made
 
 
@@ -101,7 +100,7 @@ def command(arguments: argparse.Namespace) -> int:
             put_out(profile(system, queries, port))
         return 0
     with serving(arguments.latency) as port:
-        ours = run(system, queries, port, in_flight, one_core=not arguments.all_cores)
+        ours = run(system, queries, port, in_flight)
         theirs = asyncio.run(bare(port, ours.calls, in_flight))
     put_out(table([ours, theirs], arguments.latency, in_flight))
     return 0
@@ -138,14 +137,14 @@ def begun(port: int, in_flight: int) -> Iterator[tuple[lm.Model, RunFolder]]:
         yield model, folder
 
 
-def run(system: MultiHop, queries: Sequence[Query], port: int, in_flight: int, *, one_core: bool = True) -> Measured:
+def run(system: MultiHop, queries: Sequence[Query], port: int, in_flight: int) -> Measured:
     """The run, with as many queries at a time as calls may be in flight."""
     with begun(port, 1) as (model, folder):
         for query in repeated(queries[:3], 3):  # what is loaded and compiled with the first ones does not count
             runner.attempt(system, replace(query, text=f"{query.text} first"), model)
     with begun(port, in_flight) as (model, folder):
         wall, cpu = time.perf_counter(), time.process_time()
-        if fault := runner.run(system, queries, folder, model, workers=in_flight, one_core=one_core):
+        if fault := runner.run(system, queries, folder, model, workers=in_flight):
             raise RunIncomplete(f"a call was left without an answer: {fault}; run it again on a quiet machine")
         return Measured("multihop", model.calls, time.perf_counter() - wall, time.process_time() - cpu)
 

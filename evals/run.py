@@ -129,8 +129,7 @@ def _command(arguments: argparse.Namespace, events: "Events") -> int:
         asked = _pooled(environment, wanted, ready.engines)
         if cassette:
             cassette.begin(model.lm.ledger)
-        light = all(map(retrievers.words_only, wanted.retrievers))
-        problem = _run(arguments, asked, folder, model, ready.system, events, one_core=light)
+        problem = _run(arguments, asked, folder, model, ready.system, events)
         if cassette:
             cassette.keep(complete=len(folder.outcomes) == len(asked.queries))
         books = model.books or ready.engines.account.books
@@ -234,8 +233,6 @@ def _run(
     model: "Model",
     system: Any,
     events: "Events",
-    *,
-    one_core: bool,
 ) -> SextantError | None:
     """Answer what is owed; return why some of it still is, if it is."""
     from evals.metrics import of_query
@@ -271,7 +268,6 @@ def _run(
                 folder,
                 model,
                 workers=workers,
-                one_core=one_core,
                 on_outcome=report,
                 on_owed=watch.owed,
             )

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,7 +22,7 @@ from evals.anytime import Anytime
 from evals.folder import Outcome, RunFolder
 from programs.faults import cleaned, fault, refusal
 from programs.lm import Model
-from tools import cores, disk, session, turns
+from tools import disk, session
 from tools.errors import DataError, LimitReached, SextantError
 from tools.records import Query, Submission, Trace, Usage, step_json, trace_json, usage_json
 from tools.session import Session
@@ -31,7 +31,6 @@ from tools.session import Session
 # again as often as programs.metered.Patience says, so this many mean an outage and not bad luck.
 OUTAGE = 5
 GRACE = 3.0  # seconds that calls in flight are waited for after a Ctrl-C, and a query after its time is up
-MANY = 64  # queries at a time from which on handing the turn from core to core costs more than a second core gives
 TICK = 0.1  # seconds between two looks at what the threads do, where none of them has finished anything
 
 
@@ -50,7 +49,6 @@ def run(
     model: Model,
     *,
     workers: int = 1,
-    one_core: bool = False,
     on_outcome: Callable[[Outcome], None] = lambda outcome: None,
     on_owed: Callable[[str, str], None] = lambda query_id, reason: None,
 ) -> str | None:
@@ -59,12 +57,10 @@ def run(
     Outcomes are written by the calling thread, in the order in which they finish; `on_owed` is told of queries that
     the provider left unanswered, and why. BudgetReached and ProviderRefused end the run after the queries in flight.
     KeyboardInterrupt stops at the next call of each query: what was sent is waited for, GRACE seconds at most, so
-    that it is not paid for in vain; at the second one nothing is waited for. `one_core` is for systems that compute in
-    Python alone: many of them at a time share a core.
+    that it is not paid for in vain; at the second one nothing is waited for.
     """
     crew = _Crew(system, deque(query for query in queries if query.query_id not in folder.outcomes), model)
-    together = cores.one_core() if one_core and workers >= MANY else nullcontext()
-    with _collected_seldom(), together:
+    with _collected_seldom():
         for _ in range(workers):
             crew.hire()
         try:
@@ -133,8 +129,7 @@ class _Crew:
         try:
             while me in self._working and not self.stopped.is_set() and (query := _next(self._todo)):
                 self._at[me] = query.query_id, time.monotonic() + self.model.query_seconds + GRACE
-                with turns.taking_part():
-                    result = contextvars.copy_context().run(attempt, self._system, query, self.model)
+                result = contextvars.copy_context().run(attempt, self._system, query, self.model)
                 with self._giving_up:
                     in_time = self._at.pop(me, None)
                 if in_time:

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from tools import disk, turns
+from tools import disk
 from tools.errors import DataError, ProviderRefused, RunIncomplete, SessionRefusal
 from tools.records import Usage, usage_from_json, usage_json
 
@@ -110,11 +110,11 @@ class Books(NamedTuple):
 
 
 class _Batch:
-    """Rows that go to disk together, on an errand of who waits for them."""
+    """Rows that go to disk together; `written` is set when they are there, or when they cannot be."""
 
-    def __init__(self, rows: list[_Row], errand: turns.Errand | None) -> None:
+    def __init__(self, rows: list[_Row]) -> None:
         self.rows = rows
-        self.errand = errand
+        self.written = threading.Event()
         self.error: Exception | None = None
 
 
@@ -179,11 +179,11 @@ class Answers:
 
     def write(self, rows: list[_Row], *, wait: bool = True) -> None:
         """Put rows on disk; they are safe when this returns, if it waits. RunIncomplete when they cannot be."""
-        batch = _Batch(rows, turns.Errand() if wait else None)
+        batch = _Batch(rows)
         self._queue.put(batch)
-        if not batch.errand:
+        if not wait:
             return
-        batch.errand.wait()
+        batch.written.wait()
         if batch.error:
             do = "make room" if isinstance(batch.error, _OF_THE_DISK) else "the same command asks for it again"
             raise RunIncomplete(f"{self.path}: {batch.error}; an answer could not be written; {do}") from None
@@ -277,8 +277,7 @@ def _write_all(batches: "queue.SimpleQueue[_Batch | None]", opened: sqlite3.Conn
         at_hand = [batch for batch in together if batch is not None]
         _write_together(opened, at_hand)
         for batch in at_hand:
-            if batch.errand:
-                batch.errand.done()
+            batch.written.set()
         written, pause = time.monotonic(), min(TOGETHER, EACH * len(at_hand))
     opened.close()
 
@@ -366,9 +365,8 @@ class _Turn:
 
     def wait(self, deadline: float) -> None:
         """Sleep until it is over. Raises its failure, where that is for all; TimeoutError at the deadline."""
-        with turns.aside():
-            if not self.over.wait(min(deadline - time.monotonic(), threading.TIMEOUT_MAX)):
-                raise TimeoutError("the same request of another query is not answered yet")
+        if not self.over.wait(min(deadline - time.monotonic(), threading.TIMEOUT_MAX)):
+            raise TimeoutError("the same request of another query is not answered yet")
         if self.error:
             raise self.error.with_traceback(self.traceback)  # where it went wrong, without who else has waited
 

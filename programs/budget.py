@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
-from tools import turns
 from tools.errors import BudgetReached, UsageError
 from tools.records import Usage
 
@@ -88,7 +87,7 @@ class Budget:
         """
         if self._taken_now(expected, check):
             return
-        with turns.aside(), self._settled:
+        with self._settled:
             while not self._taken_now(expected, check):
                 if (left := deadline - time.monotonic()) <= 0:
                     raise TimeoutError("the budget of the run")

@@ -31,7 +31,6 @@ from urllib.request import getproxies_environment, proxy_bypass_environment  # t
 import certifi
 
 from tools.errors import UsageError
-from tools.turns import aside, leave
 
 RECEIVE = 64 << 10  # bytes asked of the kernel at once
 JOINED = 64 << 10  # a body up to this is copied behind its head; a larger one is not worth the copy
@@ -118,12 +117,10 @@ class Pool:
         while True:
             reused = connection is not None
             if connection is None:
-                with aside():
-                    connection = self._connect(deadline)
+                connection = self._connect(deadline)
             answer = _Answer(connection, deadline, self._largest)
             try:
                 complete = connection.send(parts, deadline, answer.begun)
-                leave()  # sending was a moment; this is what takes the time
                 response, again = answer.read()
             except BaseException as error:
                 self._drop(connection)

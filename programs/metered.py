@@ -30,7 +30,7 @@ from programs.prices import Price
 from programs.protocol import Message
 from programs.rate import LONGEST_WAIT, Gate
 from programs.wire import SECRET, Wire
-from tools import session, turns
+from tools import session
 from tools.errors import Halt, SextantError
 from tools.records import Usage
 
@@ -194,8 +194,7 @@ class MeteredLM(dspy.LM):
         if self.connects:
             kwargs = {**kwargs, "timeout": min(left, self.patience.call)}
         try:
-            with turns.aside():
-                sent = _in_time(lambda: self._by_dspy(prompt, messages, kwargs), deadline)
+            sent = _in_time(lambda: self._by_dspy(prompt, messages, kwargs), deadline)
         except Exception as error:
             faults.from_litellm(error)
             raise
@@ -258,8 +257,7 @@ class MeteredLM(dspy.LM):
         failures = _Failures()
         while True:
             entered = self._entered(failures)
-            with turns.returning():  # aside from when the answer is waited for until it is booked
-                sent = self._attempt(owner, key, made, send)
+            sent = self._attempt(owner, key, made, send)
             if isinstance(sent, Answer):
                 return sent
             self._again(sent, entered, failures)

@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Self
 
-from tools import turns
 from tools.errors import Interrupted
 
 DECREASE = 0.7  # as CUBIC has it (RFC 9438): against a provider that has no queue, half would idle a quarter of it
@@ -72,7 +71,7 @@ class Gate:
             if self._passes():
                 self.in_flight += 1
                 return self._clock()
-        with turns.aside(), self._free:
+        with self._free:
             self.waiting += 1
             try:
                 while not self._passes():
@@ -138,9 +137,8 @@ class Gate:
 
     def rest(self, seconds: float) -> None:
         """Wait so long outside of the gate. Interrupted after `halt`."""
-        with turns.aside():  # and not on `_free`: a place that is told of there is for somebody who waits for one
-            if self._halted.wait(seconds):
-                raise Interrupted
+        if self._halted.wait(seconds):  # not on `_free`, where each wake-up is for somebody who waits for a place
+            raise Interrupted
 
     def check(self) -> None:
         """Interrupted after `halt`, for who has waited for something else with a place."""

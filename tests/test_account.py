@@ -2,8 +2,6 @@
 
 import json
 import re
-import threading
-import time
 
 import pytest
 from openai_server import Failure, bag_of_words
@@ -11,12 +9,9 @@ from openai_server import Failure, bag_of_words
 from programs.account import RunAccount
 from programs.answers import ledger
 from programs.budget import Budget
-from tools import turns
 from tools.errors import BudgetReached
 from tools.records import Usage
 from tools.retrievers import api, apis, check
-from tools.retrievers.api import ApiEmbedder
-from tools.retrievers.base import Search
 
 RETRIEVE = ("--program", "retrieve", "--task", "congress", "--data", "mini", "--split", "dev")
 
@@ -129,23 +124,6 @@ def test_what_an_interrupted_index_has_cost_counts_once(tmp_path):
             pass
     with pytest.raises(BudgetReached), account.request("api:tiny", 5, None):
         raise AssertionError("it was let through")
-
-
-def test_who_waits_for_an_embedding_lets_others_work(server):
-    server.delay = 0.3
-    embedder = ApiEmbedder(server.spec, dimensions=24)
-
-    def search(number):
-        with turns.taking_part():
-            embedder.queries([Search(f"text {number}")])
-
-    threads = [threading.Thread(target=search, args=(number,)) for number in range(8)]
-    started = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert time.monotonic() - started < 8 * 0.3 * 0.6
 
 
 def test_the_apis_of_an_expression_are_found_wherever_they_are(server):

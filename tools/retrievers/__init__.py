@@ -45,7 +45,7 @@ EMBEDDERS = {
     "api": "tools.retrievers.api:ApiEmbedder",
 }
 
-# Those that count words: they send nothing, load no weights, and compute in one thread.
+# Those that count words: they send nothing and load no weights.
 _WORDS_ONLY = ("bm25", "bm25s", "rank_bm25", "pool_bm25")
 
 # What a constructor takes that no expression says: where indexes are kept, who writes annotations, who pays.

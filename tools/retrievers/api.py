@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tools import session, turns
+from tools import session
 from tools.account import Account, Receipt
 from tools.corpus import Corpus
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, UsageError
@@ -331,14 +331,12 @@ class _Endpoint:
 
         for wait in (*WAITS, None):
             try:
-                with self._paid(texts) as receipt, turns.aside():
+                with self._paid(texts) as receipt:
                     answer = self._answer(list(texts))
                     receipt.usage = self._usage(answer)
                 return self._vectors(answer, len(texts)), receipt.usage
             except openai.OpenAIError as error:
-                pause = self._pause(error, wait)
-                with turns.aside():
-                    time.sleep(pause)
+                time.sleep(self._pause(error, wait))
         raise AssertionError  # the last wait is None, with which _pause always raises
 
     def _paid(self, texts: Sequence[str]) -> AbstractContextManager[Receipt]:

@@ -25,7 +25,6 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from tools import turns
 from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete, UsageError
 from tools.progress import Progress
@@ -348,15 +347,13 @@ class _Served:
 
         for wait in (*WAITS, None):
             try:
-                with turns.aside():
-                    return call(*arguments, **options)
+                return call(*arguments, **options)
             except (InvalidArgumentError, NotFoundError) as error:
                 raise DataError(f"the index on {self._url} does not fit or was deleted: {_line(error)}") from error
             except Exception as error:  # Chroma raises what it likes
                 if wait is None:
                     raise RunIncomplete(f"the Chroma server at {self._url} does not answer: {_line(error)}") from error
-                with turns.aside():
-                    time.sleep(wait)
+                time.sleep(wait)
         raise AssertionError  # the last wait is None
 
 
