@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from evals import folder as run_folder
 from evals.environment import environment_of
+from evals.submission import BadRanking, check_ranking
 from tools import disk
 from tools.command import Parser, run_command
-from tools.errors import RunIncomplete
+from tools.errors import DataError, RunIncomplete
 from tools.records import Usage, usage_json
 
 if TYPE_CHECKING:
@@ -54,6 +55,13 @@ def score(path: Path, environment: "Environment", outcomes: run_folder.Rows | No
     ):
         for query in environment.queries:
             query_id, outcome = query.query_id, outcomes[query.query_id]
+            try:
+                check_ranking(outcome["ranking"], query, environment.documents)
+            except BadRanking as wrong:
+                raise DataError(
+                    f"{path / 'outcomes.jsonl'}, query {query_id!r}: {wrong}; "
+                    "remove its line and give the run's command again to have it answered again"
+                ) from None
             tally.add(outcome)
             errors[query_id] = outcome["error"] or ""
             for name, value in _values(query_id, rankings.keeping(outcome), environment).items():

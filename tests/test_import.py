@@ -214,6 +214,27 @@ def test_what_is_not_of_the_task_is_refused_with_its_line(line, said, imported, 
     assert not list((tmp_path / "runs").rglob("outcomes.jsonl"))
 
 
+@pytest.mark.parametrize(
+    ("query_id", "ranking", "said"),
+    [
+        ("q1", ["d1"] * 20, "document 'd1' is there twice for query 'q1'"),
+        ("q1", ["d1", "d9"], "document 'd9' is not in the corpus"),
+        ("q1", ["hidden"], "'hidden' is excluded for query 'q1'"),
+        ("q2", ["d4"], "'d4' is not in the pool of query 'q2'"),
+    ],
+)
+def test_scoring_refuses_the_rankings_that_an_import_refuses(query_id, ranking, said, imported):
+    run = imported(PLAIN)
+    rows = [run.outcomes[one] for one in run.query_ids]
+    for row in rows:
+        row.pop("digest", None)  # as a run of before has none
+    edited = [row | {"ranking": ranking, "scores": []} if row["query_id"] == query_id else row for row in rows]
+    lines(run.path / "outcomes.jsonl", map(json.dumps, edited))
+    with pytest.raises(DataError) as refused:
+        score_module.score(run.path, world())
+    assert "outcomes.jsonl" in str(refused.value) and said in str(refused.value)
+
+
 def test_what_is_not_utf_8_is_refused(tmp_path):
     (tmp_path / "run").write_bytes(b"q1 Q0 \xff 1 1 x\n")
     with pytest.raises(DataError, match=r"line 1: .* is not UTF-8"):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
-from evals.imports.trec import forbidden
+from evals.submission import check_documents
 from tools.records import Step, Tool, Usage
 
 if TYPE_CHECKING:
@@ -44,11 +44,7 @@ def checked(query: "Query", environment: "Environment", **fields: Any) -> Step:
     tool, doc_ids, shown, lengths = (fields[key] for key in ("tool", "doc_ids", "shown", "lengths"))
     if tool not in TOOLS:
         raise ValueError(f"there is no tool {tool!r}; known: {', '.join(TOOLS)}")
-    for doc_id in doc_ids:
-        if doc_id not in environment.documents:
-            raise ValueError(f"document {doc_id!r} is not in the corpus of {environment.task}")
-        if why := forbidden(doc_id, query):
-            raise ValueError(why)
+    check_documents(doc_ids, query, environment.documents)
     if (shown or tool in ("read", "judge")) and not lengths:
         lengths = [len(environment.documents[doc_id].text) for doc_id in doc_ids]
     if tool in ("read", "judge") and not shown:

@@ -9,18 +9,17 @@ are no numbers. Held in memory: eight bytes a line, and each document's id once.
 import gzip
 import math
 from array import array
-from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
+from evals.submission import BadRanking, check_ranking
 from tools.errors import DataError
 
 if TYPE_CHECKING:
     from environments.base import Environment
-    from tools.records import Query
 
 
 class Ranking(NamedTuple):
@@ -133,15 +132,12 @@ class RunFile:
     def _check(self) -> None:
         """DataError for a document twice, one that is excluded for its query, or one outside its pool."""
         for query_id, (numbers, _) in self._lines.items():
-            query = self._queries[query_id]
-            if len(set(numbers)) < len(numbers):
-                twice = next(one for one, count in Counter(numbers).items() if count > 1)
-                line = self._lines_of(query_id, self._doc_ids[twice])[1]
-                raise self._wrong(line, f"document {self._doc_ids[twice]!r} is there twice for query {query_id!r}")
-            if query.excluded or query.candidates is not None:
-                for doc_id in (self._doc_ids[number] for number in numbers):
-                    if why := forbidden(doc_id, query):
-                        raise self._wrong(self._lines_of(query_id, doc_id)[0], why)
+            doc_ids = [self._doc_ids[number] for number in numbers]
+            try:
+                check_ranking(doc_ids, self._queries[query_id], self._environment.documents)
+            except BadRanking as wrong:
+                line = self._lines_of(query_id, wrong.doc_id)[:2][-1]  # the second, of one that is there twice
+                raise self._wrong(line, str(wrong)) from None
 
     def _lines_of(self, query_id: str, doc_id: str) -> list[int]:
         """The numbers of the lines that name both; they were not kept, so the file is read again."""
@@ -153,15 +149,6 @@ class RunFile:
 
     def _wrong(self, line: int, what: str) -> DataError:
         return DataError(f"{self.path}, line {line}: {what}")
-
-
-def forbidden(doc_id: str, query: "Query") -> str:
-    """Why a document may not be found for a query; "" where it may."""
-    if doc_id in query.excluded:
-        return f"document {doc_id!r} is excluded for query {query.query_id!r}, so no system may find it"
-    if query.candidates is not None and doc_id not in query.candidates:
-        return f"document {doc_id!r} is not in the pool of query {query.query_id!r}"
-    return ""
 
 
 def _hint(plain: bool, decoded: bool) -> str:
