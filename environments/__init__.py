@@ -82,6 +82,11 @@ def folder_of(task: str, data: str | None) -> tuple[str, Path]:
     if data is None:
         data = "full" if complete.exists() else "mini"
     if data == "mini":
+        if not (MINI / suite_name).is_dir():
+            raise DataError(
+                f"{suite_name} has no miniature; get the release with `python -m environments fetch {task}`, "
+                "or use --data FOLDER with a copy of it"
+            )
         return data, MINI / suite_name
     if data == "full":
         if not complete.exists():

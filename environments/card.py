@@ -13,19 +13,24 @@ from typing import Any
 
 import environments
 from environments.base import Environment, Facts, Judgements
+from environments.sources import kept
 from tools import disk
 from tools.errors import DataError
+from tools.home import home
 from tools.records import Query
 
 SAMPLES = 3
 
 
 def state(task: str) -> str:
-    """Where a task's data stands: "full" once it has been fetched, else "mini"; "outdated" at another revision."""
+    """Where a task's data stands: "full" once it has been fetched, else "mini", or "none" where the suite has none.
+
+    "outdated" is a release at another revision.
+    """
     try:
         return environments.folder_of(task, None)[0]
     except DataError:
-        return "outdated"
+        return "outdated" if environments.marker_of(task).exists() else "none"
 
 
 def row(task: str) -> dict[str, Any]:
@@ -37,7 +42,10 @@ def row(task: str) -> dict[str, Any]:
     paper = {"paper_documents": facts.documents.get(variant), "paper_queries": facts.queries}
     counts: dict[str, int | None] = {"documents": None, "dev": None, "test": None}
     if known["data"] == "mini":  # a fetched release is too large to be read for a list; `show` counts it
-        dev, test = (environments.load(task, "mini", split) for split in ("dev", "test"))
+        try:
+            dev, test = (environments.load(task, "mini", split) for split in ("dev", "test"))
+        except DataError:  # which `check` explains; the other tasks are listed all the same
+            return known | {"data": "damaged"} | counts | paper
         counts = {"documents": len(test.documents), "dev": len(dev.queries), "test": len(test.queries)}
     return known | counts | paper
 
@@ -133,6 +141,7 @@ def findings(task: str, data: str | None = None) -> Iterator[Finding]:
     full_name = environments.resolve(task)
     suite_name, name, variant = environments.parts(full_name)
     suite = environments.suite(suite_name)
+    kept.forget(home())  # so that every byte is read
     try:
         parts = {split: environments.load(full_name, data, split) for split in ("dev", "test")}
     except DataError as error:

@@ -5,9 +5,11 @@ refused, and so is one whose paths lead out of their folder. Questions are asked
 with one line. What is done with the files is in fetch.py.
 """
 
+import json
 import os
 import re
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
@@ -20,7 +22,8 @@ from tools.errors import DataError, UsageError
 
 WAITS = (1.0, 4.0)  # seconds before the second and the third try; a fourth is not made
 WORTH = 1_000_000  # a try that brought so many new bytes was none in vain, and the count begins again
-LISTING_SECONDS = 30.0
+LISTING_SECONDS = 30.0  # for all of a listing
+LISTING_BYTES = 64 << 20  # of a listing, at most; 100,000 files, GitHub's most, take some 25 MB
 TIMEOUT = httpx.Timeout(30.0, connect=10.0)  # seconds without a byte, not for a whole file
 
 _OVERLOADED = (408, 429)
@@ -91,7 +94,7 @@ def listing(client: httpx.Client, release: Release, paths: tuple[str, ...], paus
         rows = {row[0]: row for row in tried(lambda: ask(client, release, base), what, base, pause)}
         _check_inside(rows, release)
         listed = [_listed(*rows[path]) for path in paths if path in rows]
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise DataError(
             f"{base} answers for {what} with what is no listing of files; is it the right address?"
         ) from None
@@ -101,36 +104,43 @@ def listing(client: httpx.Client, release: Release, paths: tuple[str, ...], paus
 
 
 def _hub(client: httpx.Client, release: Release, base: str) -> list[_Row]:
-    from huggingface_hub import HfApi, hf_hub_url
-
-    # The whole repository is asked for, because of all questions about its files only this one takes a time limit.
-    info = HfApi(endpoint=base, library_name="sextant").dataset_info(
-        release.repository, revision=release.revision, files_metadata=True, timeout=LISTING_SECONDS
-    )
-    if info.sha != release.revision:
-        raise DataError(f"{base} answers for {pinned(release)} with revision {info.sha!r:.50}")
+    info = _asked(client, f"{base}/api/datasets/{release.repository}/revision/{release.revision}", {"blobs": "true"})
+    if info["sha"] != release.revision:
+        raise DataError(f"{base} answers for {pinned(release)} with revision {info['sha']!r:.50}")
+    files = f"{base}/datasets/{release.repository}/resolve/{release.revision}"
     rows = []
-    for file in info.siblings or ():
-        address = f"sha256:{file.lfs.sha256}" if file.lfs else f"git:{file.blob_id}"
-        url = hf_hub_url(
-            release.repository, file.rfilename, repo_type="dataset", revision=release.revision, endpoint=base
-        )
-        rows.append((file.rfilename, file.size, address, url))
+    for file in info["siblings"]:
+        name, lfs = file["rfilename"], file.get("lfs")
+        address = f"sha256:{lfs['sha256']}" if lfs else f"git:{file['blobId']}"
+        rows.append((name, file["size"], address, f"{files}/{quote(name)}"))
     return rows
 
 
 def _github(client: httpx.Client, release: Release, base: str) -> list[_Row]:
     raw = f"{_base('SEXTANT_GITHUB_RAW', 'https://raw.githubusercontent.com')}/{release.repository}/{release.revision}"
-    answer = client.get(f"{base}/repos/{release.repository}/git/trees/{release.revision}", params={"recursive": "1"})
-    blobs = [entry for entry in answer.raise_for_status().json()["tree"] if entry["type"] == "blob"]
+    answer = _asked(client, f"{base}/repos/{release.repository}/git/trees/{release.revision}", {"recursive": "1"})
+    blobs = [entry for entry in answer["tree"] if entry["type"] == "blob"]
     return [(blob["path"], blob["size"], f"git:{blob['sha']}", f"{raw}/{quote(blob['path'])}") for blob in blobs]
 
 
 def _zenodo(client: httpx.Client, release: Release, base: str) -> list[_Row]:
-    record = client.get(f"{base}/api/records/{release.repository}").raise_for_status().json()
+    record = _asked(client, f"{base}/api/records/{release.repository}")
     if str(record["id"]) != release.repository:  # the number of all versions leads to the newest
         raise DataError(f"{base} answers for {pinned(release)} with record {record['id']!r:.50}")
     return [(file["key"], file["size"], file["checksum"], file["links"]["self"]) for file in record["files"]]
+
+
+def _asked(client: httpx.Client, url: str, question: Mapping[str, str] | None = None) -> Any:
+    """The JSON that a service answers with. DataError, or an error of httpx, when it has no end in size or time."""
+    content, ends = bytearray(), time.monotonic() + LISTING_SECONDS
+    with client.stream("GET", url, params=question) as answer:
+        for block in answer.raise_for_status().iter_raw():  # raw: compressed was not asked for, and might have no end
+            content += block
+            if len(content) > LISTING_BYTES:
+                raise DataError(f"{url} answers with more than {LISTING_BYTES >> 20} MiB; is it the right address?")
+            if time.monotonic() > ends:
+                raise httpx.ReadTimeout(f"its listing takes longer than {LISTING_SECONDS:g} s")
+    return json.loads(content)
 
 
 def _listed(path: str, size: Any, address: Any, url: Any) -> Listed:

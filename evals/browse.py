@@ -444,12 +444,12 @@ def _stamp(path: Path) -> tuple[Any, ...]:
     return tuple(_file_stamp(path / name) for name in _FILES)
 
 
-def _file_stamp(path: Path) -> tuple[int, int] | None:
+def _file_stamp(path: Path) -> tuple[int, ...] | None:
     try:
         status = path.stat()
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _read(path: Path) -> scored.Run:

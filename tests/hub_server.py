@@ -41,6 +41,7 @@ class HubServer:
         self.cuts: list[int | None] = []  # after how many bytes the next answers with a file break off
         self.busy = 0  # so many of the next requests are answered with 503
         self.status = 200  # of every listing, if another
+        self.endless = False  # a listing has no end
         self.ranges = True
         self.etags = '"{}"'  # how a file's ETag is written; empty for none
         self.asked: list[str] = []  # paths of all requests
@@ -132,7 +133,11 @@ def _handler(outer: HubServer) -> type[BaseHTTPRequestHandler]:
             if outer.busy:
                 outer.busy -= 1
                 self._answer(503, b"busy")
-            elif (listing := outer.listing(path)) is not None:
+            elif (listing := outer.listing(path)) is not None and outer.endless:
+                self._answer(200, b"", length=1 << 60)
+                while self.wfile.write(b"[" * 100_000):
+                    pass
+            elif listing is not None:
                 self._answer(outer.status, json.dumps(listing).encode())
             elif place := outer.moved(path):
                 self._answer(302, b"", {"location": place, "x-repo-commit": outer.revision})

@@ -19,7 +19,7 @@ from hub_server import HubServer
 import environments
 from environments import birco, obliq
 from environments.base import Facts, Release, Suite
-from environments.card import findings, state
+from environments.card import findings, row, state
 from environments.fetch import Bar, fetch
 from tools.errors import DataError, RunConflict, UnknownName, UsageError
 from tools.home import home
@@ -31,7 +31,7 @@ CORPUS, QUERIES, QRELS = "/corpus.jsonl", "/queries.jsonl", "/qrels.tsv"
 # A release on Zenodo, of which the project has none yet.
 ZENODO = Suite(
     release=Release("zenodo", "1234567", "", "CC BY 4.0", "none"),
-    tasks={"toy": Facts("what", "nDCG@10", "so", "none", None, 1, ("a corpus.jsonl", "qrels.tsv"))},
+    tasks={"toy": Facts("what", "nDCG@10", "so", "none", {}, 1, ("a corpus.jsonl", "qrels.tsv"))},
     load=lambda request: pytest.fail("is only fetched"),
 )
 
@@ -210,6 +210,14 @@ def test_an_outdated_release_is_said_in_the_list_and_breaks_nothing_else(hub, ge
     marker = data() / "congress.complete.json"
     marker.write_text(marker.read_text().replace(obliq.RELEASE.revision, "0" * 40))
     assert state("obliq/congress") == "outdated" and state("obliq/twitter") == "mini"
+
+
+def test_a_suite_without_a_miniature_is_in_the_list_and_takes_no_other_task_away(zenodo):
+    rows = {task: row(task) for task in environments.tasks()}
+    assert rows["zen/toy"] | {"data": "none", "documents": None, "test": None} == rows["zen/toy"]
+    assert all(one["data"] == "mini" and one["documents"] for task, one in rows.items() if task != "zen/toy")
+    with pytest.raises(DataError, match="zen has no miniature; get the release with `python -m environments fetch zen"):
+        environments.load("zen/toy")
 
 
 def test_another_pinned_revision_is_fetched_even_when_an_older_one_is_there(hub, get, lines):
@@ -438,6 +446,13 @@ def test_a_page_that_is_no_listing_is_not_taken_for_one(hub, get, monkeypatch, a
     monkeypatch.setattr(hub, "listing", lambda path: answer)
     with pytest.raises(DataError, match=rf"answers for revision {suite.release.revision[:8]} .* no listing of files"):
         get(task)
+
+
+@pytest.mark.parametrize("name", ["hub", "github", "zenodo"])
+def test_a_listing_without_an_end_is_given_up(name, get, request):
+    request.getfixturevalue(name).endless = True
+    with pytest.raises(DataError, match="answers with more than 64 MiB; is it the right address"):
+        get({"hub": "obliq/congress", "github": "birco/relic", "zenodo": "zen/toy"}[name])
 
 
 @pytest.mark.parametrize("name", ["hub", "github"])

@@ -27,8 +27,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import environments
+from environments.card import findings
+from environments.sources import kept
 from evals.metrics import Ranking, collapsed, per_query
 from tools.errors import DataError, UsageError
+from tools.stored_corpus import StoredCorpus
 
 FUZZ = settings(
     max_examples=60,
@@ -962,6 +965,43 @@ def test_a_line_of_50_mb_is_read_or_refused_in_little_time_and_memory(kind, tmp_
     seconds, mebibytes, said = done.stdout.split(" ", 2)
     assert expected in said and (expected == "read" or str(corpus) in said)
     assert float(seconds) < 10 and int(mebibytes) < 1024
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "per_query_excluded_ids.json", "corpus.parquet"])
+def test_a_small_file_that_unpacks_to_very_much_is_refused(name, tmp_path):
+    put(tmp_path, beir() if name.endswith("parquet") else obliq())
+    [path] = tmp_path.rglob(f"{Path(name).stem}.json*")
+    if name.endswith("parquet"):
+        table = pa.table({"_id": [f"p{n}" for n in range(100)], "text": ["x" * (1 << 20)] * 100})
+        pq.write_table(table, path.with_name(name), compression="zstd", use_dictionary=False)
+    else:
+        blank = b"\n" + b" " * (1 << 20)
+        path.with_name(f"{name}.gz").write_bytes(gzip.compress(path.read_bytes() + blank * 100))
+    path.unlink()
+    with pytest.raises(DataError, match=rf"{name}.* unpacks to more than 100 times its size"):
+        load("math", tmp_path)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_large_corpus_is_known_by_its_content_and_not_by_its_times(packed, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "_SETTLED", -1)  # files that have just been written are not waited for
+    put(tmp_path, obliq())
+    [path] = tmp_path.rglob("corpus.jsonl")
+    whole = path.read_bytes() + json.dumps({"_id": "long", "text": "ferry " * 1_500_000}).encode()
+    path, made = (path.with_name("corpus.jsonl.gz"), gzip.compress) if packed else (path, bytes)
+    next(path.parent.iterdir()).unlink()
+    first, second = (made(whole.replace(b"ferry ", word)) for word in (b"ferry ", b"kiosk "))
+    path.write_bytes(first)
+    world, times = load("math", tmp_path), path.stat()
+    assert isinstance(world.documents, StoredCorpus)
+    assert load("math", tmp_path).fingerprint == world.fingerprint
+    path.write_bytes(second)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert path.stat().st_size == times.st_size and load("math", tmp_path).fingerprint != world.fingerprint
+    [noted] = tmp_path.rglob(kept._DIGESTS)
+    noted.write_text(json.dumps(dict.fromkeys(json.loads(noted.read_text()), "of another content")))
+    list(findings("obliq/math", str(tmp_path)))
+    assert "of another content" not in noted.read_text()
 
 
 # --- 4. Against counts made another way ------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 from tools.errors import DataError
 
 LONGEST = 64 << 20  # bytes in a line; a file that has lost its line ends must not fill the memory
+UNPACKED = 100  # times its own size that a compressed file may hold, and LONGEST more; text comes to 3 to 10 times
 
 
 def find(folder: Path, name: str) -> Path:
@@ -31,9 +32,12 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
     """(line number from 1, text without its line end) of each line that is not blank."""
     number = 0
     try:
+        left = most_unpacked(path)
         with _opened(path) as file:
             while raw := file.readline(LONGEST + 1):
                 number += 1
+                if (left := left - len(raw)) < 0:
+                    raise unpacks_too_far(f"{path}, line {number}")
                 if len(raw) > LONGEST:
                     raise DataError(f"{path}, line {number}: longer than {LONGEST >> 20} MiB, so no line of this data")
                 try:
@@ -46,6 +50,16 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
         raise DataError(f"{path}: the gzip file breaks off after line {number} ({error})") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def most_unpacked(*paths: Path) -> int:
+    """How many bytes files may hold in all once they are unpacked; a plain file never holds more."""
+    return LONGEST + UNPACKED * sum(path.stat().st_size for path in paths)
+
+
+def unpacks_too_far(where: str) -> DataError:
+    """What is said of a file that holds more than that, such as one made to fill a disk."""
+    return DataError(f"{where}: it unpacks to more than {UNPACKED} times its size, so it is none of this data")
 
 
 def rows(path: Path, *required: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -72,8 +86,12 @@ def rows(path: Path, *required: str) -> Iterator[tuple[int, dict[str, Any]]]:
 def whole(path: Path) -> Any:
     """What a file of one JSON value holds."""
     try:
+        most = most_unpacked(path)
         with _opened(path) as file:
-            return json.loads(file.read(), object_pairs_hook=_object)
+            content = file.read(most + 1)
+        if len(content) > most:
+            raise unpacks_too_far(str(path))
+        return json.loads(content, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         raise DataError(
             f"{path}, line {error.lineno}: not whole JSON (column {error.colno}: {error.msg}); fetch it again"

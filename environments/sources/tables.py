@@ -66,6 +66,9 @@ def _parquet(path: Path, columns: Sequence[str] | None) -> Iterator[tuple[str, d
     number = 0
     try:
         with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            groups = range(file.metadata.num_row_groups)
+            if sum(file.metadata.row_group(n).total_byte_size for n in groups) > jsonl.most_unpacked(path):
+                raise jsonl.unpacks_too_far(str(path))
             there = set(file.schema_arrow.names)
             wanted = None if columns is None else [name for name in columns if name in there]
             for batch in file.iter_batches(batch_size=1024, columns=wanted):
