@@ -247,7 +247,9 @@ class ModelAnnotator:
         doc_ids = [passage.id for passage in passages]
         try:
             answer = ask(self._predictor, _of(doc_ids), attribute=self._told, passages=passages)
-        except (UnusableAnswer, dspy.LMInvalidRequestError):  # a content filter of the provider's, perhaps
+        except (UnusableAnswer, dspy.LMInvalidRequestError) as error:
+            if fault(error) != "system":  # nothing that these texts are refused for
+                raise
             return {}
         found = dict[str, str]()
         for note in answer.annotations:

@@ -1,29 +1,24 @@
 """Whose fault it is that a call was not answered, and whether asking again may help.
 
 DSPy's types of error are the common language: what the lean client meets is told in them (programs/protocol.py), what
-LiteLLM's providers raise arrives in them.
+LiteLLM's providers raise arrives in them. Whether an error is about the text that was sent is in tools/refusals.py.
 """
 
+import json
 import os
-from typing import Literal
+from contextlib import suppress
+from typing import Literal, cast
 
 import dspy
 
 from programs.rate import retry_after
+from tools import refusals
 from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, UsageError
 
 Fault = Literal["refused", "provider", "system"]
 
-# The provider's words, as types, HTTP statuses and OpenAI's codes, for what would be so for every query of the run.
-_REFUSALS = (
-    dspy.LMAuthError,
-    dspy.LMBillingError,
-    dspy.LMConfigurationError,
-    dspy.LMNotConfiguredError,
-    dspy.LMUnsupportedModelError,
-)
-_REFUSAL_STATUSES = (401, 402, 403, 404, 405)
-_REFUSAL_CODES = ("unsupported_parameter", "unsupported_value")
+# DSPy's types for what would be so for every query of the run.
+_REFUSALS = (dspy.LMAuthError, dspy.LMBillingError, dspy.LMConfigurationError, dspy.LMUnsupportedModelError)
 
 _OVERLOAD = (429, 503, 529)  # statuses that say: too much at once
 
@@ -32,29 +27,43 @@ def fault(error: BaseException) -> Fault:
     """Whose fault an exception of a program is.
 
     "refused": nobody will answer this run at all (key, quota, model, settings). "provider": a call was not
-    answered this time (timeout, 429, 5xx, connection, a gateway's page), or the run itself stopped it (budget,
-    full disk); the query stays owed. "system": everything else, an outcome.
+    answered this time (timeout, 429, 5xx, connection, whatever nobody knows), or the run itself stopped it (budget,
+    full disk); the query stays owed. "system": what the provider says it will not take of this text, and every
+    exception that is no provider's, an outcome.
     """
     if isinstance(error, BudgetReached | RunIncomplete):
         return "provider"
-    if isinstance(error, (ProviderRefused, UsageError, *_REFUSALS)):
+    if isinstance(error, ProviderRefused | UsageError):
         return "refused"
-    if getattr(error, "status", None) in _REFUSAL_STATUSES or getattr(error, "provider_code", None) in _REFUSAL_CODES:
-        return "refused"
-    # What the program sent is at fault: too long, or not acceptable as content.
-    if isinstance(error, dspy.LMInvalidRequestError | dspy.LMUnsupportedFeatureError):
+    if not isinstance(error, dspy.LMError):
         return "system"
-    return "provider" if isinstance(error, dspy.LMError) else "system"
+    if isinstance(error, dspy.LMUnsupportedFeatureError):  # an agent asked for tools; other features are settings
+        return "system" if "tools" in error.features else "refused"
+    subject = about(error)
+    if subject in ("content", "length") and not dspy.is_retryable_lm_error(error):
+        return "system"
+    return "refused" if subject == "account" or isinstance(error, _REFUSALS) else "provider"
+
+
+def about(error: dspy.LMError) -> refusals.Subject:
+    """What an error of a provider is about, by its type, its code and its words; our own client knows it already."""
+    if isinstance(error, dspy.ContextWindowExceededError):
+        return "length"
+    if known := getattr(error, "about", None):
+        return cast(refusals.Subject, known)
+    words, codes = str(error), (error.provider_code,)
+    with suppress(ValueError, RecursionError):  # LiteLLM puts the body behind words of its own
+        codes += refusals.said(json.JSONDecoder().raw_decode(words, words.index("{"))[0]).codes
+    return refusals.subject(error.status, codes, words)
 
 
 def kind(error: BaseException) -> str:
     """What went wrong with a request, in a word or a status, as the ledger has it."""
-    if status := getattr(error, "status", None):
-        return str(status)
+    if known := getattr(error, "kind", None) or getattr(error, "status", None):
+        return str(known)
     if isinstance(error, dspy.LMTimeoutError):
         return "timeout"
-    name = type(error).__name__.removeprefix("LM").removesuffix("Error").lower()
-    return getattr(error, "kind", None) or name or "unknown"  # never "", which is answered
+    return type(error).__name__.removeprefix("LM").removesuffix("Error").lower() or "unknown"  # "" is answered
 
 
 def overload(error: BaseException) -> bool:

@@ -388,8 +388,8 @@ class MeteredLM(dspy.LM):
         """What an exception of a call means, where its type does not say so."""
         if isinstance(error.__cause__, SextantError):
             return error.__cause__  # the offline engine's own words, which DSPy wraps
-        ours = isinstance(error, dspy.LMInvalidRequestError) and not isinstance(error, dspy.ContextWindowExceededError)
-        if ours and not self.answered:
+        unclear = isinstance(error, dspy.LMInvalidRequestError) and faults.about(error) == "unknown"
+        if unclear and not self.answered:
             # Before any answer, a request that is not acceptable means settings, and would fail every query.
             return faults.refusal(error, self.model)
         return error

@@ -7,6 +7,7 @@ believed. Pure functions: no network, no books. Left out: images, audio, streams
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import dspy
@@ -14,6 +15,7 @@ import orjson
 
 from programs import metering
 from programs.rate import retry_after
+from tools import refusals
 
 Api = Literal["chat", "responses"]
 PATHS: Mapping[Api, str] = {"chat": "/chat/completions", "responses": "/responses"}
@@ -94,13 +96,18 @@ def _items(message: Message) -> list[dict[str, Any]]:
 
 
 def read(api: Api, data: bytes, model: str, *, clean: Callable[[str], str] = str) -> Reply:
-    """The answer in a body that came with status 200. Unreadable when there is none; `clean` as in `failure`."""
+    """The answer in a body that came with status 200; `clean` as in `failure`.
+
+    Unreadable when there is none, one of DSPy's LM errors where the body reports an error.
+    """
     try:
         answer = _parsed(data)
     except (ValueError, RecursionError) as error:
         start = _start(data, 80, clean)
         raise Unreadable(f"{str(error).partition(':')[0]} in {start!r}", model) from None
     usage = answer.get("usage") if isinstance(answer, dict) else None
+    if reported := _reported(answer):
+        raise _failure_inside(reported, usage, model, clean)
     try:
         reply = _chat(answer, usage) if api == "chat" else _responses(answer, usage)
         return reply._replace(finish=_plain(reply.finish, clean))
@@ -163,8 +170,15 @@ def _call(call: Any, function: Any) -> dict[str, str]:
     return {"id": str(call.get("id") or ""), "name": str(function.get("name") or ""), "arguments": arguments}
 
 
-_TOO_LONG = re.compile(r"context.(?:length|window|size|limit)|maximum context", re.IGNORECASE)
 _NO_TOOLS = re.compile(r"\b(?:tools?|tool_choice|function(?:s| call\w*))\b", re.IGNORECASE)
+_MARKUP = re.compile(r"<(script|style|head\b).*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
+_KINDS: Mapping[int, type[dspy.LMError]] = {
+    401: dspy.LMAuthError,
+    402: dspy.LMBillingError,
+    403: dspy.LMAuthError,
+    404: dspy.LMUnsupportedModelError,
+    429: dspy.LMBillingError,
+}
 
 
 def failure(
@@ -177,39 +191,87 @@ def failure(
     clean: Callable[[str], str] = str,
 ) -> dspy.LMError:
     """What an answer with another status than 200 means; `clean` takes secrets out of the server's words."""
-    words, code = map(clean, _said(data, status, clean))
-    about: dict[str, Any] = {"model": model, "status": status, "provider_code": code or None}
-    if status in (401, 403):
-        return dspy.LMAuthError(words, **about)
-    if status == 402 or code == "insufficient_quota":
-        return dspy.LMBillingError(words, **about)
-    if status in (408, 409, 425, 429):
-        return dspy.LMRateLimitError(words, retry_after=retry_after(headers), **about)
-    if status >= 500 and status != 501:
-        return dspy.LMServerError(words, retry_after=retry_after(headers), **about)
-    if not 400 <= status < 500:  # a redirection, or something else that no server of this protocol sends
-        return dspy.LMTransportError(f"the answer has the status {status}", **about)
-    # Before what is said of tools: OpenAI counts the tokens "in the functions" when a conversation is too long.
-    if _TOO_LONG.search(f"{code} {words}"):
-        return dspy.ContextWindowExceededError(message=words, **about)
-    if code == "model_not_found" or status == 404:
-        return dspy.LMUnsupportedModelError(words, **about)
-    if tools and _NO_TOOLS.search(words):
-        return dspy.LMUnsupportedFeatureError(words, feature="tools", model=model)
-    return dspy.LMInvalidRequestError(words, **about)
-
-
-def _said(data: bytes, status: int, clean: Callable[[str], str]) -> tuple[str, str]:
-    """(the server's words, its code) out of the body of a refusal."""
+    if 300 <= status < 400:
+        place = clean(headers.get("location", "nowhere").partition("?")[0])
+        return dspy.LMConfigurationError(
+            f"the server redirects to {place} (status {status}), where nothing is sent; if that is the right place, "
+            "name it as the server",
+            model=model,
+            status=status,
+        )
     try:
-        said = orjson.loads(data)
-        error = said.get("error", said)
-        if isinstance(error, str):
-            return error, ""
-        words, code = error.get("message") or error.get("detail") or "", error.get("code") or error.get("type") or ""
-        return str(words) or f"status {status}", str(code)
-    except (ValueError, AttributeError):
-        return _start(data, 200, clean).strip() or f"status {status}", ""
+        said = refusals.said(orjson.loads(data))
+        about = refusals.subject(status, said.codes, said.words)
+    except ValueError:
+        page = _start(data, 4000, clean)
+        about = refusals.subject(status, (), page)
+        words = " ".join(_MARKUP.sub(" ", page).split())[:200]
+        said = refusals.Said(f"status {status}" + (f", with a page that begins {words!r}" if words else ""), ())
+    return _error(status, said, about, model, clean, tools=tools, asked=retry_after(headers))
+
+
+def _error(
+    status: int,
+    said: refusals.Said,
+    about: refusals.Subject,
+    model: str,
+    clean: Callable[[str], str],
+    *,
+    tools: bool = False,
+    asked: float | None = None,
+) -> dspy.LMError:
+    error = _kind(status, about, said, tools)(
+        message=clean(said.words) or f"status {status}",
+        model=model,
+        status=status,
+        provider_code=clean(said.codes[0]) if said.codes else None,
+        retry_after=asked,
+    )
+    error.about = about  # for programs/faults.py
+    return error
+
+
+def _kind(status: int, about: refusals.Subject, said: refusals.Said, tools: bool) -> Any:
+    """The type of DSPy's for an error."""
+    if about == "account":
+        return (
+            dspy.LMUnsupportedModelError
+            if "model_not_found" in said.codes
+            else _KINDS.get(status, dspy.LMInvalidRequestError)
+        )
+    if status in (408, 409, 425, 429):
+        return dspy.LMRateLimitError
+    if status >= 500 and status != 501:
+        return dspy.LMServerError
+    if not 400 <= status < 500:  # something that no server of this protocol sends
+        return dspy.LMTransportError
+    # Before what is said of tools: OpenAI counts the tokens "in the functions" when a conversation is too long.
+    if about == "length":
+        return dspy.ContextWindowExceededError
+    if tools and about == "unknown" and _NO_TOOLS.search(said.words):
+        return partial(dspy.LMUnsupportedFeatureError, feature="tools")
+    return dspy.LMInvalidRequestError
+
+
+def _reported(answer: Any) -> Any:
+    """The error in an answer that came with status 200, as gateways send it: instead of an answer, or in its choice."""
+    if not isinstance(answer, dict):
+        return None
+    choices = answer.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    broken = "the answer broke off" if choice.get("finish_reason") == "error" else None
+    return answer.get("error") or choice.get("error") or broken
+
+
+def _failure_inside(error: Any, usage: Any, model: str, clean: Callable[[str], str]) -> dspy.LMError:
+    """What an error inside a 200 means: its own code is the status, or else it is the server's."""
+    code = error.get("code") if isinstance(error, dict) else None
+    status = code if isinstance(code, int) and 400 <= code < 600 else 500
+    said = refusals.said({"error": error})
+    made = _error(status, said, refusals.subject(status, said.codes, said.words), model, clean)
+    made.kind = f"error {status}"
+    made.usage, made.billed = usage, metering.reported(usage) is not None
+    return made
 
 
 def _start(data: bytes, most: int, clean: Callable[[str], str]) -> str:

@@ -460,6 +460,34 @@ def too_long() -> Fault:
     )
 
 
+def told(kind: str, status: int, message: str, code: str = "invalid_request_error") -> Fault:
+    """An error as a gateway words it."""
+    return _error(kind, status, message, code)
+
+
+def walled(status: int) -> Fault:
+    """The page of a firewall, which knows nothing of models: 403 or 413."""
+    page = b"<!DOCTYPE html><html><head><title>Forbidden</title></head><h1>Blocked by content policy</h1></html>"
+    return Fault(f"wall {status}", status, (("content-type", "text/html"),), lambda *_: page, usable=False)
+
+
+def broke_off(code: Any = 502, *, whole: bool = False, message: str = "Provider returned error") -> Fault:
+    """OpenRouter's error inside a 200: in the choice, where the model had begun, or instead of an answer."""
+    error = {"code": code, "message": message}
+    choice = {"index": 0, "finish_reason": "error", "error": error, "message": {"role": "assistant", "content": ""}}
+
+    def spoil(answer: Body, _: Try) -> Body:
+        if "output" in answer:
+            return answer | {"status": "failed", "error": error, "output": []}
+        return {"error": error} if whole else answer | {"choices": [choice]}
+
+    return Fault(f"{'instead' if whole else 'inside'} {code}", spoil=spoil, usable=False)
+
+
+def moved(place: str) -> Fault:
+    return Fault("moved", 307, (("location", place),), lambda *_: b"", usable=False)
+
+
 def filtered_400() -> Fault:
     return _error("filtered_400", 400, "The response was filtered by the content management policy.", "content_filter")
 
@@ -499,10 +527,26 @@ PASSING: dict[str, Fault] = {  # the provider's: another try may do
     for one in (
         throttled(), failing(500), failing(502), failing(503), failing(529), refused(0.05), reset(), hung_up(),
         reset_inside(), silent(), stalls(), chunks_stall(), chunks_end(), empty_choice(), cut_json(), bad_utf8(),
-        page(), huge(),
+        page(), huge(), broke_off(), broke_off(whole=True), broke_off("server_error", whole=True),
     )
 }  # fmt: skip
-REFUSING: dict[str, Fault] = {one.kind: one for one in (unauthorized(), no_quota())}  # nobody will be answered
+REFUSING: dict[str, Fault] = {  # nobody will be answered
+    one.kind: one
+    for one in (
+        unauthorized(), no_quota(),
+        told("LiteLLM", 422, "Budget has been exceeded! Current cost: 2.1, Max budget: 2.0", "budget_exceeded"),
+        told("Anthropic", 400, "Your credit balance is too low to access the Anthropic API."),
+        broke_off(402, message="Insufficient credits"), moved("http://127.0.0.1:9/v1/chat/completions?key=1"),
+    )
+}  # fmt: skip
+UNCLEAR: dict[str, Fault] = {  # no use in trying again at once, and nothing that is said of the text
+    one.kind: one
+    for one in (
+        told("DeepSeek", 400, "The `reasoning_content` in the thinking mode must be passed back to the API."),
+        told("unprocessable", 422, "Input should be a valid string"), walled(403), walled(413),
+        broke_off(400, message="Provider returned error"),
+    )
+}  # fmt: skip
 OWN: dict[str, Fault] = {one.kind: one for one in (too_long(), filtered_400(), filtered(), null_content())}  # no outage
 
 

@@ -19,9 +19,11 @@ from bad_server import (
     OWN,
     PASSING,
     REFUSING,
+    UNCLEAR,
     BadServer,
     Fault,
     always,
+    broke_off,
     failing,
     filtered,
     filtered_400,
@@ -172,6 +174,17 @@ def test_a_provider_that_will_not_ends_the_run_with_code_4_and_is_not_asked_agai
     assert result.code == 0 and rankings(result) == undisturbed[0] and len(bad.paid) == undisturbed[1]
 
 
+@pytest.mark.parametrize("kind", UNCLEAR)
+def test_what_is_not_said_of_the_text_is_never_scored(kind, ask, bad, undisturbed):
+    bad.script = from_request(4, UNCLEAR[kind])
+    result = ask()
+    assert result.code == 7 and (result.json["owed"], result.json["failed"]) == (3, 0)
+    assert outcomes(result) == {} and max(len(tries) for tries in bad.by_call().values()) == 1
+    bad.script = always(fine())
+    result = ask()
+    assert result.code == 0 and rankings(result) == undisturbed[0] and len(bad.paid) == undisturbed[1]
+
+
 @pytest.mark.parametrize(
     ("fault", "kind"), [(filtered(), "refused"), (null_content(), "empty")], ids=["filtered", "null_content"]
 )
@@ -185,7 +198,11 @@ def test_an_answer_that_says_nothing_is_asked_for_once_more_and_counted(fault, k
     assert result.code == 7 and (result.json["failed"], result.json["owed"]) == (3, 0)
 
 
-@pytest.mark.parametrize("fault", [too_long(), filtered_400()], ids=["too_long", "filtered_400"])
+@pytest.mark.parametrize(
+    "fault",
+    [too_long(), filtered_400(), broke_off(403, whole=True, message="Your input was flagged for 'x'.")],
+    ids=lambda fault: fault.kind,
+)
 def test_what_was_sent_is_at_fault_and_its_query_alone_fails(fault, ask, bad, undisturbed):
     bad.script = once(fault, at=5)
     result = ask()

@@ -192,10 +192,11 @@ class TestKeeping:
             opened(server, corpus_of(TEXTS[:2]), tmp_path, digest="00000000")
         assert len(server.requests) == 1
 
-    def test_after_an_outage_what_was_annotated_is_not_paid_for_again(self, server, tmp_path):
+    @pytest.mark.parametrize("failure", [Failure(503), Failure(400, message="not said of the text")])
+    def test_after_an_outage_what_was_annotated_is_not_paid_for_again(self, failure, server, tmp_path):
         def failing(prompt):
             if "number17" in prompt:
-                raise Failure(503)
+                raise failure
             return written()(prompt)
 
         server.answer = failing

@@ -2,9 +2,12 @@
 
 import time
 
+import dspy
 import pytest
-from bad_server import empty_choice, fine, silent, throttled, trickle
+from bad_server import OWN, REFUSING, UNCLEAR, always, empty_choice, fine, silent, throttled, trickle
 from openai_server import Failure, OpenAIServer, sensible
+
+from programs import faults, lm
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")
 SPEC = "hosted_vllm/tiny"
@@ -95,10 +98,27 @@ def test_another_server_is_another_model(run, litellm, monkeypatch, tmp_path):
     other.close()
 
 
+WHOSE = [(kind, "refused") for kind in ("401", "no_quota", "LiteLLM", "Anthropic")]
+WHOSE += [(kind, "provider") for kind in ("DeepSeek", "unprocessable", "wall 413")]
+WHOSE += [(kind, "system") for kind in ("too_long", "filtered_400")]
+
+
+@pytest.mark.parametrize(("kind", "whose"), WHOSE)
+def test_whose_fault_it_is_is_told_as_by_our_own_client(kind, whose, bad, monkeypatch):
+    leads_to(monkeypatch, bad)
+    bad.script = always((REFUSING | UNCLEAR | OWN)[kind])
+    for spec in (SPEC, bad.spec):
+        model = lm.connect(spec)
+        model.lm.answered = True  # else whatever is not clear is refused
+        with pytest.raises(dspy.LMError) as caught:
+            model.lm("yes?")
+        assert faults.fault(caught.value) == whose
+
+
 def test_a_key_that_the_server_says_back_is_in_no_file(run, litellm, tmp_path):
     def says_it(prompt):
         if len(litellm.requests) % 3 == 0:
-            raise Failure(400, message=f"bad content near {KEY}")
+            raise Failure(400, "content_filter", f"bad content near {KEY}")
         return {name: f"{text} {KEY}" for name, text in sensible(prompt).items()}
 
     litellm.answer = says_it

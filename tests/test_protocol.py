@@ -223,12 +223,14 @@ def test_an_answer_over_responses_is_what_openai_s_client_reads_in_it(case, serv
     assert ours == Reply(theirs.output_text, calls, finish, answer["usage"])
 
 
-@pytest.mark.parametrize("error", [None, {"code": "server_error", "message": "no"}])
-def test_a_response_that_failed_or_has_nothing_in_it_is_no_answer_and_keeps_what_it_used(error):
+@pytest.mark.parametrize("error", [None, {"code": "server_error", "message": "not now"}, "not now"])
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_an_error_or_nothing_in_a_200_is_no_answer_and_keeps_its_words_and_what_it_used(api, error):
     answer = as_responses([], status="failed" if error else "completed", error=error)
-    with pytest.raises(Unreadable) as caught:
-        read("responses", json.dumps(answer).encode(), "tiny")
+    with pytest.raises(dspy.LMError, match="not now" if error else "no message") as caught:
+        read(api, json.dumps(answer).encode(), "tiny")
     assert caught.value.usage == answer["usage"] and faults.fault(caught.value) == "provider"
+    assert dspy.is_retryable_lm_error(caught.value) and not faults.kind(caught.value).isdigit()
 
 
 def chat(said, **more):
@@ -275,7 +277,6 @@ NO_ANSWER = {
     b'{"choices": []}': "no message",
     b'{"choices": [{"message": null}]}': "no message",
     b'{"choices": {"0": 1}}': "no message",
-    b'{"error": {"message": "no", "code": 500}}': "no message",
     b'{"choices": [{"message": {"content": NaN}}]}': "unexpected",
     b'{"choices": [{"message": {"tool_calls": ["x"]}}]}': "no message",
 }
@@ -358,7 +359,7 @@ def test_of_any_json_at_all_texts_are_read_or_it_is_no_answer(value, api, wrap):
         value = {"choices": [{"message": value}], "output": [value, {"type": "message", "content": value}]}
     try:
         reply = read(api, json.dumps(value).encode(), "tiny")
-    except Unreadable:
+    except dspy.LMError:
         return
     assert isinstance(reply.text, str) and reply.finish.isprintable() and 0 < len(reply.finish) <= 100
     for call in reply.tool_calls:
@@ -412,13 +413,13 @@ def refused(words="no", code="", status=400, tools=False):
         (refused(status=408), dspy.LMRateLimitError, "provider"),
         (refused(status=500), dspy.LMServerError, "provider"),
         (refused(status=529), dspy.LMServerError, "provider"),
-        (refused(status=302), dspy.LMTransportError, "provider"),
+        (refused(status=302), dspy.LMConfigurationError, "refused"),
         (refused("This model's maximum context length is 10 tokens"), dspy.ContextWindowExceededError, "system"),
         (refused(code="context_length_exceeded"), dspy.ContextWindowExceededError, "system"),
         (refused("the context length is too long: 9 tokens in the functions", tools=True),
          dspy.ContextWindowExceededError, "system"),
         (refused("this model does not support tools", tools=True), dspy.LMUnsupportedFeatureError, "system"),
-        (refused("this model does not support tools"), dspy.LMInvalidRequestError, "system"),
+        (refused("this model does not support tools"), dspy.LMInvalidRequestError, "provider"),
     ],
 )  # fmt: skip
 def test_a_refusal_is_told_by_its_status_its_code_and_its_words(error, kind, whose):
