@@ -7,7 +7,7 @@ LiteLLM's providers raise arrives in them. Whether an error is about the text th
 import json
 import os
 from contextlib import suppress
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import dspy
 
@@ -90,12 +90,21 @@ def blacken(error: BaseException) -> None:
 
 
 def from_litellm(error: Exception) -> None:
-    """Make an error of LiteLLM's path like our own client's: with what the provider asks for, and without keys."""
+    """Make an error of LiteLLM's path like our own client's: with what the provider asks for, and without keys.
+
+    LMConfigurationError for a redirect, which was not followed (programs/redirects.py).
+    """
     cause: BaseException | None = error
     while cause is not None and getattr(error, "retry_after", None) is None:
-        headers = getattr(getattr(cause, "response", None), "headers", None)
-        if headers is not None:
-            error.retry_after = retry_after(headers)  # type: ignore[attr-defined]
+        response: Any = getattr(cause, "response", None)
+        if getattr(response, "has_redirect_location", False):
+            raise dspy.LMConfigurationError(
+                f"{response.url.host} redirects to {cleaned(response.headers['location'])}, which is not followed: "
+                "keys and prompts go to the address that was given; if that one has changed, give the new one",
+                status=response.status_code,
+            ) from None
+        if response is not None:
+            error.retry_after = retry_after(response.headers)  # type: ignore[attr-defined]
         cause = cause.__cause__ or cause.__context__
     blacken(error)
 

@@ -22,7 +22,7 @@ import dspy
 import orjson
 from dspy.utils.callback import with_callbacks
 
-from programs import faults, metering
+from programs import faults, metering, redirects
 from programs.adapter import ANSWERED, Answered
 from programs.answers import Answer, Ledger
 from programs.budget import Budget, Expected
@@ -203,7 +203,7 @@ class MeteredLM(dspy.LM):
         return sent._replace(outputs=[_without_keys(output) for output in sent.outputs])
 
     def _by_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> _Sent:
-        with dspy.track_usage() as tracker:
+        with dspy.track_usage() as tracker, redirects.refused():
             outputs = super().__call__(prompt, messages=messages, **kwargs)
         reported = [entry for entries in tracker.usage_data.values() for entry in entries]
         return _Sent(outputs, _FINISH.get(), reported[-1] if reported else None, {})

@@ -60,7 +60,7 @@ class Try:
 
 def prompt_of(body: Body) -> str:
     """All text of a request, Chat or Responses."""
-    messages = body["messages"] if "messages" in body else body["input"]
+    messages = body.get("messages") or body.get("input") or ()  # or another protocol's
     if isinstance(messages, str):
         messages = [{"content": messages}]
     texts = [body.get("instructions") or ""]
@@ -350,6 +350,11 @@ def failing(status: int = 500) -> Fault:
     if status == 502:
         return Fault("502", 502, (("content-type", "text/html"),), lambda *_: b"<h1>Bad Gateway</h1>", usable=False)
     return _error(str(status), status, "The server had an error while processing your request.")
+
+
+def redirected(url: str, status: int = 307) -> Fault:
+    """To another address: 302 asks for a GET without the body, 307 and 308 for the same request."""
+    return Fault(str(status), status, (("location", url),), lambda *_: b"", usable=False)
 
 
 def refused(seconds: float) -> Fault:
@@ -720,7 +725,7 @@ async def _request(line: Line) -> Try:
     if headers.get("expect", "").lower() == "100-continue":
         await line.send(b"HTTP/1.1 100 Continue\r\n\r\n")
     body = await line.reader.readexactly(int(headers.get("content-length", "0")))
-    return Try(0, first.split()[1], json.loads(body), headers.get("authorization", ""), time.monotonic())
+    return Try(0, first.split()[1], json.loads(body or b"{}"), headers.get("authorization", ""), time.monotonic())
 
 
 async def _carry_out(fault: Fault, request: Try, line: Line) -> None:

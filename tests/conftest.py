@@ -112,6 +112,14 @@ def bad():
     made.close()
 
 
+@pytest.fixture
+def elsewhere():
+    """Another server of that kind, to which nobody has been sent by the user."""
+    made = BadServer()
+    yield made
+    made.close()
+
+
 @pytest.fixture(scope="session")
 def corpus() -> Corpus:
     texts = [

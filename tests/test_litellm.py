@@ -1,13 +1,15 @@
 """A provider of LiteLLM's, through dspy.LM: vLLM's, whose address may be a local server's."""
 
+import asyncio
 import time
 
 import dspy
+import litellm as library
 import pytest
-from bad_server import OWN, REFUSING, UNCLEAR, always, empty_choice, fine, silent, throttled, trickle
+from bad_server import OWN, REFUSING, UNCLEAR, always, empty_choice, fine, redirected, silent, throttled, trickle
 from openai_server import Failure, OpenAIServer, sensible
 
-from programs import faults, lm
+from programs import faults, lm, redirects
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")
 SPEC = "hosted_vllm/tiny"
@@ -151,3 +153,24 @@ def test_an_answer_that_comes_byte_by_byte_is_cut_off_in_time(run, bad, monkeypa
     result = run(*ask, "--call-timeout", "1", "--patience", "0.5")
     assert result.code == 7 and time.monotonic() - started < 8
     assert result.json["ledger"]["faults"] == {"timeout": len(bad.tries)}
+
+
+@pytest.mark.parametrize("status", [302, 307])
+@pytest.mark.parametrize("model", ["anthropic/claude", "gemini/gemini-2.5-flash", "azure/gpt-4o", "deepseek/v3", SPEC])
+def test_a_redirect_is_named_and_not_followed_with_a_key_or_a_prompt(run, bad, elsewhere, monkeypatch, model, status):
+    provider = model.partition("/")[0].upper()
+    for name, value in {"KEY": KEY, "BASE": bad.url, "VERSION": "2024-10-21"}.items():
+        monkeypatch.setenv(f"{provider}_API_{name}", value)
+    bad.script = always(redirected(f"http://localhost:{elsewhere.port}/v1/{KEY}", status))
+    result = run("--program", "rewrite", *MULTIHOP[2:], "--lm", model, "--limit", "1", "--json")
+    assert result.code == 4 and result.err.count("\n") == 1
+    assert f"127.0.0.1 redirects to http://localhost:{elsewhere.port}/v1/***, which is not followed" in result.err
+    assert len(bad.tries) == 1 and not elsewhere.tries
+
+
+def test_neither_does_an_awaited_call_follow_one(bad, elsewhere):
+    bad.script = always(redirected(elsewhere.url))
+    asked = {"model": SPEC, "messages": [{"role": "user", "content": "?"}], "api_base": bad.url, "num_retries": 0}
+    with redirects.refused(), pytest.raises(library.APIError):
+        asyncio.run(library.acompletion(**asked))
+    assert bad.tries and not elsewhere.tries
