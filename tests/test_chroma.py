@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bad_server import always, redirected
 from openai_server import bag_of_words
 
 from tools.corpus import Corpus
@@ -345,6 +346,13 @@ def test_a_server_that_is_away_is_named(corpus):
     with pytest.raises(DataError, match=f"no Chroma server answers at {url}") as caught:
         Chroma(corpus, None, Words(), url=url)
     assert "\n" not in str(caught.value)
+
+
+def test_a_redirect_is_not_followed_with_vectors(bad, elsewhere, corpus):
+    bad.script = always(redirected(f"http://localhost:{elsewhere.port}/"))
+    with pytest.raises(DataError, match=r"no Chroma server answers at .*Redirect"):
+        Chroma(corpus, None, Words(), url=bad.url.removesuffix("/v1"))
+    assert not elsewhere.tries
 
 
 def test_a_server_that_goes_away_leaves_the_query_owed_and_may_come_back(served, tmp_path):

@@ -12,7 +12,6 @@ each process reads a private copy of its small database, beside the graph's own 
 import shutil
 import sqlite3
 import time
-import urllib.request
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
+import httpx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -280,8 +280,7 @@ def _connected(url: str) -> Any:
     secure = parts.scheme == "https"
     port = parts.port or (443 if secure else 8000)
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/api/v2/heartbeat", timeout=TIMEOUT):
-            pass
+        httpx.get(f"{url.rstrip('/')}/api/v2/heartbeat", timeout=TIMEOUT).raise_for_status()
         client = chromadb.HttpClient(host=parts.hostname or "", port=port, ssl=secure, settings=_quiet())
         session = client._server._session  # type: ignore[attr-defined]  # noqa: SLF001  # there is no setting for it
         session.timeout = TIMEOUT
