@@ -1,8 +1,10 @@
 """Look at runs in a browser: `python -m evals.view RUNS`, or one file that can be sent: `--export FILE.html`.
 
 A local page, served on 127.0.0.1 and nowhere else, that asks for what is looked at; the exported file carries the same
-answers and needs neither server nor network. Texts of corpora and models are data in both: a content security policy
-lets no script run but ours. Left out: what the answers say (evals/browse.py) and how it is drawn (evals/page/).
+answers and needs neither server nor network. That address is open to every user of the machine and to every page in
+the browser, so each path begins with a secret, without which nothing is answered. Texts of corpora and models are data
+in both: a content security policy lets no script run but ours. Left out: what the answers say (evals/browse.py) and how
+it is drawn (evals/page/).
 """
 
 import argparse
@@ -13,6 +15,7 @@ import html
 import json
 import os
 import re
+import secrets
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -69,22 +72,25 @@ def script() -> str:
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the page and its answers to this machine."""
+    """Serves the page and its answers to who knows its address, by whatever name and port that is reached."""
 
     daemon_threads = True
 
     def __init__(self, port: int, answers: "Answers") -> None:
         super().__init__((HOST, port), _Handler)
         self.answers = answers
-        # Another site's name may be made to point here (DNS rebinding): its requests name it, and are refused.
-        self.hosts = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
-        if self.server_port == 80:
-            self.hosts |= {HOST, "localhost"}
+        self.root = f"/{secrets.token_urlsafe()}/"
+        self.once = [f"/{secrets.token_urlsafe()}"]
 
     @property
     def address(self) -> str:
         """Where the page is."""
-        return f"http://{HOST}:{self.server_port}/"
+        return f"http://{HOST}:{self.server_port}{self.root}"
+
+    @property
+    def address_once(self) -> str:
+        """What leads there one time, because everybody can see with which arguments a browser is started."""
+        return f"http://{HOST}:{self.server_port}{self.once[0]}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A reader who has gone is no error."""
@@ -101,11 +107,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Files of the page, and answers."""
-        if self.headers.get("Host") not in self.server.hosts:
-            return self._refuse(HTTPStatus.FORBIDDEN, f"this page is at {self.server.address}")
         path = self.path.partition("?")[0]
+        with suppress(ValueError):
+            self.server.once.remove(path)
+            return self._send(HTTPStatus.FOUND, "text/plain", b"", {"Location": self.server.root})
+        start, name = path[: len(self.server.root)], path[len(self.server.root) :]
+        if not secrets.compare_digest(start.encode(), self.server.root.encode()):
+            return self._refuse(HTTPStatus.FORBIDDEN, "open the whole address that python -m evals.view printed")
         try:
-            kind, content = self._content(path)
+            kind, content = self._content(name)
         except SextantError as problem:
             from evals.browse import NoSuchAnswer
 
@@ -121,26 +131,24 @@ class _Handler(BaseHTTPRequestHandler):
         from evals.browse import NoSuchAnswer
 
         files: dict[str, tuple[str, Callable[[], str]]] = {
-            "/": ("text/html", page),
-            "/page.css": ("text/css", style),
-            "/page.js": ("text/javascript", script),
+            "": ("text/html", page),
+            "page.css": ("text/css", style),
+            "page.js": ("text/javascript", script),
         }
         if path in files:
             kind, content = files[path]
             return kind, content().encode()
-        if path == "/favicon.ico":
-            return "image/x-icon", b""
-        if path.startswith("/data/"):
-            return "application/json", self.server.answers(path.removeprefix("/data/"))
+        if path.startswith("data/"):
+            return "application/json", self.server.answers(path.removeprefix("data/"))
         raise NoSuchAnswer(f"there is no {path[:200]!r}")
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
         line = json.dumps({"error": " ".join(why.split())}) + "\n"
         self._send(status, "application/json", line.encode())
 
-    def _send(self, status: HTTPStatus, kind: str, content: bytes) -> None:
+    def _send(self, status: HTTPStatus, kind: str, content: bytes, more: Mapping[str, str] = {}) -> None:
         self.send_response(status)
-        for name, value in _HEADERS.items():
+        for name, value in {**_HEADERS, **more}.items():
             self.send_header(name, value)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(content)))
@@ -265,7 +273,7 @@ def command(arguments: argparse.Namespace) -> int:
     with server(answers, arguments.port) as served, suppress(KeyboardInterrupt):
         put_out(f"{served.address}\n")
         if not arguments.no_open:
-            _open(served.address)
+            _open(served.address_once)
         served.serve_forever()
     return 0
 

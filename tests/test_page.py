@@ -143,11 +143,35 @@ def test_the_runs_are_listed_with_the_values_of_their_scores(open_page, runs):
     for path in runs.values():
         mean = json.loads((path / "scores.json").read_text())["metrics"]["nDCG@10"]["mean"]
         assert f"{mean:.3f}" in page.locator(f'tr[data-run="{name(path)}"]').inner_text()
-    assert page.locator("tr[data-run] .badge.mini").count() == len(runs)
+    heads = [
+        "crumb/clinical_trial mini test split, 6 queries, nDCG@10",
+        "obliq/wildchat mini test split, 8 queries, nDCG@10",
+    ]
+    assert texts(page, ".list .group") == heads
+
+
+def test_a_run_over_few_queries_never_stands_above_one_over_more_and_the_table_fits(open_page, runs):
+    answer = json.loads(Answers([runs["floor"]])("runs.json"))
+    [one] = answer["runs"]
+    one |= {"program": "sliding_window", "retriever": "fusion(bm25,dense)", "lm": "openai/gpt-5.2", "compiled": "x"}
+    one |= {"imported": True, "pool": "oracle:300", "usage": {**one["usage"], "calls": 99_999, "list_usd": 99.0}}
+    answer["runs"] = [
+        one
+        | {"id": str(n), "queries": n, "contract": str(n), "metrics": {"nDCG@10": {"mean": 1 / n, "low": 0, "high": 1}}}
+        for n in (2, 1183, 24)
+    ]
+    for sort in ("", "value", "-value", "queries", "-program"):
+        page = open_page()
+        page.route("**/data/runs.json", lambda route: route.fulfill(json=answer))
+        page = open_page(f"#/?sort={sort}")
+        page.unroute("**/data/runs.json")
+        assert texts(page, "tr[data-run] td.queries") == ["1,183", "24", "2"]
+        fits = "node => node.clientWidth > 1000 && node.scrollWidth <= node.clientWidth"
+        assert page.locator(".scrolling").evaluate(fits), "at 1,280 pixels"
 
 
 def test_a_column_sorts_both_ways_and_the_address_keeps_it(open_page):
-    page = open_page()
+    page = open_page("#/?task=obliq/wildchat")  # only runs that were asked the same are put in an order
     page.get_by_role("button", name="Headline").click()
     assert "sort=-value" in page.url
     shown = [float(text) for text in texts(page, "tr[data-run] .measured b")]

@@ -74,10 +74,11 @@ def served(answers):
         thread.join()
 
 
-def asked(server, path, method="GET", **headers):
-    """(status, headers, body) of one request, its path sent as it is."""
+def asked(server, path, method="GET", start=None, **headers):
+    """(status, headers, body) of one request, its path sent as it is after `start`, or else after the secret."""
     connection = http.client.HTTPConnection(*server.server_address, timeout=10)
-    connection.putrequest(method, path, skip_host="Host" in headers)
+    start = server.root[:-1] if start is None else start
+    connection.putrequest(method, start + path, skip_host="Host" in headers)
     for name, value in headers.items():
         connection.putheader(name, value)
     connection.endheaders()
@@ -304,12 +305,22 @@ def test_the_page_is_served_with_a_policy_that_lets_only_its_own_script_run(runs
         assert server.server_address[0] == "127.0.0.1"
 
 
-def test_requests_that_name_another_host_are_refused(runs):
+def test_who_has_not_the_secret_is_refused_and_who_has_may_come_by_any_name(runs):
+    with served(Answers([runs])) as server, served(Answers([runs])) as other:
+        for host in (f"localhost:{server.server_port}", "machine.example:8000", "127.0.0.1:1", ""):
+            assert asked(server, "/data/runs.json", Host=host)[0] == 200
+        for start in ("", "/", "/.", server.root[:-2], server.root.swapcase()[:-1], other.root[:-1]):
+            for path in ("/", "/page.js", "/data/runs.json", "/data/../data/runs.json"):
+                status, _, body = asked(server, path, start=start)
+                assert status == 403 and b"evals.view printed" in body and server.root.encode() not in body
+
+
+def test_what_the_browser_is_started_with_leads_to_the_page_once(runs):
     with served(Answers([runs])) as server:
-        for host in ("evil.example", f"evil.example:{server.server_port}", "127.0.0.1:1", "", "localhost"):
-            status, _, body = asked(server, "/data/runs.json", Host=host)
-            assert status == 403 and b"runs" not in body
-        assert asked(server, "/data/runs.json", Host=f"localhost:{server.server_port}")[0] == 200
+        once = server.address_once.removeprefix(f"http://127.0.0.1:{server.server_port}")
+        status, headers, _ = asked(server, once, start="")
+        assert (status, headers["Location"]) == (302, server.root) and once not in server.root
+        assert asked(server, once, start="")[0] == 403
 
 
 def test_only_get_and_head_are_answered(runs):
@@ -340,7 +351,7 @@ def fuzzed(made, tmp_path_factory):
 @settings(max_examples=150, deadline=None)
 @given(st.lists(PARTS | st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=5), max_size=9))
 def test_whatever_path_is_asked_for_the_answer_is_a_page_or_a_line(fuzzed, parts):
-    path = "/" + "".join(parts)
+    path = fuzzed.root + "".join(parts)
     with socket.create_connection(fuzzed.server_address, timeout=10) as connection:
         host = f"Host: 127.0.0.1:{fuzzed.server_port}\r\nConnection: close\r\n\r\n"
         connection.sendall(f"GET {path} HTTP/1.1\r\n{host}".encode("latin-1"))

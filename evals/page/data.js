@@ -35,7 +35,7 @@ async function fetched(path) {
   if (location.protocol === "file:") throw new Error("this file does not hold it; export it again with that query");
   let answer;
   try {
-    answer = await fetch(`/data/${path}`);
+    answer = await fetch(`data/${path}`);
   } catch {
     throw new Error("the server does not answer; is python -m evals.view still running?");
   }

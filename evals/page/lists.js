@@ -13,10 +13,11 @@ function compareValues(a, b, down) {
 
 /**
  * A sortable table. Columns are { key, head, value(row), cell(row), number, hint, row }; `sort` is a key, with "-" before
- * it when the largest comes first. `attributesOf(row)` marks rows, `open(row)` is where a click on one leads.
+ * it when the largest comes first. `attributesOf(row)` marks rows, `open(row)` is where a click on one leads. Rows may
+ * come in groups, { of(row), order(a, b), head(row) }, which keep their order however the rows in them are sorted.
  * Returns { node, show(rows), sorted } where show draws the page of rows that is wanted.
  */
-function sortable({ caption, columns, sort, tie, attributesOf, open, onSort }) {
+function sortable({ caption, columns, sort, tie, attributesOf, open, onSort, groups = null }) {
   const state = { sort, page: 0, rows: [] };
   const body = el("tbody");
   const heads = columns.map((column) =>
@@ -50,21 +51,26 @@ function sortable({ caption, columns, sort, tie, attributesOf, open, onSort }) {
     state.rows = rows;
     const column = columns.find((one) => one.key === state.sort.replace("-", "") && one.value);
     const down = state.sort.startsWith("-");
-    made.sorted = [...rows];
-    if (column) made.sorted.sort((a, b) => compareValues(column.value(a), column.value(b), down) || tie(a, b));
-    else made.sorted.sort(tie);
+    const within = (a, b) => (column && compareValues(column.value(a), column.value(b), down)) || tie(a, b);
+    made.sorted = [...rows].sort((a, b) => groups?.order(a, b) || within(a, b));
     heads.forEach((head, n) => {
       if (columns[n] === column) head.setAttribute("aria-sort", down ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
     });
     const pages = Math.max(1, Math.ceil(rows.length / PAGE));
     state.page = Math.min(page, pages - 1);
-    body.replaceChildren(...made.sorted.slice(state.page * PAGE, (state.page + 1) * PAGE).map(line));
+    const listed = made.sorted.slice(state.page * PAGE, (state.page + 1) * PAGE);
+    const begins = (row, n) => groups && (n === 0 || groups.of(row) !== groups.of(listed[n - 1]));
+    body.replaceChildren(...listed.flatMap((row, n) => (begins(row, n) ? [groupHead(row), line(row)] : [line(row)])));
     if (!rows.length)
       body.append(
         el("tr", null, el("td", { colspan: columns.length, class: "absent" }, "Nothing fits these filters.")),
       );
     pager.replaceChildren(...(pages > 1 ? pageButtons(pages) : []));
+  }
+
+  function groupHead(row) {
+    return el("tr", { class: "group" }, el("th", { colspan: columns.length, scope: "colgroup" }, groups.head(row)));
   }
 
   function line(row) {

@@ -168,8 +168,8 @@ function runsTable(state, priced, choose, onSort) {
   return sortable({
     caption: "Runs",
     sort: state.sort,
+    groups: { of: contractOf, order: byAsked, head: questions },
     tie: (a, b) =>
-      collator.compare(a.task, b.task) ||
       (headline(b).mean ?? -1) - (headline(a).mean ?? -1) ||
       collator.compare(a.id, b.id),
     attributesOf: (run) => ({ "data-run": run.id }),
@@ -186,21 +186,17 @@ function runsTable(state, priced, choose, onSort) {
           el("a", { href: link.run(run.id) }, foreign(run.program)),
           " ",
           run.compiled && badge("compiled"),
+          run.imported && badge("imported"),
           el("span", { class: "id digest" }, digest(run.id)),
         ],
       },
       {
-        key: "task",
-        head: "Task",
-        value: (run) => run.task,
-        cell: (run) => [
-          foreign(run.task),
-          " ",
-          run.mini && badge("mini", "mini"),
-          run.imported && badge("imported"),
-          run.split !== "test" && badge(run.split),
-          run.pool && badge("pool"),
-        ],
+        key: "queries",
+        head: "Queries",
+        number: true,
+        className: "queries",
+        value: (run) => run.queries,
+        cell: (run) => count(run.queries),
       },
       text("retriever", "Retriever"),
       text("lm", "Model"),
@@ -215,7 +211,6 @@ function runsTable(state, priced, choose, onSort) {
             "span",
             { class: "measured" },
             el("b", null, score(headline(run).mean)),
-            el("span", { class: "metric" }, run.metric),
             interval(headline(run), 1, 84),
           ),
       },
@@ -247,7 +242,6 @@ function runsTable(state, priced, choose, onSort) {
             },
           ]
         : []),
-      { key: "queries", head: "Queries", number: true, value: (run) => run.queries, cell: (run) => count(run.queries) },
       {
         key: "failed",
         head: "Failed",
@@ -258,6 +252,19 @@ function runsTable(state, priced, choose, onSort) {
     ],
   });
 }
+
+/** Sets of runs that were asked the same: by task, the most queries first. */
+const byAsked = (a, b) =>
+  collator.compare(a.task, b.task) || b.queries - a.queries || collator.compare(contractOf(a), contractOf(b));
+
+/** What the runs of a set were asked. */
+const questions = (run) => [
+  el("b", null, foreign(run.task)),
+  " ",
+  run.mini && badge("mini", "mini"),
+  run.pool && [badge("pool"), " "],
+  el("span", { class: "about" }, ` ${run.split} split, ${plural(run.queries, "query", "queries")}, ${run.metric}`),
+];
 
 const number = (value) => (defined(value) ? String(Number(value.toFixed(value < 10 ? 2 : 1))) : "–");
 
@@ -271,7 +278,7 @@ function facets(runs, cost) {
   const ordered = [...groups.values()].sort((a, b) => b.length - a.length || collator.compare(a[0].task, b[0].task));
   // A point by itself compares nothing, but is better than no chart.
   const several = ordered.filter((group) => group.length > 1);
-  const drawn = (several.length ? several : ordered).slice(0, FACETS);
+  const drawn = (several.length ? several : ordered).slice(0, FACETS).sort(([a], [b]) => byAsked(a, b));
   const wide = drawn.length === 1 && matchMedia("(min-width: 60rem)").matches;
   const { words, of, format } = COSTS[cost];
   const made = drawn.map((group) => {
@@ -289,14 +296,7 @@ function facets(runs, cost) {
     return el(
       "figure",
       { class: wide ? "wide" : null },
-      el(
-        "figcaption",
-        null,
-        foreign(run.task),
-        " ",
-        run.mini && badge("mini", "mini"),
-        el("span", { class: "about" }, ` ${run.split} split, ${plural(run.queries, "query", "queries")}`),
-      ),
+      el("figcaption", null, questions(run)),
       points.length
         ? scatter(points, {
             xWords: words,
