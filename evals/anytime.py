@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evals.metrics import Judged, ranking_metric
+from tools.records import Submission, step_json
+from tools.session import Session
 
 Row = Mapping[str, Any]  # a step, or another part of an outcome, as it is on disk (tools/records.py)
 CONSTANT = 60  # k of reciprocal rank fusion
@@ -135,6 +137,15 @@ def _given(many: int) -> "np.ndarray[Any, np.dtype[np.int64]]":
     if many <= len(_GIVEN):
         return _GIVEN[:many]
     return np.array([2**40 // (CONSTANT + rank) for rank in range(1, many + 1)], dtype=np.int64)
+
+
+def handed_in(session: Session) -> Submission:
+    """What a session that one of its limits has ended hands in: the ranking that its trace tells by then."""
+    session.join()
+    found = Anytime({}, ())
+    for step in session.trace.steps:
+        found.add(step_json(step))
+    return session.submit(found.ranking(session.limits.depth), why="budget")
 
 
 class Seen:

@@ -2,15 +2,19 @@
 
 OBLIQ-Bench (section 3) measures how well a system ranks when it need not find: the pool of a query is the union of
 what several retrievers put first. `union:K` is that alone: what is reached over it is a lower bound on the best
-possible system. `oracle:K` has every relevant document that the union lacks put in as well: an upper bound on these
-retrievers with this system behind them. A pool is a set, so its order tells nothing: programs shuffle it themselves,
-seeded. This is the one place outside of scoring that reads judgements.
+possible system. `oracle:K` has every relevant document as well: an upper bound on these retrievers with this system
+behind them. Both have K documents. A pool is a set, searching in it tells ranks in it and no scores (`RanksOnly`), and
+relevant documents that were put in stand among neighbours, so that their ranks do not tell them from the others
+(docs/pools.md has what is left of it). This is the one place outside of scoring that reads judgements.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from tools.errors import UsageError
@@ -19,9 +23,11 @@ from tools.retrievers.spec import Spec, parse
 
 if TYPE_CHECKING:
     from environments.base import Environment
+    from tools.records import Query
     from tools.retrievers.base import Retriever
 
 KINDS = ("oracle", "union")
+HELD = 2_000_000  # hits of searches that are held at a time: an oracle needs the rank of every document
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +35,19 @@ class Pool:
     """What `--pool` asks for."""
 
     kind: Literal["oracle", "union"]
-    size: int  # documents of the union; missing gold documents come on top
+    size: int  # documents of each query's pool
     parts: tuple[Spec, ...]  # the retrievers whose first documents make the union
 
-    def config(self, names: Sequence[str]) -> dict[str, Any]:
-        """What a run's configuration says of it; `names` are the complete names of its parts."""
-        return {"kind": self.kind, "size": self.size, "of": list(names)}
+    def config(self, names: Sequence[str], environment: "Environment") -> dict[str, Any]:
+        """What a run's configuration says of it; `names` are the complete names of its parts.
+
+        "gold" is a digest of the relevant documents that each query's pool has: other judgements make other pools.
+        """
+        known: dict[str, Any] = {"kind": self.kind, "size": self.size, "of": list(names)}
+        if self.kind == "oracle":
+            gold = json.dumps({query.query_id: sorted(_relevant(environment, query)) for query in environment.queries})
+            known["gold"] = hashlib.sha256(gold.encode()).hexdigest()[:16]
+        return known
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.size}({','.join(map(str, self.parts))})"
@@ -47,7 +60,7 @@ def read(text: str, retriever: Spec) -> Pool:
     """
     form = "write oracle:SIZE or union:SIZE, or with retrievers: oracle:300(bm25,dense)"
     spec = parse(text)
-    size = int(spec.subject) if spec.subject.isdecimal() else 0
+    size = int(spec.subject) if spec.subject.isdecimal() and len(spec.subject) < 10 else 0
     if spec.kind not in KINDS or size < 1 or spec.options:
         raise UsageError(f"--pool {text!r} is no pool; {form}")
     own = retriever.parts if retriever.kind == "fusion" else (retriever,)
@@ -55,49 +68,77 @@ def read(text: str, retriever: Spec) -> Pool:
     return Pool("oracle" if spec.kind == "oracle" else "union", size, parts)
 
 
+def check_room(environment: "Environment", pool: Pool) -> None:
+    """UsageError where a query has more relevant documents than its pool has places."""
+    many = {query.query_id: len(_relevant(environment, query)) for query in environment.queries}
+    query_id = max(many, key=many.__getitem__)
+    if pool.kind == "oracle" and many[query_id] > pool.size:
+        raise UsageError(
+            f"{pool} has no room for the {many[query_id]} relevant documents of query {query_id!r}; "
+            f"use oracle:{4 * many[query_id]}, so that they are a quarter of it"
+        )
+
+
 def pooled(environment: "Environment", pool: Pool, retrievers: "Sequence[Retriever]") -> "Environment":
     """`environment` with a pool for every query; `retrievers` are those of the pool's parts."""
     from tools.retrievers.base import Search
 
-    queries = environment.queries
-    searches = [Search(query.text, query.objective, query.excluded) for query in queries]
-    lists = [retriever.search_many(searches, pool.size) for retriever in retrievers]
-    unions = [_union([[hit.doc_id for hit in hits] for hits in found], pool.size) for found in zip(*lists, strict=True)]
-    if pool.kind == "oracle":
-        gold = _gold(environment, retrievers[0])
-        unions = [union | extra for union, extra in zip(unions, gold, strict=True)]
-    made = [
-        dataclasses.replace(query, candidates=frozenset(union) - query.excluded)
-        for query, union in zip(queries, unions, strict=True)
-    ]
+    check_room(environment, pool)
+    depth = pool.size if pool.kind == "union" else len(environment.documents)
+    secret = "" if pool.kind == "union" else environment.fingerprint
+    queries, at_once, made = environment.queries, max(1, HELD // depth), list["Query"]()
+    for some in (queries[first : first + at_once] for first in range(0, len(queries), at_once)):
+        searches = [Search(query.text, query.objective, query.excluded) for query in some]
+        lists = [retriever.search_many(searches, depth) for retriever in retrievers]
+        for query, *found in zip(some, *lists, strict=True):
+            order = _in_turn([[hit.doc_id for hit in hits] for hits in found])
+            if pool.kind == "oracle":
+                order = _infused(order, environment, query, pool.size, random.Random(f"{secret}:{query.query_id}"))
+            made.append(dataclasses.replace(query, candidates=frozenset(order[: pool.size])))
     return dataclasses.replace(environment, queries=tuple(made))
 
 
-def _union(rankings: Iterable[Sequence[str]], size: int) -> set[str]:
-    """The first `size` documents when the rankings are gone through together, rank by rank."""
-    in_turn = (doc_id for rank in zip_longest(*rankings) for doc_id in rank if doc_id is not None)
-    return set(list(dict.fromkeys(in_turn))[:size])
+def _in_turn(rankings: Iterable[Sequence[str]]) -> list[str]:
+    """The documents of several rankings, which are gone through together, rank by rank."""
+    return list(dict.fromkeys(doc_id for rank in zip_longest(*rankings) for doc_id in rank if doc_id is not None))
 
 
-def _gold(environment: "Environment", retriever: "Retriever") -> list[set[str]]:
-    """The relevant documents of every query. Where parents are judged, the best passage of each (MaxP)."""
-    relevant = [
-        {doc_id for doc_id, grade in environment.qrels.get(query.query_id, {}).items() if grade > 0}
-        for query in environment.queries
-    ]
+def _infused(order: list[str], environment: "Environment", query: "Query", size: int, draw: random.Random) -> list[str]:
+    """`size` documents, all relevant ones of the query among them; where parents are judged, the best passage of each.
+
+    Half are the first in `order`. The other places are shared among the relevant documents further down: each brings
+    its neighbours, and its own place among these is drawn by lot. A query that lacks none gets the neighbours of a
+    document that is drawn by lot. Where more than a quarter would be relevant, fewer are the first.
+    """
+    relevant, unit_of = set(_relevant(environment, query)), _unit_of(environment)
+    if not relevant <= {unit_of(doc_id) for doc_id in order}:  # a retriever may leave out what shares no word
+        unranked = sorted(set(environment.documents.doc_ids) - set(order) - query.excluded)
+        order += draw.sample(unranked, len(unranked))
+    head = max(0, min(size // 2, size - 2 * len(relevant)))
+    met = relevant.intersection(map(unit_of, order[:head]))
+    rest, places = list[str](), list[int]()
+    for doc_id in order[head:]:
+        if (unit := unit_of(doc_id)) not in relevant:
+            rest.append(doc_id)
+        elif unit not in met:
+            met.add(unit)
+            places.append(len(rest))
+            rest.append(doc_id)
+    places = places or [int(len(rest) ** draw.random()) - 1]
+    each = (size - head) // len(places)
+    starts = [min(max(0, place - draw.randrange(each)), max(0, len(rest) - each)) for place in places]
+    blocks = dict.fromkeys(number for start in starts for number in range(start, start + each))
+    others = (number for number in range(len(rest)) if number not in blocks)
+    chosen = [*blocks, *islice(others, size - head - len(blocks))]
+    return order[:head] + [rest[number] for number in chosen if number < len(rest)]
+
+
+def _relevant(environment: "Environment", query: "Query") -> list[str]:
+    """What the leading judgements give more than 0 for a query: documents, or parents where these are judged."""
+    return [judged for judged, grade in environment.qrels.get(query.query_id, {}).items() if grade > 0]
+
+
+def _unit_of(environment: "Environment") -> Callable[[str], str]:
+    """What the leading judgements judge in place of a document."""
     judgements = environment.judgements[environment.headline]
-    if judgements.unit_of is None or not judgements.judged_by_unit:
-        return relevant
-    wanted, passages = set(chain.from_iterable(relevant)), dict[str, list[str]]()
-    for doc_id in environment.documents.doc_ids:
-        if (unit := judgements.unit_of(doc_id)) in wanted:
-            passages.setdefault(unit, []).append(doc_id)
-    return [
-        {_best(retriever, query.text, query.objective, passages[unit]) for unit in units if unit in passages}
-        for query, units in zip(environment.queries, relevant, strict=True)
-    ]
-
-
-def _best(retriever: "Retriever", text: str, objective: str, passages: list[str]) -> str:
-    hits = retriever.search(text, 1, instruction=objective, among=passages)
-    return hits[0].doc_id if hits else min(passages)
+    return judgements.unit_of if judgements.unit_of and judgements.judged_by_unit else str

@@ -6,16 +6,23 @@ import subprocess
 from pathlib import Path
 
 _ROOT = Path(__file__).parent.parent
-# What can change a ranking. evals only runs and scores, and a score can be made again.
-_PACKAGES = ("agents", "environments", "programs", "tools")
+# What can change a ranking: of evals what makes pools, hands in at a limit, and refuses a ranking. The rest only
+# runs and scores, and a score can be made again.
+_SOURCES = (
+    *("agents", "environments", "programs", "tools"),
+    *("evals/anytime.py", "evals/pools.py", "evals/submission.py"),
+)
 _LIBRARIES = (
     "chromadb",
     "dspy",
+    "json-repair",
+    "langgraph",
     "nltk",
     "numba",
     "numpy",
     "rank-bm25",
     "sentence-transformers",
+    "tokenizers",
     "torch",
     "transformers",
 )
@@ -28,9 +35,9 @@ def code_digest(*others: str) -> str:
     edit, which a git revision cannot do while the edit is not committed.
     """
     digest = hashlib.sha256()
-    for package in (*_PACKAGES, *others):
-        sources = [*(_ROOT / package).rglob("*.py"), *(_ROOT / package).rglob("models.toml")]
-        for path in sorted(sources):
+    for name in (*_SOURCES, *others):
+        place = _ROOT / name
+        for path in [place] if place.is_file() else sorted([*place.rglob("*.py"), *place.rglob("models.toml")]):
             digest.update(str(path.relative_to(_ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:8]
 

@@ -159,11 +159,12 @@ def _pooled(config: Mapping[str, Any], environment: "Environment", engines: "Eng
         except UsageError:  # a complete name is not always an expression
             continue
         made = [engines.build(part) for part in pool.parts]
-        if [one.name for one in made] == kept["of"]:
+        if pool.config([one.name for one in made], environment) == kept:
             return pools.pooled(environment, pool, made)
     names = ", ".join(kept["of"])
     raise UsageError(
-        f"the run's pools were made with {names}, which cannot be told apart from here; replay another run"
+        f"the run's pools were made with {names}, which cannot be told apart from here, or by an earlier version; "
+        "replay another run"
     )
 
 

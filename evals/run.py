@@ -163,6 +163,7 @@ class _Prepared(NamedTuple):
 
 
 def _prepared(arguments: argparse.Namespace, environment: "Environment", wanted: setup.Wanted) -> _Prepared:
+    from tools.retrievers.base import RanksOnly
     from tools.session import Toolbox
 
     budget = setup.budget_of(arguments)
@@ -173,7 +174,10 @@ def _prepared(arguments: argparse.Namespace, environment: "Environment", wanted:
     model = setup.connect(arguments, environment, retriever, budget, seed=arguments.seed, gate=gate)
     config = configuration(arguments, environment, retriever, model, wanted)
     config["retriever"]["others"] = {name: other.name for name, other in others.items()}
-    config["pool"] = wanted.pool and wanted.pool.config([engines.build(part).name for part in wanted.pool.parts])
+    if wanted.pool:
+        parts = [engines.build(part).name for part in wanted.pool.parts]
+        config["pool"] = wanted.pool.config(parts, environment)
+        retriever, others = RanksOnly(retriever), {name: RanksOnly(other) for name, other in others.items()}
     depth, path = config["depth"], run_folder.place(arguments.runs, config)
     limits = parameters.session_limits(parameters.limits(arguments.parameters), depth)
     toolbox = Toolbox(environment.documents, retriever, others=others, limits=limits, checkpoints=path)

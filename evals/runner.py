@@ -18,13 +18,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from evals.anytime import Anytime
+from evals.anytime import handed_in
 from evals.folder import Outcome, RunFolder
 from programs.faults import cleaned, fault, refusal
 from programs.lm import Model
 from tools import disk, session
 from tools.errors import DataError, LimitReached, SextantError
-from tools.records import Query, Submission, Trace, Usage, step_json, trace_json, usage_json
+from tools.records import Query, Submission, Trace, Usage, trace_json, usage_json
 from tools.session import Session
 
 # Provider faults in a row after which a run gives up until it is resumed. Each of them stands for a call that was tried
@@ -259,11 +259,7 @@ def _searched(system: System, query: Query) -> Submission:
         opened = session.current()
         if opened is None:
             raise
-        opened.join()
-        found = Anytime({}, ())
-        for step in opened.trace.steps:
-            found.add(step_json(step))
-        return opened.submit(found.ranking(opened.limits.depth), why="budget")
+        return handed_in(opened)
 
 
 def _fields(submission: Submission) -> Outcome:

@@ -238,6 +238,8 @@ def _check_pools(arguments: argparse.Namespace, environment: "Environment", want
     own = all(query.candidates is not None for query in environment.queries)
     if wanted.pool and own:
         raise UsageError(f"{environment.task} has candidate pools of its own; leave out --pool")
+    if wanted.pool:
+        pools.check_room(environment, wanted.pool)
     for spec in wanted.retrievers:
         if retrievers.needs_pool(spec) and not own:
             raise UsageError(f"{spec} ranks candidate pools, and {environment.task} has none; use another")

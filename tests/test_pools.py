@@ -2,11 +2,14 @@
 
 import dataclasses
 import json
+import random
+from pathlib import Path
 
 import pytest
 
 import environments
 from evals import pools
+from evals.folder import read_outcomes
 from tools import retrievers
 from tools.errors import UsageError
 
@@ -45,14 +48,30 @@ def test_a_larger_pool_has_the_smaller_one_in_it(mini):
         assert small.candidates < middle.candidates < large.candidates
 
 
-def test_an_oracle_has_every_gold_document_and_a_union_only_those_that_were_found(mini):
+def test_an_oracle_has_every_gold_document_and_as_many_as_a_union_which_has_those_that_were_found(mini):
     union, oracle = made(mini, "union:20", "bm25").queries, made(mini, "oracle:20", "bm25").queries
     missing = 0
     for found, infused in zip(union, oracle, strict=True):
         gold = {doc_id for doc_id, grade in mini.qrels[found.query_id].items() if grade > 0}
-        assert infused.candidates == found.candidates | gold
+        assert gold <= infused.candidates and len(infused.candidates) == len(found.candidates) == 20
         missing += len(gold - found.candidates)
     assert missing, "else this would say nothing"
+
+
+def test_no_order_by_ranks_tells_the_documents_that_were_put_in_from_the_others(mini):
+    """Of gold anywhere below the pool's head, an order that reads nothing makes no more than twice what chance does."""
+    from benchmarks.pools import measured
+
+    [bm25], queries, qrels, lots = engines(mini, "bm25"), [], {}, random.Random(5)
+    for query in mini.queries:
+        below = [hit.doc_id for hit in bm25.search(query.text, len(mini.documents))][20:]
+        for number in range(40):
+            queries.append(dataclasses.replace(query, query_id=f"{query.query_id} {number}"))
+            qrels[queries[-1].query_id] = dict.fromkeys(lots.sample(below, 1 + number % 3), 1.0)
+    judged = dataclasses.replace(mini.judgements["gold"], qrels=qrels, binary=None)
+    placed = dataclasses.replace(mini, queries=tuple(queries), judgements={"gold": judged})
+    values = measured(placed, bm25, pools.read("oracle:40", retrievers.check("bm25")))
+    assert max(values.values()) < 2.2 * values["by chance"] < 0.5
 
 
 def test_what_is_excluded_is_in_no_pool(mini):
@@ -76,7 +95,8 @@ def test_where_parents_are_judged_the_best_passage_of_each_is_put_in():
 
 
 @pytest.mark.parametrize(
-    "text", ["oracle", "oracle:", "oracle:0", "oracle:-3", "oracle:many", "mine:300", "union:3(k=2)"]
+    "text",
+    ["oracle", "oracle:", "oracle:0", "oracle:-3", "oracle:many", "oracle:" + "9" * 4301, "mine:300", "union:3(k=2)"],
 )
 def test_what_is_no_pool_is_refused_with_the_form(text):
     with pytest.raises(UsageError, match=r"oracle:SIZE or union:SIZE|the form is"):
@@ -98,6 +118,14 @@ def test_a_run_over_pools_says_so_and_is_another_run(run):
     recall = [result["metrics"]["R@100"]["mean"] for result in (union, oracle)]
     assert recall[0] < recall[1] == 1.0
     assert "with every relevant document put in: a ceiling" in run(*RUN, "--pool", "oracle:20").out
+    for outcome in read_outcomes(Path(oracle["run"])).values():  # scores say no more than ranks do
+        assert outcome["scores"] == [1 / rank for rank in range(1, 1 + len(outcome["ranking"]))]
+
+
+def test_oracles_of_other_judgements_are_other_runs(run):
+    task = ("--program", "retrieve", "--task", "twitter", "--split", "dev", "--pool", "oracle:40", "--json", "--qrels")
+    gold, pooled = (run(*task, qrels).json for qrels in ("gold", "pooled"))
+    assert gold["run"] != pooled["run"] and gold["pool"]["gold"] != pooled["pool"]["gold"]
 
 
 def test_a_run_over_pools_is_scored_again_like_any_other(run, capsys):
@@ -116,6 +144,7 @@ def test_a_run_over_pools_is_scored_again_like_any_other(run, capsys):
         (("--task", "relic", "--pool", "oracle:20"), "candidate pools of its own"),
         (("--task", "congress", "--pool", "oracle:20(pool_bm25)"), "no pool can be made of it"),
         (("--task", "congress", "--pool", "oracle:20(bn25)"), "bm25"),
+        (("--task", "twitter", "--pool", "oracle:2"), "no room for the"),
     ],
 )
 def test_a_pool_that_cannot_be_is_refused_in_one_line(arguments, words, run):

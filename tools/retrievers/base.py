@@ -83,6 +83,25 @@ class NoRetriever(Retriever):
         return [[] for _ in searches]
 
 
+class RanksOnly(Retriever):
+    """Another retriever, of whose hits only the ranks are told: the score is 1 / rank.
+
+    For pools that relevant documents were put into, where a score would say how far down in the corpus one stands.
+    """
+
+    def __init__(self, retriever: Retriever) -> None:
+        self.name = retriever.name
+        self._retriever = retriever
+
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+        found = self._retriever.search_many(searches, k)
+        return [[Hit(hit.doc_id, 1 / rank) for rank, hit in enumerate(hits, start=1)] for hits in found]
+
+    def left_out(self, text: str, instruction: str = "") -> int:
+        """What the other one leaves out."""
+        return self._retriever.left_out(text, instruction)
+
+
 def best(scores: Mapping[str, float], k: int) -> list[Hit]:
     """The `k` best of a few candidates, best first; of two equal scores the smaller doc_id goes first."""
     return [Hit(doc_id, scores[doc_id]) for doc_id in sorted(scores, key=lambda doc_id: (-scores[doc_id], doc_id))[:k]]

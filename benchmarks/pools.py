@@ -1,0 +1,90 @@
+"""What ranks tell of the documents that were put into a pool: `python -m benchmarks.pools --task congress`.
+
+Each row is nDCG@10 over `oracle:K` of an order that reads no document: the retriever's own; its own from some place on,
+the others behind; the same by places in the whole corpus, which a search in a pool does not tell; its own reversed; and
+by chance. Of places the best is taken, with hindsight, so that a program that has to guess gets no more. Where such an
+order is above the retriever's own, ranks tell which documents were put in.
+"""
+
+import argparse
+import random
+import sys
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+import environments
+from environments.base import SPLITS, Environment
+from evals import pools
+from evals.metrics import Ranking, of_query
+from tools import retrievers
+from tools.command import Parser, put_out, run_command
+from tools.home import home
+from tools.retrievers.base import Retriever, Search
+
+METRIC = "nDCG@10"
+LOTS = 20  # orders by chance of each query
+Order = Callable[[int], list[str]]  # of the documents of a query's pool, for a number: a place, or a lot
+
+
+def parser() -> Parser:
+    """The command line."""
+    made = Parser(prog="python -m benchmarks.pools", description="What ranks tell of what was put into pools.")
+    add = made.add_argument
+    add("--task", default="congress", metavar="TASK", help="a task")
+    add("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched, else mini")
+    add("--split", default="all", metavar="SPLIT", help=f"which queries: {', '.join(SPLITS)}")
+    add("--retriever", default="bm25", metavar="SPEC", help="the retriever of the pools, and of the orders")
+    add("--size", type=int, action="append", default=[], metavar="K", help="documents of a pool; repeatable")
+    return made
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Measure and print a table in Markdown."""
+    spec = retrievers.check(arguments.retriever)
+    environment = environments.load(arguments.task, arguments.data, arguments.split)
+    retriever = retrievers.build(spec, environment.documents, home())
+    sizes = arguments.size or [100, 300]
+    columns = [measured(environment, retriever, pools.read(f"oracle:{size}", spec)) for size in sizes]
+    rows = [[METRIC, *(f"oracle:{size}" for size in sizes)]]
+    rows += [[name, *(f"{column[name]:.4f}" for column in columns)] for name in columns[0]]
+    lines = ["| " + " | ".join(row) + " |\n" for row in rows]
+    put_out("".join([lines[0], "|---|" + "--:|" * len(sizes) + "\n", *lines[1:]]))
+    return 0
+
+
+def measured(environment: Environment, retriever: Retriever, pool: pools.Pool) -> dict[str, float]:
+    """The mean of every order over the pools of a task, by its name."""
+    made = pools.pooled(environment, pool, [retriever])
+    places = range(0, pool.size, max(1, pool.size // 20))
+    values: dict[str, list[dict[int, float]]] = {}
+    for query in made.queries:
+        candidates = query.candidates or frozenset()
+        search = Search(query.text, query.objective, query.excluded)
+
+        def ordered(hits: Sequence[str], candidates: frozenset[str] = candidates) -> list[str]:
+            return [doc_id for doc_id in hits if doc_id in candidates] + sorted(candidates.difference(hits))
+
+        depth = len(environment.documents)
+        corpus = [hit.doc_id for hit in retriever.search_many([search], depth)[0]]
+        own = ordered(corpus)
+        below = [doc_id for doc_id in own if doc_id not in set(corpus[: pool.size])]
+        drawn = random.Random(query.query_id)
+        orders: dict[str, list[list[str]]] = {
+            "the retriever's own": [own],
+            "its own from some place of the pool on": [own[place:] + own[:place] for place in places],
+            "its own, below K in the whole corpus first": [list(dict.fromkeys([*below, *own]))],
+            "its own reversed": [own[::-1]],
+            "by chance": [drawn.sample(own, len(own)) for _ in range(LOTS)],
+        }
+        for name, of in orders.items():
+            found = {
+                number: of_query(METRIC, query.query_id, {query.query_id: Ranking(order)}, environment) or 0.0
+                for number, order in enumerate(of)
+            }
+            values.setdefault(name, []).append(found)
+    means = {name: [fmean(one[number] for one in rows) for number in rows[0]] for name, rows in values.items()}
+    return {name: fmean(of) if name == "by chance" else max(of) for name, of in means.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(parser(), command))
