@@ -40,6 +40,7 @@ from programs.multihop import MultiHop
 from programs.rate import Gate
 from tools import retrievers
 from tools.command import Parser, positive, put_out, run_command, say
+from tools.corpus import Corpus
 from tools.errors import RunIncomplete, UsageError
 from tools.home import home
 from tools.records import Query, Usage
@@ -97,10 +98,10 @@ def command(arguments: argparse.Namespace) -> int:
     queries = repeated(environment.queries, arguments.queries or ROUNDS * in_flight)
     if arguments.profile:
         with serving(0.0) as port:
-            put_out(profile(system, queries, port))
+            put_out(profile(system, queries, environment.documents, port))
         return 0
     with serving(arguments.latency) as port:
-        ours = run(system, queries, port, in_flight)
+        ours = run(system, queries, environment.documents, port, in_flight)
         theirs = asyncio.run(bare(port, ours.calls, in_flight))
     put_out(table([ours, theirs], arguments.latency, in_flight))
     return 0
@@ -137,14 +138,14 @@ def begun(port: int, in_flight: int) -> Iterator[tuple[lm.Model, RunFolder]]:
         yield model, folder
 
 
-def run(system: MultiHop, queries: Sequence[Query], port: int, in_flight: int) -> Measured:
+def run(system: MultiHop, queries: Sequence[Query], documents: Corpus, port: int, in_flight: int) -> Measured:
     """The run, with as many queries at a time as calls may be in flight."""
     with begun(port, 1) as (model, folder):
         for query in repeated(queries[:3], 3):  # what is loaded and compiled with the first ones does not count
-            runner.attempt(system, replace(query, text=f"{query.text} first"), model)
+            runner.attempt(system, replace(query, text=f"{query.text} first"), documents, model)
     with begun(port, in_flight) as (model, folder):
         wall, cpu = time.perf_counter(), time.process_time()
-        if fault := runner.run(system, queries, folder, model, workers=in_flight):
+        if fault := runner.run(system, queries, documents, folder, model, workers=in_flight):
             raise RunIncomplete(f"a call was left without an answer: {fault}; run it again on a quiet machine")
         return Measured("multihop", model.calls, time.perf_counter() - wall, time.process_time() - cpu)
 
@@ -181,7 +182,7 @@ def table(rows: Sequence[Measured], latency: float, in_flight: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def profile(system: MultiHop, queries: Sequence[Query], port: int) -> str:
+def profile(system: MultiHop, queries: Sequence[Query], documents: Corpus, port: int) -> str:
     """A table of where the CPU goes. In this thread alone, because only its moments can be looked at."""
     seen = Counter[str]()
 
@@ -190,13 +191,13 @@ def profile(system: MultiHop, queries: Sequence[Query], port: int) -> str:
 
     with begun(port, 1) as (model, folder):
         for query in repeated(queries[:3], 3):
-            runner.attempt(system, replace(query, text=f"{query.text} first"), model)
+            runner.attempt(system, replace(query, text=f"{query.text} first"), documents, model)
         before, calls = signal.signal(signal.SIGPROF, look), model.calls
         cpu = time.process_time()
         signal.setitimer(signal.ITIMER_PROF, EVERY, EVERY)
         try:
             for query in queries:
-                outcome = runner.attempt(system, query, model)
+                outcome = runner.attempt(system, query, documents, model)
                 if isinstance(outcome, Exception):
                     raise outcome
                 folder.append(outcome)

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from evals.folder import Config
     from programs.lm import Model
     from programs.prices import Price
+    from tools.corpus import Corpus
     from tools.retrievers.base import Retriever
     from tools.retrievers.spec import Spec
     from tools.text import TermStatistics
@@ -251,7 +252,7 @@ def _rehearse(
 
         system = assembled(wanted.compiled, system)
     stand_in = StandIn(index.statistics, model)
-    asked = [_asked(stand_in, system, query) for query in environment.queries]
+    asked = [_asked(stand_in, system, query, environment.documents) for query in environment.queries]
     failed = [error for _, error in asked if error]
     if len(failed) == len(asked):
         raise RunIncomplete(f"the queries of the rehearsal failed, so nothing can be told: {failed[0]}")
@@ -259,11 +260,11 @@ def _rehearse(
     return [calls for calls, _ in asked]
 
 
-def _asked(stand_in: "StandIn", system: Any, query: Query) -> tuple[list[Call], str]:
+def _asked(stand_in: "StandIn", system: Any, query: Query, documents: "Corpus") -> tuple[list[Call], str]:
     """The calls for one query, and why it failed, if it did."""
     stand_in.made = []
     with dspy.context(lm=stand_in, adapter=Adapter(), trace=[]):
-        outcome = contextvars.copy_context().run(answered, system, query)
+        outcome = contextvars.copy_context().run(answered, system, query, documents)
     if isinstance(outcome, Exception):
         raise outcome
     return stand_in.made, f"query {query.query_id}: {outcome['error']}" if outcome["error"] else ""

@@ -269,6 +269,7 @@ def _run(
             fault = run(
                 system,
                 environment.queries,
+                environment.documents,
                 folder,
                 model,
                 workers=workers,

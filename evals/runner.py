@@ -13,18 +13,19 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from evals.anytime import handed_in
 from evals.folder import Outcome, RunFolder
+from evals.submission import check_ranking
 from programs.faults import cleaned, fault, refusal
 from programs.lm import Model
 from tools import disk, session
 from tools.errors import DataError, LimitReached, SextantError
-from tools.records import Query, Submission, Trace, Usage, trace_json, usage_json
+from tools.records import Document, Query, Submission, Trace, Usage, trace_json, usage_json
 from tools.session import Session
 
 # Provider faults in a row after which a run gives up until it is resumed. Each of them stands for a call that was tried
@@ -45,6 +46,7 @@ class System(Protocol):
 def run(
     system: System,
     queries: Sequence[Query],
+    documents: Mapping[str, Document],
     folder: RunFolder,
     model: Model,
     *,
@@ -54,12 +56,15 @@ def run(
 ) -> str | None:
     """Answer every query that `folder` owes, `workers` at a time; return the last provider fault, if any.
 
+    `documents` are the corpus: what is handed in is held against it, and against the query that was asked.
+
     Outcomes are written by the calling thread, in the order in which they finish; `on_owed` is told of queries that
     the provider left unanswered, and why. BudgetReached and ProviderRefused end the run after the queries in flight.
     KeyboardInterrupt stops at the next call of each query: what was sent is waited for, GRACE seconds at most, so
     that it is not paid for in vain; at the second one nothing is waited for.
     """
-    crew = _Crew(system, deque(query for query in queries if query.query_id not in folder.outcomes), model)
+    todo = deque(query for query in queries if query.query_id not in folder.outcomes)
+    crew = _Crew(lambda query: attempt(system, query, documents, model), todo, model)
     with _collected_seldom():
         for _ in range(workers):
             crew.hire()
@@ -90,12 +95,12 @@ def _collected_seldom() -> Iterator[None]:
 class _Crew:
     """The threads that answer queries, and what each of them is at."""
 
-    def __init__(self, system: System, todo: deque[Query], model: Model) -> None:
+    def __init__(self, ask: Callable[[Query], Outcome | Exception], todo: deque[Query], model: Model) -> None:
         self.model = model
         self.done: queue.SimpleQueue[tuple[str, Outcome | Exception]] = queue.SimpleQueue()
         self.stopped = threading.Event()
         self.hurried = False  # whether nothing is waited for any more: at the second Ctrl-C
-        self._system = system
+        self._ask = ask
         self._todo = todo
         self._at = dict[threading.Thread, tuple[str, float]]()  # the query of each, and when it is overdue
         self._working = set[threading.Thread]()
@@ -129,7 +134,7 @@ class _Crew:
         try:
             while me in self._working and not self.stopped.is_set() and (query := _next(self._todo)):
                 self._at[me] = query.query_id, time.monotonic() + self.model.query_seconds + GRACE
-                result = contextvars.copy_context().run(attempt, self._system, query, self.model)
+                result = contextvars.copy_context().run(self._ask, query)
                 with self._giving_up:
                     in_time = self._at.pop(me, None)
                 if in_time:
@@ -224,18 +229,20 @@ class _Faults:
         return bool(self.ending) or self.in_a_row >= OUTAGE
 
 
-def attempt(system: System, query: Query, model: Model) -> Outcome | Exception:
+def attempt(system: System, query: Query, documents: Mapping[str, Document], model: Model) -> Outcome | Exception:
     """One query's outcome with `model`, or the exception for which it stays owed."""
     with model.active():
-        return answered(system, query)
+        return answered(system, query, documents)
 
 
-def answered(system: System, query: Query) -> Outcome | Exception:
+def answered(system: System, query: Query, documents: Mapping[str, Document]) -> Outcome | Exception:
     """The same with the model that is active already; in a context of its own, because a session is opened in it."""
     started = time.perf_counter()
     error = fields = None
     try:
-        fields = _fields(_searched(system, query))
+        with session.asking(query):
+            submission = _searched(system, query)
+        fields = _fields(submission, query, documents)
     except (Exception, SystemExit) as exception:  # noqa: BLE001  # the system under test may raise anything
         if isinstance(exception, DataError):  # nothing that a system does; every query would meet it
             return exception
@@ -262,13 +269,14 @@ def _searched(system: System, query: Query) -> Submission:
         return handed_in(opened)
 
 
-def _fields(submission: Submission) -> Outcome:
-    """What is recorded of a submission. An exception when it is none, or cannot be scored or written."""
+def _fields(submission: Submission, query: Query, documents: Mapping[str, Document]) -> Outcome:
+    """What is recorded of a submission. An exception when it is none for this query, or cannot be scored or written."""
     if not isinstance(submission, Submission):
         raise TypeError(f"the system handed in {type(submission).__name__!r}, not a Submission")
     ranking = list(submission.ranking)
-    if len(set(ranking)) < len(ranking):
-        raise ValueError("the ranking names a document twice")
+    check_ranking(ranking, query, documents)
+    if submission.trace.query_id != query.query_id:
+        raise ValueError(f"the trace is of query {submission.trace.query_id!r}, and {query.query_id!r} was asked")
     fields: Outcome = {
         "ranking": ranking,
         "answer": submission.answer,

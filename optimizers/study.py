@@ -231,6 +231,7 @@ class Study:
         What the provider owes, or the query's time was too short for, is asked for again, with the same time: what was
         answered until then is in the ledger.
         """
+        documents = self.training.environment.documents
         owed: Exception = RuntimeError()
         for _ in range(OUTAGE):
             trace: list[Any] = []
@@ -238,7 +239,7 @@ class Study:
             def search(trace: list[Any] = trace) -> Outcome | Exception:
                 DEADLINE.set(time.monotonic() + self._query_seconds)  # in this context, which is of the query
                 with dspy.context(trace=trace if traced else None):
-                    return answered(lambda *, query: _own_forward(program, query), query)
+                    return answered(lambda *, query: _own_forward(program, query), query, documents)
 
             result = contextvars.copy_context().run(search)
             if isinstance(result, dict):

@@ -32,7 +32,7 @@ def called(*numbers: int) -> str:
 def outcome_of(agent, limits=UNLIMITED):
     """What is recorded of an agent that is given a session for a query about nothing in particular."""
     toolbox = Toolbox(CORPUS, BM25(CORPUS), limits=limits)
-    result = answered(lambda *, query: agent(toolbox.open(query)), Query("q", "what is asked"))
+    result = answered(lambda *, query: agent(toolbox.open(query)), Query("q", "what is asked"), CORPUS)
     return json.loads(json.dumps(result))
 
 

@@ -22,6 +22,7 @@ from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
 
 ROOT = Path(__file__).parent.parent
+CORPUS = environments.load("congress", "mini", "dev").documents
 REWRITE = ("--program", "rewrite", "--task", "congress", "--split", "dev")
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev")
 
@@ -99,7 +100,7 @@ def sitting(tmp_path, system, queries, model, **more):
     owed = {}
     with run_folder.claim(tmp_path / "runs" / "task" / "run", CONFIG) as folder:
         model.begin(folder.path, folder.usage)
-        problem = runner.run(system, queries, folder, model, on_owed=owed.__setitem__, **more)
+        problem = runner.run(system, queries, CORPUS, folder, model, on_owed=owed.__setitem__, **more)
         return problem, dict(folder.outcomes), owed
 
 

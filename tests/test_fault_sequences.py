@@ -130,7 +130,14 @@ def check(seed: int, runs: Path, undisturbed: Undisturbed, server: BadServer) ->
         with sitting(drawn, server, runs) as (folder, model):
             before = set(folder.outcomes)
             try:
-                run(PROGRAMS[drawn.program](toolbox()), drawn.queries, folder, model, workers=drawn.workers)
+                run(
+                    PROGRAMS[drawn.program](toolbox()),
+                    drawn.queries,
+                    environment().documents,
+                    folder,
+                    model,
+                    workers=drawn.workers,
+                )
             except ProviderRefused:
                 # What is not acceptable before any answer is taken for a matter of settings.
                 said = {one.kind for one in server.tries[seen:]}
@@ -190,7 +197,14 @@ def again(drawn: Drawn, server: BadServer, runs: Path) -> None:
     """The same command once more sends nothing."""
     before = len(server.tries)
     with sitting(drawn, server, runs) as (folder, model):
-        run(PROGRAMS[drawn.program](toolbox()), drawn.queries, folder, model, workers=drawn.workers)
+        run(
+            PROGRAMS[drawn.program](toolbox()),
+            drawn.queries,
+            environment().documents,
+            folder,
+            model,
+            workers=drawn.workers,
+        )
     assert len(server.tries) == before, "a run that was finished has sent something"
 
 

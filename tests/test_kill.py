@@ -154,7 +154,9 @@ class Killed:
         model = lm.connect(self.server.spec, gate=Gate(AT_ONCE))
         with run_folder.claim(path, CONFIG | {"split": "all"}) as folder:
             model.begin(folder.path, folder.usage)
-            left = run(self.program, self.environment.queries, folder, model, workers=AT_ONCE)
+            left = run(
+                self.program, self.environment.queries, self.environment.documents, folder, model, workers=AT_ONCE
+            )
         assert left is None, left
 
     def told(self, path: Path):

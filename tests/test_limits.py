@@ -43,7 +43,7 @@ def outcome_of(congress, name, limits=(), query=0):
     system = constructor(Toolbox(environment.documents, index, others=others, limits=bounds), **values)
     model = lm.connect("offline", statistics=index.statistics)
     with model.active():
-        return contextvars.copy_context().run(answered, system, environment.queries[query])
+        return contextvars.copy_context().run(answered, system, environment.queries[query], environment.documents)
 
 
 def used(outcome):
@@ -146,7 +146,7 @@ def test_what_a_call_would_have_shown_is_lost_to_the_limit_and_was_not_shown():
             session.select(shown[:1], among=shown)
         raise AssertionError("the second call is refused")
 
-    outcome = contextvars.copy_context().run(answered, system, Query("q", "ferry"))
+    outcome = contextvars.copy_context().run(answered, system, Query("q", "ferry"), documents)
     assert outcome["error"] is None and outcome["ranking"] == ["d0", "d2", "d3", "d1"]
     judged = [step["shown"] for step in outcome["trace"]["steps"] if step["tool"] == "judge"]
     assert judged == [[7, 7], [0]]

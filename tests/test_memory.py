@@ -77,7 +77,7 @@ def measured(many: int, spec: str, place: Path) -> dict[int, int]:
 
     with run_folder.claim(place / "runs" / "task" / "run", CONFIG) as folder:
         model.begin(folder.path, folder.usage)
-        assert run(program, queries, folder, model, workers=AT_ONCE, on_outcome=count) is None
+        assert run(program, queries, corpus, folder, model, workers=AT_ONCE, on_outcome=count) is None
     return sizes
 
 

@@ -2,7 +2,8 @@
 
 A `Toolbox` is the shared, read-only side (documents and retriever); `open` starts a `Session`, the private
 side of one query: limits, exclusions, candidate pool, trace. Judgements are reachable from neither, which
-is what keeps a searcher honest. Exclusions and pools are enforced here and nowhere else.
+is what keeps a searcher honest. Exclusions and pools are enforced here, those of the query that is asked
+(`asking`); evals/runner.py holds what is handed in against them once more.
 """
 
 import re
@@ -44,12 +45,26 @@ from tools.records import (
 from tools.retrievers.base import Retriever
 
 _CURRENT: ContextVar["Session | None"] = ContextVar("session", default=None)
+_ASKED: ContextVar[Query | None] = ContextVar("asked", default=None)
 _BRANCH: ContextVar["_Branch | None"] = ContextVar("branch", default=None)
 
 
 def current() -> "Session | None":
     """The open session of this context: who pays for a model call, and whose trace a crash leaves."""
     return _CURRENT.get()
+
+
+@contextmanager
+def asking(query: Query) -> Iterator[None]:
+    """Hold the sessions that are opened in the block, in its context, to the query that is asked.
+
+    They have its exclusions and its pool, whatever query a program makes of it, such as one with other words.
+    """
+    token = _ASKED.set(query)
+    try:
+        yield
+    finally:
+        _ASKED.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +114,16 @@ class Toolbox:
     def open(self, query: Query, snapshot: Mapping[str, Any] | None = None) -> "Session":
         """Start the private side of `query`, and make it this context's current session.
 
-        With a `snapshot` of an earlier session of the same query, it goes on where that one stood.
+        With a `snapshot` of an earlier session of the same query, it goes on where that one stood. ValueError for
+        another query than the one that is being asked (`asking`).
         """
+        if (asked := _ASKED.get()) is not None:
+            if query.query_id != asked.query_id:
+                raise ValueError(
+                    f"a session was opened for query {query.query_id!r}, and {asked.query_id!r} is asked; "
+                    "open it with the query that the program was given"
+                )
+            query = replace(query, excluded=asked.excluded, candidates=asked.candidates)
         session = Session(query, self._documents, self._retrievers, self._limits, self._clock)
         if snapshot:
             session.restore(snapshot)
