@@ -1,5 +1,6 @@
-"""Looks at the test split are counted: each run that is scored on queries outside dev is one.
+"""Looks at the test split are counted: each run that has shown a value of a query outside dev is one.
 
+It does so while it runs and in its partial table, so a run that is stopped one query before its end is a look as well.
 Who looks at a test often enough, and keeps what came out best, has chosen on it; the number of looks is what a reader
 needs to judge that. Kept in $SEXTANT_HOME/looks.jsonl, one line a look. To resume a run or to score it again is no new
 look. Left out: looks on other machines, and the correction of a score for them. No failure here ends a run.
@@ -22,7 +23,7 @@ _SAME = ("run", "task", "data_fingerprint")
 
 
 def record(config: Config, path: Path) -> None:
-    """Write down that the run of `config` in `path` was scored in full; nothing for a dev split, or a second time."""
+    """Write down that the run of `config` in `path` showed what it reaches; nothing for dev, or a second time."""
     if config["split"] == "dev":
         return
     look = {

@@ -239,6 +239,7 @@ def _run(
     events: "Events",
 ) -> SextantError | None:
     """Answer what is owed; return why some of it still is, if it is."""
+    from evals import looks
     from evals.metrics import of_query
     from evals.runner import run
     from evals.score import ranking_of
@@ -282,6 +283,9 @@ def _run(
         done = f"{len(folder.outcomes)} of {len(environment.queries)} queries are safe in {folder.path}"
         say(f"{done}; the same command answers the others")
         raise
+    finally:
+        if folder.outcomes:  # their values have been shown, also where the others are never asked
+            looks.record(run_folder.read_config(folder.path), folder.path)
     return RunIncomplete(f"the model's provider failed: {fault}") if fault else None
 
 
@@ -331,7 +335,6 @@ def _conclude(
     else:
         result = score(folder.path, environment, folder.outcomes)
         result["bounds"] = beside(folder.path).json()
-        looks.record(config, folder.path)
     seen = looks.count(config["task"], looks.data_of(config), config["program"])
     if books:
         result["ledger"] = books.json()

@@ -104,3 +104,12 @@ def test_a_run_says_which_look_it_is_from_the_second_on(run, tmp_path):
     assert run(*task, "--k", 20, "--json").json["looks"] == 3
     scores = [json.loads(path.read_text()) for path in (tmp_path / "runs").rglob("scores.json")]
     assert len(scores) == 4 and not any("looks" in score for score in scores)
+
+
+def test_a_run_that_stops_before_its_end_has_shown_what_it_reaches_and_is_a_look(run, server):
+    task = ("--program", "rewrite", "--task", "congress", "--lm", server.spec, "--max-concurrent", 1, "--json")
+    assert run(*task, "--split", "dev", "--budget-calls", 5).json["looks"] == 0
+    stopped = run(*task, "--budget-calls", 5)
+    assert stopped.code == 8 and stopped.json["partial"]["metrics"] and stopped.json["looks"] == 1
+    assert run(*task).json["looks"] == 1, "going on with it is the same look"
+    assert run(*task, "--k", 20, "--budget-calls", 5).json["looks"] == 2
