@@ -1,9 +1,9 @@
 """A search session: the only way a program or an agent touches a corpus.
 
 A `Toolbox` is the shared, read-only side (documents and retriever); `open` starts a `Session`, the private
-side of one query: limits, exclusions, candidate pool, trace. Judgements are reachable from neither, which
-is what keeps a searcher honest. Exclusions and pools are enforced here, those of the query that is asked
-(`asking`); evals/runner.py holds what is handed in against them once more.
+side of one query: limits, exclusions, candidate pool, trace. Neither leads to a judgement, so no searcher comes
+by one by mistake; a program that means to does (docs/isolation.md). Exclusions and pools are enforced here, those
+of the query that is asked (`asking`); evals/runner.py holds what is handed in against them once more.
 """
 
 import re
