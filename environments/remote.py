@@ -19,6 +19,7 @@ import httpx
 
 from environments.base import Release
 from tools.errors import DataError, UsageError
+from tools.post import network
 
 WAITS = (1.0, 4.0)  # seconds before the second and the third try; a fourth is not made
 WORTH = 1_000_000  # a try that brought so many new bytes was none in vain, and the count begins again
@@ -62,11 +63,8 @@ def connect(release: Release) -> httpx.Client:
     headers = {"accept-encoding": "identity", "user-agent": "sextant"}
     if release.kind == "hub":
         headers |= _hub_headers()
-    try:
+    with network():
         return httpx.Client(headers=headers, follow_redirects=True, timeout=TIMEOUT)
-    except (ImportError, OSError, ValueError) as error:  # a proxy, or a certificate file, that the environment names
-        reason = " ".join(str(error).split())
-        raise UsageError(f"the network cannot be used as *_PROXY and SSL_CERT_* say: {reason}") from None
 
 
 def _hub_headers() -> dict[str, str]:

@@ -21,11 +21,12 @@ from typing import Protocol
 from evals.anytime import handed_in
 from evals.folder import Outcome, RunFolder
 from evals.submission import check_ranking
-from programs.faults import cleaned, fault, refusal
+from programs.faults import fault, refusal
 from programs.lm import Model
 from tools import disk, session
 from tools.errors import DataError, LimitReached, SextantError
 from tools.records import Document, Query, Submission, Trace, Usage, trace_json, usage_json
+from tools.servers import cleaned
 from tools.session import Session
 
 # Provider faults in a row after which a run gives up until it is resumed. Each of them stands for a call that was tried

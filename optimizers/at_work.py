@@ -15,9 +15,10 @@ from optimizers.study import Study
 from optimizers.teleprompters import TELEPROMPTERS
 from optimizers.threads import interruptible
 from programs.adapter import Adapter
-from programs.faults import cleaned, fault, refusal
+from programs.faults import fault, refusal
 from tools.command import say
 from tools.errors import Halt, RunIncomplete, SextantError
+from tools.servers import cleaned
 
 
 @dataclass(slots=True)

@@ -40,11 +40,12 @@ from optimizers.objective import Objective
 from optimizers.splits import Training
 from optimizers.threads import at_once
 from programs.compiled import Prompt, plain, prompts_of
-from programs.faults import cleaned, fault, refusal
+from programs.faults import fault, refusal
 from programs.metered import DEADLINE
 from tools import disk
 from tools.errors import DataError, Halt, Interrupted, RunIncomplete, SextantError
 from tools.records import Query, Submission, trace_from_json
+from tools.servers import cleaned
 
 SHOWN = 6  # entries that a demonstration keeps of a list; of passages those that the answer names first
 PAUSE = 15.0  # seconds between words of progress, where no candidate is through

@@ -5,7 +5,6 @@ LiteLLM's providers raise arrives in them. Whether an error is about the text th
 """
 
 import json
-import os
 from contextlib import suppress
 from typing import Any, Literal, cast
 
@@ -14,6 +13,8 @@ import dspy
 from programs.rate import retry_after
 from tools import refusals
 from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, UsageError
+from tools.post import redirected
+from tools.servers import cleaned
 
 Fault = Literal["refused", "provider", "system"]
 
@@ -71,17 +72,6 @@ def overload(error: BaseException) -> bool:
     return isinstance(error, dspy.LMRateLimitError | dspy.LMTimeoutError) or getattr(error, "status", 0) in _OVERLOAD
 
 
-def cleaned(text: str, least: int = 8) -> str:
-    """`text` without keys: what the environment has under a name that ends like that of a secret.
-
-    Values of fewer than `least` letters are words like others.
-    """
-    for name, value in os.environ.items():
-        if name.endswith(("_KEY", "_TOKEN", "_SECRET")) and len(value) >= least:
-            text = text.replace(value, "***")
-    return text
-
-
 def blacken(error: BaseException) -> None:
     """Take keys out of a provider's words. The errors that it came from, which have them too, are left behind."""
     if (clean := cleaned(str(error))) != str(error):
@@ -99,9 +89,7 @@ def from_litellm(error: Exception) -> None:
         response: Any = getattr(cause, "response", None)
         if getattr(response, "has_redirect_location", False):
             raise dspy.LMConfigurationError(
-                f"{response.url.host} redirects to {cleaned(response.headers['location'])}, which is not followed: "
-                "keys and prompts go to the address that was given; if that one has changed, give the new one",
-                status=response.status_code,
+                cleaned(redirected(response.status_code, response.headers)), status=response.status_code
             ) from None
         if response is not None:
             error.retry_after = retry_after(response.headers)  # type: ignore[attr-defined]

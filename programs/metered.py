@@ -33,6 +33,7 @@ from programs.wire import SECRET, Wire
 from tools import session
 from tools.errors import Halt, SextantError
 from tools.records import Usage
+from tools.servers import cleaned
 
 FORMAT = 1  # of the key; raised when equal keys would stand for other answers
 
@@ -420,7 +421,7 @@ def _without_keys(output: Any) -> Any:
     """An output, of which a provider may have made anything, without the keys of this environment."""
     if isinstance(output, dict):
         return {name: _without_keys(value) for name, value in output.items()}
-    return faults.cleaned(output, SECRET) if isinstance(output, str) else output
+    return cleaned(output, SECRET) if isinstance(output, str) else output
 
 
 def _out_of_time(why: str = "") -> dspy.LMTimeoutError:

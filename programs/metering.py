@@ -17,8 +17,7 @@ Left out: tokens of sound and pictures, and what a few providers say the call co
 
 from typing import Any, NamedTuple
 
-# No model takes or writes so much in one call (the largest windows have 2 million); a report of more is a mistake.
-LIMIT = 10_000_000
+from tools.account import believable
 
 # Gemini, which counts thinking in the total alone, ends an answer at 65,536 tokens. Four times that leaves room.
 THINKING = 262_144
@@ -88,9 +87,9 @@ def _count(block: dict[str, Any], name: str) -> int:
     count = block.get(name)
     if count is None:
         return 0
-    if type(count) is not int or not 0 <= count <= LIMIT:  # isinstance would let True through
+    if not believable(count):
         raise _Absurd
-    return count
+    return int(count)
 
 
 def _details(usage: dict[str, Any], name: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import orjson
 from programs import metering
 from programs.rate import retry_after
 from tools import refusals
+from tools.post import redirected
 
 Api = Literal["chat", "responses"]
 PATHS: Mapping[Api, str] = {"chat": "/chat/completions", "responses": "/responses"}
@@ -192,13 +193,7 @@ def failure(
 ) -> dspy.LMError:
     """What an answer with another status than 200 means; `clean` takes secrets out of the server's words."""
     if 300 <= status < 400:
-        place = clean(headers.get("location", "nowhere").partition("?")[0])
-        return dspy.LMConfigurationError(
-            f"the server redirects to {place} (status {status}), where nothing is sent; if that is the right place, "
-            "name it as the server",
-            model=model,
-            status=status,
-        )
+        return dspy.LMConfigurationError(clean(redirected(status, headers)), model=model, status=status)
     try:
         said = refusals.said(orjson.loads(data))
         about = refusals.subject(status, said.codes, said.words)

@@ -5,7 +5,6 @@ DSPy's client and OpenAI's take milliseconds of CPU a call when many are in flig
 closed between two calls is replaced before anything is sent on it.
 """
 
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import dspy
 
 from programs import protocol
 from programs.http1 import ConnectFailed, DeadlinePassed, HTTPError, Pool, Reset, TooLarge
+from tools.servers import openai_account
 
 OPENAI = "https://api.openai.com/v1"
 # Letters from which on a key is taken out of answers, too: "token" for a local server is a word like others.
@@ -83,12 +83,7 @@ class Wire:
                 if not self.key and self.needs_key:
                     raise dspy.LMNotConfiguredError("$OPENAI_API_KEY is not set", model=self.model)
                 headers = {"authorization": f"Bearer {self.key or 'none'}", "content-type": "application/json"}
-                for name in ("organization", "project"):
-                    if self.url.startswith("https://api.openai.com") and (
-                        value := os.environ.get(f"OPENAI_{name.upper()}")
-                    ):
-                        headers[f"openai-{name}"] = value
-                self._pool = Pool(self.url, headers=headers, largest=LARGEST)
+                self._pool = Pool(self.url, headers=headers | openai_account(self.url), largest=LARGEST)
             return self._pool
 
     def _clean(self, text: str) -> str:

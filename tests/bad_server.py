@@ -9,7 +9,7 @@ A `Fault` is what becomes of one request: what is sent back, and how the bytes g
 alone, so that rankings can be compared with those of an undisturbed run. Every request is a `Try` in the books.
 
 It speaks Chat (POST .../chat/completions) and Responses (POST .../responses) over HTTP/1.1 (RFC 9112), from a loop in a
-thread of its own. Errors are worded as OpenAI words them. Left out: TLS, streams of events, embeddings, HTTP/2.
+thread of its own; its embeddings are all alike. Errors are worded as OpenAI words them. Left out: TLS, streams, HTTP/2.
 """
 
 import asyncio
@@ -99,6 +99,9 @@ def _hash(*parts: str) -> int:
 
 def good_answer(path: str, body: Body) -> Body:
     """What an undisturbed request gets."""
+    if path.endswith("/embeddings"):
+        data = [{"index": number, "embedding": [3.0, 4.0]} for number in range(len(body["input"]))]
+        return {"data": data, "usage": {"prompt_tokens": 5, "total_tokens": 5}}
     prompt = prompt_of(body)
     text = "\n\n".join(
         f"[[ ## {name} ## ]]\n{value}" for name, value in [*fields_of(prompt).items(), ("completed", "")]
@@ -352,11 +355,6 @@ def failing(status: int = 500) -> Fault:
     return _error(str(status), status, "The server had an error while processing your request.")
 
 
-def redirected(url: str, status: int = 307) -> Fault:
-    """To another address: 302 asks for a GET without the body, 307 and 308 for the same request."""
-    return Fault(str(status), status, (("location", url),), lambda *_: b"", usable=False)
-
-
 def refused(seconds: float) -> Fault:
     """This connection is reset, and for `seconds` so is every other one that brings a request; new ones are refused."""
     return Fault("refused", way=nothing_and_reset, away=seconds, usable=False)
@@ -489,8 +487,9 @@ def broke_off(code: Any = 502, *, whole: bool = False, message: str = "Provider 
     return Fault(f"{'instead' if whole else 'inside'} {code}", spoil=spoil, usable=False)
 
 
-def moved(place: str) -> Fault:
-    return Fault("moved", 307, (("location", place),), lambda *_: b"", usable=False)
+def moved(place: str, status: int = 307) -> Fault:
+    """302 asks for a GET without the body, 307 and 308 for the same request."""
+    return Fault("moved", status, (("location", place),), lambda *_: b"", usable=False)
 
 
 def filtered_400() -> Fault:

@@ -76,6 +76,7 @@ class OpenAIServer:
         self.page: bytes | None = None  # sent instead of any answer, as a gateway would
         self.requests: list[dict[str, Any]] = []
         self.authorizations: list[str] = []
+        self.headers: list[dict[str, str]] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -86,6 +87,7 @@ class OpenAIServer:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 outer.requests.append(body)
                 outer.authorizations.append(self.headers["authorization"])
+                outer.headers.append(dict(self.headers))
                 time.sleep(outer.delay)
                 retry_after = None
                 try:

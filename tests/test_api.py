@@ -3,9 +3,11 @@
 import json
 import logging
 import socket
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from bad_server import ABSURD_USAGE, GOOD, OWN, PASSING, REFUSING, UNCLEAR, always, moved, trickle, usage
 from openai_server import Failure, bag_of_words
 
 from tools.corpus import Corpus
@@ -201,7 +203,7 @@ def test_a_text_that_is_too_long_loses_its_end_and_the_loss_is_counted(server, t
 def test_a_text_that_is_refused_is_named_and_what_came_before_is_kept(server, corpus, tmp_path):
     def embed(texts):
         if any("giraffe" in text for text in texts):
-            raise Failure(400, message="unsafe")
+            raise Failure(400, "content_filter", message="unsafe")
         return bag_of_words(texts)
 
     server.embed = embed
@@ -250,10 +252,44 @@ def test_a_provider_that_asks_for_a_long_wait_is_not_waited_for(server):
     assert len(server.requests) == 1
 
 
-def test_a_gateways_page_is_an_outage(server):
-    server.page = b"<html>try later</html>"
-    with pytest.raises(RunIncomplete, match="does not answer"):
-        ApiEmbedder(server.spec).documents(["a text"])
+# How a search ends, by what becomes of each of its requests; without the faults of a chat's choices alone.
+ENDS = [
+    *((fault, None) for fault in GOOD.values()),
+    *((fault, RunIncomplete) for fault in (trickle(0.05), *PASSING.values(), *UNCLEAR.values())),
+    *((fault, ProviderRefused) for fault in REFUSING.values()),
+    *((fault, ValueError) for fault in OWN.values()),
+]
+OF_A_CHAT = ("empty_choice", "bad_utf8", "filtered", "null_content", "inside")
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"), [pytest.param(*end, id=end[0].kind) for end in ENDS if not end[0].kind.startswith(OF_A_CHAT)]
+)
+def test_only_what_is_said_of_the_text_is_its_fault_and_every_request_has_an_end(bad, monkeypatch, fault, error):
+    embedder = ApiEmbedder(bad.spec)
+    embedder.documents(["a text"])
+    bad.script = always(fault)
+    monkeypatch.setattr(api, "TIMEOUT", 0.5)
+    with pytest.raises(error) if error else nullcontext():
+        embedder.queries([Search("a query")])
+
+
+@pytest.mark.parametrize(
+    "reported", [*ABSURD_USAGE, *({"prompt_tokens": count} for count in (-3, 1.5, 10**30)), {"total_tokens": 1e9}]
+)
+def test_a_report_that_cannot_be_true_is_not_believed(bad, reported):
+    bad.script = always(usage(reported))
+    embedder = ApiEmbedder(bad.spec)
+    embedder.documents(["a text"])
+    used = embedder.take_usage()
+    assert (used.input_tokens, used.unmetered, used.paid_usd) == (0, used.calls, None)
+
+
+def test_a_redirect_is_not_followed_with_a_text_or_a_key(bad, elsewhere):
+    bad.script = always(moved(f"http://localhost:{elsewhere.port}/v1/embeddings"))
+    with pytest.raises(ProviderRefused, match="redirects to http://localhost"):
+        ApiEmbedder(bad.spec).documents(["a text"])
+    assert len(bad.tries) == 1 and not elsewhere.tries
 
 
 @pytest.mark.parametrize(
@@ -265,12 +301,6 @@ def test_a_refusal_ends_it_at_once(server, failure):
     with pytest.raises(ProviderRefused):
         ApiEmbedder(server.spec).documents(["a text"])
     assert len(server.requests) == 1
-
-
-def test_an_outage_says_that_the_same_command_goes_on(server, corpus):
-    server.embed = fail_times(99, Failure(500))
-    with pytest.raises(RunIncomplete, match="the same command goes on"):
-        Api(corpus, None, server.spec)
 
 
 def test_a_server_that_is_not_there_is_an_outage(corpus):
@@ -350,10 +380,12 @@ def test_nan_is_named_with_its_text(server, corpus, tmp_path):
 
 def test_the_key_goes_to_the_provider_and_nowhere_else(as_openai, server, corpus, tmp_path, caplog):
     caplog.set_level(logging.DEBUG, "sextant")
-    as_openai.embed = fail_times(1, Failure(401, message="Incorrect API key provided: sk-secret"))
-    with pytest.raises(ProviderRefused) as caught:
-        ApiEmbedder("openai/text-embedding-3-large").documents(["a text"])
-    assert "sk-secret" not in str(caught.value) and "Incorrect API key" in str(caught.value)
+    for before in range(290, 300):  # near where the message is cut
+        told = "Incorrect API key provided: ".ljust(before, ".") + "sk-secret"
+        as_openai.embed = fail_times(1, Failure(401, message=told + "x" * 50))
+        with pytest.raises(ProviderRefused, match="Incorrect API key") as caught:
+            ApiEmbedder("openai/text-embedding-3-large").documents(["a text"])
+        assert "sk-" not in str(caught.value)
     as_openai.embed = bag_of_words
     retriever = Api(corpus, tmp_path, "openai/text-embedding-3-large")
     assert set(server.authorizations) == {"Bearer sk-secret"}

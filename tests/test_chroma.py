@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bad_server import always, redirected
+from bad_server import always, moved
 from openai_server import bag_of_words
 
 from tools.corpus import Corpus
@@ -349,7 +349,7 @@ def test_a_server_that_is_away_is_named(corpus):
 
 
 def test_a_redirect_is_not_followed_with_vectors(bad, elsewhere, corpus):
-    bad.script = always(redirected(f"http://localhost:{elsewhere.port}/"))
+    bad.script = always(moved(f"http://localhost:{elsewhere.port}/"))
     with pytest.raises(DataError, match=r"no Chroma server answers at .*Redirect"):
         Chroma(corpus, None, Words(), url=bad.url.removesuffix("/v1"))
     assert not elsewhere.tries

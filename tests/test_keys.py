@@ -15,6 +15,7 @@ from bad_server import OWN, PASSING, REFUSING, Fault, always, fine, from_request
 from programs import lm
 from programs.metered import Patience
 from tools.errors import UsageError
+from tools.servers import openai_account
 
 KEY = "sk-Kd7f9Qx2LmV8tRz3WpB6nHy4JcG5sA1e"
 ANOTHER = "sk-Zy5uE8iT1oP4aS7dF0gH3jK6lM9nB2vC"  # the other variable's, which this server must not even be sent
@@ -232,3 +233,18 @@ def test_a_key_in_an_address_without_its_scheme_is_refused_before_anything_is_wr
     result = run(*TASK, "--lm", "tiny@127.0.0.1:7799/v1?api_key=sk-12345678")
     assert result.code == 2 and "sk-12345678" not in result.err and "environment" in result.err
     assert not list(tmp_path.rglob("config.json"))
+
+
+def test_who_pays_at_openai_is_told_to_openai_alone(run, server, monkeypatch):
+    for name in ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ORGANIZATION", "OPENAI_PROJECT"):
+        monkeypatch.setenv(name, "who-pays")
+    assert run(*TASK, "--lm", server.spec, "--retriever", f"api:{server.spec}").code == 0
+    assert server.headers and "who-pays" not in str(server.headers)
+    told = {"openai-organization": "who-pays", "openai-project": "who-pays"}
+    assert openai_account("https://api.openai.com/v1") == told
+    for url in (
+        "http://api.openai.com/v1",
+        "https://api.openai.com.example.org/v1",
+        "https://example.org/api.openai.com",
+    ):
+        assert not openai_account(url)

@@ -6,7 +6,7 @@ import time
 import dspy
 import litellm as library
 import pytest
-from bad_server import OWN, REFUSING, UNCLEAR, always, empty_choice, fine, redirected, silent, throttled, trickle
+from bad_server import OWN, REFUSING, UNCLEAR, always, empty_choice, fine, moved, silent, throttled, trickle
 from openai_server import Failure, OpenAIServer, sensible
 
 from programs import faults, lm, redirects
@@ -161,15 +161,17 @@ def test_a_redirect_is_named_and_not_followed_with_a_key_or_a_prompt(run, bad, e
     provider = model.partition("/")[0].upper()
     for name, value in {"KEY": KEY, "BASE": bad.url, "VERSION": "2024-10-21"}.items():
         monkeypatch.setenv(f"{provider}_API_{name}", value)
-    bad.script = always(redirected(f"http://localhost:{elsewhere.port}/v1/{KEY}", status))
+    bad.script = always(moved(f"http://localhost:{elsewhere.port}/v1/{KEY}", status))
     result = run("--program", "rewrite", *MULTIHOP[2:], "--lm", model, "--limit", "1", "--json")
     assert result.code == 4 and result.err.count("\n") == 1
-    assert f"127.0.0.1 redirects to http://localhost:{elsewhere.port}/v1/***, which is not followed" in result.err
+    assert (
+        f"redirects to http://localhost:{elsewhere.port}/v1/*** (status {status}), where nothing is sent" in result.err
+    )
     assert len(bad.tries) == 1 and not elsewhere.tries
 
 
 def test_neither_does_an_awaited_call_follow_one(bad, elsewhere):
-    bad.script = always(redirected(elsewhere.url))
+    bad.script = always(moved(elsewhere.url))
     asked = {"model": SPEC, "messages": [{"role": "user", "content": "?"}], "api_base": bad.url, "num_retries": 0}
     with redirects.refused(), pytest.raises(library.APIError):
         asyncio.run(library.acompletion(**asked))

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 import pytest
 from bad_server import ABSURD_USAGE
 
-from programs.metering import LIMIT, THINKING, Metered, reported
+from programs.metering import THINKING, Metered, reported
 from programs.prices import Price, price, window
+from tools.account import MOST_TOKENS
 from tools.errors import UnknownName, UsageError
 
 TINY = "tiny@http://127.0.0.1:8000/v1"
@@ -334,7 +335,7 @@ def test_a_usage_block_is_read_as_its_provider_means_it(block, metered):
         {"total_tokens": 10},
         {"prompt_tokens": 10, "output_tokens": 10},
         {"prompt_tokens": 0, "completion_tokens": 10, "total_tokens": 10},
-        {"prompt_tokens": LIMIT + 1, "completion_tokens": 1},
+        {"prompt_tokens": MOST_TOKENS + 1, "completion_tokens": 1},
         {**CHAT, "total_tokens": -1},
         # a total of more than this call: beside its parts there is more than any thinking, or than the thinking told
         {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 9_000_000},

@@ -6,9 +6,17 @@ nobody keeps count of more than what the index says it has cost.
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from tools.records import Usage
+
+# No model takes or writes so much in one call (the largest windows have 2 million); a report of more is a mistake.
+MOST_TOKENS = 10_000_000
+
+
+def believable(count: Any) -> bool:
+    """Whether a provider may really have counted so many tokens in one call."""
+    return type(count) is int and 0 <= count <= MOST_TOKENS  # isinstance would let True through
 
 
 @dataclass(slots=True)

@@ -1,5 +1,6 @@
-"""The addresses of servers that a user names."""
+"""The addresses of servers that a user names, and the secrets that are for them alone."""
 
+import os
 from urllib.parse import urlsplit
 
 
@@ -16,3 +17,27 @@ def is_server(url: str) -> bool:
         return named and "@" not in parts.netloc and parts.port != 0
     except ValueError:
         return False
+
+
+def openai_account(url: str) -> dict[str, str]:
+    """The headers that say which organization and project pays, for OpenAI itself; none for any other server."""
+    parts = urlsplit(url)
+    if (parts.scheme, parts.hostname) != ("https", "api.openai.com"):
+        return {}
+    variables = {
+        "openai-organization": ("OPENAI_ORG_ID", "OPENAI_ORGANIZATION"),
+        "openai-project": ("OPENAI_PROJECT_ID", "OPENAI_PROJECT"),
+    }
+    found = {header: os.environ.get(one) or os.environ.get(other) for header, (one, other) in variables.items()}
+    return {header: value.strip() for header, value in found.items() if value}
+
+
+def cleaned(text: str, least: int = 8) -> str:
+    """`text` without keys: what the environment has under a name that ends like that of a secret.
+
+    Values of fewer than `least` letters are words like others.
+    """
+    for name, value in os.environ.items():
+        if name.endswith(("_KEY", "_TOKEN", "_SECRET")) and len(value) >= least:
+            text = text.replace(value, "***")
+    return text

@@ -6,8 +6,8 @@ Left out: the providers' batch jobs (half the price, a day's wait), and several 
 """
 
 import base64
+import json
 import os
-import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,17 +19,19 @@ from typing import Any
 import numpy as np
 
 from tools import session
-from tools.account import Account, Receipt
+from tools.account import Account, Receipt, believable
 from tools.corpus import Corpus
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, UsageError
+from tools.post import Unanswered, post, redirected
 from tools.records import Usage
+from tools.refusals import Subject, said, subject
 from tools.retrievers.base import Search
 from tools.retrievers.embedding import Vectors
 from tools.retrievers.encoding import encodable
 from tools.retrievers.models import Row, document_text, query_text, row_of
 from tools.retrievers.spec import Value, spell
 from tools.retrievers.vectors import Precision, VectorRetriever
-from tools.servers import is_server
+from tools.servers import cleaned, is_server, openai_account
 
 # Base URL, and the environment variable of the key. To add one: a line here, and its models' rows in models.toml.
 PROVIDERS = {
@@ -41,7 +43,8 @@ SERVER_KEY = "SEXTANT_API_KEY"  # a user's key for a provider is not for every s
 # Seconds before a request that was not answered is sent again, unless the provider says how many.
 WAITS = (1.0, 2.0, 4.0, 8.0, 16.0)
 LONGEST_WAIT = 60.0  # a provider that asks for more is not waited for
-TIMEOUT = 120.0  # seconds
+TIMEOUT = 120.0  # seconds for a whole answer
+LARGEST = 32 << 20  # bytes of one; three times what 100 vectors of 4,096 numbers have, written out
 
 # What every provider takes in one request: Gemini 100 texts, OpenAI 2,048 texts of 300,000 tokens together, and a token
 # has at least one byte. A server that takes fewer is found out by its refusal.
@@ -50,9 +53,7 @@ MOST_BYTES = 1 << 18
 
 _FORMAT = 1  # raised when what is sent for a document changes; no digest of this file, because vectors are paid for
 _KEPT_QUERIES = 4096  # vectors of queries in memory; 12 kB each at 3,072 numbers
-_NEVER = (401, 402, 403, 404, 405)  # HTTP statuses of what would be so for every text
-_AGAIN = (408, 409, 425, 429)  # of what may be answered another time; so may 500 and above
-_TOO_LONG = re.compile(r"token|length|too long|too large|context", re.IGNORECASE)
+_AGAIN = (408, 409, 425, 429)  # HTTP statuses of what may be answered another time; so may 500 and above
 
 
 class ApiEmbedder:
@@ -214,16 +215,24 @@ def _place(spec: str) -> _Place:
                 f"api:{model}@... is no server; write api:MODEL@http://host:port/v1, "
                 f"and put a key for it in ${SERVER_KEY}"
             )
-        return _Place(f"api:{spec}", model, url, os.environ.get(SERVER_KEY, ""), "")
+        return _Place(f"api:{spec}", model, url, _key(SERVER_KEY), "")
     provider, _, model = spec.partition("/")
     if provider not in PROVIDERS or not model:
         known = ", ".join(f"api:{name}/MODEL" for name in PROVIDERS)
         raise UsageError(f"api:{spec} names no model; write {known} or api:MODEL@http://host:port/v1")
     url, variable = PROVIDERS[provider]
-    key = os.environ.get(variable, "")
+    key = _key(variable)
     if not key:
         raise ProviderRefused(f"api:{spec} needs a key; put it in ${variable}")
     return _Place(f"api:{spec}", model, url, key, provider)
+
+
+def _key(variable: str) -> str:
+    """A key out of the environment; empty where there is none."""
+    key = os.environ.get(variable, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise UsageError(f"${variable} has a character in it that no key has")
+    return key
 
 
 def _row(spec: str, place: _Place, like: str) -> Row:
@@ -247,15 +256,26 @@ class _TextRefused(ValueError):
 
 
 class _Refused(Exception):
-    """The API does not accept a request as it is."""
+    """The API does not accept a request as it is; `about` says whether that is for its text."""
+
+    def __init__(self, words: str, about: Subject) -> None:
+        super().__init__(words)
+        self.about = about
+
+
+class _Failed(Exception):
+    """A request without an answer, in the provider's words; `status` is 0 where nothing came back."""
+
+    def __init__(self, words: str, status: int = 0, codes: Sequence[str] = (), asked: float | None = None) -> None:
+        super().__init__(words)
+        self.status, self.codes = status, codes
+        self.asked = asked  # seconds until the provider wants to be asked again
 
 
 class _Endpoint:
     """One model of one API: texts to vectors, whatever the API does."""
 
     def __init__(self, place: _Place, row: Row, dimensions: int, account: Account | None) -> None:
-        from openai import OpenAI
-
         self.name = place.name
         self._account = account
         self._price = _price(place, row, account)
@@ -265,7 +285,8 @@ class _Endpoint:
         self._settings: dict[str, Any] = {"dimensions": dimensions} if dimensions else {}
         self._most_texts = MOST_TEXTS
         self._answered = False  # whether the model has answered anything yet
-        self._client = OpenAI(base_url=place.url, api_key=place.key or "none", max_retries=0, timeout=TIMEOUT)
+        self._headers = {"authorization": f"Bearer {place.key or 'none'}", "content-type": "application/json"}
+        self._headers |= openai_account(place.url)
 
     def key(self) -> dict[str, object]:
         longest, normalize = self._row.max_document_tokens, self._row.normalize
@@ -313,7 +334,7 @@ class _Endpoint:
         The tokens cannot be counted here, so this keeps between 90 and 100 per cent of what the model takes.
         """
         whole, longest = len(text), self._row.max_document_tokens
-        while longest and len(text) > longest and _TOO_LONG.search(str(refusal)):  # a character may be a token
+        while refusal.about == "length" and longest and len(text) > longest:  # a character may be a token
             text = text[: len(text) * 9 // 10]
             try:
                 [vector], used = self._request([text])
@@ -321,22 +342,23 @@ class _Endpoint:
                 refusal = again
                 continue
             return [_Embedded(vector, max(1, round(longest * (whole - len(text)) / len(text))))], used
+        if refusal.about != "unknown":
+            hint = "" if longest or refusal.about == "content" else "; (like=MODEL) says how long a text may be"
+            raise _TextRefused(f"{self.name} refuses the text {_beginning(text)}: {refusal}{hint}") from None
         if not self._answered:  # so it is not the text
-            raise ProviderRefused(f"{self._place.name} refuses: {refusal}; check the name and the options") from None
-        raise _TextRefused(f"{self._place.name} refuses the text {_beginning(text)}: {refusal}") from None
+            raise ProviderRefused(f"{self.name} refuses: {refusal}; check the name and the options") from None
+        raise RunIncomplete(f"{self.name} does not answer for the text {_beginning(text)}: {refusal}") from None
 
     def _request(self, texts: Sequence[str]) -> tuple[Vectors, Usage]:
         """The answer to one request, tried several times. _Refused when it is not acceptable as it is."""
-        import openai
-
         for wait in (*WAITS, None):
             try:
                 with self._paid(texts) as receipt:
-                    answer = self._answer(list(texts))
-                    receipt.usage = self._usage(answer)
-                return self._vectors(answer, len(texts)), receipt.usage
-            except openai.OpenAIError as error:
-                time.sleep(self._pause(error, wait))
+                    answer = self._answer(texts)
+                    receipt.usage = self._usage(answer.get("usage"))
+                return self._vectors(answer["data"], len(texts)), receipt.usage
+            except _Failed as failure:
+                time.sleep(self._pause(failure, wait))
         raise AssertionError  # the last wait is None, with which _pause always raises
 
     def _paid(self, texts: Sequence[str]) -> AbstractContextManager[Receipt]:
@@ -347,55 +369,62 @@ class _Endpoint:
         usd = None if self._price is None else tokens * self._price / 1e6
         return self._account.request(self.name, tokens, usd)
 
-    def _answer(self, texts: list[str]) -> Any:
-        """What the client makes of the answer to one request, sent once."""
-        import openai
-
+    def _answer(self, texts: Sequence[str]) -> dict[str, Any]:
+        """The answer to one request, sent once: a list of vectors under "data", else _Failed."""
+        request = {"input": encodable(texts), "model": self._place.model, "encoding_format": "base64", **self._settings}
         try:
-            answer = self._client.embeddings.create(
-                input=encodable(texts), model=self._place.model, encoding_format="base64", **self._settings
+            status, headers, body = post(
+                f"{self._place.url.rstrip('/')}/embeddings",
+                self._headers,
+                json.dumps(request).encode(),
+                seconds=TIMEOUT,
+                largest=LARGEST,
             )
-        except ValueError as error:  # no JSON, though it says so
-            raise openai.OpenAIError(f"its answer cannot be read: {error}") from None
-        if not hasattr(answer, "data"):  # a gateway's page
-            raise openai.OpenAIError(f"its answer begins with {_beginning(str(answer))}")
-        return answer
+        except Unanswered as failure:
+            raise _Failed(self._clean(str(failure))) from None
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError):  # a gateway's page
+            answer = body.decode("utf-8", "replace")
+        if status == 200 and isinstance(answer, dict) and isinstance(answer.get("data"), list):
+            return answer
+        words, codes = said(answer)
+        if 300 <= status < 400:
+            words = redirected(status, headers)
+        words = words or f"status {status}, and {_beginning(self._clean(str(answer)))}"
+        raise _Failed(self._clean(words), status, codes, _seconds(headers.get("retry-after")))
 
-    def _pause(self, error: Exception, wait: float | None) -> float:
+    def _pause(self, failure: _Failed, wait: float | None) -> float:
         """Seconds until a failed request is worth another try; an error of ours when it is not."""
-        status = getattr(error, "status_code", 500)  # without one, there was no answer
-        words = self._words(error)
-        if status in _NEVER or getattr(error, "code", None) == "insufficient_quota":
-            raise ProviderRefused(
-                f"{self._place.name} refuses: {words}; check the key, the quota and the name"
-            ) from None
-        if status < 500 and status not in _AGAIN:
-            raise _Refused(words) from None
-        asked = _seconds(getattr(getattr(error, "response", None), "headers", {}).get("retry-after"))
-        if wait is None or (asked or 0.0) > LONGEST_WAIT:
-            raise RunIncomplete(f"{self._place.name} does not answer: {words}") from None
-        return wait if asked is None else asked
+        status, words = failure.status, str(failure).strip().partition("\n")[0][:300]
+        about = subject(status, failure.codes, str(failure))
+        if about == "account" or 300 <= status < 400:
+            raise ProviderRefused(f"{self.name} refuses: {words}; check the key, the quota and the name") from None
+        if about != "unknown" or (400 <= status < 500 and status not in _AGAIN):
+            raise _Refused(words, about) from None
+        if wait is None or (failure.asked or 0.0) > LONGEST_WAIT:
+            raise RunIncomplete(f"{self.name} does not answer: {words}") from None
+        return wait if failure.asked is None else failure.asked
 
-    def _vectors(self, answer: Any, expected: int) -> Vectors:
+    def _vectors(self, entries: list[Any], expected: int) -> Vectors:
         """The vectors of an answer, in the order of the texts; shape (expected, dimension)."""
-        entries = list(answer.data or ())
         if len(entries) != expected:
             raise DataError(
-                f"{self._place.name} gave {len(entries)} vectors for {expected} texts; nothing of them is used, "
+                f"{self.name} gave {len(entries)} vectors for {expected} texts; nothing of them is used, "
                 "and what was embedded before is kept"
             )
-        positions = [getattr(entry, "index", None) for entry in entries]
+        entries = [entry if isinstance(entry, dict) else {} for entry in entries]
+        positions = [entry.get("index") for entry in entries]
         if sorted(positions, key=str) == sorted(range(expected), key=str):
-            entries.sort(key=lambda entry: entry.index)
+            entries.sort(key=lambda entry: int(entry["index"]))
         elif any(positions):  # without any numbers, they are in order
-            raise DataError(f"{self._place.name} gave vectors with the numbers {positions}; nothing of them is used")
-        vectors = [_numbers(entry.embedding) for entry in entries]
+            numbers = _beginning(self._clean(str(positions)))
+            raise DataError(f"{self.name} gave vectors with the numbers {numbers}; nothing of them is used")
+        vectors = [_numbers(entry.get("embedding")) for entry in entries]
         dimension = self.dimension or len(vectors[0])
         for vector in vectors:
             if vector.shape != (dimension,) or not dimension:
-                raise DataError(
-                    f"{self._place.name} gave a vector of {vector.size} numbers where {dimension} are expected"
-                )
+                raise DataError(f"{self.name} gave a vector of {vector.size} numbers where {dimension} are expected")
         self.dimension, self._answered = dimension, True
         made: Vectors = np.stack(vectors)
         if not self._row.normalize:
@@ -403,18 +432,15 @@ class _Endpoint:
         lengths = np.linalg.norm(made.astype(np.float64), axis=1, keepdims=True)
         return (made / np.where(lengths == 0, 1, lengths)).astype(np.float32)
 
-    def _usage(self, answer: Any) -> Usage:
+    def _usage(self, reported: Any) -> Usage:
         """What one answer cost: unknown, and never nothing, where the API or the table does not say."""
-        tokens = getattr(answer.usage, "prompt_tokens", None) or getattr(answer.usage, "total_tokens", None) or 0
-        dollars = tokens * self._price / 1e6 if tokens > 0 and self._price is not None else None
-        return Usage(calls=1, input_tokens=tokens, paid_usd=dollars, list_usd=dollars, unmetered=int(tokens <= 0))
+        tokens, price = _tokens(reported), self._price
+        dollars = tokens * price / 1e6 if price is not None and (tokens or not price) else None
+        return Usage(calls=1, input_tokens=tokens, paid_usd=dollars, list_usd=dollars, unmetered=int(not tokens))
 
-    def _words(self, error: Exception) -> str:
-        """An error's first line, as the provider wrote it, without the key."""
-        body = getattr(error, "body", None)
-        said = body.get("message") if isinstance(body, dict) else None
-        first = str(said or error).strip().partition("\n")[0][:300]
-        return first.replace(self._place.key, "...") if self._place.key else first
+    def _clean(self, text: str) -> str:
+        """What a server said, without keys, if it said one back; before anything of it is cut off."""
+        return cleaned(text.replace(self._place.key, "***") if self._place.key else text)
 
 
 def list_price(model: str, like: str = "", account: Account | None = None) -> float | None:
@@ -429,6 +455,13 @@ def _price(place: _Place, row: Row, account: Account | None) -> float | None:
     return said if said is not None else (row.price or None if place.provider else None)
 
 
+def _tokens(reported: Any) -> int:
+    """What an answer says was read; 0 where it does not, or says what cannot be true, as in programs/metering.py."""
+    usage = reported if isinstance(reported, dict) else {}
+    counts = [usage[name] for name in ("prompt_tokens", "total_tokens") if usage.get(name) is not None]
+    return int(counts[0]) if counts and all(map(believable, counts)) else 0
+
+
 def _numbers(embedding: Any) -> Vectors:
     """One vector of an answer; a server may ignore that base64 was asked for."""
     if isinstance(embedding, str):
@@ -438,7 +471,7 @@ def _numbers(embedding: Any) -> Vectors:
             return np.empty(0, dtype=np.float32)
     try:
         return np.array([*embedding], dtype=np.float32)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return np.empty(0, dtype=np.float32)
 
 
