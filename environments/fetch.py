@@ -137,7 +137,7 @@ def _is_whole(marker: Path, release: Release, paths: tuple[str, ...]) -> bool:
 def _lock(folder: Path, name: str, task: str) -> Iterator[None]:
     """One fetch of a task at a time: two would write the same parts. The lock goes with the process."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f".{name}.lock").open("w") as lock:
+    with disk.open_lock(folder / f".{name}.lock") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -206,7 +206,7 @@ class _Part:
         """Make it empty, and a part of this file."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_bytes(b"")
-        disk.replace(self._note, json.dumps({"address": self._address, "etag": etag}))
+        disk.replace(self._note, json.dumps({"address": self._address, "etag": etag}), disk.SHARED)
 
     def remove(self) -> None:
         """Keep nothing of it."""
@@ -330,7 +330,7 @@ def _mark(marker: Path, task: str, release: Release, listed: list[Listed], here:
         "files": {file.path: {"bytes": file.size, "sha256": here[file.path]} for file in listed},
         "fetched": datetime.now(UTC).date().isoformat(),
     }
-    disk.replace(marker, json.dumps(content, indent=2) + "\n")
+    disk.replace(marker, json.dumps(content, indent=2) + "\n", disk.SHARED)
 
 
 def _unwritable(folder: Path, error: OSError) -> DataError | UsageError:

@@ -46,7 +46,7 @@ def place(runs: Path, config: Config) -> Path:
 def check_place(runs: Path) -> None:
     """UsageError when no run folder can be made in `runs`; before anything is done that costs."""
     try:
-        runs.mkdir(parents=True, exist_ok=True)
+        disk.make_private(runs)
         if not os.access(runs, os.W_OK | os.X_OK):
             raise PermissionError(None, "no permission to write")
     except OSError as error:
@@ -118,8 +118,8 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
     when it cannot be written.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        lock = (path / ".lock").open("w")
+        disk.make_private(path)
+        lock = disk.open_lock(path / ".lock", disk.PRIVATE)
     except OSError as error:
         raise UsageError(f"the run folder {path} cannot be written: {error.strerror}; choose --runs") from None
     with lock:

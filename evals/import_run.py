@@ -60,17 +60,18 @@ def import_run(arguments: argparse.Namespace, environment: "Environment") -> Pat
     """Make the run folder and score it; where it is."""
     from evals.imports.trec import RunFile
     from evals.score import score
-    from tools.disk import sha256
+    from tools import disk
 
     file, counted = RunFile(arguments.run, environment, encoded=arguments.encoded), Counted()
     arguments.name = arguments.name or name_of(file.tag) or name_of(arguments.run.name.partition(".")[0]) or "imported"
     imported: dict[str, Any] = {
         "file": arguments.run.name,
-        "sha256": sha256(arguments.run),
-        "trajectories": arguments.trajectories and sha256(arguments.trajectories),
+        "sha256": disk.sha256(arguments.run),
+        "trajectories": arguments.trajectories and disk.sha256(arguments.trajectories),
         "encoded": arguments.encoded,
     }
-    with tempfile.TemporaryFile() as spool:  # nothing is left of a file that does not fit
+    # Nothing is left of a file that does not fit.
+    with disk.naming(Path(tempfile.gettempdir())), tempfile.TemporaryFile() as spool:
         _convert(spool, file, arguments.trajectories, environment, counted)
         imported |= {"usage": not counted.unpriced, "notes": counted.notes(depth=environment.depth)}
         config = configuration(arguments, environment, imported)

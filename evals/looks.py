@@ -43,7 +43,7 @@ def record(config: Config, path: Path) -> None:
         file = _file()
         file.parent.mkdir(parents=True, exist_ok=True)
         disk.read_lines(file, repair=True)  # cuts off a torn line, which this one would join
-        disk.append_line(file, json.dumps(look).encode())
+        disk.append_line(file, json.dumps(look).encode(), disk.SHARED)
 
 
 def count(task: str, data: str, program: str) -> int:

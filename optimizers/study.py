@@ -298,7 +298,7 @@ class Study:
 
     def open_log(self) -> TextIO:
         """optimizer.log, to be written on: what DSPy says, and what providers said in between."""
-        return _Log((self.folder / "optimizer.log").open("ab"), encoding="utf-8", errors="backslashreplace")
+        return _Log(disk.open_file(self.folder / "optimizer.log", "ab"), encoding="utf-8", errors="backslashreplace")
 
     def log(self, error: BaseException) -> None:
         """Keep what an optimizer broke off with, in optimizer.log."""

@@ -2,8 +2,10 @@
 
 import json
 import os
+import resource
 import signal
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,6 +120,22 @@ def elsewhere():
     made = BadServer()
     yield made
     made.close()
+
+
+@pytest.fixture
+def little_room():
+    """`with little_room(BYTES)`: no file may grow larger, as on a full disk, which nobody has to fill."""
+
+    @contextmanager
+    def limited(size):
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limited
 
 
 @pytest.fixture(scope="session")

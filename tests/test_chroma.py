@@ -394,9 +394,9 @@ def test_a_collection_that_was_deleted_is_named(served, tmp_path):
 def test_the_files_of_a_private_copy_go_away_with_the_retriever(home, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     retriever = Chroma(CORPUS, home, Words())
-    assert len(list(tmp_path.glob("sextant-chroma-*"))) == 1
+    assert len(list(tmp_path.glob(".sextant-*"))) == 1
     del retriever
-    assert not list(tmp_path.glob("sextant-chroma-*"))
+    assert not list(tmp_path.glob(".sextant-*"))
 
 
 def test_an_index_works_while_it_is_deleted(tmp_path):

@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import re
-import resource
 import socket
 import subprocess
 import sys
@@ -337,14 +336,10 @@ def test_a_server_that_is_gone_is_named(task, get, monkeypatch):
         get(task)
 
 
-def test_a_full_disk_says_how_much_is_there_and_the_same_command_goes_on(hub, get):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))  # a file may grow no larger; no disk has to be filled
-    try:
-        with pytest.raises(DataError, match=rf"{os.strerror(errno.EFBIG)}; 100\.0 kB of .* are here\. Make room, and"):
-            get()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+def test_a_full_disk_says_how_much_is_there_and_the_same_command_goes_on(hub, get, little_room):
+    words = rf"{os.strerror(errno.EFBIG)}; 100\.0 kB of .* are here\. Make room, and"
+    with little_room(100_000), pytest.raises(DataError, match=words):
+        get()
     assert not marked()
     get()
     assert [sent.first for sent in hub.sent if sent.path.endswith(CORPUS)] == [0, 100_000]

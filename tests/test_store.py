@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -221,6 +222,25 @@ def test_indexes_that_go_away_while_they_are_listed_are_left_out(tmp_path, monke
 
     monkeypatch.setattr(store, "_files", lambda folder: gone(folder) and [])
     assert store.kept(tmp_path) == []
+
+
+def _second_person(home):
+    os.chdir(home)
+    if os.geteuid() == 0:
+        os.setuid(65534)  # root may write whatever there is
+    assert store.open_index(Path(), KEY, build=build, load=load) == "1 2 3"
+
+
+def test_another_persons_lock_and_draft_in_a_home_of_several_are_in_nobodys_way(tmp_path):
+    (tmp_path / "indexes" / f".{store.name_of(KEY)}.draft").mkdir(0o555, parents=True)
+    (tmp_path / "indexes" / f".{store.name_of(KEY)}.lock").touch(0o444)
+    for folder in (tmp_path, tmp_path / "indexes"):
+        folder.chmod(0o777)
+    process = multiprocessing.get_context("fork").Process(target=_second_person, args=(tmp_path,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert store.open_index(tmp_path, KEY, build=never, load=load) == "1 2 3"
 
 
 class TestCommand:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn, TextIO
 
+from tools import disk
 from tools.errors import INTERRUPTED, DataError, RunIncomplete, SextantError, UsageError
 
 
@@ -95,7 +96,11 @@ def run_command(
 ) -> int:
     """Parse, run, and turn what can go wrong into one line on stderr and its exit code."""
     try:
-        return _run(parser, command, arguments)
+        try:
+            return _run(parser, command, arguments)
+        finally:
+            while AT_END:
+                AT_END.pop()()
     except KeyboardInterrupt:
         pass
     except Exception:
@@ -125,7 +130,8 @@ def _fail(error: SextantError | OSError) -> int:
         say(f"error: {_short(' '.join(str(error).split()))}")
         return error.exit_code
     where = f"{error.filename}: " if error.filename else ""  # a path that may not be read, or is of the wrong kind
-    say(f"error: {_short(f'{where}{error.strerror or error}')}")
+    do = "; make room there, and give the same command again" if error.errno in disk.FULL else ""
+    say(f"error: {_short(f'{where}{error.strerror or error}')}{do}")
     return DataError.exit_code
 
 
@@ -150,6 +156,7 @@ def _short(text: str, most: int = 1000) -> str:
     return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
 
 
+AT_END = list[Callable[[], object]]()  # what closes the files that a command has opened, however it ends
 _interrupts = list[int]()  # the signals that came
 
 

@@ -1,17 +1,28 @@
-"""Files that survive a crash: lines that are safe once appended, and files that are replaced whole or not at all."""
+"""Files that survive a crash: lines that are safe once appended, and files that are replaced whole or not at all.
+
+What has answers or texts in it is made for its owner alone (PRIVATE); in $SEXTANT_HOME, which several people may write,
+the umask decides (SHARED). A draft is locked while its writer lives, so that what a killed one left can be told from
+what is being written, whatever process ids say. Left out: file systems without locks, on which nothing is swept.
+"""
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
-import threading
+import secrets
+import shutil
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 import orjson
+
+PRIVATE, SHARED = 0o600, 0o666  # modes of files; who may read a folder may enter it as well
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # there is no room
+_DRAFT = ".sextant-draft"
 
 
 class InputFile(str):
@@ -55,9 +66,9 @@ def dumps(row: Any) -> str:
         return json.dumps(row, ensure_ascii=False)
 
 
-def append_line(path: Path, line: bytes) -> int:
+def append_line(path: Path, line: bytes, mode: int = PRIVATE) -> int:
     """Add one line; it is on disk when this returns, which is where it begins. On OSError the file is as before."""
-    with path.open("ab", buffering=0) as file:
+    with open_file(path, "ab", mode, buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         try:
             if file.write(line + b"\n") <= len(line):
@@ -72,72 +83,118 @@ def append_line(path: Path, line: bytes) -> int:
     return size
 
 
-@dataclass(slots=True)
-class _Batch:
-    """Lines that go to disk together."""
-
-    lines: list[bytes] = field(default_factory=list)
-    done: bool = False
-    error: OSError | None = None
-
-
-class Appender:
-    """A file that many threads append lines to; what comes while one is being written is then synced together."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._changed = threading.Condition()
-        self._next = _Batch()  # what is written when its first line's thread gets its turn
-        self._writing = False
-
-    def append(self, line: bytes) -> None:
-        """Add one line; it is on disk when this returns. On OSError, e.g. a full disk, none of its batch is."""
-        with self._changed:
-            batch = self._next
-            batch.lines.append(line)
-            while self._writing and not batch.done:
-                self._changed.wait()
-            if leads := not batch.done:
-                self._writing, self._next = True, _Batch()
-        if leads:
-            self._write(batch)
-        if batch.error:
-            raise OSError(batch.error.errno, batch.error.strerror)
-
-    def _write(self, batch: _Batch) -> None:
-        batch.error = OSError(errno.EINTR, "interrupted")  # so the others learn of a Ctrl-C in this thread
-        try:
-            append_line(self._path, b"\n".join(batch.lines))
-            batch.error = None
-        except OSError as error:
-            batch.error = error
-        finally:
-            with self._changed:
-                batch.done, self._writing = True, False
-                self._changed.notify_all()
-
-
-def replace(path: Path, text: str) -> None:
+def replace(path: Path, text: str, mode: int = PRIVATE) -> None:
     """Write a file in one step: a reader, or a crash, finds the old one or the new one. OSError on failure."""
-    with replacing(path) as file:
+    with replacing(path, mode) as file:
         file.write(text)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[TextIO]:
-    """The same for what is written piece by piece; the new file is there when the block ends without an exception."""
-    beside = path.with_name(f".{path.name}-{os.getpid()}")
-    try:
-        with beside.open("w", encoding="utf-8", errors="backslashreplace") as file:
+def replacing(path: Path, mode: int = PRIVATE) -> Iterator[TextIO]:
+    """The same for what is written piece by piece; the new file is there when the block ends without an exception.
+
+    An OSError of the writing has the name of the file.
+    """
+    with naming(path), drafting(path, mode) as draft:
+        with draft.open("w", encoding="utf-8", errors="backslashreplace") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        draft.replace(path)
         sync(path.parent)
-    except BaseException:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Give an OSError that names no file, as a full disk's, or a draft, the name of `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno and (error.filename is None or str(error.filename).endswith(_DRAFT)):
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
+
+
+@contextmanager
+def drafting(path: Path, mode: int = PRIVATE, *, folder: bool = False) -> Iterator[Path]:
+    """A new file, or folder, beside `path` for one writer, who moves it there; else it is gone when the block ends.
+
+    What writers that were killed have left beside it is removed.
+    """
+    for left in path.parent.glob(f".*{_DRAFT}"):
+        with suppress(OSError):  # somebody is writing it, or it is not ours to touch
+            descriptor = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove(left)
+            finally:
+                os.close(descriptor)
+    draft, descriptor = _new_draft(path, mode, folder=folder)
+    try:
+        yield draft
+    finally:
+        with suppress(OSError):
+            remove(draft)
+        os.close(descriptor)
+
+
+def _new_draft(path: Path, mode: int, *, folder: bool) -> tuple[Path, int]:
+    """A draft that nobody else has, and the descriptor that holds its lock."""
+    while True:
+        draft = path.with_name(f".{path.name[:50]}-{secrets.token_hex(4)}{_DRAFT}")
+        with naming(path):
+            if folder:
+                draft.mkdir(mode | (mode & 0o444) >> 2)
+            else:
+                draft.touch(mode, exist_ok=False)
+        with suppress(FileNotFoundError):  # another writer has swept it away before it was locked
+            descriptor = os.open(draft, os.O_RDONLY)
+            with suppress(OSError):  # a file system without locks, on which the other cannot lock it either
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if is_still(descriptor, draft):
+                return draft, descriptor
+            os.close(descriptor)
+
+
+def temporary_folder() -> AbstractContextManager[Path]:
+    """A folder where the system has temporary ones; gone after the block, or, of a killed process, with a later one."""
+    return drafting(Path(tempfile.gettempdir()) / "sextant", folder=True)
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that only its owner may enter, and those above it, as far as they are not there."""
+    if not folder.parent.exists():
+        make_private(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def open_file(path: Path, how: str, mode: int = PRIVATE, buffering: int = -1) -> IO[Any]:
+    """An open file, which has `mode` where it is made."""
+    return open(path, how, buffering, opener=lambda name, flags: os.open(name, flags, mode))
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link, or a folder with all that is in it, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def open_lock(path: Path, mode: int = SHARED) -> IO[bytes]:
+    """A file to be locked, by anybody who may read it: another person's cannot be written."""
+    try:
+        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, mode), "rb")
+    except PermissionError:
+        return path.open("rb")
+
+
+def is_still(descriptor: int, path: Path) -> bool:
+    """Whether an open file is the one at `path`, and was not removed from there meanwhile."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def sha256(path: Path) -> str:

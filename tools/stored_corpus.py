@@ -9,23 +9,22 @@ pages of a map that were touched would count as this process's memory until the 
 on opening. What is damaged is made again.
 """
 
-import fcntl
 import json
 import logging
 import mmap
 import os
 import shutil
-import uuid
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
 
+from tools import disk
 from tools.corpus import Corpus, Fingerprint, encoded
 from tools.errors import DataError
 from tools.records import Document
@@ -134,7 +133,7 @@ def _numbers(path: Path) -> memoryview:
 
 def store(documents: Iterable[Document], folder: Path) -> None:
     """Write `documents` to the new folder `folder`, one at a time. DataError when an id comes twice."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     ends, id_ends, sums, seen = array("q", [0]), array("q", [0]), array("I"), dict[bytes, int]()
     fingerprint = Fingerprint()
     with (folder / "fields.bin").open("wb") as fields, (folder / "ids.bin").open("wb") as ids:
@@ -167,11 +166,10 @@ def open_or_store(place: Path, documents: Callable[[], Iterable[Document]]) -> C
     """
     with suppress(OSError, ValueError, KeyError, EOFError, TypeError, AttributeError):
         return StoredCorpus(place)
-    _sweep(place.parent)
-    beside = place.with_name(f".{uuid.uuid4().hex}")
     _LOG.info(f"reading the documents, and keeping them in {place}; this is done once")
     try:
-        with _building(beside):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with disk.drafting(place, disk.SHARED, folder=True) as beside:
             store(documents(), beside)
             shutil.rmtree(place, ignore_errors=True)  # a damaged one, or that of another process, no worse than ours
             beside.rename(place)
@@ -182,27 +180,3 @@ def open_or_store(place: Path, documents: Callable[[], Iterable[Document]]) -> C
     except OSError as error:
         _LOG.info(f"{place} cannot be written ({error.strerror}); the documents are held in memory")
         return Corpus(documents())
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-
-
-@contextmanager
-def _building(beside: Path) -> Iterator[None]:
-    """Hold a lock beside a folder while it is being written; it goes with the process."""
-    beside.parent.mkdir(parents=True, exist_ok=True)
-    path = beside.with_name(f"{beside.name}.lock")
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what processes that were killed left half written: folders whose lock nobody holds."""
-    for path in folder.glob(".*.lock"):
-        with suppress(OSError), path.open("r+") as lock:  # OSError: somebody holds it, or it is not ours to touch
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-            path.unlink(missing_ok=True)

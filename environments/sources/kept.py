@@ -73,7 +73,7 @@ def _contents(digests: Path, files: Sequence[Path]) -> list[str]:
     if settled != known:
         with suppress(OSError):  # a home that cannot be written: they are read again next time
             digests.parent.mkdir(parents=True, exist_ok=True)
-            disk.replace(digests, json.dumps(settled))
+            disk.replace(digests, json.dumps(settled), disk.SHARED)
     return found
 
 

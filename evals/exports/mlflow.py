@@ -8,11 +8,11 @@ the usage of an imported run, is not logged. Left out: traces; --to openinferenc
 import json
 import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from evals.exports.source import Source
+from tools import disk
 from tools.errors import DataError, UsageError
 
 KEY = "sextant.run"  # the tag by which a run is found again
@@ -71,11 +71,11 @@ def _log(client: Any, run_id: str, source: Source) -> None:
     params = [Param(name, value) for name, value in parameters(source).items()]
     for start in range(0, max(len(metrics), len(params)), 100):  # MLflow's limit of a batch
         client.log_batch(run_id, metrics=metrics[start : start + 100], params=params[start : start + 100])
-    with tempfile.TemporaryDirectory() as folder:
+    with disk.temporary_folder() as folder:
         for name in _ARTIFACTS:
             if (source.run.path / name).is_file():
-                (Path(folder) / name).symlink_to((source.run.path / name).resolve())
-        client.log_artifacts(run_id, folder)
+                (folder / name).symlink_to((source.run.path / name).resolve())
+        client.log_artifacts(run_id, str(folder))
 
 
 def parameters(source: Source) -> dict[str, str]:

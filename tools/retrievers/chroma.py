@@ -15,9 +15,9 @@ import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -25,6 +25,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from tools import disk
 from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete, UsageError
 from tools.progress import Progress
@@ -211,15 +212,16 @@ class _Kept:
         )
 
     def _open(self, folder: Path) -> Any:
-        private = TemporaryDirectory(prefix="sextant-chroma-")
+        stack = ExitStack()
+        private = stack.enter_context(disk.temporary_folder())
+        weakref.finalize(self, stack.close)
         for path in folder.iterdir():
             if path.is_dir():
-                (Path(private.name) / path.name).symlink_to(path.resolve())
+                (private / path.name).symlink_to(path.resolve())
             else:
-                shutil.copy(path, private.name)
-        client = _client(private.name)
-        weakref.finalize(self, client.close)
-        weakref.finalize(self, private.cleanup)
+                shutil.copy(path, private)
+        client = _client(str(private))
+        stack.callback(client.close)
         collection = client.get_collection(_NAME, embedding_function=None)
         if len(self._vectors):
             _near(collection, self._vectors[:1], 1, 1)  # reads the graph, whose files may go away now

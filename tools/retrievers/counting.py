@@ -21,6 +21,7 @@ from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.progress import Progress
 from tools.retrievers.postings import finish, mapped
+from tools.retrievers.store import new_array
 
 BLOCK = 1 << 20  # bytes of text that are counted at a time
 
@@ -129,8 +130,8 @@ def write_index(
     idf, norm, gain = weigh(counts)
     indptr = np.concatenate(([0], np.cumsum(counts.frequency)))
     np.save(folder / "indptr.npy", indptr)
-    documents = np.lib.format.open_memmap(folder / "documents.npy", "w+", np.int32, (int(indptr[-1]),))
-    weights = np.lib.format.open_memmap(folder / "weights.npy", "w+", dtype, (int(indptr[-1]),))
+    documents = new_array(folder / "documents.npy", (int(indptr[-1]),), np.int32)
+    weights = new_array(folder / "weights.npy", (int(indptr[-1]),), dtype)
     first, free = 0, indptr[:-1].copy()
     for rows, numbers, distinct in counter.take():
         kernels.place_postings(

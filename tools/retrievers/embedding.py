@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from os import posix_fallocate
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -21,7 +20,7 @@ from tools.errors import DataError
 from tools.progress import Progress
 from tools.records import Usage, usage_from_json, usage_json
 from tools.retrievers.base import Search
-from tools.retrievers.store import open_index
+from tools.retrievers.store import new_array, open_index
 
 Vectors = NDArray[np.float32]  # shape (texts, dimension)
 MappedVectors: TypeAlias = np.memmap[Any, np.dtype[np.float32]]  # the same, in a file
@@ -185,16 +184,13 @@ def _draft(path: Path, shape: tuple[int, int], *, fresh: bool) -> MappedVectors:
     """The file of vectors, writable: new and as large as it will be, or what an earlier build left."""
     if not fresh:
         return open_memmap(path, "r+")
-    vectors = open_memmap(path, "w+", np.dtype(np.float32), shape)
-    with path.open("r+b") as file:  # a full disk is an error now, and would kill the process later
-        posix_fallocate(file.fileno(), 0, path.stat().st_size)
-    return vectors
+    return new_array(path, shape, np.float32)
 
 
 def _record(folder: Path, shape: tuple[int, int], done: int, usage: Usage) -> None:
     """Say in `folder` that `done` blocks are on disk, and what they have cost."""
     record = {"shape": shape, "blocks": done, "usage": usage_json(usage)}
-    disk.replace(folder / "embedded.json", json.dumps(record) + "\n")
+    disk.replace(folder / "embedded.json", json.dumps(record) + "\n", disk.SHARED)
 
 
 def _done_before(folder: Path, shape: tuple[int, int]) -> tuple[int, Usage]:

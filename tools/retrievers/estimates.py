@@ -16,7 +16,7 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from tools.retrievers.embedding import Vectors
-from tools.retrievers.store import open_index
+from tools.retrievers.store import new_array, open_index
 
 FORMAT = 1  # raised when the files of 8-bit codes change their meaning
 _BLOCK = 8192  # vectors that are worked on at a time
@@ -99,7 +99,7 @@ def _write_codes(vectors: Vectors, folder: Path) -> None:
     mean = np.zeros(vectors.shape[1])
     for start in range(0, len(vectors), _BLOCK):
         mean += vectors[start : start + _BLOCK].sum(axis=0, dtype=np.float64) / len(vectors)
-    codes = open_memmap(folder / "codes.npy", "w+", np.dtype(np.int8), vectors.shape)
+    codes = new_array(folder / "codes.npy", vectors.shape, np.int8)
     scales, errors = np.empty(len(vectors), dtype=np.float32), np.empty(len(vectors), dtype=np.float32)
     for start in range(0, len(vectors), _BLOCK):
         block = slice(start, start + _BLOCK)

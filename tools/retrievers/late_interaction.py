@@ -8,7 +8,6 @@ There is no approximate index (PLAID): no library of one runs beside ours.
 """
 
 import logging
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tools import disk
 from tools.corpus import Corpus, digest_of, indexed_text
 from tools.errors import DataError, UsageError
 from tools.progress import Progress
@@ -160,8 +160,8 @@ def _load(folder: Path) -> TokenVectors:
         return TokenVectors(folder)
     except OSError as error:  # a home that others keep
         _LOG.info(f"{folder} cannot be written ({error.strerror}); token vectors are not kept")
-        with tempfile.TemporaryDirectory(prefix="sextant-") as temporary:
-            return TokenVectors(Path(temporary))
+        with disk.temporary_folder() as temporary:
+            return TokenVectors(temporary)
 
 
 def _row(model: str, like: str) -> Row:

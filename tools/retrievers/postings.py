@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tools.records import Hit
 from tools.retrievers.base import Ranker
+from tools.retrievers.store import new_array
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -48,7 +49,7 @@ def finish(folder: Path, size: int) -> None:
     places = np.full(len(indptr) - 1, -1, dtype=np.int32)
     places[terms] = np.arange(len(terms))
     np.save(folder / "places.npy", places)
-    common = np.lib.format.open_memmap(folder / "common.npy", "w+", weights.dtype, (len(terms), size))
+    common = new_array(folder / "common.npy", (len(terms), size), weights.dtype)
     for row, (first, end) in zip(common, zip(indptr[terms], indptr[terms + 1], strict=True), strict=True):
         row[documents[first:end]] = weights[first:end]
     common.flush()

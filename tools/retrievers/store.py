@@ -3,13 +3,14 @@
 A folder is complete or absent: an index is written into a draft beside its place, under a lock, and moved there in one
 step with the sizes and checksums of its files. So two processes that want the same index build it once, a crash never
 leaves half an index, and altered bytes are noticed before they rank anything. A draft outlives the process that wrote
-it: a build that can, goes on from there.
+it: a build that can, goes on from there. Several people may write one home: locks are only read.
 """
 
 import fcntl
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
 import tempfile
@@ -19,7 +20,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from tools import disk
 from tools.errors import DataError, UnknownName, UsageError
@@ -63,9 +66,24 @@ def open_index(
             return load(place)  # before somebody can delete it
     if place and _sound(place):  # in a home that others keep, and that may only be read
         return load(place)
-    with tempfile.TemporaryDirectory(prefix="sextant-") as folder:
-        build(Path(folder))
-        return load(Path(folder))
+    with disk.temporary_folder() as folder:
+        _fill(folder, build)
+        return load(folder)
+
+
+def new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> "np.memmap[Any, Any]":
+    """A file of zeros for an array that is filled in place. OSError where there is no room for all of it.
+
+    Without room set aside, a disk that fills up later ends the process with SIGBUS.
+    """
+    try:
+        array = np.lib.format.open_memmap(path, "w+", dtype, shape)
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    except OSError as error:
+        needed = math.prod(shape) * np.dtype(dtype).itemsize / 1e6
+        raise OSError(error.errno, f"{error.strerror or error}; it needs {needed:,.1f} MB", str(path)) from None
+    return array
 
 
 def name_of(key: Mapping[str, object]) -> str:
@@ -122,41 +140,40 @@ def delete(home: Path, name: str) -> None:
     if name not in names:
         raise UnknownName("kept index", name, names)
     with _locked(place, wait=False):
-        _remove(place)
-        _remove(_draft(place))
+        disk.remove(place)
+        disk.remove(_draft(place))
         _lock(place).unlink(missing_ok=True)  # who waits for it takes another
-
-
-def _remove(folder: Path) -> None:
-    if folder.is_symlink():  # to another disk
-        folder.unlink()
-    elif folder.exists():
-        shutil.rmtree(folder)
 
 
 def _build(place: Path, key: Mapping[str, object], build: Callable[[Path], None]) -> None:
     draft = _draft(place)
-    draft.mkdir(parents=True, exist_ok=True)
-    disk.replace(draft / _MANIFEST, json.dumps({"key": key}))  # says whose draft it is
     started = time.monotonic()
-    try:
-        build(draft)
-    except (ConnectionError, TimeoutError):
-        raise  # of whoever fills it, not of the disk
-    except OSError as error:  # NumPy's has no number for a full disk
-        raise DataError(
-            f"the index {place.name} cannot be built in {place.parent}: {error}; "
-            "make room there, or let $SEXTANT_HOME name another place"
-        ) from error
+    _fill(draft, build, json.dumps({"key": key}))
     files = {}
     for path in sorted(path for path in draft.rglob("*") if path.is_file() and path.name != _MANIFEST):
         disk.sync(path)
         files[str(path.relative_to(draft))] = [path.stat().st_size, _checksum(path)]
     manifest = {"key": key, "seconds": round(time.monotonic() - started, 3), "files": files}
-    disk.replace(draft / _MANIFEST, json.dumps(manifest, indent=1) + "\n")
+    disk.replace(draft / _MANIFEST, json.dumps(manifest, indent=1) + "\n", disk.SHARED)
     shutil.rmtree(place, ignore_errors=True)  # a damaged one
     draft.rename(place)
     disk.sync(place.parent)
+
+
+def _fill(folder: Path, build: Callable[[Path], None], about: str = "") -> None:
+    """Build into a folder; `about` says whose draft it is."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if about:
+            disk.replace(folder / _MANIFEST, about, disk.SHARED)
+        build(folder)
+    except (ConnectionError, TimeoutError):
+        raise  # of whoever fills it, not of the disk
+    except OSError as error:  # NumPy's has no number for a full disk
+        raise DataError(
+            f"the index cannot be built in {folder}, where {shutil.disk_usage(folder.parent).free / 1e6:,.1f} MB are "
+            f"free: {error}; make room there, or let $SEXTANT_HOME name another place"
+        ) from error
 
 
 def _sound(place: Path) -> bool:
@@ -189,7 +206,11 @@ def _checksum(path: Path) -> int:
 
 
 def _draft(place: Path) -> Path:
-    return place.with_name(f".{place.name}.draft")
+    """Where it is built: a place of one's own where another person's process was killed over the common one."""
+    draft = place.with_name(f".{place.name}.draft")
+    if draft.exists() and not os.access(draft, os.W_OK):
+        return place.with_name(f".{place.name}-{os.geteuid()}.draft")
+    return draft
 
 
 def _lock(place: Path) -> Path:
@@ -201,7 +222,7 @@ def _locked(place: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold the lock of one index; it goes with the process, however that ends."""
     place.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        with _lock(place).open("w") as lock:
+        with disk.open_lock(_lock(place)) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -209,23 +230,15 @@ def _locked(place: Path, *, wait: bool = True) -> Iterator[None]:
                     raise UsageError(f"{place.name} is in use by another process; wait for it or stop it") from None
                 _LOG.info(f"another process is building {place.name}; waiting for it")
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            if _is_still(lock, _lock(place)):
+            if disk.is_still(lock.fileno(), _lock(place)):
                 yield
                 return
 
 
-def _is_still(file: IO[str], path: Path) -> bool:
-    """Whether an open file is the one at `path`, and was not removed from there meanwhile."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 def _held(place: Path) -> bool:
     try:
-        with _lock(place).open("r+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with _lock(place).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:

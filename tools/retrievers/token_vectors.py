@@ -54,8 +54,8 @@ class TokenVectors:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         # Held open: a temporary folder's files stay readable after it is gone.
-        self._vectors = os.open(folder / "vectors", os.O_RDWR | os.O_CREAT, 0o644)
-        self._records = os.open(folder / "records", os.O_RDWR | os.O_CREAT, 0o644)
+        self._vectors = os.open(folder / "vectors", os.O_RDWR | os.O_CREAT, 0o666)
+        self._records = os.open(folder / "records", os.O_RDWR | os.O_CREAT, 0o666)
         self._mapped: mmap.mmap | bytes = b""
         self._places = dict[bytes, _Place]()
         self._read = 0  # bytes of the records that are in `_places`
