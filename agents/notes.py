@@ -14,7 +14,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self, TypedDict
 
@@ -24,6 +24,8 @@ from langgraph.graph import END, START, StateGraph
 
 from agents.graph import walk
 from programs.multihop import Found, MultiHop
+from tools import disk
+from tools.command import AT_END
 from tools.errors import DataError, RunIncomplete
 from tools.records import Query, Submission
 from tools.session import Session, Toolbox
@@ -164,7 +166,11 @@ class Checkpoints:
         try:
             with self._lock:
                 if self._saver is None:
-                    self._saver = SqliteSaver(sqlite3.connect(path, check_same_thread=False), serde=_Json())
+                    with suppress(OSError):  # SQLite says it better
+                        disk.open_file(path, "ab").close()
+                    opened = sqlite3.connect(path, check_same_thread=False)
+                    AT_END.append(opened.close)
+                    self._saver = SqliteSaver(opened, serde=_Json())
             yield self._saver
         except sqlite3.OperationalError as error:
             raise RunIncomplete(f"{path}: {error}; the hops of a query could not be kept; make room") from None

@@ -10,6 +10,7 @@ Left out: shared file systems whose locks do not work (SQLite's WAL needs them),
 """
 
 import json
+import logging
 import math
 import queue
 import sqlite3
@@ -26,9 +27,11 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from tools import disk
+from tools.command import AT_END
 from tools.errors import DataError, ProviderRefused, RunIncomplete, SessionRefusal
 from tools.records import Usage, usage_from_json, usage_json
 
+_LOG = logging.getLogger("sextant")
 NAME = "answers.sqlite3"
 CACHED = "cached"  # in the place of a fault: nothing was sent, because an answer was there
 INDEX = "index"  # and here: what an index has cost that the run is the first to use, and what searching in it costs
@@ -128,17 +131,15 @@ class Answers:
         self._queue = queue.SimpleQueue[_Batch | None]()
         self._ledgers = dict[str, Ledger]()
         with _readable(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            disk.make_private(path.parent)
+            disk.open_file(path, "ab").close()  # SQLite gives the files beside it the same mode
             self._reader, self._writer = self._open(), self._open()
             keys = self._reader.execute("SELECT key FROM calls WHERE fault = ''")
-            try:
-                self._known = {int(key, 16) for (key,) in keys}  # most requests are new, and need not look
-            except _DAMAGE:
-                raise DataError(
-                    f"{path}: a key of an answer is damaged; move it away to have the calls made again"
-                ) from None
-        threading.Thread(target=_write_all, args=(self._queue, self._writer), daemon=True, name="answers").start()
-        weakref.finalize(self, self._queue.put, None).atexit = False  # nobody asks for anything any more
+            self._known = {hash(key) for (key,) in keys}  # most requests are new, and need not look
+        writing = threading.Thread(target=_write_all, args=(self._queue, self._writer), daemon=True, name="answers")
+        writing.start()
+        self.close = weakref.finalize(self, _close, path, self._queue, writing, self._reader)
+        AT_END.append(self.close)
 
     def _open(self) -> sqlite3.Connection:
         opened = sqlite3.connect(self.path, timeout=60.0, isolation_level=None, check_same_thread=False)
@@ -154,7 +155,7 @@ class Answers:
         one of this run; else the first.
         """
         with self._lock:
-            if int(key, 16) not in self._known:
+            if hash(key) not in self._known:
                 return None
             columns = "outputs, usage, finish, seconds, run, query_id"
             with _readable(self.path):
@@ -180,7 +181,10 @@ class Answers:
     def write(self, rows: list[_Row], *, wait: bool = True) -> None:
         """Put rows on disk; they are safe when this returns, if it waits. RunIncomplete when they cannot be."""
         batch = _Batch(rows)
-        self._queue.put(batch)
+        with self._lock:
+            if not self.close.alive:
+                raise RunIncomplete(f"{self.path} is closed; the same command goes on")
+            self._queue.put(batch)
         if not wait:
             return
         batch.written.wait()
@@ -188,7 +192,7 @@ class Answers:
             do = "make room" if isinstance(batch.error, _OF_THE_DISK) else "the same command asks for it again"
             raise RunIncomplete(f"{self.path}: {batch.error}; an answer could not be written; {do}") from None
         with self._lock:
-            self._known.update(int(row.key, 16) for row in rows if not row.fault and row.outputs)
+            self._known.update(hash(row.key) for row in rows if not row.fault and row.outputs)
 
     def settle(self) -> None:
         """Wait until all that was written so far is on disk, those rows too that nobody waited for."""
@@ -225,7 +229,8 @@ class Answers:
                     sent[fault] += used.calls if fault == INDEX else 1
             except _DAMAGE:
                 raise DataError(
-                    f"{self.path}: the books of {run} are damaged; move the file away to begin anew"
+                    f"{self.path}: the books of {run} are damaged; remove the file run-id of its folder to begin "
+                    "them anew: the answers stay, and are not paid for again"
                 ) from None
         answered, cached = sent.pop("", 0) + sent.pop(INDEX, 0), sent.pop(CACHED, 0)
         return Books(sent.total() + answered, answered, cached, dict(sent), usage), marks
@@ -259,7 +264,10 @@ def _readable(path: Path) -> Iterator[None]:
             raise RunIncomplete(f"{path}: {error}; make room") from None
         if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
             raise RunIncomplete(f"{path}: {error} by another process; the same command goes on") from None
-        raise DataError(f"{path}: {error}; move it away to have the calls made again") from None
+        raise DataError(
+            f"{path}: {error}; keep it, as its answers were paid for: sqlite3 {path} .recover | sqlite3 NEWFILE saves "
+            "what can be read, to be put in its place; or choose another --runs"
+        ) from None
     except OSError as error:
         raise RunIncomplete(f"{path}: {error.strerror}") from None
 
@@ -280,6 +288,22 @@ def _write_all(batches: "queue.SimpleQueue[_Batch | None]", opened: sqlite3.Conn
             batch.written.set()
         written, pause = time.monotonic(), min(TOGETHER, EACH * len(at_hand))
     opened.close()
+
+
+def _close(
+    path: Path, batches: "queue.SimpleQueue[_Batch | None]", writing: threading.Thread, reader: sqlite3.Connection
+) -> None:
+    """Put everything into the one file. Where another process has it open as well, the last of them completes that."""
+    batches.put(None)
+    if writing is not threading.current_thread():  # which may be where Python collects what nobody holds any more
+        writing.join()
+    try:
+        reader.execute("PRAGMA busy_timeout = 0")
+        reader.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error as error:
+        _LOG.warning(f"{path}: {error}; its last answers are in {path.name}-wal: keep both, and make room")
+    finally:
+        reader.close()
 
 
 def _write_together(opened: sqlite3.Connection, batches: list[_Batch]) -> None:
@@ -331,7 +355,7 @@ def opened(path: Path) -> Answers:
     path = path.resolve()
     with _OPENING:
         found = _OPENED.get(path)
-        if found is None:
+        if found is None or not found.close.alive:
             found = _OPENED[path] = Answers(path)
         return found
 

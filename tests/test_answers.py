@@ -5,12 +5,14 @@ import math
 import random
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import Context
 from pathlib import Path
 
@@ -18,8 +20,9 @@ import dspy
 import pytest
 
 from programs import lm
-from programs.answers import NAME, Answer, Answers, ledger
+from programs.answers import NAME, Answer, Answers, ledger, opened
 from programs.metered import Patience
+from tools.command import Parser, run_command
 from tools.errors import DataError, LimitReached, RunIncomplete
 from tools.records import Query, Usage, total, usage_json
 from tools.retrievers.bm25 import BM25
@@ -189,6 +192,23 @@ def test_a_killed_process_loses_nothing_that_was_acknowledged(after, path):
     assert answers.books("run").answered == len(kept)
 
 
+@pytest.mark.parametrize("end", [None, RunIncomplete("owed"), KeyboardInterrupt(), ZeroDivisionError()])
+def test_however_a_command_ends_its_answers_are_in_the_one_file_and_its_owners_alone(end, tmp_path):
+    def command(arguments):
+        kept.append(opened(path).ledger("run"))
+        kept[-1].answered("q", key(1), "tiny", Answer(["yes"], paid()))
+        if end:
+            raise end
+        return 0
+
+    path, kept = tmp_path / "runs" / NAME, []
+    with suppress(ZeroDivisionError):
+        run_command(Parser(), command, [])
+    assert list(path.parent.iterdir()) == [path] and rows(path) == [(key(1),)]
+    assert [stat.S_IMODE(place.stat().st_mode) for place in (path, path.parent)] == [0o600, 0o700]
+    assert opened(path).take(key(1))[0].outputs == ["yes"], "it can be opened again"
+
+
 # -- what is damaged
 
 
@@ -197,7 +217,7 @@ def test_a_killed_process_loses_nothing_that_was_acknowledged(after, path):
 )
 def test_a_file_that_is_none_of_ours_is_said_to_be_and_left_alone(content, path):
     path.write_bytes(content)
-    with pytest.raises(DataError, match="move it away") as caught:
+    with pytest.raises(DataError, match="keep it, as its answers were paid for") as caught:
         Answers(path)
     assert str(path) in str(caught.value) and path.read_bytes() == content
 
@@ -206,7 +226,7 @@ def test_a_database_of_somebody_elses_is_none_of_ours(path):
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE calls (number TEXT)")
     connection.close()
-    with pytest.raises(DataError, match="move it away"):
+    with pytest.raises(DataError, match="choose another --runs"):
         Answers(path)
 
 
@@ -238,14 +258,14 @@ def test_an_answer_that_no_call_gives_is_damaged_and_it_is_said_how_to_ask_again
 
 
 @pytest.mark.parametrize("damaged", ["zz", "", b"\xff"])
-def test_a_key_that_is_none_is_damage_and_it_is_said_what_to_do(damaged, path):
-    Answers(path).ledger("run").answered("q", key(1), "tiny", Answer(["first"], paid()))
+def test_a_key_that_is_none_costs_its_own_answer_and_no_other(damaged, path):
+    for number in (1, 2):
+        Answers(path).ledger("run").answered("q", key(number), "tiny", Answer(["first"], paid()))
     connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("UPDATE calls SET key = ?", (damaged,))
+    connection.execute("UPDATE calls SET key = ? WHERE key = ?", (damaged, key(1)))
     connection.close()
-    with pytest.raises(DataError, match="move it away") as caught:
-        Answers(path)
-    assert str(path) in str(caught.value)
+    answers = Answers(path)
+    assert answers.take(key(1)) is None and answers.take(key(2))[0].outputs == ["first"]
 
 
 @pytest.mark.parametrize("usage", ["", '{"calls": "x"}', "[" * 100_000])

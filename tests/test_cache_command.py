@@ -1,12 +1,14 @@
 """`python -m programs.lm cache`: what was paid for, seen, taken along and cleared away."""
 
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from programs import cache_command
-from programs.answers import NAME, ledger
+from programs.answers import NAME, Answer, ledger
+from tools.records import Usage
 
 TASK = ("--program", "rewrite", "--task", "congress", "--split", "dev", "--limit", 3)
 
@@ -23,6 +25,19 @@ def paid(run, server):
     result = run(*TASK, "--lm", server.spec, "--json")
     assert result.code == 0 and len(server.requests) == 3, result.err
     return result.json
+
+
+def test_what_is_cleared_gives_its_space_back_while_another_process_has_the_file_open(cache, tmp_path):
+    place, file = tmp_path / "runs" / "task" / "run", tmp_path / "runs" / NAME
+    place.mkdir(parents=True)
+    books = ledger(place)
+    for number in range(20):
+        books.answered("q", f"{number:016x}", "tiny", Answer(["much " * 20_000], Usage()))
+    other = sqlite3.connect(file)
+    assert other.execute("SELECT count(*) FROM calls").fetchall() == [(20,)]
+    assert cache("clear", "--all").code == 0
+    assert sum(path.stat().st_size for path in file.parent.glob(f"{NAME}*")) < 100_000
+    other.close()
 
 
 def listed(cache):
