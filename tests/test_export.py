@@ -448,17 +448,12 @@ def test_a_place_below_a_file_is_refused_by_its_own_name(make, tmp_path, capsys)
 
 
 @pytest.mark.parametrize("to", ["trec", "atif", "openinference", "hub"])
-def test_a_full_disk_is_named_with_the_place_and_nothing_is_left(make, tmp_path, monkeypatch, capsys, to):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("evals.exports.place.manifest", full)
-    assert called(export, make(), "--to", to, "--out", tmp_path / "out") == 3
+def test_a_full_disk_is_named_with_the_place_and_nothing_is_left(make, tmp_path, little_room, capsys, to):
+    path = make()
+    with little_room(1000):
+        assert called(export, path, "--to", to, "--out", tmp_path / "out") == 3
     out, err = capsys.readouterr()
-    assert (
-        out == ""
-        and err == f"error: {tmp_path}/out cannot be written: No space left on device; make room, or choose --out\n"
-    )
+    assert out == "" and err.startswith(f"error: {tmp_path}/out cannot be written: ") and "; make room, or" in err
     assert list(tmp_path.iterdir()) == []
 
 

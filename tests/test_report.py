@@ -353,6 +353,14 @@ def test_a_folder_of_the_user_s_is_not_overwritten_and_an_earlier_report_is(fold
     assert not list((tmp_path / "report" / "tables").glob("crumb-*"))
 
 
+def test_a_report_that_found_no_room_is_written_by_the_same_command_once_there_is(folders, command, little_room):
+    folders("a", {"nDCG@10": [0.1]})
+    with little_room(5000):
+        given = command()
+    assert given.code == 3 and "cannot be written" in given.err and "make room" in given.err
+    assert command().code == 0
+
+
 def test_only_named_metrics_are_shown_and_an_unknown_one_is_refused(folders, command, tmp_path):
     folders("a", {"nDCG@10": [0.1], "R@10": [0.2], "RR@10": [0.3]})
     assert command(tmp_path / "runs", "--metric", "RR@10").code == 0

@@ -6,9 +6,8 @@ the same time.
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,23 +31,25 @@ def filling(place: Path, *, force: bool) -> Iterator[Path]:
         raise UsageError(f"{place} is a file; choose a folder as --out")
     if (place / "config.json").is_file() and (place / "outcomes.jsonl").is_file():  # also with --force
         raise UsageError(f"{place} is a run folder, whose files an export would replace; choose another --out")
-    beside = place.with_name(f".{place.name}-{os.getpid()}")
-    try:
+    with ExitStack() as stack:
         try:
-            beside.mkdir(parents=True)
+            disk.make_private(place.parent)
+            beside = stack.enter_context(disk.drafting(place, folder=True))
         except OSError as error:
             raise UsageError(f"{place} cannot be written: {error.strerror}; choose another --out") from None
-        yield beside
-        if replaceable:
-            _swap(beside, place)
-        else:
-            _merge(beside, place)
-    except OSError as error:
-        if error.filename and beside not in Path(os.fsdecode(error.filename)).parents:
-            raise  # it is about another file, as one of the run that cannot be read
-        raise DataError(f"{place} cannot be written: {error.strerror or error}; make room, or choose --out") from None
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        try:
+            yield beside
+            for name in files_in(beside):
+                (beside / name).chmod(disk.PRIVATE)
+            if replaceable:
+                _swap(beside, place)
+            else:
+                _merge(beside, place)
+        except OSError as error:
+            if error.filename and beside not in Path(os.fsdecode(error.filename)).parents:
+                raise  # it is about another file, as one of the run that cannot be read
+            why = f"{place} cannot be written: {error.strerror or error}"
+            raise DataError(f"{why}; make room, or choose --out") from None
 
 
 def _replaceable(place: Path) -> bool:
@@ -70,18 +71,17 @@ def files_in(folder: Path) -> list[str]:
 
 def _swap(new: Path, place: Path) -> None:
     """Put a folder in the place of an older export, if there is one."""
-    old = new.with_name(f"{new.name}-old")
-    if place.exists():
-        place.rename(old)
-    new.rename(place)
-    disk.sync(place.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    with disk.drafting(place, folder=True) as old:
+        if place.exists():
+            place.rename(old)
+        new.rename(place)
+        disk.sync(place.parent)
 
 
 def _merge(new: Path, place: Path) -> None:
     """Put files among others, each in one step."""
     for name in files_in(new):
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        disk.make_private((place / name).parent)
         (new / name).replace(place / name)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evals.exports.place import filling
 from evals.paste import in_markdown
 from evals.reports.absent import Absent
 from evals.reports.groups import readable, short
@@ -99,20 +100,17 @@ def check(out: Path) -> None:
 
 def write(report: Report, out: Path) -> list[Path]:
     """Write the report into a folder, in place of an earlier one; the files, index.html first."""
-    files = {out / "index.html": html(report), out / "report.md": markdown(report)}
-    files |= {out / "tables" / f"{table.stem}.csv": as_csv(table) for table in report.tables}
-    files |= {out / "plots" / f"{plot.stem}.svg": plot.light for plot in report.plots}
-    try:
-        for folder, kind in (("tables", "csv"), ("plots", "svg")):
-            (out / folder).mkdir(parents=True, exist_ok=True)
-            for old in sorted((out / folder).glob(f"*.{kind}")):
-                if old not in files:
-                    old.unlink()  # of an earlier report: a reader would take it for a part of this one
-        for path, text in files.items():
-            disk.replace(path, text)
-    except OSError as error:
-        raise UsageError(f"the report cannot be written in {out}: {error.strerror}; choose another --out") from None
-    return list(files)
+    files = {"index.html": html(report), "report.md": markdown(report)}
+    files |= {f"tables/{table.stem}.csv": as_csv(table) for table in report.tables}
+    files |= {f"plots/{plot.stem}.svg": plot.light for plot in report.plots}
+    with filling(out, force=True) as folder:
+        for name, text in files.items():
+            disk.make_private((folder / name).parent)
+            disk.replace(folder / name, text)
+    for old in (*out.glob("tables/*.csv"), *out.glob("plots/*.svg")):
+        if old.relative_to(out).as_posix() not in files:
+            old.unlink()  # of an earlier report: a reader would take it for a part of this one
+    return [out / name for name in files]
 
 
 # HTML and Markdown
