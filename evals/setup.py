@@ -101,6 +101,11 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
     kept = compiled.parameters if compiled else {}
     if compiled and compiled.members and parameters.limits(arguments.parameters):
         raise UsageError("an ensemble has no limits of a query: each member has a session of its own; leave them out")
+    if compiled and "run_code" in f"{kept} {'' if arguments.retriever else compiled.retriever}":
+        raise UsageError(
+            f"{arguments.compiled} names a model whose own Python code is to be run, which only you can allow: "
+            f"read that code, and give --retriever {compiled.retriever!r}"
+        )
     values = parameters.parse(arguments.program, constructor, arguments.parameters, kept)
     given = frozenset(parameters.given(arguments.parameters)) | kept.keys()
     if arguments.retriever is None:

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -18,6 +19,7 @@ from evals import provenance
 from optimizers import compile as module
 from optimizers.study import CUT, SHOWN
 from optimizers.teleprompters import TELEPROMPTERS, settings
+from programs.compiled import read, write
 from tools.command import put_out, run_command
 from tools.corpus import Corpus
 from tools.records import Usage, usage_json
@@ -284,6 +286,9 @@ def test_parameters_that_need_a_prompt_that_was_not_compiled_are_refused(run, co
     file = compiled("one", *SMALL)
     result = run("--program", "multihop", "--task", "congress", "--compiled", file, "-P", "rerank=3")
     assert result.code == 2 and "has no prompt for 'rank_candidates'" in result.err and result.err.count("\n") == 1
+    write(file, replace(read(file), retriever="dense:all-MiniLM-L6-v2(run_code=0123456789abcdef)"))
+    result = run("--program", "multihop", "--task", "congress", "--compiled", file)
+    assert result.code == 2 and "Python code is to be run, which only you can allow" in result.err
 
 
 # -- what is left behind, and what is never copied

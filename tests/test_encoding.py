@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -308,6 +309,51 @@ def test_queries_and_documents_go_through_the_adapters_of_their_tasks(tmp_path, 
 
 
 # sentence-transformers' folders
+
+
+OWN = """
+import os, pathlib
+from transformers import BertConfig, BertModel
+pathlib.Path(os.environ["RAN"]).touch()
+class Config(BertConfig):
+    model_type = "own"
+class Model(BertModel):
+    config_class = Config
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "head"),
+    [
+        ("dense", "gte-large-en-v1.5", "BertModel"),
+        ("late", "gte-large-en-v1.5", "BertModel"),
+        ("splade", "any", "BertForMaskedLM"),
+        ("cross", "any", "BertForSequenceClassification"),
+    ],
+)
+def test_a_model_s_own_code_is_run_only_where_its_digest_is_given(kind, name, head, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAN", str(tmp_path / "ran"))
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder = tiny_models.bert(tmp_path / name, head=head)
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": "own"}
+    config["auto_map"] = {"AutoConfig": "own.Config"} | {f"Auto{kind}": "own.Model" for kind in ("Model", head[4:])}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text(OWN)
+    corpus = Corpus([Document("d", DOCUMENT)])
+
+    def built(option=""):
+        return build(f"{kind}:{folder}{option}", corpus, tmp_path / "home")
+
+    with pytest.raises(DataError, match="Python code of its own") as refused:
+        built().search("octopus", k=1, among=frozenset("d"))
+    assert not (tmp_path / "ran").exists()
+    allowed = re.search(r"run_code=\w{16}", str(refused.value))[0]
+    if head == "BertModel":  # all that this code can be
+        retriever = built(f"({allowed})")
+        assert retriever.search("octopus", k=1) and (tmp_path / "ran").exists() and allowed in retriever.name
+    (folder / "own.py").write_text(f"{OWN}\n")
+    with pytest.raises(UsageError, match="is not the code of"):
+        built(f"({allowed})")
 
 
 def test_a_sentence_transformers_folder_keeps_its_own_pooling_length_and_prompts(tmp_path, made):

@@ -23,17 +23,18 @@ from tools.progress import Progress
 from tools.records import Hit
 from tools.retrievers.base import Retriever, Search, best
 from tools.retrievers.encoding import (
+    cannot_load,
     cores,
     device,
     encodable,
-    first_line,
+    from_files,
     positions,
     quiet,
     threads,
     tokenizer_of,
     with_adapter,
 )
-from tools.retrievers.models import Row, base_of, document_text, folder_of, pinned, query_text, require_model, row_of
+from tools.retrievers.models import Row, base_of, document_text, folder_of, pinned, query_text, require_model
 from tools.retrievers.spec import Value, spell
 
 _REMEMBERED = 1 << 18  # scores that are kept in memory, at about 200 bytes each
@@ -58,21 +59,22 @@ class CrossEncoder(Retriever):
         like: str = "",
         weights: str = "",
         max_tokens: int = 0,
+        run_code: str = "",
     ) -> None:
         self._corpus = corpus
-        self._row = row_of(model, "cross", like)
+        self._row = require_model(model, "cross", like, run_code)
         folder = folder_of(model)
         digest = pinned(self._row, folder, weights)
         # Loaded here and not with the first search, so that a model that cannot rank stops a run before it starts.
         self._reader = _Reader(_loaded(folder, self._row, digest), self._row, max_tokens)
         self._scores = dict[tuple[str, str], float]()  # of a query as the model reads it, and a doc_id
-        given: dict[str, Value] = {"like": like, "weights": digest, "max_tokens": max_tokens}
+        given: dict[str, Value] = {"like": like, "weights": digest, "max_tokens": max_tokens, "run_code": run_code}
         self.name = spell("cross", model, (), {name: value for name, value in given.items() if value})
 
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse a model that cannot be run here."""
-        require_model(model, "cross", options["like"])
+        require_model(model, "cross", options["like"], options["run_code"])
 
     def left_out(self, text: str, instruction: str = "") -> int:
         """How many tokens at the end of `text` are more than the model takes."""
@@ -164,7 +166,7 @@ def _with_head(folder: Path, row: Row, dtype: Any, labels: int | None) -> tuple[
     """The model of a folder, and which of its weights are not there."""
     import transformers
 
-    options = {"local_files_only": True, "trust_remote_code": row.trust_remote_code}
+    options = from_files(row)
     try:
         config = transformers.AutoConfig.from_pretrained(folder, **options)
         if labels:
@@ -176,7 +178,7 @@ def _with_head(folder: Path, row: Row, dtype: Any, labels: int | None) -> tuple[
             folder, config=config, dtype=dtype, output_loading_info=True, **options
         )
     except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError) as error:
-        raise DataError(f"the model in {folder} cannot be loaded: {first_line(error)}") from error
+        raise cannot_load("model", folder, row, error) from error
     return model, sorted(loading["missing_keys"])
 
 

@@ -34,7 +34,6 @@ from tools.retrievers.models import (
     query_prefix,
     query_text,
     require_model,
-    row_of,
     settings,
 )
 from tools.retrievers.spec import spell
@@ -59,21 +58,23 @@ class Dense(VectorRetriever):
         search: Precision = "float32",
         like: str = "",
         weights: str = "",
+        run_code: str = "",
     ) -> None:
-        embedder = SentenceEmbedder(model, home=home, encoder=encoder, like=like, weights=weights)
+        embedder = SentenceEmbedder(model, home=home, encoder=encoder, like=like, weights=weights, run_code=run_code)
         super().__init__(corpus, home, embedder, embedder.name, search)
 
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse a model that cannot be run here."""
-        require_model(model, "dense", options["like"])
+        require_model(model, "dense", options["like"], options["run_code"])
 
 
 class SentenceEmbedder:
     """Texts to the vectors of one model; an Embedder. The model is loaded when the first text comes.
 
     `like` takes another model's row, for a folder whose name says nothing. `weights` pins the digest of the model's
-    files. With `encoder="int8"` the transformer computes with 8-bit weights, see quantized.py, and is kept in `home`.
+    files; `run_code` allows code of the model's own, see models.allowed. With `encoder="int8"` the transformer computes
+    with 8-bit weights, see quantized.py, and is kept in `home`.
     """
 
     def __init__(
@@ -84,14 +85,15 @@ class SentenceEmbedder:
         encoder: Encoder = "float32",
         like: str = "",
         weights: str = "",
+        run_code: str = "",
     ) -> None:
-        require_model(model, "dense", like)
-        self._row = row_of(model, "dense", like)
+        self._row = require_model(model, "dense", like, run_code)
         self._folder = folder_of(model)
         self._weights = pinned(self._row, self._folder, weights)
         self._encoder = encoder
         self._home = home
         given = {"encoder": (encoder, "float32"), "like": (like, ""), "weights": (self._weights, "")}
+        given["run_code"] = (run_code, "")
         options = {name: value for name, (value, default) in given.items() if value != default}
         self.name = spell("dense", model, (), options)
 
@@ -113,6 +115,7 @@ class SentenceEmbedder:
         return {
             "model": self._row.name,
             "weights": self._weights,
+            "run_code": self._row.run_code,
             "encoder": self._encoder,
             "versions": {name: version(name) for name in libraries},
             "code": code("dense.py", "encoding.py", "models.py", "quantized.py"),

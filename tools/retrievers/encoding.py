@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.errors import DataError
-from tools.retrievers.models import TOKENIZERS, Row, base_of
+from tools.retrievers.models import TOKENIZERS, Row, base_of, code_of
 
 # Tokens a thread. With fewer, MiniLM's last bits depended on the batch: at 3 tokens with one thread, 11 with two.
 _FEW = 8
@@ -120,9 +120,9 @@ def tokenizer_of(folder: Path, row: Row) -> Any:
     own = any((folder / name).is_file() for name in TOKENIZERS)
     place = folder if own or not base else base
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=True, trust_remote_code=row.trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(place, **from_files(row))
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        raise DataError(f"the tokenizer in {place} cannot be loaded: {first_line(error)}") from error
+        raise cannot_load("tokenizer", place, row, error) from error
     if not tokenizer.is_fast:
         raise DataError(f"{place} has no fast tokenizer (tokenizer.json); save one beside its weights")
     return tokenizer
@@ -135,9 +135,9 @@ def config_of(folder: Path, row: Row) -> Any:
 
     place = base_of(folder, row) or folder
     try:
-        return AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=row.trust_remote_code)
+        return AutoConfig.from_pretrained(place, **from_files(row))
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        raise DataError(f"the configuration in {place} cannot be loaded: {first_line(error)}") from error
+        raise cannot_load("configuration", place, row, error) from error
 
 
 def positions(config: Any, tokenizer: Any) -> int:
@@ -154,13 +154,12 @@ def _model(folder: Path, row: Row, dtype: Any) -> Any:
         return with_adapter(_model(base, replace(row, base=""), dtype), folder)
     from transformers import AutoModel, AutoModelForTextEncoding
 
-    options = {"local_files_only": True, "trust_remote_code": row.trust_remote_code}
-    config = config_of(folder, row)
+    config, options = config_of(folder, row), from_files(row)
     try:
         kind = AutoModelForTextEncoding if config.is_encoder_decoder else AutoModel
         model, loading = kind.from_pretrained(folder, config=config, dtype=dtype, output_loading_info=True, **options)
     except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError) as error:
-        raise DataError(f"the model in {folder} cannot be loaded: {first_line(error)}") from error
+        raise cannot_load("model", folder, row, error) from error
     missing = sorted(name for name in loading["missing_keys"] if "pooler" not in name)  # no pooler is used
     if missing:
         raise DataError(f"the weights in {folder} lack {missing[0]} and {len(missing) - 1} more; is it another model?")
@@ -202,6 +201,21 @@ def _attend_both_ways(model: Any, folder: Path) -> None:
         raise DataError(
             f"the model in {folder} needs attention to both sides, which this transformers does not give it"
         )
+
+
+def from_files(row: Row) -> dict[str, bool]:
+    """How transformers loads a part of a model: from this machine alone, its own code only where that is allowed."""
+    return {"local_files_only": True, "trust_remote_code": bool(row.run_code)}
+
+
+def cannot_load(what: str, folder: Path, row: Row, error: Exception) -> DataError:
+    """What is said when a library cannot load a part of a model."""
+    if "trust_remote_code" in str(error) and not row.run_code:
+        return DataError(
+            f"the {what} in {folder} is Python code of its own, which may do anything with your files and keys; "
+            f"read it, and allow just that code with the option run_code={code_of(folder, row)} of this retriever"
+        )
+    return DataError(f"the {what} in {folder} cannot be loaded: {first_line(error)}")
 
 
 def first_line(error: Exception) -> str:

@@ -26,7 +26,7 @@ from tools.records import Hit
 from tools.retrievers.base import Ranker, Retriever, Search
 from tools.retrievers.encoding import quiet
 from tools.retrievers.library_models import LibraryModel, architectures, key, kind_of, loading, options
-from tools.retrievers.models import BUNDLED, Row, document_text, folder_of, pinned, query_text, row_of
+from tools.retrievers.models import BUNDLED, Row, document_text, folder_of, pinned, query_text, require_model
 from tools.retrievers.spec import spell
 from tools.retrievers.store import open_index
 from tools.retrievers.token_vectors import TokenVectors, Vectors
@@ -46,14 +46,21 @@ class LateInteraction(Retriever):
     """
 
     def __init__(
-        self, corpus: Corpus, home: Path | None = None, model: str = BUNDLED, *, like: str = "", weights: str = ""
+        self,
+        corpus: Corpus,
+        home: Path | None = None,
+        model: str = BUNDLED,
+        *,
+        like: str = "",
+        weights: str = "",
+        run_code: str = "",
     ) -> None:
         folder = folder_of(model)
         self._trained = _is_trained(folder)
-        self._row = _row(model, like)
+        self._row = _row(model, like, run_code)
         self._weights = pinned(self._row, folder, weights)
         self._folder = folder
-        given = {"like": like, "weights": self._weights}
+        given = {"like": like, "weights": self._weights, "run_code": run_code}
         self.name = spell("late", model, (), {name: value for name, value in given.items() if value})
         self._corpus = corpus
         self._ranker = Ranker(corpus.doc_ids)
@@ -69,7 +76,7 @@ class LateInteraction(Retriever):
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse a model that has no vectors of tokens, or is not here."""
-        _row(model, options["like"])
+        _row(model, options["like"], options["run_code"])
 
     def left_out(self, text: str, instruction: str = "") -> int:
         """How many tokens at the end of a query are more than the model takes."""
@@ -164,10 +171,10 @@ def _load(folder: Path) -> TokenVectors:
             return TokenVectors(temporary)
 
 
-def _row(model: str, like: str) -> Row:
+def _row(model: str, like: str, run_code: str) -> Row:
     """The row of a model, with what of it sentence-transformers does not do by itself."""
     trained = _is_trained(folder_of(model))
-    row = row_of(model, "late" if trained else "dense", like)
+    row = require_model(model, "late" if trained else "dense", like, run_code)
     if row.bidirectional or row.base:
         raise UsageError(f"{row.name} is more than its folder says; late takes ColBERT-style models and plain encoders")
     # A trained model's marks are in its folder, and sentence-transformers puts them in.
@@ -192,7 +199,7 @@ class _TokenModel:
 
     def __init__(self, folder: Path, row: Row, trained: bool) -> None:
         quiet()
-        with loading(folder):
+        with loading(folder, row):
             self._library = LibraryModel((_load_trained if trained else _load_plain)(folder, options(row)), row)
         self.left_out = self._library.left_out
         self.dimension = int(self._library.model.get_embedding_dimension())  # numbers in a token's vector

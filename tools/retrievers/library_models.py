@@ -6,8 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tools.errors import DataError
-from tools.retrievers.encoding import cores, device, encodable, first_line, in_equal_lengths, threads
+from tools.retrievers.encoding import cannot_load, cores, device, encodable, in_equal_lengths, threads
 from tools.retrievers.models import Row, settings
 from tools.retrievers.store import code
 
@@ -28,7 +27,7 @@ def options(row: Row) -> dict[str, Any]:
     precision = {"dtype": row.dtype} if where != "cpu" and row.dtype else {}
     return {
         "device": where,
-        "trust_remote_code": row.trust_remote_code,
+        "trust_remote_code": bool(row.run_code),
         "local_files_only": True,
         "model_kwargs": precision,
     }
@@ -42,6 +41,7 @@ def key(kind: str, name: str, row: Row, *modules: str) -> dict[str, object]:
         "name": name,
         "document": row.document,
         "most": row.max_document_tokens,
+        "run_code": row.run_code,
         "device": device() if row.dtype else "any",  # a row's precision is used on an accelerator alone
         "versions": {library: version(library) for library in libraries},
         "code": code(*modules, "library_models.py", "encoding.py", "models.py"),
@@ -49,12 +49,12 @@ def key(kind: str, name: str, row: Row, *modules: str) -> dict[str, object]:
 
 
 @contextmanager
-def loading(folder: Path) -> Iterator[None]:
+def loading(folder: Path, row: Row) -> Iterator[None]:
     """What the libraries raise while a model is loaded inside, as a DataError that names its folder."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError) as error:
-        raise DataError(f"the model in {folder} cannot be loaded: {first_line(error)}") from error
+        raise cannot_load("model", folder, row, error) from error
 
 
 class LibraryModel:

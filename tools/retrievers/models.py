@@ -11,7 +11,7 @@ import re
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -28,6 +28,7 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 # What a folder may hold that says nothing about the vectors: other exports of the same weights, text for people.
 _IRRELEVANT = ("onnx", "openvino", "README.md", "data_config.json", "train_script.py", "eval")
+_SETTINGS_BYTES = 1_000_000  # of a file of settings, at most; larger ones are vocabularies
 _SHAPING = (".safetensors", ".bin", ".pt", ".json", ".jinja", ".model", ".txt", ".py")
 
 
@@ -54,7 +55,7 @@ class Row:
     eos: bool = False  # whether the end-of-sequence token is appended, the last within the length
     bidirectional: bool = False  # a decoder whose tokens attend to both sides
     dtype: str = ""  # of the weights on an accelerator, e.g. "bfloat16"; on a CPU they are float32
-    trust_remote_code: bool = False  # the folder's own Python code is run
+    run_code: str = ""  # the digest of the model's own Python code, which is run; never in the table, see allowed
     task_query: str = ""  # the folder, in the model's, of the adapter (peft) that queries go through
     task_document: str = ""  # and documents
     base: str = ""  # what the folder's adapter (peft) was trained on, when the folder names something else
@@ -77,7 +78,7 @@ def rows() -> Mapping[str, Row]:
 
 @cache
 def _rows() -> dict[str, Row]:
-    known = {field.name for field in fields(Row)}
+    known = {field.name for field in fields(Row)} - {"run_code"}
     table: dict[str, Row] = {}
     content: dict[Kind, list[dict[str, Any]]] = cast(Any, tomllib.loads(_TABLE.read_text(encoding="utf-8")))
     for kind, entries in content.items():
@@ -200,12 +201,43 @@ def _path(model: str) -> Path:
         return Path(model)
 
 
-def require_model(model: str, kind: Kind, like: str) -> None:
-    """Refuse a model that is not here, is half copied, is of another kind, or cannot be run: see row_of, folder_of."""
+def require_model(model: str, kind: Kind, like: str, run_code: str = "") -> Row:
+    """The model's row. Refuses one that is not here, is half copied, is of another kind, or cannot be run.
+
+    See row_of, folder_of and allowed.
+    """
     row = row_of(model, kind, like)
     if row.unsupported:
         raise UsageError(f"{row.name} cannot be run here: {row.unsupported}")
-    folder_of(model)
+    return allowed(row, folder_of(model), run_code)
+
+
+def allowed(row: Row, folder: Path, run_code: str) -> Row:
+    """The row of a model whose own Python code is run, if `run_code` is its digest; UsageError when it is another's.
+
+    Such code may do whatever the user may. So it takes an option for that one model, and the code that was meant.
+    """
+    if run_code and run_code != (found := code_of(folder, row)):
+        raise UsageError(f"run_code={run_code} is not the code of {folder}, {found or 'which has none'}; read it again")
+    return replace(row, run_code=run_code)
+
+
+def code_of(folder: Path, row: Row) -> str:
+    """Sixteen hex digits over the Python code of a model: its folder's, its base's, and of others that they name.
+
+    DataError when one of those is not on this machine.
+    """
+    folders = [folder, *filter(None, [base_of(folder, row)])]
+    named = {
+        name
+        for place in folders
+        for path in place.rglob("*.json")
+        if path.stat().st_size < _SETTINGS_BYTES
+        for name in re.findall(r'"([\w.-]+/[\w.-]+)--[\w.]+"', path.read_text(encoding="utf-8", errors="replace"))
+    }
+    files = [path for place in [*folders, *map(_downloaded, sorted(named))] for path in sorted(place.rglob("*.py"))]
+    content = [f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files]
+    return hashlib.blake2b("\n".join(content).encode(), digest_size=8).hexdigest() if files else ""
 
 
 def _bundled() -> Path:
@@ -338,13 +370,13 @@ def weights_of(folder: Path, row: Row | None = None) -> str:
     for path in _shaping(folder):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
         state = path.stat()
-        digest.update(_digest(path, state.st_size, state.st_mtime_ns))
+        digest.update(_digest(path, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns))
     return digest.hexdigest()
 
 
 @cache
-def _digest(path: Path, size: int, changed: int) -> bytes:
-    """The digest of a file's content; its size and time of change are there so that another content is read again."""
+def _digest(path: Path, *state: int) -> bytes:
+    """The digest of a file's content; its size and times are there so that another content is read again."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, hashlib.blake2b).digest()
 

@@ -31,7 +31,7 @@ from tools.retrievers.base import Ranker, Retriever, Search
 from tools.retrievers.embedding import order_of
 from tools.retrievers.encoding import quiet, with_adapter
 from tools.retrievers.library_models import LibraryModel, architectures, key, kind_of, loading, options
-from tools.retrievers.models import Row, base_of, document_text, folder_of, pinned, query_text, require_model, row_of
+from tools.retrievers.models import Row, base_of, document_text, folder_of, pinned, query_text, require_model
 from tools.retrievers.postings import Postings, finish, in_threads
 from tools.retrievers.spec import spell
 from tools.retrievers.store import open_index
@@ -45,12 +45,14 @@ _LOADING = Lock()  # two threads that want the same model load it once
 class Sparse(Retriever):
     """The documents whose learned term weights have the largest inner product with the query's; 0 is no hit."""
 
-    def __init__(self, corpus: Corpus, home: Path | None, model: str, *, like: str = "", weights: str = "") -> None:
-        self._row = row_of(model, "sparse", like)
+    def __init__(
+        self, corpus: Corpus, home: Path | None, model: str, *, like: str = "", weights: str = "", run_code: str = ""
+    ) -> None:
+        self._row = require_model(model, "sparse", like, run_code)
         self._folder = folder_of(model)
         self._form = _form(self._folder, self._row)
         self._weights = pinned(self._row, self._folder, weights)
-        given = {"like": like, "weights": self._weights}
+        given = {"like": like, "weights": self._weights, "run_code": run_code}
         self.name = spell("splade", model, (), {name: value for name, value in given.items() if value})
         ranker = Ranker(corpus.doc_ids)
         self._postings, self._terms = open_index(
@@ -63,8 +65,7 @@ class Sparse(Retriever):
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse a model that cannot be run here."""
-        require_model(model, "sparse", options["like"])
-        _form(folder_of(model), row_of(model, "sparse", options["like"]))
+        _form(folder_of(model), require_model(model, "sparse", options["like"], options["run_code"]))
 
     def left_out(self, text: str, instruction: str = "") -> int:
         """How many tokens at the end of a query are more than the model takes."""
@@ -213,7 +214,7 @@ class _SparseModel:
 
     def __init__(self, folder: Path, row: Row, form: str) -> None:
         quiet()
-        with loading(folder):
+        with loading(folder, row):
             model = _load_saved(folder, row) if form == "saved" else _load_language_model(folder, row, form)
         model.prompts = {}  # the folder's own are in the row's formats (models.py), and go in once
         self._library = LibraryModel(model, row)
