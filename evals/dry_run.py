@@ -157,6 +157,8 @@ def estimate(
     `config` is the run's, but for the complete names of its retrievers, which only building them would tell.
     """
     known = _answered(arguments.runs, config)
+    if arguments.again:
+        known = {query_id: one for query_id, one in known.items() if one["error"] is None}
     owed = [query for query in environment.queries if query.query_id not in known]
     spent = total(run_folder.usage(outcome) for outcome in known.values())
     chosen = _chosen(owed)

@@ -65,6 +65,17 @@ class RunFolder:
         """What all queries answered so far used."""
         return total(usage(outcome) for outcome in self.outcomes.values())
 
+    def ask_failed_again(self) -> dict[str, int]:
+        """Have failed queries asked again. Their outcomes stay in the file, and count until others follow.
+
+        Given back is a number for each query whose answers could not be used, which tells its new calls from the old.
+        """
+        failed = self.outcomes.drop_failed()
+        if failed:
+            for name in ("scores.json", "scores.csv"):
+                (self.path / name).unlink(missing_ok=True)
+        return {query_id: at for query_id, (error, at) in failed.items() if error.startswith("UnusableAnswer")}
+
     def append(self, outcome: Outcome) -> None:
         """Put one outcome on disk; it is safe when this returns.
 
@@ -92,6 +103,11 @@ class Rows(Mapping[str, dict[str, Any]]):
     def add(self, query_id: str, start: int) -> None:
         """One more is in the file, from this byte on; a later one of the same query takes its place."""
         self._starts[query_id] = start
+
+    def drop_failed(self) -> dict[str, tuple[str, int]]:
+        """Forget the failures, which stay in the file: the error of each, and where its line begins."""
+        failed = {query_id: one["error"] for query_id, one in self.items() if one["error"] is not None}
+        return {query_id: (error, self._starts.pop(query_id)) for query_id, error in failed.items()}
 
     def __getitem__(self, query_id: str) -> dict[str, Any]:
         start = self._starts[query_id]
@@ -280,6 +296,7 @@ def _check_steps(steps: list[dict[str, Any]]) -> None:
             _check_usage(step["usage"])
 
 
+_VARIES = re.compile(r"""\d+|'[^']*'|"[^"]*\"""")
 _NUMBERS = {int, float, type(None)}
 
 
@@ -287,6 +304,11 @@ def _check_usage(row: dict[str, Any]) -> None:
     """TypeError for what is no usage; a price that nobody knows is None."""
     if not set(map(type, row.values())) <= _NUMBERS:
         raise TypeError("usage")
+
+
+def alike(message: str) -> str:
+    """What messages have in common that differ only in numbers and quoted names."""
+    return _VARIES.sub("_", message.strip().partition("\n")[0])
 
 
 def usage(outcome: Outcome) -> Usage:

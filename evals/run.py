@@ -87,6 +87,9 @@ def parser() -> Parser:
         metavar="FILE",
         help="answer every model call from FILE, without a key; where there is none, record it",
     )
+    add(
+        "--again", choices=("failed",), metavar="WHICH", help="failed: ask the queries again whose outcome is a failure"
+    )
     add("--dry-run", action="store_true", help="say what it will cost and how long it will take; nothing is sent")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
     add = made.add_mutually_exclusive_group().add_argument
@@ -123,8 +126,13 @@ def _command(arguments: argparse.Namespace, events: "Events") -> int:
     cassette = Cassette(arguments.cassette, arguments.lm) if arguments.cassette else None
     ready = _prepared(arguments, environment, wanted)
     model = ready.model
-    with run_folder.claim(run_folder.place(arguments.runs, ready.config), ready.config) as folder:
+    place = run_folder.place(arguments.runs, ready.config)
+    if not (place / "outcomes.jsonl").exists() and not (cassette and cassette.replays):
+        lm.check_key(arguments.lm)
+    with run_folder.claim(place, ready.config) as folder:
         ready.engines.keep(folder.path, arguments.runs)
+        if arguments.again:
+            model.lm.anew = folder.ask_failed_again()
         model.begin(folder.path, folder.usage)
         asked = _pooled(environment, wanted, ready.engines)
         if cassette:

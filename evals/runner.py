@@ -12,19 +12,19 @@ import queue
 import threading
 import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from evals.anytime import handed_in
-from evals.folder import Outcome, RunFolder
+from evals.folder import Outcome, RunFolder, alike
 from evals.submission import check_ranking
 from programs.faults import fault, refusal
 from programs.lm import Model
 from tools import disk, session
-from tools.errors import DataError, LimitReached, SextantError
+from tools.errors import DataError, LimitReached, RunIncomplete, SextantError
 from tools.records import Document, Query, Submission, Trace, Usage, trace_json, usage_json
 from tools.servers import cleaned
 from tools.session import Session
@@ -32,6 +32,7 @@ from tools.session import Session
 # Provider faults in a row after which a run gives up until it is resumed. Each of them stands for a call that was tried
 # again as often as programs.metered.Patience says, so this many mean an outage and not bad luck.
 OUTAGE = 5
+ALIKE = 5  # queries that failed alike, and are most of those that ended, after which a run stops once to say so
 GRACE = 3.0  # seconds that calls in flight are waited for after a Ctrl-C, and a query after its time is up
 TICK = 0.1  # seconds between two looks at what the threads do, where none of them has finished anything
 
@@ -157,13 +158,16 @@ def _collect(
     on_outcome: Callable[[Outcome], None],
     on_owed: Callable[[str, str], None],
 ) -> str | None:
-    faults = _Faults(crew.model.name)
+    failed = Counter(alike(one["error"]) for one in folder.outcomes.values() if one["error"] is not None)
+    faults = _Faults(crew.model.name, {kind for kind, count in failed.items() if count >= ALIKE})
 
     def take(query_id: str, result: Outcome | Exception) -> None:
         if isinstance(result, dict):
             faults.in_a_row = 0
             folder.append(result)
             on_outcome(result)
+            if faults.most_ended_alike(result["error"]):
+                crew.stopped.set()
             return
         if faults.end_the_run(result):
             crew.stopped.set()
@@ -215,9 +219,12 @@ class _Faults:
     """What kept queries from being answered, and when that is reason to stop."""
 
     model: str
+    told: set[str]  # failures for which an earlier sitting has stopped; who gives the command again wants to go on
     in_a_row: int = 0
     last: str | None = None
     ending: SextantError | None = None
+    _ended: int = 0
+    _kinds: Counter[str] = field(default_factory=Counter)
 
     def end_the_run(self, error: Exception) -> bool:
         if isinstance(error, SextantError):
@@ -227,7 +234,20 @@ class _Faults:
         else:
             self.in_a_row += 1
             self.last = _line(error)
+            self.most_ended_alike(f"the model's provider failed: {self.last}")
         return bool(self.ending) or self.in_a_row >= OUTAGE
+
+    def most_ended_alike(self, error: str | None) -> bool:
+        """Count a query that ended, with an error or None; whether that is reason to stop the run and look."""
+        self._ended += 1
+        if error is None or (kind := alike(error)) in self.told:
+            return False
+        self._kinds[kind] += 1
+        count, first = self._kinds[kind], error.strip().partition("\n")[0]
+        if count < ALIKE or 2 * count <= self._ended:
+            return False
+        self.ending = self.ending or RunIncomplete(f"{count} of {self._ended} queries ended alike: {first}")
+        return True
 
 
 def attempt(system: System, query: Query, documents: Mapping[str, Document], model: Model) -> Outcome | Exception:

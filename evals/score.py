@@ -7,6 +7,7 @@ that still owes queries gets no score at all.
 import argparse
 import csv
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -201,13 +202,17 @@ class _Tally:
     def __init__(self) -> None:
         self.answered = self.failed = self.invented = self.followed = self.shortened = self.cut = 0
         self.unusable: Counter[str] = Counter()
+        self._failures: dict[str, dict[str, Any]] = {}  # the first of each kind, and how many
         self.usage = Usage()
 
     def add(self, outcome: run_folder.Outcome) -> None:
         """One more."""
         trace = outcome["trace"]
         self.answered += 1
-        self.failed += outcome["error"] is not None
+        if (error := outcome["error"]) is not None:
+            self.failed += 1
+            first = {"error": error.strip().partition("\n")[0][:300], "queries": 0, "at": _raised_at(outcome)}
+            self._failures.setdefault(run_folder.alike(error), first)["queries"] += 1
         self.invented += trace["invented_ids"]
         self.unusable.update(trace.get("unusable", {}))
         self.followed += len(trace.get("followed", ()))
@@ -232,6 +237,7 @@ class _Tally:
             "lm": config["lm"]["name"],
             "queries": len(asked),
             "failed": self.failed,
+            "failure": max(self._failures.values(), key=lambda kind: kind["queries"], default=None),  # the commonest
             "owed": len(asked) - self.answered,
             "invented_ids": self.invented,
             "unusable": dict(sorted(self.unusable.items())),
@@ -241,6 +247,13 @@ class _Tally:
             "metrics": {},
             "usage": usage,
         }
+
+
+def _raised_at(outcome: run_folder.Outcome) -> str:
+    """File and line of an outcome's error: the last of its traceback that is in no library; "" where there is none."""
+    frames = re.findall(r'^  File "([^"<]+)", line (\d+)', outcome.get("traceback") or "", re.MULTILINE)
+    own = [f"{file}:{line}" for file, line in frames if "site-packages" not in file]
+    return own[-1].removeprefix(f"{Path.cwd()}/") if own else ""
 
 
 def summary(config: run_folder.Config, outcomes: Mapping[str, run_folder.Outcome], asked: list[str]) -> dict[str, Any]:

@@ -157,12 +157,12 @@ def _footings(scores: dict[str, Any]) -> list[str]:
     usage = scores["usage"]
     asked = queries(scores["queries"])
     if scores["failed"]:
-        asked += f", {scores['failed']} failed (scored 0; their errors are in outcomes.jsonl)"
+        asked += f", {scores['failed']} failed (scored 0; {_failure(scores)})"
     if scores["owed"]:
         asked += f", {scores['owed']} still owed: unfinished, so there is no score"
     lines = [*_bounds(scores.get("bounds", {})), *scores.get("notes", []), asked]
     used = "what it used is not known" if usage["calls"] is None else f"{usage['calls']} calls"
-    if scores["lm"] != "offline" and usage["calls"] is not None:
+    if scores["lm"] != "offline" and usage["calls"]:  # of nothing that was answered, nothing is known
         used += _used(usage)
     if usage["repairs"]:
         used += f", {usage['repairs']} answers asked for again"
@@ -191,6 +191,14 @@ def _footings(scores: dict[str, Any]) -> list[str]:
         kinds = ", ".join(f"{count} {kind}" for kind, count in faults.items())
         lines.append(f"requests left without an answer: {kinds}, of {ledger['sent']} sent")
     return [*lines, used, f"run: {scores['run']}"]
+
+
+def _failure(scores: dict[str, Any]) -> str:
+    """The commonest error of those queries that failed; older runs do not have it."""
+    if not (one := scores.get("failure")):
+        return "their errors are in outcomes.jsonl"
+    at = f", at {one['at']}" if one["at"] else ""
+    return f"{one['queries']} of them with {one['error']!r}{at}; all errors are in outcomes.jsonl"
 
 
 def _used(usage: dict[str, Any]) -> str:

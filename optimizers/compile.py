@@ -121,6 +121,9 @@ def command(arguments: argparse.Namespace) -> int:
     bench, aim = _prepared(arguments)
     config = _configuration(bench, aim)
     path = _place(arguments, config)
+    if not (path / "evaluations.jsonl").exists():
+        for spec in filter(None, (arguments.lm, arguments.teacher, arguments.prompt_lm)):
+            lm.check_key(spec)
     with run_folder.claim(path, config):
         bench.open(path)
         from optimizers.at_work import compile_with

@@ -40,6 +40,11 @@ class Cassette:
         self._answers = None if _to_be_recorded(path) else dict(read(path))
         self._ledger: Ledger | None = None
 
+    @property
+    def replays(self) -> bool:
+        """Whether every call is answered from the file."""
+        return self._answers is not None
+
     def begin(self, ledger: "Ledger | None") -> None:
         """Record the run with this ledger, or answer its calls."""
         self._ledger = ledger

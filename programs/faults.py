@@ -5,6 +5,7 @@ LiteLLM's providers raise arrives in them. Whether an error is about the text th
 """
 
 import json
+import ssl
 from contextlib import suppress
 from typing import Any, Literal, cast
 
@@ -79,22 +80,40 @@ def blacken(error: BaseException) -> None:
     error.__cause__ = error.__context__ = None
 
 
-def from_litellm(error: Exception) -> None:
-    """Make an error of LiteLLM's path like our own client's: with what the provider asks for, and without keys.
+def from_litellm(error: Exception) -> Exception:
+    """An error of LiteLLM's path like our own client's: with what the provider asks for, and without keys.
 
-    LMConfigurationError for a redirect, which was not followed (programs/redirects.py).
+    LMConfigurationError for a redirect, which was not followed (programs/redirects.py), and where TLS fails.
     """
     cause: BaseException | None = error
-    while cause is not None and getattr(error, "retry_after", None) is None:
+    while cause is not None:
+        if is_untrusted(cause):
+            told: Exception = untrusted(cleaned(str(error)), "")
+            return told
         response: Any = getattr(cause, "response", None)
         if getattr(response, "has_redirect_location", False):
-            raise dspy.LMConfigurationError(
+            told = dspy.LMConfigurationError(
                 cleaned(redirected(response.status_code, response.headers)), status=response.status_code
-            ) from None
-        if response is not None:
+            )
+            return told
+        if response is not None and getattr(error, "retry_after", None) is None:
             error.retry_after = retry_after(response.headers)  # type: ignore[attr-defined]
         cause = cause.__cause__ or cause.__context__
     blacken(error)
+    return error
+
+
+def is_untrusted(error: BaseException | None) -> bool:
+    """Whether a connection failed by TLS, and would fail again."""
+    return isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+
+
+def untrusted(words: str, model: str) -> dspy.LMConfigurationError:
+    """What to do where TLS fails."""
+    return dspy.LMConfigurationError(
+        f"{words}; the certificates of an authority of one's own go into the file that $SSL_CERT_FILE names",
+        model=model,
+    )
 
 
 def refusal(error: BaseException, spec: str) -> ProviderRefused:

@@ -21,7 +21,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from tools.command import say
-from tools.errors import UsageError
+from tools.errors import ProviderRefused, UnknownName, UsageError
 from tools.records import Usage
 from tools.servers import is_server
 
@@ -185,6 +185,7 @@ def connect(
     if spec == "offline":
         return _offline(budget, statistics, settings, rules)
     name, url = _parse(spec)
+    _check_provider(name, url)
     if settings.api == "responses" and settings.seed is not None:
         raise UsageError("--api responses takes no seed; leave out --seed, or use --api chat")
     window = settings.context or prices.window(spec, settings.prices)
@@ -256,6 +257,35 @@ def _wire(name: str, url: str, api: str) -> Any:
         return Wire(model, url, os.environ.get("SEXTANT_API_KEY", "").strip(), api=api)  # type: ignore[arg-type]
     url = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or OPENAI
     return Wire(model, url, os.environ.get("OPENAI_API_KEY", "").strip(), needs_key=True, api=api)  # type: ignore[arg-type]
+
+
+def _check_provider(name: str, url: str) -> None:
+    """UnknownName for a provider that nobody knows."""
+    if _is_openai(name, url):
+        return
+    import litellm
+
+    try:
+        litellm.get_llm_provider(name)
+    except litellm.exceptions.BadRequestError:
+        known = [str(getattr(one, "value", one)) for one in litellm.provider_list]
+        raise UnknownName("provider of models", name.partition("/")[0], known) from None
+
+
+def check_key(spec: str) -> None:
+    """ProviderRefused where the environment lacks the key that a model needs; nothing is sent."""
+    name, url = ("", "") if spec == "offline" else _parse(spec)
+    if not name or url:
+        return
+    if _is_openai(name, url):
+        missing = [] if os.environ.get("OPENAI_API_KEY", "").strip() else ["OPENAI_API_KEY"]
+    else:
+        import litellm
+
+        missing = litellm.validate_environment(name)["missing_keys"]
+    # Where something else is missing as well, there may be other ways in: Azure's and Amazon's roles.
+    if missing and all(variable.endswith("_API_KEY") for variable in missing):
+        raise ProviderRefused(f"{spec} needs a key; put it in ${' or $'.join(missing)}, or into the file .env")
 
 
 def _server(name: str) -> str:

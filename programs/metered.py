@@ -12,7 +12,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -119,6 +119,7 @@ class MeteredLM(dspy.LM):
         self.repeats = False  # whether what is asked again in a session is the same call: an optimizer numbers samples
         self.answered = False  # whether this model has answered anything yet
         self.halts = False  # whether a call for no query that stays unanswered raises Halt, which nobody swallows
+        self.anew: Mapping[str, int] = {}  # queries whose calls are others than before, with a number for which
         self._unbooked = list[tuple[str, Usage, float]]()  # failures, while there is no ledger
         self._output_tokens = 500.0  # of an answer, as far as is known: a running mean
 
@@ -196,9 +197,8 @@ class MeteredLM(dspy.LM):
             kwargs = {**kwargs, "timeout": min(left, self.patience.call)}
         try:
             sent = _in_time(lambda: self._by_dspy(prompt, messages, kwargs), deadline)
-        except Exception as error:
-            faults.from_litellm(error)
-            raise
+        except Exception as error:  # noqa: BLE001  # a provider's library may raise anything; it is raised again
+            raise faults.from_litellm(error) from None
         if not sent.outputs:
             raise dspy.LMTransportError("an answer without a choice", model=self.model)
         return sent._replace(outputs=[_without_keys(output) for output in sent.outputs])
@@ -251,6 +251,8 @@ class MeteredLM(dspy.LM):
         key = blake2b(b"%s\0%s" % (where.encode(), made), digest_size=8)
         if payer and not self.repeats and (sample := payer.asked_before(key.hexdigest())):
             key.update(b"\0%d" % sample)
+        if payer and payer.query_id in self.anew:
+            key.update(b"\0again %d" % self.anew[payer.query_id])
         return key.hexdigest()
 
     def _sent(self, owner: str, key: str, made: bytes, send: Send) -> Answer:
@@ -271,6 +273,9 @@ class MeteredLM(dspy.LM):
         try:
             sent = send(min(started + self.patience.call, DEADLINE.get()))
             usage = self._usage(sent.usage)
+        except dspy.LMNotConfiguredError:  # nothing was sent
+            self.gate.left()
+            raise
         except dspy.LMError as error:
             failure, usage = error, self._usage_of_failure(error)
         except BaseException:
@@ -380,9 +385,13 @@ class MeteredLM(dspy.LM):
         return Usage(1, 0, tokens_in, tokens_out, paid, at_list_price, cached_tokens=cached, reasoning_tokens=reasoning)
 
     def _usage_of_failure(self, error: dspy.LMError) -> Usage:
-        """What a request used that was left without an answer: nothing, unless the provider says otherwise."""
+        """What a request used that was left without an answer: nothing, unless the provider says otherwise.
+
+        Where nobody knows a price, nobody knows what it cost either.
+        """
         reported = getattr(error, "usage", None)
-        usage = self._usage(reported) if reported else Usage()
+        nothing = 0.0 if self.free or self.cost else None
+        usage = self._usage(reported) if reported else Usage(paid_usd=nothing, list_usd=nothing)
         return replace(usage, calls=0, unmetered=0)
 
     def _reason(self, error: Exception) -> Exception:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 import dspy
 
-from programs import protocol
+from programs import faults, protocol
 from programs.http1 import ConnectFailed, DeadlinePassed, HTTPError, Pool, Reset, TooLarge
 from tools.servers import openai_account
 
@@ -62,6 +62,8 @@ class Wire:
         except DeadlinePassed as error:
             raise dspy.LMTimeoutError(str(error) or "the answer did not come in time", model=self.model) from None
         except HTTPError as error:
+            if faults.is_untrusted(error.__cause__):
+                raise faults.untrusted(self._clean(str(error)), self.model) from None
             kind = _KINDS.get(type(error), "unreadable")
             raise Unreached(self._clean(str(error)), self.model, kind) from None
         if answer.status != 200:

@@ -4,6 +4,8 @@ import json
 import os
 import resource
 import signal
+import ssl
+import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -136,6 +138,21 @@ def little_room():
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     return limited
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory):
+    """The file of a certificate for this machine that nobody vouches for, and a server's side of it."""
+    folder = tmp_path_factory.mktemp("tls")
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    names = "subjectAltName=DNS:localhost,DNS:provider.example,IP:127.0.0.1"
+    files = ["-keyout", folder / "key.pem", "-out", folder / "cert.pem"]
+    made = subprocess.run([*command.split(), "-addext", names, *files], capture_output=True)
+    if made.returncode:
+        pytest.skip("openssl cannot make a certificate here")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    return folder / "cert.pem", context
 
 
 @pytest.fixture(scope="session")

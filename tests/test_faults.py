@@ -214,6 +214,37 @@ def test_what_was_sent_is_at_fault_and_its_query_alone_fails(fault, ask, bad, un
     }
 
 
+@pytest.mark.parametrize("fault", [filtered_400(), null_content()], ids=lambda fault: fault.kind)
+def test_a_run_whose_queries_fail_alike_stops_once_and_what_failed_is_asked_again(fault, run, bad, tmp_path):
+    def ask(*arguments):  # what is asked again is paid for again
+        return run(*TASK[:-1], 12, "--lm", bad.spec, "--max-concurrent", 1, "--json", *arguments)
+
+    expected = rankings(ask("--runs", tmp_path / "undisturbed"))
+    bad.forget(always(replace(fault, delay=0.03)))
+    first = ask()
+    assert first.code == 7 and "queries ended alike: " in first.err
+    assert 5 <= first.json["failed"] < 12 and first.json["owed"] == 12 - first.json["failed"]
+    second = ask()
+    assert second.code == 7 and (second.json["failed"], second.json["owed"]) == (12, 0)
+    assert second.json["failure"]["queries"] == 12
+    bad.script = from_request(len(bad.tries) + 5, failing(503))
+    cut = ask("--again", "failed")
+    assert cut.code == 7 and cut.json["owed"] and cut.json["failed"] == 0 and cut.json["metrics"] == {}
+    bad.script = always(fine())
+    assert ask().json["failed"] == cut.json["owed"], "what failed before counts where nothing follows"
+    result = ask("--again", "failed")
+    assert result.code == 0 and rankings(result) == expected
+    assert len((Path(result.json["run"]) / "outcomes.jsonl").read_text().splitlines()) == 24, "the old are kept"
+    sent = len(bad.tries)
+    assert ask("--again", "failed").json["metrics"] == result.json["metrics"] and len(bad.tries) == sent
+
+
+def test_unanswered_requests_at_an_unknown_price_have_none(run, bad):
+    bad.script = always(failing(503))
+    result = run(*TASK, "--lm", bad.spec)
+    assert result.code == 7 and "price unknown" in result.out and "$" not in result.out
+
+
 @pytest.mark.parametrize(
     "reported", ABSURD_USAGE, ids=lambda value: "missing" if value is ABSURD_USAGE[0] else str(value)
 )

@@ -6,8 +6,6 @@ import http.client
 import os
 import random
 import socket
-import ssl
-import subprocess
 import threading
 import time
 import zlib
@@ -658,20 +656,6 @@ def test_a_path_cannot_smuggle_a_header(serve):
 
 
 # -- TLS
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tls")
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
-    names = "subjectAltName=DNS:localhost,DNS:provider.example,IP:127.0.0.1"
-    files = ["-keyout", folder / "key.pem", "-out", folder / "cert.pem"]
-    made = subprocess.run([*command.split(), "-addext", names, *files], capture_output=True)
-    if made.returncode:
-        pytest.skip("openssl cannot make a certificate here")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
-    return folder / "cert.pem", context
 
 
 def test_a_tls_server_is_spoken_to_over_one_connection(serve, certificate, monkeypatch):

@@ -337,9 +337,20 @@ def test_a_key_is_sent_to_the_server_it_is_for_and_kept_nowhere(run, server, mon
     assert b"secret" not in kept and "secret" not in result.out + result.err
 
 
-def test_a_missing_key_is_said_before_anything_is_lost(run):
-    result = run("--program", "rewrite", *TASK, "--lm", "openai/gpt-5.2")
-    assert result.code == 4 and result.err.count("error:") == 1 and "OPENAI_API_KEY" in result.err
+@pytest.mark.parametrize(
+    ("spec", "key"), [("openai/gpt-5.2", "OPENAI_API_KEY"), ("anthropic/claude-sonnet-4-5", "ANTHROPIC_API_KEY")]
+)
+def test_a_missing_key_is_said_before_anything_is_made(spec, key, run, monkeypatch, tmp_path):
+    monkeypatch.delenv(key, raising=False)
+    result = run("--program", "rewrite", *TASK, "--lm", spec)
+    assert result.code == 4 and result.err.count("error:") == 1 and f"${key}" in result.err
+    assert result.out == "" and not list(tmp_path.rglob("config.json"))
+    assert run("--program", "rewrite", *TASK, "--lm", spec, "--dry-run").code == 0
+
+
+def test_a_provider_that_nobody_knows_passes_no_dry_run(run):
+    result = run("--program", "rewrite", *TASK, "--lm", "antropic/claude-sonnet-4-5", "--dry-run")
+    assert result.code == 2 and "did you mean 'anthropic'" in result.err
 
 
 @pytest.mark.parametrize(("spec", "temperature"), [("openai/gpt-4o-mini", 0.0), ("openai/gpt-5.2", None)])

@@ -426,6 +426,13 @@ def test_a_refusal_is_told_by_its_status_its_code_and_its_words(error, kind, who
     assert type(error) is kind and faults.fault(error) == whose
 
 
+def test_a_page_is_told_by_its_status_and_a_redirection_by_its_place():
+    page = b"<!DOCTYPE html><html><head><title>no</title></head><body><h1>Bad  Gateway</h1></body></html>"
+    assert str(failure(502, {}, page, "tiny")) == "[tiny] status 502, with a page that begins 'Bad Gateway'"
+    moved = str(failure(307, {"location": "https://elsewhere.example/v1?key=secret"}, b"", "tiny"))
+    assert "redirects to https://elsewhere.example/v1 (status 307)" in moved and "secret" not in moved
+
+
 def test_how_long_to_wait_is_in_the_error_of_a_provider_that_is_busy():
     assert [refused(status=status).retry_after for status in (429, 503)] == [3.0, 3.0]
 

@@ -168,6 +168,15 @@ def test_what_is_no_answer_is_the_providers_fault_as_with_dspys_own_client(page,
     assert dspy.is_retryable_lm_error(mine)
 
 
+@pytest.mark.parametrize("spec", ["tiny@{}", "hosted_vllm/tiny"])
+def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_to_do(spec, server, certificate, monkeypatch):
+    server._server.socket = certificate[1].wrap_socket(server._server.socket, server_side=True)
+    address = url(server).replace("http:", "https:")
+    monkeypatch.setenv("HOSTED_VLLM_API_BASE", address)
+    error = raised(lm.connect(spec.format(address), patience=Patience(attempts=1)).lm)
+    assert fault(error) == "refused" and "$SSL_CERT_FILE" in str(error) and not dspy.is_retryable_lm_error(error)
+
+
 def test_a_server_that_is_not_there_is_the_providers_fault():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
