@@ -1,12 +1,14 @@
 """What stands beside a program's figure: the bare retriever below it, pools with and without gold above it.
 
 floor     `retrieve` over the program's own retriever, no pool: one search, no model
+best      the best of all runs of `retrieve`, whatever the retriever: what a program has to be above to be worth it
 union     a ranking of what retrievers found together: a lower bound on the best possible system
-ceiling   the same with every missing relevant document put in: what recognising alone would reach
+ceiling   one of pools that have every relevant document: what recognising alone would reach
 
 After OBLIQ-Bench, section 3 (docs/pools.md). Only run folders are read, and of those only runs of one contract, the
-pool aside, are taken together. The share of the gap closed is (program - floor) / (ceiling - floor). Left out: a
-ceiling for tasks that bring pools of their own, in which gold always is.
+pool aside, are taken together. A bound of another system (program, parameters, model or retriever) is named in full,
+and nothing is told of the distance to it. The share of the gap closed is (program - floor) / (ceiling - floor). Left
+out: a ceiling for tasks that bring pools of their own, in which gold always is.
 """
 
 import json
@@ -22,8 +24,13 @@ from tools.errors import SextantError
 if TYPE_CHECKING:
     from evals.stats import Interval, Paired
 
-Kind = Literal["floor", "union", "ceiling"]
-LABELS: dict[Kind, str] = {"floor": "floor", "union": "lower bound", "ceiling": "ceiling"}
+Kind = Literal["floor", "best", "union", "ceiling"]
+LABELS: dict[Kind, str] = {
+    "floor": "floor",
+    "best": "best bare retriever",
+    "union": "lower bound",
+    "ceiling": "ceiling",
+}
 POOLS: dict[Kind, str] = {"union": "union", "ceiling": "oracle"}
 FLOOR = "retrieve"  # the program that is the floor of all others
 
@@ -63,8 +70,17 @@ class Bounds:
 
     metric: str
     floor: Bound | None = None
+    best: Bound | None = None
     union: Bound | None = None
     ceiling: Bound | None = None
+
+    @property
+    def told(self) -> list[tuple[str, Bound]]:
+        """Each with its label; the best bare retriever where it is another than the run's own."""
+        floor, best = self.floor, self.best
+        other = None if floor and best and floor.path == best.path else best
+        made = zip(LABELS.values(), (floor, other, self.union, self.ceiling), strict=True)
+        return [(label, one) for label, one in made if one]
 
     def json(self) -> dict[str, Any]:
         """What --json has of it."""
@@ -89,15 +105,16 @@ def beside(path: Path, metric: str = "") -> Bounds:
         siblings = sorted(place for place in here.parent.iterdir() if place.name != here.name)
     except OSError:  # a folder that may be entered and not listed
         siblings = []
-    known = [one for place in siblings if (one := _light(place, like=own)) is not None]
-    found = choose(own, known, metric)
+    return among(own, [one for place in siblings if (one := _light(place, like=own)) is not None], metric)
 
-    def bound(kind: Kind) -> Bound | None:
-        if (one := found.get(kind)) is None:
-            return None
-        return Bound(kind, one.path, _mean(one, metric) or 0.0, words(kind, one, own))
 
-    return Bounds(metric, bound("floor"), bound("union"), bound("ceiling"))
+def among(own: Scored, others: Iterable[Scored], metric: str) -> Bounds:
+    """The bounds of a run among others, by a metric."""
+    found = choose(own, others, metric)
+    made = {
+        kind: Bound(kind, one.path, _mean(one, metric) or 0.0, words(kind, one, own)) for kind, one in found.items()
+    }
+    return Bounds(metric, *map(made.get, LABELS))
 
 
 def _light(path: Path, like: Scored | None = None) -> Scored | None:
@@ -130,18 +147,25 @@ def _mean(run: Scored, metric: str) -> float | None:
 
 
 def choose(own: Scored, others: Iterable[Scored], metric: str) -> dict[Kind, Scored]:
-    """The best floor, union and ceiling for a run among `others`; a run is no bound of itself.
+    """The bounds of a run among `others`; a run is no bound of itself.
 
     Floors have the run's own retriever. Pools are ranked by anything but the bare retriever, which recognises nothing:
-    the same program first, then the same model, the same parameters, the same retriever, the larger pool.
+    the same program first, then the same model, the same parameters, the same retriever, the larger pool. What the run
+    itself or a bare retriever is above is no ceiling.
     """
     peers = [one for one in others if one.contract == own.contract and _mean(one, metric) is not None]
-    floors = [one for one in peers if is_floor(one.config) and not is_floor(own.config) and _retriever(one, own)]
+    means = {one.path: _mean(one, metric) or 0.0 for one in peers}
+    bare = [one for one in peers if is_floor(one.config) and not is_floor(own.config)]
     found: dict[Kind, Scored] = {}
-    if floors:
+    if floors := [one for one in bare if _retriever(one, own)]:
         found["floor"] = min(floors, key=lambda one: (_code(one, own), one.path.name))
+    if bare:
+        found["best"] = min(bare, key=lambda one: (-means[one.path], not _retriever(one, own), one.path.name))
+    least = max(_mean(own, metric) or 0.0, *(means[one.path] for one in bare), 0.0)
     for kind, name in POOLS.items():
         pooled = [one for one in peers if one.pool == name and one.config["program"] != FLOOR and own.pool != name]
+        if kind == "ceiling":
+            pooled = [one for one in pooled if means[one.path] >= least]
         if pooled:
             found[kind] = min(pooled, key=lambda one: _preference(one, own))
     return found
@@ -167,39 +191,50 @@ def _code(one: Scored, own: Scored) -> tuple[bool, ...]:
     return tuple(one.config.get(key) != own.config.get(key) for key in ("code", "versions"))
 
 
-def _preference(one: Scored, own: Scored) -> tuple[Any, ...]:
-    """The smaller, the better a pooled run fits beside a run."""
+def _differs(one: Scored, own: Scored) -> tuple[bool, ...]:
+    """In what of a system two runs differ: program, model, parameters, retriever."""
     same: list[Callable[[run_folder.Config], Any]] = [
         lambda config: config["program"],
         lambda config: config["lm"]["name"],
         lambda config: (config["parameters"], (config.get("compiled") or {}).get("digest")),
         complete,
     ]
-    differs = [of(one.config) != of(own.config) for of in same]
-    size = one.config["pool"].get("size", 0)
-    return (*differs, -size, *_code(one, own), one.path.name)
+    return tuple(of(one.config) != of(own.config) for of in same)
+
+
+def _preference(one: Scored, own: Scored) -> tuple[Any, ...]:
+    """The smaller, the better a pooled run fits beside a run."""
+    return (*_differs(one, own), -one.config["pool"].get("size", 0), *_code(one, own), one.path.name)
 
 
 def words(kind: Kind, one: Scored, own: Scored) -> str:
-    """Which run a bound is: its program, and what of it is not the run's own."""
-    config = one.config
-    if kind == "floor":
-        return f"{config['program']} over {config['retriever']['name']}"
-    over = "" if _retriever(one, own) else f" over {config['retriever']['name']}"
-    model = "" if config["lm"]["name"] == own.config["lm"]["name"] else f", {config['lm']['name']}"
-    pool = config["pool"]
-    others = [name for name in pool.get("of", []) if name != complete(own.config)]
-    by = f" by {' and '.join(pool['of'])}" if others else ""
-    return f"{config['program']}{over}{model}, {pool['kind']} pool of {pool['size']}{by}"
+    """Which run a bound is: the program, and all of its system where that is not the run's own."""
+    config, another = one.config, any(_differs(one, own))
+    if kind in ("floor", "best"):
+        return f"{FLOOR} over {config['retriever']['name'] if _retriever(one, own) else complete(config)}"
+    pool, system = config["pool"], str(config["program"])
+    if another:
+        theirs, ours = config["parameters"], own.config["parameters"]
+        changed = [f"{name}={theirs[name]}" for name in theirs if theirs[name] != ours.get(name)]
+        if system == own.config["program"] and changed:
+            system += f" with {', '.join(changed)}"
+        compiled = f", compiled ({config['compiled'].get('digest')})" if config.get("compiled") else ""
+        system += f" over {complete(config)}, {config['lm']['name']}{compiled}"
+    by = f" by {' and '.join(pool['of'])}" if pool.get("of", []) != [complete(own.config)] else ""
+    return f"{system}, {pool['kind']} pool of {pool['size']}{by}"
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A program between its bounds; differences are paired by query, None where a bound is missing."""
+    """A program between its bounds; differences are paired by query, None where a bound is missing.
+
+    To a ceiling of another system there is none.
+    """
 
     run: Run
     metric: str
     floor: Run | None
+    best: Run | None
     union: Run | None
     ceiling: Run | None
     gained: "Paired | None"  # program - floor
@@ -211,10 +246,25 @@ class Gap:
         run: Run | None = getattr(self, kind) if kind else self.run
         return None if run is None else _mean(light(run), self.metric)
 
+    def own(self, kind: Kind) -> bool:
+        """Whether there is such a bound of the program's own system, or of its retriever alone."""
+        run: Run | None = getattr(self, kind)
+        differs = (False,) if run is None else _differs(light(run), light(self.run))
+        return run is not None and not any(differs[-1:] if is_floor(run.config) else differs)
+
     def what(self, kind: Kind) -> str:
         """Which run a bound is, in words; empty where there is none."""
         run: Run | None = getattr(self, kind)
         return "" if run is None else words(kind, light(run), light(self.run))
+
+    @property
+    def others(self) -> str:
+        """The bounds that are another system's, in full."""
+        return "; ".join(
+            f"{label} {self.mean(kind):.4f}: {self.what(kind)}"
+            for kind, label in LABELS.items()
+            if self.what(kind) and not self.own(kind)
+        )
 
 
 def gaps(runs: Sequence[Run], metric: str = "") -> list[Gap]:
@@ -231,11 +281,12 @@ def _gap(run: Run, runs: Sequence[Run], metric: str) -> Gap:
     own = light(run)
     by_path = {other.path: other for other in runs if other is not run}
     found = choose(own, map(light, by_path.values()), metric)
-    floor, union, ceiling = (by_path[found[kind].path] if kind in found else None for kind in LABELS)
+    floor, best, union, ceiling = (by_path[found[kind].path] if kind in found else None for kind in LABELS)
+    own_ceiling = None if ceiling is None or any(_differs(found["ceiling"], own)) else ceiling
     gained = _paired(floor, run, metric) if floor else None
-    missing = _paired(run, ceiling, metric) if ceiling else None
-    closed = share_closed(*_columns(metric, floor, run, ceiling)) if floor and ceiling else None
-    return Gap(run, metric, floor, union, ceiling, gained, missing, closed)
+    missing = _paired(run, own_ceiling, metric) if own_ceiling else None
+    closed = share_closed(*_columns(metric, floor, run, own_ceiling)) if floor and own_ceiling else None
+    return Gap(run, metric, floor, best, union, ceiling, gained, missing, closed)
 
 
 def _columns(metric: str, *runs: Run) -> list[list[float]]:

@@ -21,8 +21,8 @@ from urllib.parse import quote, unquote
 
 import orjson
 
+from evals import bounds, scored
 from evals import folder as run_folder
-from evals import scored
 from evals.attribution import WORDS, fate_at
 from tools import disk
 from tools.errors import DataError, SextantError
@@ -149,6 +149,7 @@ class Answers:
     def _run(self, run_id: str, opened: "_Opened") -> Answer:
         run, query_ids, judged = opened.run, opened.query_ids, opened.judged
         entries = list(self._known.values())
+        others = [bounds.light(entry.opened.run) for entry in entries if entry.opened and entry.run_id != run_id]
         alike = [entry for entry in entries if entry.opened and entry.opened.run.contract == run.contract]
         return {
             "id": run_id,
@@ -160,6 +161,10 @@ class Answers:
             "errors": {query_id: run.errors[query_id] for query_id in query_ids if query_id in run.errors},
             "fates": None if judged.why else [judged.fates[query_id] for query_id in query_ids],
             "why_no_fates": judged.why,
+            "bounds": [
+                {"label": label, "mean": one.mean, "what": one.what}
+                for label, one in bounds.among(bounds.light(run), others, run.metric).told
+            ],
             "siblings": [entry.run_id for entry in alike if entry.run_id != run_id],
         }
 

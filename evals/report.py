@@ -18,7 +18,7 @@ from tools.command import Parser, put_out, run_command
 from tools.errors import DataError, UnknownName
 
 if TYPE_CHECKING:
-    from evals.bounds import Gap
+    from evals.bounds import Gap, Kind
     from evals.reports.groups import Group
     from evals.reports.page import Report, Section, Words
     from evals.reports.plots import Plot
@@ -122,25 +122,26 @@ def _gap(
     for group in groups:
         for name in metrics or ("",):
             known = [gap for gap in bounds.gaps(group.runs, name) if not name or gap.metric == name]
-            rows += [_gap_row(group, gap) for gap in known if gap.floor or gap.ceiling]
+            rows += [_gap_row(group, gap) for gap in known if gap.best or gap.ceiling]
     apart: dict[tuple[str, str, str], list[Group]] = {}
     for group in groups:
         apart.setdefault((group.data, group.split, group.asked), []).append(group)
     drawn = [plots.gap(members, name) for members in apart.values() for name in metrics or ("",)]
     names = ["program", "task", "metric", "floor", "lower bound", "program's", "ceiling", "gain", "missing", "closed"]
+    names.append("bounds by other systems")
     notes = [
-        "floor: the bare retriever; lower bound: a pool as retrieved; ceiling: a pool with gold put in (which run each "
-        "is, the CSV file has)",
+        "floor: its bare retriever; lower bound: the same system over a pool as retrieved; ceiling: over one with gold "
+        "in it; best bare retriever: of all that were run",
         "gain, missing and closed, the share of ceiling - floor, are paired by query, with 95 % bootstrap intervals",
         "closed has none where the ceiling is not clearly above the floor",
     ]
-    more = ["task's name", "floor is", "lower bound is", "ceiling is", "run"]
+    more = ["task's name", "floor is", "best bare", "best bare is", "lower bound is", "ceiling is", "run"]
     short_words = {1, 2}
     if len(used := {row[2] for row in rows}) == 1:  # then it is said once
         notes.insert(0, f"by {used.pop()}")
         rows, names, more = [[*row[:2], *row[3:], row[2]] for row in rows], names[:2] + names[3:], [*more, "metric"]
         short_words = {1}
-    table = Words("gap", "Floor and ceiling", names, rows, short_words, set(), more, notes) if rows else None
+    table = Words("gap", "Floor and ceiling", names, rows, short_words, {len(names) - 1}, more, notes) if rows else None
     return table, [plot for plot in drawn if plot]
 
 
@@ -150,15 +151,19 @@ def _gap_row(group: "Group", gap: "Gap") -> list[str]:
     paired = ["" if one is None else _with_interval(*one[:3], "+") for one in (gap.gained, gap.missing)]
     closed = "" if gap.closed is None else _percent(*gap.closed)
     task = gap.run.config["task"]
+    kinds: tuple[Kind | None, ...] = ("floor", "union", None, "ceiling")
     return [
         str(group.system(gap.run)),
         short(task),
         gap.metric,
-        *(_figure(gap.mean(kind)) for kind in ("floor", "union", None, "ceiling")),
+        *(_figure(gap.mean(kind)) if kind is None or gap.own(kind) else "" for kind in kinds),
         *paired,
         closed,
+        gap.others,
         task,
         gap.what("floor"),
+        _figure(gap.mean("best")),
+        gap.what("best"),
         gap.what("union"),
         gap.what("ceiling"),
         gap.run.name,

@@ -149,7 +149,8 @@ def _bounds(bounds: dict[str, Any]) -> list[str]:
     """The floor and the ceiling that lie beside the run, where they have been run."""
     from evals.bounds import LABELS
 
-    known = [(label, bounds[kind]) for kind, label in LABELS.items() if bounds.get(kind)]
+    named = [kind for kind in LABELS if kind != "best" or bounds.get("best") != bounds.get("floor")]
+    known = [(LABELS[kind], bounds[kind]) for kind in named if bounds.get(kind)]
     return [f"{label} of {bounds['metric']}: {one['mean']:.4f} ({one['what']})" for label, one in known]
 
 

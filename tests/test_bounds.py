@@ -9,7 +9,7 @@ from run_folders import make, pooled, retrieve
 from scipy import stats as scipy_stats
 
 from evals import scored
-from evals.bounds import LABELS, Bounds, beside, gaps, share_closed
+from evals.bounds import Bounds, beside, gaps, share_closed
 
 
 @pytest.fixture
@@ -24,9 +24,7 @@ def runs(tmp_path):
 
 def lines(path):
     """The bounds of a run, each in a line."""
-    found = beside(path)
-    bounds = (found.floor, found.union, found.ceiling)
-    return [f"{LABELS[bound.kind]} {bound.mean:.4f} ({bound.what})" for bound in bounds if bound]
+    return [f"{label} {bound.mean:.4f} ({bound.what})" for label, bound in beside(path).told]
 
 
 def test_a_program_stands_between_its_retriever_and_the_oracle_pool(runs):
@@ -36,8 +34,8 @@ def test_a_program_stands_between_its_retriever_and_the_oracle_pool(runs):
     runs("ceiling", [0.6, 0.8], pooled("oracle", 300))
     assert lines(own) == [
         "floor 0.1000 (retrieve over bm25)",
-        "lower bound 0.3500 (tournament, union pool of 300)",
-        "ceiling 0.7000 (tournament, oracle pool of 300)",
+        "lower bound 0.3500 (tournament over bm25(k1=0.9,b=0.4), offline, union pool of 300)",
+        "ceiling 0.7000 (tournament over bm25(k1=0.9,b=0.4), offline, oracle pool of 300)",
     ]
     assert beside(own).metric == "nDCG@10"
 
@@ -58,7 +56,7 @@ def test_the_nearest_ceiling_is_taken_first_by_program_then_by_model_then_by_siz
     own = runs("own")
     strong = {"name": "openai/strong"}
     runs("a", config=pooled("oracle", 300, lm=strong))
-    assert lines(own) == ["ceiling 0.3000 (tournament, openai/strong, oracle pool of 300)"]
+    assert lines(own) == ["ceiling 0.3000 (tournament over bm25(k1=0.9,b=0.4), openai/strong, oracle pool of 300)"]
     runs("b", config=pooled("oracle", 50))
     assert beside(own).ceiling.path.name == "b"
     runs("c", config=pooled("oracle", 100))
@@ -66,9 +64,9 @@ def test_the_nearest_ceiling_is_taken_first_by_program_then_by_model_then_by_siz
     runs("d", config=pooled("oracle", 20, program="multihop", lm=strong))
     assert beside(own).ceiling.path.name == "d"
     runs("e", config=pooled("oracle", 20, program="multihop", parameters={"hops": 9}))
-    assert beside(own).ceiling.path.name == "e"
+    assert beside(own).ceiling.what == "multihop with hops=9 over bm25(k1=0.9,b=0.4), offline, oracle pool of 20"
     runs("f", config=pooled("oracle", 20, program="multihop", parameters={"hops": 4}))
-    assert beside(own).ceiling.path.name == "f"
+    assert beside(own).ceiling.what == "multihop, oracle pool of 20"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +100,36 @@ def test_nor_is_a_retriever_with_other_parameters_a_floor_nor_the_bare_one_a_cei
     own = runs("own")
     runs("other", config=retrieve(retriever={"name": "bm25", "with": "bm25(k1=1.2,b=0.4)"}))
     runs("pool", config=pooled("oracle", 300, program="retrieve"))
-    assert lines(own) == []
+    assert lines(own) == ["best bare retriever 0.3000 (retrieve over bm25(k1=1.2,b=0.4))"]
+
+
+def test_the_strongest_bare_retriever_stands_beside_a_program_as_well_as_its_own(runs):
+    own, strong = runs("own"), {"name": "bm25(k1=1.5,b=0.75)", "with": "bm25(k1=1.5,b=0.75)"}
+    runs("floor", [0.1, 0.2], retrieve())
+    runs("weak", [0.0, 0.1], retrieve(retriever={"name": "rank_bm25", "with": "rank_bm25"}))
+    assert lines(own) == ["floor 0.1500 (retrieve over bm25)"]
+    runs("strong", [0.5, 0.2], retrieve(retriever=strong))
+    assert lines(own)[1:] == ["best bare retriever 0.3500 (retrieve over bm25(k1=1.5,b=0.75))"]
+
+
+def test_what_the_program_or_a_bare_retriever_is_above_is_no_ceiling(runs):
+    own = runs("own", [0.2, 0.4])
+    runs("low", [0.2, 0.3], pooled("oracle", 300, program="multihop", parameters={"hops": 4}))
+    runs("enough", [0.3, 0.5], pooled("oracle", 50))
+    assert beside(own).ceiling.path.name == "enough"
+    runs("floor", [0.5, 0.4], retrieve())
+    assert beside(own).ceiling is None
+
+
+def test_a_bound_of_another_system_is_named_in_full_and_no_distance_to_it_is_told(runs, tmp_path, command_of):
+    from evals import report
+
+    runs("own", [0.2, 0.4]), runs("floor", [0.1, 0.2], retrieve()), runs("up", [0.6, 0.9], pooled("oracle", 9))
+    [gap] = gaps(scored.found([tmp_path / "runs"])[0])
+    assert gap.ceiling and gap.missing is gap.closed is None and gap.own("floor") and not gap.own("ceiling")
+    assert command_of(report)(tmp_path / "runs", "--out", tmp_path / "report").code == 0
+    table = (tmp_path / "report" / "report.md").read_text()
+    assert "| ceiling 0.7500: tournament over bm25(k1=0.9,b=0.4), offline, oracle pool of 9 |" in table
 
 
 def test_a_bound_is_no_bound_of_itself(runs):
@@ -116,7 +143,7 @@ def test_other_retrievers_of_a_pool_are_named(runs):
     own = runs("own")
     config = pooled("oracle", 300)
     runs("ceiling", config=config | {"pool": config["pool"] | {"of": ["bm25(k1=0.9,b=0.4)", "dense"]}})
-    assert lines(own) == ["ceiling 0.3000 (tournament, oracle pool of 300 by bm25(k1=0.9,b=0.4) and dense)"]
+    assert beside(own).ceiling.what.endswith(", oracle pool of 300 by bm25(k1=0.9,b=0.4) and dense")
 
 
 def test_what_cannot_be_read_is_passed_over_and_a_run_without_scores_has_no_bounds(runs, tmp_path):
@@ -146,7 +173,7 @@ def test_the_table_of_gaps_is_paired_by_query(runs, tmp_path):
     (
         runs("own", own.tolist()),
         runs("floor", floor.tolist(), retrieve()),
-        runs("up", ceiling.tolist(), pooled("oracle", 9)),
+        runs("up", ceiling.tolist(), pooled("oracle", 9, program="multihop", parameters={"hops": 4})),
     )
     [gap] = gaps(scored.found([tmp_path / "runs"])[0])
     assert gap.run.path.name == "own" and gap.metric == "nDCG@10"

@@ -242,6 +242,14 @@ def test_a_run_lists_its_worst_queries_first_and_where_recall_is_lost(open_page,
     )
 
 
+def test_the_best_bare_retriever_stands_beside_programs_and_the_bounds_beside_a_run(open_page, runs):
+    mean = f"{json.loads((runs['floor'] / 'scores.json').read_text())['metrics']['nDCG@10']['mean']:.3f}"
+    captions = open_page().locator("figcaption").all_inner_texts()
+    assert any(f"best bare retriever {mean}: bm25" in " ".join(text.split()) for text in captions), captions
+    page = open_page(f"#/run/{name(runs['long'])}", "run")
+    assert page.locator(".bounds li").first.inner_text().endswith(": retrieve over bm25")
+
+
 def test_queries_are_filtered_by_fate_and_by_words(open_page, runs):
     page = open_page(f"#/run/{name(runs['long'])}", "run")
     fates = {

@@ -127,6 +127,8 @@ def test_a_run_has_the_values_of_its_table_and_the_fates_of_its_attribution(runs
     known = scored.read(multihop)
     assert run["fates"] == [[one.fate(10) for one in known.relevant(query_id)] for query_id in run["query_ids"]]
     assert run["texts"][0] == known.judged[run["query_ids"][0]]["text"][:200]
+    [floor] = run["bounds"]
+    assert floor["label"] == "floor" and floor["what"] == "retrieve over bm25"
     assert run["siblings"] == [str(path.relative_to(runs)) for path in runs.glob("*/retrieve-*")]
 
 

@@ -268,6 +268,14 @@ const questions = (run) => [
 
 const number = (value) => (defined(value) ? String(Number(value.toFixed(value < 10 ? 2 : 1))) : "–");
 
+/** The strongest bare retriever of a set: what every program in it has to be above. */
+function bestBare(group) {
+  const bare = group.filter((run) => run.program === "retrieve" && !run.pool && defined(headline(run).mean));
+  const [best] = bare.sort((a, b) => headline(b).mean - headline(a).mean);
+  if (!best) return null;
+  return el("span", { class: "about" }, ` best bare retriever ${score(headline(best).mean)}: `, foreign(best.retriever));
+}
+
 /** A chart for each set of runs that were asked the same; those with the most runs. */
 function facets(runs, cost) {
   const groups = new Map();
@@ -296,7 +304,7 @@ function facets(runs, cost) {
     return el(
       "figure",
       { class: wide ? "wide" : null },
-      el("figcaption", null, questions(run)),
+      el("figcaption", null, questions(run), bestBare(group)),
       points.length
         ? scatter(points, {
             xWords: words,

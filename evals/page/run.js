@@ -69,7 +69,7 @@ async function runView({ ids: [id], params }) {
       el(
         "div",
         null,
-        section("Metrics", null, scrolling("Metrics", metricsTable(run.scores.metrics, main))),
+        section("Metrics", null, scrolling("Metrics", metricsTable(run.scores.metrics, main)), boundsList(run.bounds)),
         failures.node,
       ),
       el("div", null, fallSection(losses), section(title, null, shape)),
@@ -225,6 +225,15 @@ function queryFilters(run, rows, state, set, metrics) {
     ),
   );
 }
+
+/** What the headline should be read beside: bare retrievers, and rankings of pools. */
+const boundsList = (bounds) =>
+  bounds.length > 0 &&
+  el(
+    "ul",
+    { class: "about bounds" },
+    bounds.map(({ label, mean, what }) => el("li", null, `${label} ${score(mean)}: `, foreign(what))),
+  );
 
 /** The metrics with their intervals. */
 function metricsTable(metrics, main) {
