@@ -450,6 +450,7 @@ def test_a_place_below_a_file_is_refused_by_its_own_name(make, tmp_path, capsys)
 @pytest.mark.parametrize("to", ["trec", "atif", "openinference", "hub"])
 def test_a_full_disk_is_named_with_the_place_and_nothing_is_left(make, tmp_path, little_room, capsys, to):
     path = make()
+    capsys.readouterr()
     with little_room(1000):
         assert called(export, path, "--to", to, "--out", tmp_path / "out") == 3
     out, err = capsys.readouterr()
