@@ -114,18 +114,21 @@ def _forever(home):
     store.open_index(home, KEY, build=build_forever, load=load)
 
 
-def test_a_process_that_is_killed_leaves_no_lock_and_no_index(tmp_path):
+def test_what_is_being_built_is_not_deleted_and_a_process_that_is_killed_leaves_no_lock_and_no_index(tmp_path):
     process = multiprocessing.get_context("fork").Process(target=_forever, args=(tmp_path,))
     process.start()
     while not (tmp_path / "started").exists():
         time.sleep(0.01)
     [draft] = store.kept(tmp_path)
     assert draft.in_use
+    with pytest.raises(UsageError, match="in use by another process"):  # and nobody waits
+        store.delete(tmp_path, store.name_of(KEY))
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     [draft] = store.kept(tmp_path)
     assert not draft.in_use and not draft.finished
-    assert store.open_index(tmp_path, KEY, build=build, load=load) == "1 2 3"
+    store.delete(tmp_path, store.name_of(KEY))
+    assert store.kept(tmp_path) == [] and store.open_index(tmp_path, KEY, build=build, load=load) == "1 2 3"
 
 
 def test_an_index_that_is_deleted_while_it_is_mapped_stays_readable(tmp_path):
@@ -147,20 +150,6 @@ def test_what_is_not_kept_cannot_be_deleted(tmp_path):
         with pytest.raises(UnknownName):
             store.delete(tmp_path, name)
     assert len(store.kept(tmp_path)) == 1
-
-
-def test_an_index_that_is_being_built_is_not_deleted_and_nobody_waits(tmp_path):
-    process = multiprocessing.get_context("fork").Process(target=_forever, args=(tmp_path,))
-    process.start()
-    while not (tmp_path / "started").exists():
-        time.sleep(0.01)
-    with pytest.raises(UsageError, match="in use by another process"):
-        store.delete(tmp_path, store.name_of(KEY))
-    assert len(store.kept(tmp_path)) == 1
-    process.kill()
-    process.join()
-    store.delete(tmp_path, store.name_of(KEY))
-    assert store.kept(tmp_path) == []
 
 
 def test_a_lock_that_was_removed_while_it_was_waited_for_is_not_taken(tmp_path):
