@@ -20,7 +20,7 @@ import dataclasses
 import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
@@ -407,7 +407,8 @@ def _earlier(path: Path, program: str, model: str) -> tuple[int, float, float, f
         " AND coalesce(json_extract(usage, '$.unmetered'), 0) = 0"
     )
     try:
-        with sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True) as opened:
+        # Not read-only: such a connection leaves empty files beside it.
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True)) as opened:
             many, *means = opened.execute(statement, (model, f"/{program}-")).fetchone()
     except sqlite3.Error:  # the run will say what is wrong with it
         return None

@@ -147,7 +147,7 @@ def test_queries_that_were_answered_before_are_not_asked_again(run, server):
     assert (others["queries"], others["answered"]) == (6, 0), "another configuration is another run"
 
 
-def test_earlier_answers_of_the_model_take_the_place_of_assumptions(run, server):
+def test_earlier_answers_of_the_model_take_the_place_of_assumptions(run, server, tmp_path):
     server.answer = answers
     server.delay = 0.05
     ask = ["--program", "multihop", *ASK, "--lm", server.spec]
@@ -158,6 +158,7 @@ def test_earlier_answers_of_the_model_take_the_place_of_assumptions(run, server)
     [note] = [note for note in after["notes"] if re.match(r"answers as in (29|3\d) earlier calls", note)]
     assert 0.05 <= float(re.search(r": ([\d.]+) s", note)[1]) < 0.5
     assert after["hours"]["expected"] < before["hours"]["expected"]
+    assert [path.name for path in (tmp_path / "runs").glob("answers*")] == ["answers.sqlite3"], "nothing is left open"
 
 
 def test_a_retriever_that_would_send_texts_is_not_opened(run, server):
