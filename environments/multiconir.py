@@ -47,8 +47,6 @@ DEV, DEV_MINI = DevSplit(SEED, 0.2), DevSplit(SEED, 1 / 3)
 WINS = tuple(f"Win({k})" for k in TENS)
 LADDER = ("Positive", *HARD)  # from all ten conditions met to none
 
-PADDED = "Each document has been padded with sentences that mean nothing; they are to be ignored. "
-
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -115,7 +113,7 @@ def load(request: Request) -> Environment:
         for record, row in enumerate(rows, start=1):
             _ladder(draft, row, record, LENGTHS[variant])
         for record in chosen:
-            _monotonicity(draft, rows[record - 1], record, request.objective(PADDED + task.objective), LENGTHS[variant])
+            _monotonicity(draft, rows[record - 1], record, request.objective(task.objective), LENGTHS[variant])
     else:
         single = multiconir_csv.read(request.folder, task.name, "Task1")
         rows = multiconir_csv.read(request.folder, task.name, "Task2_&_3")

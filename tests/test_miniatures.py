@@ -191,6 +191,9 @@ def test_lengthened_documents_are_the_same_ones_padded(task, words):
     for before, after in zip(plain, padded, strict=True):
         for column in ("Positive", *multiconir_csv.HARD):
             assert after[column] == pad(before[column], int(words))
+    # What a model is told is the same: the paper tells none that there is padding.
+    asked = [environments.load(f"{task}:{variant}", "mini").queries for variant in ("monotonicity", f"length{words}")]
+    assert [[query.objective for query in one] for one in asked] == [[asked[0][0].objective] * len(asked[0])] * 2
 
 
 def runs(text: str, length: int) -> set[tuple[str, ...]]:
