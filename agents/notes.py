@@ -41,7 +41,7 @@ class Notes(MultiHop):
         depth: int = 1000,
         hops: int = 4,
         per_hop: int = 25,
-        read_chars: int = 2500,
+        read_chars: int = 0,
         rerank: int = 0,
         lens: str = "",
     ) -> None:

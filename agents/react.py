@@ -22,13 +22,14 @@ from langgraph.graph import END, START, StateGraph
 from programs import context
 from programs.adapter import TooLong, notice_leak, refuses
 from programs.asking import Fault, Kind, UnusableAnswer, ask
-from programs.passage import defused
+from programs.passage import DESCRIPTION, defused
 from programs.protocol import Message
 from tools.errors import DocumentNotFound, LimitReached, UsageError, at_least
 from tools.records import Query, Submission, Usage
 from tools.session import Session, Toolbox
 
 INTERFACES = ("auto", "openai", "dspy")
+A_READING = 0.25  # of the model's window that one document may take: several are read in one turn
 _LEFT_OUT = "(left out, because the conversation had grown too long)"
 
 
@@ -49,7 +50,7 @@ class NextStep(dspy.Signature):
     """
 
     objective: str = dspy.InputField(desc="what the collection is, and what counts as a find")
-    description: str = dspy.InputField(desc="what the searcher says about the wanted documents")
+    description: str = dspy.InputField(desc=DESCRIPTION)
     steps_left: int = dspy.InputField(desc="how many steps may follow this one; what is selected by then counts")
     history: list[Turn] = dspy.InputField(desc="the steps so far, oldest first")
     tools: list[dspy.Tool] = dspy.InputField(desc="what can be called")
@@ -70,12 +71,16 @@ class React(dspy.Module):
         depth: int = 1000,
         steps: int = 12,
         per_search: int = 10,
-        read_chars: int = 4000,
+        read_chars: int = 0,
         interface: str = "auto",
     ) -> None:
-        """`steps` is answers of the model, `per_search` documents a search, `read_chars` how much one reading shows."""
+        """`steps` is answers of the model, `per_search` documents a search, `read_chars` how much one reading shows.
+
+        0 is the whole document, or as much of it as takes a quarter of the model's window.
+        """
         super().__init__()
-        at_least(1, "react", steps=steps, per_search=per_search, read_chars=read_chars)
+        at_least(1, "react", steps=steps, per_search=per_search)
+        at_least(0, "react", read_chars=read_chars)
         if interface not in INTERFACES:
             raise UsageError(f"react: interface is {interface!r}; it is one of {', '.join(INTERFACES)}")
         self.toolbox = toolbox
@@ -235,7 +240,8 @@ class _Desk:
 
     def read(self, doc_id: str) -> str:
         """Read one document that a search returned, by its doc_id."""
-        return _json({"doc_id": doc_id, "text": self.session.read(doc_id, self.read_chars)})
+        text = self.session.read(doc_id, self.read_chars or None, fit=lambda text: context.beginning(text, A_READING))
+        return _json({"doc_id": doc_id, "text": text})
 
     def select(self, doc_ids: list[str]) -> str:
         """Keep documents that fit, likeliest first; give the doc_ids of documents that you have seen."""

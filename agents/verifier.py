@@ -27,7 +27,7 @@ from agents.graph import Lines, walk
 from programs import context
 from programs.asking import Check, Outputs, ask, filled, known_ids
 from programs.lenses import lens, through
-from programs.passage import Passage, batches, noted, show
+from programs.passage import DESCRIPTION, Passage, batches, noted, show
 from tools.errors import LimitReached, at_least
 from tools.records import Query, Submission
 from tools.retrievers.fusion import CONSTANT
@@ -47,7 +47,7 @@ class Judgement(pydantic.BaseModel):
 
 
 class Reformulate(dspy.Signature):
-    """Write several searches for documents that somebody describes without using their words.
+    """Write several searches for documents that a query wants without having their words.
 
     Each is what such a document might itself say: let them differ in subject, wording and kind of document,
     because what all wanted documents share is seldom in their words. Where it is known what verified documents have
@@ -55,7 +55,7 @@ class Reformulate(dspy.Signature):
     """
 
     objective: str = dspy.InputField(desc="what the collection is, and what counts as a find")
-    description: str = dspy.InputField(desc="what the searcher says about the wanted documents")
+    description: str = dspy.InputField(desc=DESCRIPTION)
     learned: list[str] = dspy.InputField(desc="what verified documents have in common, oldest first; empty at first")
     earlier_searches: list[str] = dspy.InputField(desc="searches that were made already")
     most: int = dspy.InputField(desc="how many searches to write")
@@ -72,7 +72,7 @@ class VerifyPassages(dspy.Signature):
     """
 
     objective: str = dspy.InputField(desc="what the collection is, and what counts as a find")
-    description: str = dspy.InputField(desc="what the searcher says about the wanted documents")
+    description: str = dspy.InputField(desc=DESCRIPTION)
     passages: list[Passage] = dspy.InputField(desc="the passages, in no particular order")
     judgements: list[Judgement] = dspy.OutputField(
         desc="for each passage of grade 1 or more: its id, its grade from 0 to 3, and what in it shows that, briefly"
@@ -88,7 +88,7 @@ class LearnCommon(dspy.Signature):
     """
 
     objective: str = dspy.InputField(desc="what the collection is, and what counts as a find")
-    description: str = dspy.InputField(desc="what the searcher says about the wanted documents")
+    description: str = dspy.InputField(desc=DESCRIPTION)
     learned: list[str] = dspy.InputField(desc="what was found in common before, oldest first")
     passages: list[Passage] = dspy.InputField(desc="documents that satisfy the description, surest first")
     common: str = dspy.OutputField(desc="what they have in common; empty when it is nothing but the description")
@@ -108,7 +108,7 @@ class Verifier(dspy.Module):
         batch: int = 10,
         verify: int = 60,
         reads: int = 0,
-        read_chars: int = 2500,
+        read_chars: int = 0,
         lens: str = "",
         retrievers: Expressions = RETRIEVERS,
         seed: int = 0,
@@ -116,13 +116,14 @@ class Verifier(dspy.Module):
     ) -> None:
         """`texts` is searches a round, each to all `retrievers` (none: the run's own) for `per_search` documents.
 
-        `verify` is documents verified a round, `batch` of them together, `read_chars` characters of each; `reads`
-        bounds them over all rounds, 0 is no bound. `parallel` is how many lines work at a time, and changes no result.
+        `verify` is documents verified a round, `batch` of them together, `read_chars` characters of each (0: all);
+        `reads` bounds them over all rounds, 0 is no bound. `parallel` is how many lines work at a time, and changes no
+        result.
         """
         super().__init__()
         at_least(1, "verifier", rounds=rounds, texts=texts, per_search=per_search, batch=batch, verify=verify)
-        at_least(1, "verifier", read_chars=read_chars, parallel=parallel)
-        at_least(0, "verifier", reads=reads)
+        at_least(1, "verifier", parallel=parallel)
+        at_least(0, "verifier", read_chars=read_chars, reads=reads)
         self.toolbox = toolbox
         self.depth = depth
         self.rounds = rounds

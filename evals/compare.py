@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from evals import folder as run_folder
-from evals.scored import CONTRACT, Run, differing, read
+from evals.scored import CONTRACT, Run, cut, differing, read
 from evals.seeds import SEEDS, System, spread, systems
 from tools.command import Parser, put_out, run_command
 from tools.errors import DataError, UnknownName, UsageError
@@ -52,7 +52,11 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
         "judgements": first.scores["judgements"],
         "metric": chosen[0][0],  # the headline, where it is among them: it is the first in a run's table
         "forced": forced,
-        "notes": notes + _notes(comparisons) + untold + _repeated(grouped, runs, chosen[0][0]),
+        "notes": notes
+        + _notes(comparisons)
+        + untold
+        + _repeated(grouped, runs, chosen[0][0])
+        + [f"{run.name}: {line}" for run in runs for line in cut(run.scores)],
         "systems": [
             _system(system, chosen[0] if place == 0 else chosen[place - 1]) for place, system in enumerate(grouped)
         ],

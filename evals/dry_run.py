@@ -76,9 +76,10 @@ DECIDED: dict[str, tuple[float, Ceiling]] = {
     "notes": (0.5, lambda given, pool: 2 * given["hops"] + bool(given["rerank"])),
     "planner": (0.5, lambda given, pool: given["rounds"] * (given["parts"] + 1)),
     "verifier": (0.5, lambda given, pool: given["rounds"] * (ceil(given["verify"] / given["batch"]) + 2) - 1),
-    "subtask": (0.2, lambda given, pool: 1 + pool * given["requirements"]),
+    "subtask": (0.2, lambda given, pool: 1 + pool * (given["requirements"] or FACETS)),
     "react": (0.3, lambda given, pool: given["steps"]),
 }
+FACETS = 30  # the most that a query of BIRCO has (Table 4), where nothing limits the requirements
 REPAIRS = 1.1  # answers that have to be asked for again: a tenth at most
 GROWING = ("react",)  # each prompt has all before it in it, so that half of the calls are a quarter of the tokens
 POOLED = ("tournament", "rank", "score", "reason", "subtask")  # calls grow with the pool

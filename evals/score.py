@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from evals import folder as run_folder
 from evals.environment import environment_of
+from evals.scored import READ, cut
 from evals.submission import BadRanking, check_ranking
+from programs import DIFFERS
 from tools import disk
 from tools.command import Parser, run_command
 from tools.errors import DataError, RunIncomplete
 from tools.records import Usage, usage_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from environments.base import Environment
     from evals.metrics import Ranking, Values
@@ -73,7 +75,8 @@ def score(path: Path, environment: "Environment", outcomes: run_folder.Rows | No
             losses.add(relevant)
             row = attribution.row(query.text, relevant, outcome, judgements)
             attributed.write(disk.dumps(row) + "\n")
-    scores = tally.summary(config, asked) | {
+    about = tally.summary(config, asked)
+    scores = about | {
         "judgements": environment.headline,
         "metric": environment.metric,
         "metrics": {
@@ -83,6 +86,8 @@ def score(path: Path, environment: "Environment", outcomes: run_folder.Rows | No
         "losses": losses.json(),
         "notes": [
             *filter(None, [environment.split_note, _depth_note(config, environment)]),
+            *([] if config.get("imported") else _differs(config["program"])),
+            *about["notes"],
             *environment.notes,
             *(config.get("imported") or {}).get("notes", ()),
         ],
@@ -155,6 +160,10 @@ def _depth_note(config: run_folder.Config, environment: "Environment") -> str:
     return f"rankings end at {depth} {unit}, so larger cutoffs say nothing more"
 
 
+def _differs(program: str) -> list[str]:
+    return [f"{program} differs from the paper's: {DIFFERS[program]}"] if program in DIFFERS else []
+
+
 def ranking_of(outcome: run_folder.Outcome) -> "Ranking":
     """What an outcome says of a ranking; a failed query has an empty one."""
     from evals.metrics import Ranking
@@ -203,6 +212,7 @@ class _Tally:
         self.answered = self.failed = self.invented = self.followed = self.shortened = self.cut = 0
         self.unusable: Counter[str] = Counter()
         self._failures: dict[str, dict[str, Any]] = {}  # the first of each kind, and how many
+        self.read: Counter[str] = Counter()
         self.usage = Usage()
 
     def add(self, outcome: run_folder.Outcome) -> None:
@@ -217,6 +227,7 @@ class _Tally:
         self.unusable.update(trace.get("unusable", {}))
         self.followed += len(trace.get("followed", ()))
         self.shortened += sum(step["tool"] == "shorten" for step in trace["steps"])
+        self.read.update(_read(trace["steps"]))
         self.cut += sum("cut" in step for step in trace["steps"])
         self.usage += run_folder.usage(outcome)
 
@@ -225,7 +236,7 @@ class _Tally:
         usage = usage_json(self.usage)
         if (config.get("imported") or {}).get("usage") is False:  # nobody knows, and 0 would be a claim
             usage = dict.fromkeys(usage)
-        return {
+        about = {
             "task": config["task"],
             "data": config[run_folder.PROVENANCE]["data"],
             "split": config["split"],
@@ -244,9 +255,25 @@ class _Tally:
             "followed": self.followed,
             "shortened": self.shortened,
             "searches_cut": self.cut,
+            "read": {name: self.read[name] for name in READ},
             "metrics": {},
             "usage": usage,
         }
+        return about | {"notes": cut(about)}
+
+
+def _read(steps: "Iterable[Mapping[str, Any]]") -> dict[str, int]:
+    """How many documents of a query were put into prompts, and how much of them was cut off where that was most."""
+    least: dict[str, tuple[int, int]] = {}  # doc_id -> characters shown, of how many
+    for step in steps:
+        if step["tool"] in ("judge", "read"):
+            for doc_id, *reading in zip(step["doc_ids"], step.get("shown", ()), step.get("lengths", ()), strict=False):
+                shown, length = reading
+                if shown:  # what was to be shown when a limit came is 0
+                    least[doc_id] = min(least.get(doc_id, (shown, length)), (shown, length))
+    left_out = [max(0, length - shown) for shown, length in least.values()]
+    characters = sum(length for _, length in least.values())
+    return dict(zip(READ, (len(least), sum(map(bool, left_out)), characters, sum(left_out)), strict=True))
 
 
 def _raised_at(outcome: run_folder.Outcome) -> str:

@@ -8,7 +8,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -85,6 +85,19 @@ class Run:
     def relevant(self, query_id: str) -> list[Relevant]:
         """What became of a query's relevant documents; none where recall is undefined."""
         return relevant_from_json(self.judged[query_id])
+
+
+def cut(scores: Mapping[str, Any]) -> list[str]:
+    """How much of its documents a run left out of prompts, as a line; none where that is nothing, or unknown."""
+    read = scores.get("read") or {}
+    if not read.get("cut"):
+        return []
+    many, what = (
+        f"{read['cut']:,} of {read['documents']:,} documents were cut",
+        f"{scores['program']}, {scores['task']}",
+    )
+    share = read["left_out"] / read["characters"]
+    return [f"{many} on their way into a prompt ({what}): {100 * share:.1f} % of their characters"]
 
 
 def differing(baseline: Run, run: Run) -> dict[str, str]:
@@ -194,6 +207,7 @@ def _asked(config: run_folder.Config) -> list[str]:
 
 
 _SCORES = {"data": str, "judgements": str, "program": str, "retriever": str, "lm": str, "queries": int, "failed": int}
+READ = ("documents", "cut", "characters", "left_out")
 USED = ("calls", "input_tokens", "output_tokens", "paid_usd", "list_usd")
 
 
@@ -210,6 +224,9 @@ def _check(scores: Any) -> None:
         raise ValueError("'losses' has nothing at its cutoff")
     if wrong := [name for name, one in scores["metrics"].items() if not _is_measured(one)]:
         raise ValueError(f"{wrong[0]!r} has no mean with its interval")
+    read = scores.get("read") or dict.fromkeys(READ, 0)
+    if not isinstance(read, dict) or any(type(read.get(name)) is not int for name in READ):
+        raise ValueError("'read' is of the wrong kind")
     notes = scores.get("notes", [])
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         raise ValueError("'notes' is of the wrong kind")

@@ -32,7 +32,7 @@ USUAL: Mapping[str, str] = {
     "hops": "1..6",
     "per_hop": "10|25|50",
     "per_search": "5|10|25",
-    "read_chars": "1000|2500|5000",
+    "read_chars": "0|1000|2500",
     "rerank": "0|20",
     "steps": "6|12|20",
     "rounds": "1|2|3",

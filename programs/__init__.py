@@ -20,3 +20,17 @@ PROGRAMS = {
     "subtask": "programs.subtask:Subtask",
     "tournament": "programs.tournament:Tournament",
 }
+
+# What stays otherwise than in the paper of a program, beside prompts in our own words; a run's table says it.
+# docs/programs.md has the list with places in the papers.
+DIFFERS = {
+    "closed_book": "both of BIRCO's signs count in every task, and nobody judges by hand",
+    "multihop": "the model also sees its earlier searches, may end early, and gives no rationale and no summary",
+    "query_to_answer": "the thinking is in fields of its own, not in a text before a mark",
+    "query_to_doc": "the thinking is in fields of its own, not in a text before a mark",
+    "rank": "the last window begins at the top, where RankGPT's script may leave out the first few",
+    "reasoning_trace": "an example document is asked for as well, as Table 10 has it and Figure 9 has not",
+    "rewrite": "no rationale is asked for",
+    "subtask": "a requirement is met from 0 to 10, not or not at all, and its judge is told the objective",
+    "tournament": "no reason is asked for beside a place",
+}

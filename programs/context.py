@@ -69,6 +69,23 @@ def largest(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[Any]:
     return items[:low]
 
 
+def most(chars: int, fit: Callable[[int], bool], fewest: int = 0) -> int:
+    """How many of `chars` characters `fit`: all, or the most to a sixteenth; `fewest` where not even they do."""
+    low, high = chars, chars
+    while low > fewest and not fit(low):
+        low, high = max(low // 2, fewest), low
+    while high - low > max(1, low // 16):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fit(middle) else (low, middle)
+    return low
+
+
+def beginning(text: str, share: float) -> str:
+    """The beginning of `text` that takes at most `share` of the model's window; all where that is not known."""
+    room = window()
+    return text if room is None else text[: most(len(text), lambda chars: tokens(text[:chars]) <= room * share)]
+
+
 def recent(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[Any]:
     """The longest end of `items` that fits; it may be empty."""
     first = next((first for first in range(len(items)) if fit(items[first:])), len(items))

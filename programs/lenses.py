@@ -18,6 +18,7 @@ class Lens:
     search: str  # what to put into a search text
     recognise: str  # what to look for when reading
     annotate: str  # what to write down of a document, for an index (tools/retrievers/lens.py)
+    solved: str = ""  # in place of `recognise`, where solutions are given beside the texts
 
 
 LENSES = {
@@ -26,7 +27,7 @@ LENSES = {
             "The description is somebody's hazy memory of one moment. Write what the record of that moment "
             "would say: names and titles of the people who would speak, the formal turns of phrase of such an "
             "occasion, the terms of the subject, a phrase that may have been said. Leave out how it felt to "
-            "remember it."
+            "remember it and how sure they are; what they state as a detail may be wrong."
         ),
         recognise=(
             "Ask of each passage whether this could be the remembered moment: who speaks to whom, what happens, "
@@ -83,6 +84,11 @@ LENSES = {
         annotate=(
             "The idea that solves this problem, apart from its subject: the step that unlocks it, the principle "
             "behind it, and the outline of the proof in a sentence or two."
+        ),
+        solved=(
+            "Take the step that unlocks each problem from its solution, which stands below it, and compare it with "
+            "that of the given problem. A solution is one of several: where another natural one shares the step, that "
+            "counts as well. The same field, objects or notation are no evidence."
         ),
     ),
     "authorship": Lens(

@@ -26,6 +26,10 @@ CLAUSES = 5  # of a description, as criteria
 INSIGHT_WORDS = 8  # in place of what a text comes down to
 GRADES = (0.1, 0.2, 0.35)  # least shares of the description's weight for the grades 1, 2 and 3
 COMMON_WORDS = 12  # that verified passages share, in place of what they have in common
+# What a long description asks stands mostly at its end, what a passage is about mostly at its beginning.
+EDGE = 2  # sentences at that end and at that beginning
+ENDING = 2  # times more that the words at the end of a description count; of those of up to EDGE sentences, none more
+OPENING = 2  # times more that the words at the beginning of a passage count
 # Okapi's usual constants, for weighing a passage: how soon repeats stop counting, and how much length costs.
 K1, B = 1.5, 0.75
 
@@ -96,7 +100,7 @@ def search(inputs: Mapping[str, Any], statistics: TermStatistics) -> str:
 
 def selected(inputs: Mapping[str, Any], statistics: TermStatistics) -> list[str]:
     """The passages that share the most weight with the description, by BM25's saturation; best first."""
-    weight = _weights(inputs["description"], statistics)
+    weight = _asked(inputs["description"], statistics)
     scored = [(_shared(weight, passage.text, statistics), passage.id) for passage in inputs["passages"]]
     best = sorted(scored, key=lambda pair: (-pair[0], pair[1]))
     return [passage_id for score, passage_id in best[:KEEP] if score > 0]
@@ -114,7 +118,7 @@ def observations(inputs: Mapping[str, Any], statistics: TermStatistics) -> str:
 
 def ranked(inputs: Mapping[str, Any], statistics: TermStatistics) -> list[str]:
     """All passages by the weight that they share with the description, as `selected`; equal ones as they were shown."""
-    weight = _weights(inputs["description"], statistics)
+    weight = _asked(inputs["description"], statistics)
     best = sorted(inputs["passages"], key=lambda passage: -_shared(weight, passage.text, statistics))
     return [passage.id for passage in best]
 
@@ -132,14 +136,21 @@ def criteria(inputs: Mapping[str, Any], statistics: TermStatistics) -> list[str]
 
 
 def requirements(inputs: Mapping[str, Any], statistics: TermStatistics) -> list[str]:
-    """The same, as many as are asked for."""
-    return _heaviest_clauses(inputs["description"], statistics)[: inputs["most"]]
+    """The same, as many as are asked for; as many as criteria where that is left open."""
+    return _heaviest_clauses(inputs["description"], statistics)[: inputs["most"] or CLAUSES]
 
 
 def assessment(inputs: Mapping[str, Any], statistics: TermStatistics) -> str:
-    """How much of each criterion's weight the passages have, one a line."""
+    """How much of the weight of each criterion, or of the description, the passages have, one a line."""
     text = "\n".join(passage.text for passage in inputs["passages"])
-    return "\n".join(f"{_share(one, text, statistics):.0%} of: {one}" for one in inputs["criteria"])
+    wanted = inputs.get("criteria") or [inputs["description"]]
+    return "\n".join(f"{_share(one, text, statistics):.0%} of: {one}" for one in wanted)
+
+
+def quotes(inputs: Mapping[str, Any], statistics: TermStatistics) -> list[str]:
+    """The sentence of each passage that has most of the description's weight."""
+    weight = _weights(inputs["description"], statistics)
+    return [quote for passage in inputs["passages"] for quote in _densest(weight, passage.text)[:1]]
 
 
 def description_insight(inputs: Mapping[str, Any], statistics: TermStatistics) -> dict[str, str]:
@@ -266,6 +277,8 @@ RULES: Rules = {
     "criteria": criteria,
     "requirements": requirements,
     "assessment": assessment,
+    "thinking": assessment,
+    "quotes": quotes,
     "description_insight": description_insight,
     "passage_insights": passage_insights,
     "plan": plan,
@@ -334,9 +347,10 @@ def _next_searches(inputs: Mapping[str, Any], notes: list[str], most: int, stati
 
 
 def _shared(weight: Mapping[str, float], text: str, statistics: TermStatistics) -> float:
-    """The weight of the words that `text` has, by BM25's saturation."""
+    """The weight of the words that `text` has, by BM25's saturation; those it begins with count more often."""
     count = Counter(words(text))
     norm = K1 * (1 - B + B * count.total() / statistics.average_length)
+    count.update(words("\n".join(sentences(text)[:EDGE] * OPENING)))
     saturated = {word: n / (n + norm) for word, n in count.items() if word in weight}
     return sum((weight[word] * share for word, share in saturated.items()), 0.0)
 
@@ -363,6 +377,12 @@ def _weights(text: str, statistics: TermStatistics) -> dict[str, float]:
     count = Counter(words(text))
     weight = {word: statistics.weight(word) * math.sqrt(n) for word, n in count.items()}
     return {word: w for word, w in weight.items() if w > 0}
+
+
+def _asked(description: str, statistics: TermStatistics) -> dict[str, float]:
+    """The same for a description, whose words at its end count more often."""
+    said = sentences(description)
+    return _weights("\n".join([description, *(said[-EDGE:] * ENDING if len(said) > EDGE else [])]), statistics)
 
 
 def _scaled(weight: Mapping[str, float]) -> dict[str, float]:

@@ -13,6 +13,9 @@ import pydantic
 from programs import context
 from tools.session import Session
 
+# What the input `description` is, as the model is told: in some tasks the query is itself a text like the wanted ones.
+DESCRIPTION = "the query: words about what is wanted, or a text to find the like of; the objective says which"
+
 
 class Passage(pydantic.BaseModel):
     """One document as a model sees it."""
@@ -26,11 +29,11 @@ _FEWEST_CHARS = 50  # of a passage, below which it says nothing
 
 
 def show(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits = lambda passages: True) -> list[Passage]:
-    """The documents as passages of at most `chars` characters each, recorded as shown together.
+    """The documents as passages of at most `chars` characters each, 0 for whole ones, recorded as shown together.
 
-    All are shown; where they do not `fit`, each is cut to half as many characters until they do, down to 50.
+    All are shown; where they do not `fit`, each is cut to as many characters as do, down to 50.
     """
-    return _passages(doc_ids, session.judge(doc_ids, chars, fit=partial(_cut, session, doc_ids, chars, fit)))
+    return _passages(doc_ids, session.judge(doc_ids, chars or None, fit=partial(_cut, session, doc_ids, fit)))
 
 
 def batches(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits) -> Iterator[list[Passage]]:
@@ -38,23 +41,22 @@ def batches(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits) -> 
     left = list(doc_ids)
     while left:
         tried: list[Passage] = []
-        shown = session.judge(left, chars, fit=partial(_beginning, session, left, chars, fit, tried))
+        shown = session.judge(left, chars or None, fit=partial(_beginning, session, left, fit, tried))
         passages = tried or _passages(left, shown)
         yield passages
         left = left[len(passages) :]
 
 
-def _cut(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits, texts: list[str]) -> list[str]:
-    most = chars
-    while most > _FEWEST_CHARS and not fit(_passages(doc_ids, [text[:most] for text in texts])):
-        most //= 2
-    if most < chars:
-        session.shorten(f"passages: {len(texts)} are cut to {most} characters each, instead of {chars}")
+def _cut(session: Session, doc_ids: Sequence[str], fit: Fits, texts: list[str]) -> list[str]:
+    longest = max(map(len, texts), default=0)
+    most = context.most(longest, lambda chars: fit(_passages(doc_ids, [text[:chars] for text in texts])), _FEWEST_CHARS)
+    if most < longest:
+        session.shorten(f"passages: {len(texts)} are cut to {most} characters each, instead of {longest}")
     return [text[:most] for text in texts]
 
 
 def _beginning(
-    session: Session, doc_ids: Sequence[str], chars: int, fit: Fits, tried: list[Passage], texts: list[str]
+    session: Session, doc_ids: Sequence[str], fit: Fits, tried: list[Passage], texts: list[str]
 ) -> list[str]:
     """As many of the texts as fit; their passages are left in `tried`, unless the only one had to be cut."""
     kept = context.largest(_passages(doc_ids, texts), fit)
@@ -63,7 +65,7 @@ def _beginning(
     if len(kept) > 1:
         tried += kept
         return texts[: len(kept)]
-    return _cut(session, doc_ids, chars, fit, texts[:1])
+    return _cut(session, doc_ids, fit, texts[:1])
 
 
 def _passages(doc_ids: Sequence[str], texts: Sequence[str]) -> list[Passage]:

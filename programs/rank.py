@@ -49,14 +49,15 @@ class Rank(dspy.Module):
         pool: int = 100,
         window: int = 20,
         step: int = 10,
-        read_chars: int = 2500,
+        read_chars: int = 0,
     ) -> None:
-        """`pool` is documents of the first search, where the query has no candidates; `read_chars` is characters.
+        """`pool` is documents of the first search, where a query has no candidates; `read_chars` characters, 0 all.
 
         `window` documents are ordered in one call, and the next window begins `step` further up.
         """
         super().__init__()
-        at_least(1, "rank", pool=pool, step=step, read_chars=read_chars)
+        at_least(1, "rank", pool=pool, step=step)
+        at_least(0, "rank", read_chars=read_chars)
         at_least(2, "rank", window=window)
         if step > window:
             raise UsageError(f"rank needs a step of at most window={window}, not {step}: it would pass documents over")

@@ -1,17 +1,17 @@
 """Criteria first, then a reasoned score a document: BIRCO's Reason (section 4.2; appendices G and L.2), Reason+O.
 
 The model writes criteria for the query, one set for all of its documents as appendix G has it; then it goes through
-them for each document, in writing, and ends in a score from 0 to 10. The direct quotes that the paper asks for beside
-the score are left out; nothing in it uses them. Equal scores are ordered by the retriever `ties` (programs/pool.py).
-`--instruction none` leaves the objective empty: Reason without the O.
+them for each document, in writing, and ends in direct quotes, which nothing uses, and a score from 0 to 10. Equal
+scores are ordered by the retriever `ties` (programs/pool.py). `--instruction none` leaves the objective empty: Reason
+without the O.
 """
 
 import dspy
 
 from programs.asking import ask, filled
-from programs.passage import Passage
+from programs.passage import DESCRIPTION, Passage
 from programs.pool import candidates, hand_in
-from programs.score import OBJECTIVE, judged
+from programs.score import OBJECTIVE, QUOTES, judged
 from tools.errors import at_least
 from tools.records import Query, Submission
 from tools.retrievers.spec import Expression
@@ -26,7 +26,7 @@ class WriteCriteria(dspy.Signature):
     """
 
     objective: str = dspy.InputField(desc=OBJECTIVE)
-    description: str = dspy.InputField(desc="what the searcher says about the wanted document")
+    description: str = dspy.InputField(desc=DESCRIPTION)
     criteria: list[str] = dspy.OutputField(desc="the criteria, a sentence or two each, the weightiest first")
 
 
@@ -37,10 +37,11 @@ class FollowCriteria(dspy.Signature):
     """
 
     objective: str = dspy.InputField(desc=OBJECTIVE)
-    description: str = dspy.InputField(desc="what the searcher says about the wanted document")
+    description: str = dspy.InputField(desc=DESCRIPTION)
     criteria: list[str] = dspy.InputField(desc="what to check, the weightiest first")
     passages: list[Passage] = dspy.InputField(desc="the one passage to be judged")
     assessment: str = dspy.OutputField(desc="for each criterion in turn, how far the passage meets it, and why")
+    quotes: list[str] = dspy.OutputField(desc=QUOTES)
     score: float = dspy.OutputField(desc="from 0, surely not what is wanted, to 10, surely what is wanted")
 
 
@@ -53,15 +54,16 @@ class Reason(dspy.Module):
         *,
         depth: int = 1000,
         pool: int = 100,
-        read_chars: int = 2500,
+        read_chars: int = 0,
         ties: Expression = Expression("dense"),  # noqa: B008  # a string, so sharing the default is safe
     ) -> None:
-        """`pool` is documents of the first search, where the query has no candidates; `read_chars` is characters.
+        """`pool` is documents of the first search, where a query has no candidates; `read_chars` characters, 0 all.
 
         `ties` is the retriever that orders equal scores; "" leaves it to the run's own.
         """
         super().__init__()
-        at_least(1, "reason", pool=pool, read_chars=read_chars)
+        at_least(1, "reason", pool=pool)
+        at_least(0, "reason", read_chars=read_chars)
         self.toolbox = toolbox
         self.depth = depth
         self.pool = pool

@@ -9,22 +9,21 @@ import dspy
 
 from programs import lenses
 from programs.asking import ask, filled
+from programs.passage import DESCRIPTION
 from tools.records import Query, Submission
 from tools.session import Toolbox
 
 
 class RewriteDescription(dspy.Signature):
-    """Turn a description of a document into a search text that the document itself would match.
+    """Rewrite a query into one search text that wanted documents match better than the query does.
 
-    The description was written from memory or in the abstract, so its own words are probably not the
-    document's. Infer what kind of document is meant and which terms, turns of phrase and specifics it
-    would contain, in its own register, and write those. Leave out how the searcher came across it and
-    how sure they are; anything they state as a detail may be wrong.
+    The objective says how a wanted document stands to the query; its words are probably others. Infer which
+    terms, turns of phrase and specifics it would have, in its own register, and write those.
     """
 
     objective: str = dspy.InputField(desc="what the collection is, and what counts as a find")
-    description: str = dspy.InputField(desc="what the searcher says about the wanted document")
-    rewritten: str = dspy.OutputField(desc="one search text in the wanted document's own language")
+    description: str = dspy.InputField(desc=DESCRIPTION)
+    rewritten: str = dspy.OutputField(desc="one search text")
 
 
 class Rewrite(dspy.Module):

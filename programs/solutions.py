@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from programs import context
 from programs.passage import Passage, defused
 from tools.errors import DataError
 from tools.session import Session
@@ -53,10 +54,8 @@ def with_solutions(passages: Sequence[Passage], solutions: Mapping[str, str], ch
 
 
 def fitting(session: Session, chars: int, fit: Callable[[int], bool]) -> int:
-    """How many characters of each solution fit: `chars`, or as many halvings of it as it takes, down to none."""
-    most = chars
-    while most and not fit(most):
-        most //= 2
+    """How many characters of each solution fit: `chars`, or fewer, down to none."""
+    most = context.most(chars, fit)
     if most < chars:
         session.shorten(f"solutions: cut to {most} characters each, instead of {chars}")
     return most

@@ -2,9 +2,10 @@
 
 The query is taken apart into requirements, once. Each is judged on each document in a call of its own, which sees the
 query for context, and a document's score is the mean of its judgements. How many requirements there are is the model's
-choice in the paper; here it is at most `requirements`. The paper's judgements say whether a requirement is met; here
-they say how far, from 0 to 10, as in the other programs. Equal means are ordered by the retriever `ties`
-(programs/pool.py). `--instruction none` leaves the objective empty: Subtask without the O.
+choice, as in the paper; `requirements` is a limit where one is wanted. The paper's judgements say whether a
+requirement is met, and are not told the objective; here they say how far, from 0 to 10, as in the other programs, and
+are. Equal means are ordered by the retriever `ties` (programs/pool.py). `--instruction none` leaves the objective
+empty: Subtask without the O.
 """
 
 from statistics import fmean
@@ -12,7 +13,7 @@ from statistics import fmean
 import dspy
 
 from programs.asking import ask, filled
-from programs.passage import Passage
+from programs.passage import DESCRIPTION, Passage
 from programs.pool import candidates, hand_in
 from programs.score import OBJECTIVE, judged
 from tools.errors import at_least
@@ -29,8 +30,8 @@ class ListRequirements(dspy.Signature):
     """
 
     objective: str = dspy.InputField(desc=OBJECTIVE)
-    description: str = dspy.InputField(desc="what the searcher says about the wanted document")
-    most: int = dspy.InputField(desc="how many requirements there may be")
+    description: str = dspy.InputField(desc=DESCRIPTION)
+    most: int = dspy.InputField(desc="how many requirements there may be; 0 is as many as there are")
     requirements: list[str] = dspy.OutputField(desc="one sentence each, the weightiest first")
 
 
@@ -43,7 +44,7 @@ class JudgeRequirement(dspy.Signature):
     """
 
     objective: str = dspy.InputField(desc=OBJECTIVE)
-    description: str = dspy.InputField(desc="what the searcher says about the wanted document")
+    description: str = dspy.InputField(desc=DESCRIPTION)
     requirement: str = dspy.InputField(desc="the one part of the description to be judged")
     passages: list[Passage] = dspy.InputField(desc="the one passage to be judged")
     score: float = dspy.OutputField(desc="from 0, the requirement is not met at all, to 10, it is met in full")
@@ -58,16 +59,17 @@ class Subtask(dspy.Module):
         *,
         depth: int = 1000,
         pool: int = 100,
-        requirements: int = 5,
-        read_chars: int = 2500,
+        requirements: int = 0,
+        read_chars: int = 0,
         ties: Expression = Expression("dense"),  # noqa: B008  # a string, so sharing the default is safe
     ) -> None:
-        """`pool` is documents of the first search, where the query has no candidates; `requirements` are at most.
+        """`pool` is documents of the first search, where a query has no candidates; `requirements` at most, 0 all.
 
-        `read_chars` is characters. `ties` is the retriever that orders equal scores; "" leaves it to the run's own.
+        `read_chars` is characters, 0 all. `ties` is the retriever that orders equal scores; "" is the run's own.
         """
         super().__init__()
-        at_least(1, "subtask", pool=pool, requirements=requirements, read_chars=read_chars)
+        at_least(1, "subtask", pool=pool)
+        at_least(0, "subtask", requirements=requirements, read_chars=read_chars)
         self.toolbox = toolbox
         self.depth = depth
         self.pool = pool
@@ -84,7 +86,7 @@ class Subtask(dspy.Module):
         session.hop = 2
         asked = {"objective": query.objective, "description": query.text}
         listed = ask(self.list_requirements, filled("requirements"), **asked, most=self.requirements).requirements
-        requirements = listed[: self.requirements]
+        requirements = listed[: self.requirements or None]
         session.note("\n".join(requirements))
 
         def mean(doc_id: str) -> float:

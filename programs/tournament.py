@@ -24,7 +24,7 @@ from programs.asking import ask, filled, known_ids
 from programs.lenses import lens as lens_named
 from programs.lenses import through
 from programs.multihop import RankCandidates
-from programs.passage import Passage, show
+from programs.passage import DESCRIPTION, Passage, show
 from programs.pool import candidates, completed
 from programs.solutions import appended, fitting, read, with_solutions
 from tools.disk import InputFile
@@ -89,7 +89,7 @@ class ThinkThenRank(dspy.Signature):
     """
 
     objective: str = dspy.InputField(desc="what the collection is, and what counts as a find")
-    description: str = dspy.InputField(desc="what the searcher says about the wanted document")
+    description: str = dspy.InputField(desc=DESCRIPTION)
     passages: list[Passage] = dspy.InputField(desc="the candidates, in no particular order")
     description_insight: Insight = dspy.OutputField(desc="what the description comes down to")
     passage_insights: list[PassageInsight] = dspy.OutputField(desc="what each of the passages comes down to")
@@ -107,7 +107,7 @@ class Tournament(dspy.Module):
         pool: int = 100,
         batch: int = 20,
         promote: int = 4,
-        read_chars: int = 2500,
+        read_chars: int = 0,
         seed: int = 0,
         think: bool = False,
         lens: str = "",
@@ -116,10 +116,11 @@ class Tournament(dspy.Module):
     ) -> None:
         """`pool` is documents of the first search, where the query has no candidates; `promote` go on of each `batch`.
 
-        `read_chars` and `solution_chars` are characters of each document and of each solution. `seed` is the shuffle's.
+        `read_chars` (0: all) and `solution_chars` are characters of a document and a solution. `seed` is the shuffle's.
         """
         super().__init__()
-        at_least(1, "tournament", pool=pool, promote=promote, read_chars=read_chars, solution_chars=solution_chars)
+        at_least(1, "tournament", pool=pool, promote=promote, solution_chars=solution_chars)
+        at_least(0, "tournament", read_chars=read_chars)
         at_least(2, "tournament", batch=batch)
         if promote >= batch:
             raise UsageError(f"tournament needs promote below batch={batch}, not {promote}: no round would end")
@@ -135,7 +136,8 @@ class Tournament(dspy.Module):
         self.solutions = read(solutions)
         self.solution_chars = solution_chars
         signature = ThinkThenRank if think else RankCandidates
-        self.rank_candidates = dspy.Predict(through(signature, seen_through.recognise if seen_through else ""))
+        advice = ((self.solutions and seen_through.solved) or seen_through.recognise) if seen_through else ""
+        self.rank_candidates = dspy.Predict(through(signature, advice))
 
     def forward(self, query: Query) -> Submission:
         """The pool by the tournament; each round is a hop, from 2."""

@@ -37,6 +37,7 @@ def answers(prompt):
         "selected": json.dumps(shown[:3]),
         "observations": said,
         "ranked": json.dumps(shown[::-1]),
+        "quotes": json.dumps([said]),
         "score": "4",
         "requirements": json.dumps(varied),
         "searches": json.dumps(varied),

@@ -80,7 +80,7 @@ def judging(scores):
         score = scores[doc_id]
         if isinstance(score, dict):
             score = score[re.findall(r"\[\[ ## requirement ## \]\]\n(.*)", prompt)[-1]]
-        return {"assessment": "so and so", "score": score} if asked == "assessment" else {"score": score}
+        return {asked: "so and so", "quotes": '["ferry"]', "score": score} if asked != "score" else {"score": score}
 
     return fields
 
@@ -100,7 +100,7 @@ def test_score_asks_once_a_document_in_the_retriever_s_order_and_shows_one_at_a_
     tools = [(step.hop, step.tool) for step in submission.trace.steps]
     judged = [(2, "judge"), (2, "note")]
     assert tools == [(1, "search"), *judged * 4, (2, "rank"), (2, "stop")], "no tie, so no second search"
-    assert sorted(submission.trace.notes) == ["d1 3", "d2 9.5", "d3 1", "d4 0"]
+    assert sorted(submission.trace.notes) == [f"{one}: so and so" for one in ("d1 3", "d2 9.5", "d3 1", "d4 0")]
     assert [step.usage.calls for step in submission.trace.steps if step.tool == "note"] == [1] * 4
 
 
@@ -193,7 +193,7 @@ def test_no_objective_leaves_its_field_empty_and_says_what_then_counts(program, 
 def test_a_score_out_of_range_is_asked_for_again(toolbox, server):
     given = iter([11, 4, 3, 2, 1])
     server.answer = lambda prompt: {"score": next(given)}
-    submission = answer(Score, toolbox, server)
+    submission = answer(Score, toolbox, server, think=False)
     assert submission.scores == (4, 3, 2, 1)
     assert submission.trace.unusable == {"wrong type": 1} and submission.usage.repairs == 1
 
@@ -204,9 +204,20 @@ def test_a_pool_of_nothing_is_refused(program, toolbox):
         program(toolbox, pool=0)
 
 
-def test_a_subtask_of_no_requirements_is_refused(toolbox):
-    with pytest.raises(UsageError, match="requirements of at least 1, not 0"):
-        Subtask(toolbox, requirements=0)
+def test_a_score_comes_after_thinking_and_quotes_and_at_once_where_that_is_asked_for(toolbox, server):
+    server.answer = judging({"d1": 3, "d2": 9, "d3": 1, "d4": 0})
+    for think, fields in ((True, ["thinking", "quotes", "score"]), (False, ["score"])):
+        assert answer(Score, toolbox, server, think=think).ranking == ("d2", "d1", "d3", "d4")
+        wanted = prompts(server)[-1].rpartition("starting with the field")[2]
+        assert re.findall(r"`\[\[ ## (\w+) ## \]\]`", wanted) == [*fields, "completed"]
+
+
+def test_a_subtask_has_as_many_requirements_as_the_model_lists(toolbox, server):
+    many = [f"has {number} piers" for number in range(12)]
+    scores = judging(dict.fromkeys(TEXTS, 5))
+    server.answer = lambda prompt: scores(prompt) if ids(prompt) else {"requirements": json.dumps(many)}
+    submission = answer(Subtask, toolbox, server)
+    assert submission.trace.notes[0] == "\n".join(many) and submission.usage.calls == 1 + 4 * 12
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

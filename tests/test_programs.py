@@ -10,9 +10,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import environments
+from agents import AGENTS
+from evals import parameters
 from programs import PROGRAMS, lm, offline
+from programs.lenses import LENSES
 from programs.multihop import Found, MultiHop
-from programs.passage import defused, show
+from programs.passage import Passage, defused, show
 from programs.retrieve import Retrieve
 from programs.rewrite import Rewrite
 from tools.corpus import Corpus
@@ -112,10 +115,49 @@ def test_a_session_out_of_searches_still_hands_in_what_it_found(corpus):
     assert (submission.trace.steps[-1].tool, submission.trace.steps[-1].argument) == ("stop", "budget")
 
 
-@pytest.mark.parametrize("name", ["hops", "per_hop", "read_chars"])
+@pytest.mark.parametrize("name", ["hops", "per_hop"])
 def test_a_parameter_below_one_is_refused(name, searched):
     with pytest.raises(UsageError, match=f"{name} of at least 1, not 0"):
         MultiHop(searched[0], **{name: 0})
+
+
+@pytest.mark.parametrize("name", sorted((PROGRAMS | AGENTS).keys() - {"closed_book"}))  # which asks for memories
+@pytest.mark.parametrize("lens", ["", *LENSES])
+def test_only_the_lens_of_recollections_frames_a_task_as_one(name, lens, searched):
+    constructor = pick("program", name, PROGRAMS | AGENTS)
+    given = {"lens": lens} if "lens" in parameters.declared(constructor) else {}
+    signatures = [one.signature for one in constructor(searched[0], **given).predictors()]
+    told = " ".join(
+        text
+        for one in signatures
+        for text in (one.instructions, *(f.json_schema_extra["desc"] for f in one.fields.values()))
+    )
+    framed = re.search(r"\bmemor|\bremember|\brecall|somebody describes|details? of (a|the)|abstract", told)
+    assert bool(framed) == (given.get("lens") == "recollection")
+
+
+@pytest.mark.parametrize("name", [*PROGRAMS, *AGENTS])
+def test_a_document_is_shown_whole_where_nothing_is_said_of_its_length(name):
+    corpus = Corpus(Document(f"d{n}", f"octopus {n} " + "blue blood and copper. " * 1000) for n in range(4))
+    index = BM25(corpus)
+    toolbox = Toolbox(corpus, index, others={"dense": index, "bm25": index})
+    system = pick("program", name, PROGRAMS | AGENTS)(toolbox)
+    trace = answer(system, QUERY, lm.connect("offline", statistics=index.statistics)).trace
+    assert all(step.shown == step.lengths for step in trace.steps if step.tool in ("judge", "read"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "before", "after"),
+    [
+        ("cobalt marrow", "amber heron. basalt lichen. cobalt marrow.", "cobalt marrow. amber heron. basalt lichen."),
+        ("Amber heron. Basalt. Cobalt marrow.", "amber heron", "cobalt marrow"),
+    ],
+)
+def test_offline_counts_the_end_of_a_description_and_the_beginning_of_a_passage_more_often(asked, before, after):
+    corpus = Corpus(Document(one, one) for one in ("amber heron", "basalt lichen", "cobalt marrow"))
+    passages = [Passage(id="before", text=before), Passage(id="after", text=after)]
+    inputs = {"description": asked, "passages": passages}
+    assert offline.RULES["ranked"](inputs, BM25(corpus).statistics()) == ["after", "before"]
 
 
 @given(st.text("[]# selected\n", max_size=30))

@@ -109,7 +109,7 @@ def test_another_configuration_gets_another_folder(run):
 def test_a_parameter_reaches_the_program(run):
     path = Path(run(*MULTIHOP, "-P", "hops=2", "-P", "per_hop=3", "--json").json["run"])
     config = run_folder.read_config(path)
-    own = {"hops": 2, "per_hop": 3, "read_chars": 2500, "rerank": 0}
+    own = {"hops": 2, "per_hop": 3, "read_chars": 0, "rerank": 0}
     assert config["parameters"] == own | {"lens": "recollection"}, "the lens is the task's own"
     for outcome in run_folder.read_outcomes(path).values():
         searches = [step for step in outcome["trace"]["steps"] if step["tool"] == "search"]
@@ -531,7 +531,7 @@ def test_a_terminal_gets_a_live_line_and_no_color_is_respected(no_color, shell, 
 
 def test_what_a_program_refuses_is_said_before_an_index_is_built(run, tmp_path):
     arguments = ("--program", "reason", "--task", "congress", "-P", "read_chars=-5")
-    assert "read_chars of at least 1" in run(*arguments).err
+    assert "read_chars of at least 0" in run(*arguments).err
     assert "promote below batch" in run("--program", "tournament", "--task", "congress", "-P", "promote=20").err
     place = tmp_path / "a file"
     place.write_text("")

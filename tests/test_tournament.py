@@ -223,6 +223,18 @@ def test_solutions_stand_under_the_texts_that_have_one_and_the_trace_says_how_ma
     assert judged.shown == judged.lengths, "what is shown of a document is its own text"
 
 
+def test_with_solutions_the_model_is_told_to_use_them_and_without_to_work_them_out(toolbox, tmp_path):
+    path = tmp_path / "solutions.jsonl"
+    path.write_text('{"_id": "d003", "solution": "Ask the crew."}\n', encoding="utf-8")
+    for think in (False, True):
+        alone, beside = (
+            Tournament(toolbox, lens="proof", think=think, solutions=file).rank_candidates.signature.instructions
+            for file in ("", str(path))
+        )
+        assert "Work out a solution" in alone and "from its solution" not in alone
+        assert "from its solution" in beside and "Work out" not in beside
+
+
 def test_solutions_that_do_not_fit_the_model_are_cut_and_the_trace_says_so(toolbox, server, tmp_path):
     path = tmp_path / "solutions.jsonl"
     long = [{"_id": doc_id, "solution": "word " * 1000} for doc_id in names(12)]
@@ -231,7 +243,7 @@ def test_solutions_that_do_not_fit_the_model_are_cut_and_the_trace_says_so(toolb
     with lm.connect(server.spec, settings=lm.Settings(context=8000)).active():
         trace = Tournament(toolbox, solutions=str(path), solution_chars=4000)(query=QUERY).trace
     [shortened] = [step.argument for step in trace.steps if step.tool == "shorten"]
-    assert shortened == "solutions: cut to 1000 characters each, instead of 4000"
+    assert re.fullmatch(r"solutions: cut to 1[0-9]{3} characters each, instead of 4000", shortened)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +273,7 @@ def test_a_damaged_file_of_solutions_is_refused_in_one_line(toolbox, tmp_path, c
         ({"batch": 1}, "batch of at least 2, not 1"),
         ({"promote": 0}, "promote of at least 1, not 0"),
         ({"pool": 0}, "pool of at least 1, not 0"),
-        ({"read_chars": 0}, "read_chars of at least 1, not 0"),
+        ({"read_chars": -1}, "read_chars of at least 0, not -1"),
     ],
 )
 def test_parameters_with_which_no_tournament_ends_are_refused(toolbox, parameters, wrong):

@@ -74,7 +74,6 @@ class Limits:
     searches: int | None = None
     reads: int | None = None
     snippet_chars: int = 300
-    read_chars: int | None = None
     calls: int | None = None  # of a model, those whose answers were kept among them
     tokens: int | None = None  # of prompts and answers together; a call that begins below may end above
     depth: int = 1000  # documents in the ranking that is made where a limit ends a session
@@ -353,8 +352,8 @@ class Session:
         )
         return snippets
 
-    def read(self, doc_id: str, chars: int | None = None) -> str:
-        """One document's text, cut to `chars` and to the session's reading length.
+    def read(self, doc_id: str, chars: int | None = None, *, fit: Callable[[str], str] = lambda text: text) -> str:
+        """One document's text, cut to `chars`, and then by `fit`, which may shorten it further.
 
         Raises DocumentNotFound unless a search of this session returned it: an id that was guessed, or
         that is excluded for this query, does not exist.
@@ -365,7 +364,7 @@ class Session:
         except DocumentNotFound as refusal:
             self._record("read", doc_id, refused=str(refusal))
             raise
-        shown = text[: self._reading_length(chars)]
+        shown = fit(text[:chars])
         with self._lock:
             self._shown.add(doc_id)
         self._record("read", doc_id, (doc_id,), shown=(len(shown),), lengths=(len(text),))
@@ -383,8 +382,7 @@ class Session:
         `fit` may shorten them and leave out the last ones; what it returns is what is shown and recorded.
         """
         texts = [self._find(doc_id).text for doc_id in doc_ids]
-        cut = self._reading_length(chars)
-        shown = fit([text[:cut] for text in texts])
+        shown = fit([text[:chars] for text in texts])
         seen = tuple(doc_ids)[: len(shown)]
         with self._lock:
             self._shown.update(seen)
@@ -497,10 +495,6 @@ class Session:
         """End the session without a ranking, e.g. after an error; the trace stays."""
         self.join()
         self._record("stop", why)
-
-    def _reading_length(self, chars: int | None) -> int | None:
-        limits = [limit for limit in (chars, self._limits.read_chars) if limit is not None]
-        return min(limits, default=None)
 
     def _find(self, doc_id: str) -> Document:
         if doc_id not in self._surfaced or doc_id in self._query.excluded:
