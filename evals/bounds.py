@@ -36,29 +36,9 @@ FLOOR = "retrieve"  # the program that is the floor of all others
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """A run that has scores, as far as bounds need it: config.json and scores.json, no values per query."""
-
-    path: Path
-    config: run_folder.Config
-    scores: dict[str, Any]
-
-    @property
-    def contract(self) -> list[Any]:
-        """What was asked and how that was judged, the pool aside; Run.contract has it."""
-        return [self.config.get(key) for key in CONTRACT if key != "pool"] + [self.scores.get("judgements")]
-
-    @property
-    def pool(self) -> str:
-        """Oracle, union, or empty."""
-        return str((self.config.get("pool") or {}).get("kind", ""))
-
-
-@dataclass(frozen=True, slots=True)
 class Bound:
     """One figure beside a run's own."""
 
-    kind: Kind
     path: Path
     mean: float
     what: str  # which run it is, in words
@@ -77,10 +57,8 @@ class Bounds:
     @property
     def told(self) -> list[tuple[str, Bound]]:
         """Each with its label; the best bare retriever where it is another than the run's own."""
-        floor, best = self.floor, self.best
-        other = None if floor and best and floor.path == best.path else best
-        made = zip(LABELS.values(), (floor, other, self.union, self.ceiling), strict=True)
-        return [(label, one) for label, one in made if one]
+        known: list[tuple[str, Bound | None]] = [(label, getattr(self, kind)) for kind, label in LABELS.items()]
+        return [(label, one) for label, one in known if one and (one != self.floor or label == LABELS["floor"])]
 
     def json(self) -> dict[str, Any]:
         """What --json has of it."""
@@ -99,7 +77,7 @@ def beside(path: Path, metric: str = "") -> Bounds:
     own = _light(path)
     if own is None:
         return Bounds(metric)
-    metric = metric or _headline(own)
+    metric = metric or own.metric
     here = path if path.name not in ("", "..") else path.resolve()
     try:
         siblings = sorted(place for place in here.parent.iterdir() if place.name != here.name)
@@ -108,62 +86,60 @@ def beside(path: Path, metric: str = "") -> Bounds:
     return among(own, [one for place in siblings if (one := _light(place, like=own)) is not None], metric)
 
 
-def among(own: Scored, others: Iterable[Scored], metric: str) -> Bounds:
+def among(own: Run, others: Iterable[Run], metric: str) -> Bounds:
     """The bounds of a run among others, by a metric."""
     found = choose(own, others, metric)
-    made = {
-        kind: Bound(kind, one.path, _mean(one, metric) or 0.0, words(kind, one, own)) for kind, one in found.items()
-    }
+    made = {kind: Bound(one.path, _mean(one, metric) or 0.0, words(kind, one, own)) for kind, one in found.items()}
     return Bounds(metric, *map(made.get, LABELS))
 
 
-def _light(path: Path, like: Scored | None = None) -> Scored | None:
-    """The run in `path`, or None: no run, no scores, damaged, or not of the contract of `like`."""
+def _light(path: Path, like: Run | None = None) -> Run | None:
+    """The run in `path` without its values; None: no run, no scores, damaged, or asked something else than `like`."""
     try:
         config = run_folder.read_config(path)
         if like and any(config.get(key) != like.config.get(key) for key in CONTRACT if key != "pool"):
             return None
         scores = json.loads((path / "scores.json").read_text(encoding="utf-8"))
-        one = Scored(path, config, scores)
-        whole = isinstance(scores["metrics"], dict) and not scores.get("owed")
-        return one if whole and (like is None or one.contract == like.contract) else None
-    except (SextantError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        one = Run(path, config, scores, {**scores["metrics"]}, {}, [])
+        return one if one.metric and not scores.get("owed") and _asked(one) == _asked(like or one) else None
+    except (SextantError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
         return None
 
 
-def light(run: Run) -> Scored:
-    """The same of a run that has been read in full."""
-    return Scored(run.path, run.config, run.scores)
+def _asked(run: Run) -> dict[str, Any]:
+    """What was asked and how that was judged, the pool aside."""
+    return {key: value for key, value in run.contract.items() if key != "pool"}
 
 
-def _headline(run: Scored) -> str:
-    return str(run.scores.get("metric") or next(iter(run.scores["metrics"]), ""))
+def _pool(run: Run) -> str:
+    """Oracle, union, or empty."""
+    return str((run.config.get("pool") or {}).get("kind", ""))
 
 
-def _mean(run: Scored, metric: str) -> float | None:
+def _mean(run: Run, metric: str) -> float | None:
     measured = run.scores["metrics"].get(metric)
     mean = measured.get("mean") if isinstance(measured, dict) else None
     return float(mean) if isinstance(mean, int | float) else None
 
 
-def choose(own: Scored, others: Iterable[Scored], metric: str) -> dict[Kind, Scored]:
+def choose(own: Run, others: Iterable[Run], metric: str) -> dict[Kind, Run]:
     """The bounds of a run among `others`; a run is no bound of itself.
 
     Floors have the run's own retriever. Pools are ranked by anything but the bare retriever, which recognises nothing:
     the same program first, then the same model, the same parameters, the same retriever, the larger pool. What the run
     itself or a bare retriever is above is no ceiling.
     """
-    peers = [one for one in others if one.contract == own.contract and _mean(one, metric) is not None]
+    peers = [one for one in others if _asked(one) == _asked(own) and _mean(one, metric) is not None]
     means = {one.path: _mean(one, metric) or 0.0 for one in peers}
     bare = [one for one in peers if is_floor(one.config) and not is_floor(own.config)]
-    found: dict[Kind, Scored] = {}
+    found: dict[Kind, Run] = {}
     if floors := [one for one in bare if _retriever(one, own)]:
         found["floor"] = min(floors, key=lambda one: (_code(one, own), one.path.name))
     if bare:
         found["best"] = min(bare, key=lambda one: (-means[one.path], not _retriever(one, own), one.path.name))
     least = max(_mean(own, metric) or 0.0, *(means[one.path] for one in bare), 0.0)
     for kind, name in POOLS.items():
-        pooled = [one for one in peers if one.pool == name and one.config["program"] != FLOOR and own.pool != name]
+        pooled = [one for one in peers if _pool(one) == name and one.config["program"] != FLOOR and _pool(own) != name]
         if kind == "ceiling":
             pooled = [one for one in pooled if means[one.path] >= least]
         if pooled:
@@ -176,7 +152,7 @@ def is_floor(config: run_folder.Config) -> bool:
     return config["program"] == FLOOR and not config.get("pool")
 
 
-def _retriever(one: Scored, own: Scored) -> bool:
+def _retriever(one: Run, own: Run) -> bool:
     """Whether both search with the same retriever, parameters included."""
     return complete(one.config) == complete(own.config)
 
@@ -186,12 +162,12 @@ def complete(config: run_folder.Config) -> str:
     return str(config["retriever"].get("with") or config["retriever"]["name"])
 
 
-def _code(one: Scored, own: Scored) -> tuple[bool, ...]:
+def _code(one: Run, own: Run) -> tuple[bool, ...]:
     """How far apart the code is that made two runs: the nearest first."""
     return tuple(one.config.get(key) != own.config.get(key) for key in ("code", "versions"))
 
 
-def _differs(one: Scored, own: Scored) -> tuple[bool, ...]:
+def _differs(one: Run, own: Run) -> tuple[bool, ...]:
     """In what of a system two runs differ: program, model, parameters, retriever."""
     same: list[Callable[[run_folder.Config], Any]] = [
         lambda config: config["program"],
@@ -202,12 +178,12 @@ def _differs(one: Scored, own: Scored) -> tuple[bool, ...]:
     return tuple(of(one.config) != of(own.config) for of in same)
 
 
-def _preference(one: Scored, own: Scored) -> tuple[Any, ...]:
+def _preference(one: Run, own: Run) -> tuple[Any, ...]:
     """The smaller, the better a pooled run fits beside a run."""
     return (*_differs(one, own), -one.config["pool"].get("size", 0), *_code(one, own), one.path.name)
 
 
-def words(kind: Kind, one: Scored, own: Scored) -> str:
+def words(kind: Kind, one: Run, own: Run) -> str:
     """Which run a bound is: the program, and all of its system where that is not the run's own."""
     config, another = one.config, any(_differs(one, own))
     if kind in ("floor", "best"):
@@ -244,18 +220,18 @@ class Gap:
     def mean(self, kind: Kind | None = None) -> float | None:
         """The figure of a bound, or the run's own."""
         run: Run | None = getattr(self, kind) if kind else self.run
-        return None if run is None else _mean(light(run), self.metric)
+        return None if run is None else _mean(run, self.metric)
 
     def own(self, kind: Kind) -> bool:
         """Whether there is such a bound of the program's own system, or of its retriever alone."""
         run: Run | None = getattr(self, kind)
-        differs = (False,) if run is None else _differs(light(run), light(self.run))
+        differs = (False,) if run is None else _differs(run, self.run)
         return run is not None and not any(differs[-1:] if is_floor(run.config) else differs)
 
     def what(self, kind: Kind) -> str:
         """Which run a bound is, in words; empty where there is none."""
         run: Run | None = getattr(self, kind)
-        return "" if run is None else words(kind, light(run), light(self.run))
+        return "" if run is None else words(kind, run, self.run)
 
     @property
     def others(self) -> str:
@@ -278,11 +254,9 @@ def gaps(runs: Sequence[Run], metric: str = "") -> list[Gap]:
 
 
 def _gap(run: Run, runs: Sequence[Run], metric: str) -> Gap:
-    own = light(run)
-    by_path = {other.path: other for other in runs if other is not run}
-    found = choose(own, map(light, by_path.values()), metric)
-    floor, best, union, ceiling = (by_path[found[kind].path] if kind in found else None for kind in LABELS)
-    own_ceiling = None if ceiling is None or any(_differs(found["ceiling"], own)) else ceiling
+    found = choose(run, [other for other in runs if other is not run], metric)
+    floor, best, union, ceiling = map(found.get, LABELS)
+    own_ceiling = None if ceiling is None or any(_differs(ceiling, run)) else ceiling
     gained = _paired(floor, run, metric) if floor else None
     missing = _paired(run, own_ceiling, metric) if own_ceiling else None
     closed = share_closed(*_columns(metric, floor, run, own_ceiling)) if floor and own_ceiling else None

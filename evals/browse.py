@@ -149,7 +149,7 @@ class Answers:
     def _run(self, run_id: str, opened: "_Opened") -> Answer:
         run, query_ids, judged = opened.run, opened.query_ids, opened.judged
         entries = list(self._known.values())
-        others = [bounds.light(entry.opened.run) for entry in entries if entry.opened and entry.run_id != run_id]
+        others = [entry.opened.run for entry in entries if entry.opened and entry.run_id != run_id]
         alike = [entry for entry in entries if entry.opened and entry.opened.run.contract == run.contract]
         return {
             "id": run_id,
@@ -163,7 +163,7 @@ class Answers:
             "why_no_fates": judged.why,
             "bounds": [
                 {"label": label, "mean": one.mean, "what": one.what}
-                for label, one in bounds.among(bounds.light(run), others, run.metric).told
+                for label, one in bounds.among(run, others, run.metric).told
             ],
             "siblings": [entry.run_id for entry in alike if entry.run_id != run_id],
         }

@@ -375,39 +375,24 @@ def test_judgements_make_another_compilation_and_a_default_that_is_spelled_out_d
     assert len(folders(compiles("--metric", "R@10", **about))) == 3
 
 
-@pytest.fixture
-def copied(tmp_path, monkeypatch):
-    """The sources that digests are made over, to be edited."""
-    place = tmp_path / "sources"
+def test_an_edit_of_what_scores_is_another_compilation_and_of_what_ranks_another_run(
+    compiles, run, tmp_path, monkeypatch
+):
+    copied, known = tmp_path / "sources", set()
     for package in ("agents", "environments", "evals", "optimizers", "programs", "tools"):
-        shutil.copytree(ROOT / package, place / package, ignore=shutil.ignore_patterns("mini", "__pycache__"))
-    monkeypatch.setattr(provenance, "_ROOT", place)
-    return place
-
-
-def edit(path):
-    with path.open("a") as source:
-        source.write("# edited")
-
-
-def test_an_edit_of_what_scores_makes_another_compilation(compiles, copied):
-    assert len(folders(compiles(*SMALL, optimizer="labeled"))) == 1
-    for number, file in enumerate(("evals/metrics.py", "optimizers/objective.py", "tools/text.py"), start=2):
-        edit(copied / file)
+        shutil.copytree(ROOT / package, copied / package, ignore=shutil.ignore_patterns("mini", "__pycache__"))
+    monkeypatch.setattr(provenance, "_ROOT", copied)
+    scores, ranks = ("metrics", "../optimizers/objective", "../tools/text"), ("pools", "anytime", "submission")
+    for number, name in enumerate(("", *scores), start=1):
+        with (copied / "evals" / f"{name or 'run'}.py").open("a") as source:
+            source.write("# edited")
         assert len(folders(compiles(*SMALL, optimizer="labeled"))) == number
-
-
-def test_an_edit_of_what_makes_rankings_makes_another_run_and_one_of_what_scores_them_does_not(run, copied):
-    def made():
-        return run("--program", "retrieve", "--task", "congress", "--split", "dev", "--json").json["run"]
-
-    rankings = ("programs/retrieve.py", "evals/pools.py", "evals/anytime.py", "evals/submission.py", "tools/session.py")
-    known = {made()}
-    for file in rankings:
-        edit(copied / file)
-        known.add(made())
-    edit(copied / "evals/metrics.py")
-    assert len(known) == 1 + len(rankings) and made() in known
+    for name in (*ranks, "metrics"):
+        known.add(run("--program", "retrieve", "--task", "congress", "--split", "dev", "--json").json["run"])
+        with (copied / "evals" / f"{name}.py").open("a") as source:
+            source.write("# edited")
+    known.add(run("--program", "retrieve", "--task", "congress", "--split", "dev", "--json").json["run"])
+    assert len(known) == 1 + len(ranks), "metrics only score"
 
 
 @pytest.mark.parametrize("optimizer", ["labeled", "bootstrap"])

@@ -89,6 +89,11 @@ def toolbox():
     return Toolbox(environment().documents, BM25(environment().documents))
 
 
+def work(drawn, folder, model):
+    queries, documents = drawn.queries, environment().documents
+    run(PROGRAMS[drawn.program](toolbox()), queries, documents, folder, model, workers=drawn.workers)
+
+
 class Undisturbed:
     """The ranking of a query that nothing happens to, asked of the server's own answers once."""
 
@@ -130,14 +135,7 @@ def check(seed: int, runs: Path, undisturbed: Undisturbed, server: BadServer) ->
         with sitting(drawn, server, runs) as (folder, model):
             before = set(folder.outcomes)
             try:
-                run(
-                    PROGRAMS[drawn.program](toolbox()),
-                    drawn.queries,
-                    environment().documents,
-                    folder,
-                    model,
-                    workers=drawn.workers,
-                )
+                work(drawn, folder, model)
             except ProviderRefused:
                 # What is not acceptable before any answer is taken for a matter of settings.
                 said = {one.kind for one in server.tries[seen:]}
@@ -197,14 +195,7 @@ def again(drawn: Drawn, server: BadServer, runs: Path) -> None:
     """The same command once more sends nothing."""
     before = len(server.tries)
     with sitting(drawn, server, runs) as (folder, model):
-        run(
-            PROGRAMS[drawn.program](toolbox()),
-            drawn.queries,
-            environment().documents,
-            folder,
-            model,
-            workers=drawn.workers,
-        )
+        work(drawn, folder, model)
     assert len(server.tries) == before, "a run that was finished has sent something"
 
 

@@ -154,9 +154,8 @@ class Killed:
         model = lm.connect(self.server.spec, gate=Gate(AT_ONCE))
         with run_folder.claim(path, CONFIG | {"split": "all"}) as folder:
             model.begin(folder.path, folder.usage)
-            left = run(
-                self.program, self.environment.queries, self.environment.documents, folder, model, workers=AT_ONCE
-            )
+            world = self.environment
+            left = run(self.program, world.queries, world.documents, folder, model, workers=AT_ONCE)
         assert left is None, left
 
     def told(self, path: Path):
