@@ -171,7 +171,10 @@ class Adapter(dspy.ChatAdapter):
 
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
         """DSPy's values. An answer that is not read at once is DSPy's to read: its defaults, its errors."""
-        found = fields.read(signature, completion)
+        try:
+            found = fields.read(signature, completion)
+        except fields.TooBroken:
+            raise Fault("unparsable", "a field of it is no JSON, and too broken to be repaired") from None
         return super().parse(signature, completion) if found is None else found
 
     def _read(self, signature: Any, outputs: list[Any], lm: Any, lm_kwargs: dict[str, Any]) -> list[dict[str, Any]]:

@@ -10,10 +10,11 @@ import enum
 import json
 import types
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from inspect import isclass
-from typing import Any, Literal, Union, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 import dspy
 import json_repair
@@ -23,6 +24,11 @@ from dspy.adapters.chat_adapter import field_header_pattern
 from dspy.adapters.utils import format_field_value, parse_value
 
 _SIGNATURES = 1024  # kept at once; optimizers make them by the hundred
+_LOOKS = 500_000  # characters that a repair may look at, about half a second; a list of 1,000 ids takes a tenth of it
+
+
+class TooBroken(Exception):
+    """A field's text that would take too long to repair, or is nested too deep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,10 @@ def system_message(signature: Any, doc: str) -> str:
 
 
 def read(signature: Any, answer: str) -> dict[str, Any] | None:
-    """The values of a model's answer in the order of the fields; None where one is missing or not to be read."""
+    """The values of a model's answer in the order of the fields; None where one is missing or not to be read.
+
+    TooBroken for one that DSPy should not try to read, either.
+    """
     readers = form(signature).outputs
     found: dict[str, Any] = {}
     for name, text in _sections(answer):
@@ -83,10 +92,11 @@ def _reader(annotation: Any) -> Callable[[str], Any]:
     """What makes a value of `annotation` out of a field's text."""
     if annotation is str:
         return str
-    left_to_dspy = partial(parse_value, annotation=annotation)
-    if isinstance(annotation, enum.EnumMeta) or _is_dspys(annotation):
-        return left_to_dspy
-    if get_origin(annotation) in (Literal, Union, types.UnionType):
+    union = get_origin(annotation) in (Union, types.UnionType)
+    if isinstance(annotation, enum.EnumMeta) or (union and {str, type(None)} <= {*get_args(annotation)}):
+        return partial(parse_value, annotation=annotation)  # nothing is repaired
+    left_to_dspy = partial(_read_by_dspy, annotation=annotation)
+    if union or _is_dspys(annotation) or get_origin(annotation) is Literal:
         return left_to_dspy
     try:
         validate = pydantic.TypeAdapter(annotation).validate_python
@@ -94,10 +104,43 @@ def _reader(annotation: Any) -> Callable[[str], Any]:
         return left_to_dspy
 
     def decoded(text: str) -> Any:
-        candidate = json_repair.loads(text)
+        candidate = _repaired(text)
         return left_to_dspy(text) if candidate == "" else validate(candidate)  # "": it is not JSON
 
     return decoded
+
+
+def _read_by_dspy(text: str, annotation: Any) -> Any:
+    _repaired(text)  # DSPy's own repair has no end
+    try:
+        return parse_value(text, annotation)
+    except (RecursionError, MemoryError):  # of Python's parser, which DSPy asks last
+        raise TooBroken from None
+
+
+class _Watched(str):
+    """Text that may be looked at only so often: stray quotes take json_repair a time that grows with their square."""
+
+    left: int  # characters
+
+    def __getitem__(self, place: Any) -> str:
+        found = super().__getitem__(place)
+        self.left -= len(found)
+        if self.left < 0:
+            raise TooBroken
+        return found
+
+
+def _repaired(text: str) -> Any:
+    """`json_repair.loads(text)`, with an end."""
+    watched = _Watched(text)
+    watched.left = _LOOKS
+    try:
+        with suppress(ValueError):
+            return json.loads(text)
+        return json_repair.loads(watched, skip_json_loads=True)
+    except RecursionError:
+        raise TooBroken from None
 
 
 def _is_dspys(annotation: Any) -> bool:

@@ -4,18 +4,20 @@ import asyncio
 import enum
 import json
 import warnings
+from contextlib import suppress
 from typing import Any, Literal
 
 import dspy
 import pydantic
 import pytest
 from dspy.utils.callback import BaseCallback
+from dspy.utils.exceptions import AdapterParseError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from programs import adapter, fields
 from programs.adapter import Adapter
-from programs.asking import UnusableAnswer
+from programs.asking import Fault, UnusableAnswer
 from programs.passage import Passage
 
 
@@ -119,6 +121,14 @@ def test_answers_are_read_as_dspy_reads_them_good_and_bad(kind):
         for value in VALUES:
             text = form.replace("{}", value)
             assert outcome(ours.parse, signature, text) == outcome(dspys.parse, signature, text), text
+
+
+@pytest.mark.parametrize("kind", [list[str], Literal["yes"], int | None, dspy.Code], ids=str)
+@pytest.mark.parametrize("value", ["[" * 4000 + "]" * 4000, '["' + 'a "b ' * 40_000, "(" * 100_000, "-" * 5000 + "a"])
+def test_no_answer_is_nested_too_deep_or_too_broken_for_an_end(kind, value):
+    text = f"[[ ## wanted ## ]]\n{value}\n\n[[ ## words ## ]]\nsome"
+    with pytest.raises((AdapterParseError, Fault)) if kind is not dspy.Code else suppress(Fault):
+        Adapter().parse(signature_of(kind), text)
 
 
 LINES = st.sampled_from(
