@@ -10,7 +10,6 @@ away what it has of a file when it fails. What the address proves is that a file
 name. That the listing is the release's own rests on HTTPS, and on the pinned commit (Zenodo has none).
 """
 
-import errno
 import fcntl
 import hashlib
 import json
@@ -34,8 +33,6 @@ from tools import disk
 from tools.errors import DataError, RunConflict, UsageError
 
 PLAIN_LINES = 10  # of progress, at most, where there is no terminal
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 Say = Callable[[str], None]
@@ -253,7 +250,7 @@ def _download(
             )
         part.finish(folder / file.path)
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in disk.FULL:
             raise
         raise DataError(
             f"{part.path}: {error.strerror}; {_size(part.size)} of {_size(file.size)} are here. "
@@ -334,6 +331,6 @@ def _mark(marker: Path, task: str, release: Release, listed: list[Listed], here:
 
 
 def _unwritable(folder: Path, error: OSError) -> DataError | UsageError:
-    if error.errno in _FULL:
+    if error.errno in disk.FULL:
         return DataError(f"{folder}: {error.strerror}. Make room, and the same command goes on from there")
     return UsageError(f"{error.filename or folder} cannot be written: {error.strerror or error}; set SEXTANT_HOME")
