@@ -95,17 +95,11 @@ def test_nor_is_one_by_other_judgements_or_without_the_metric(runs):
     assert lines(own) == []
 
 
-def test_nor_is_a_retriever_with_other_parameters_a_floor_nor_the_bare_one_a_ceiling(runs):
-    own = runs("own")
-    runs("other", config=retrieve(retriever={"name": "bm25", "with": "bm25(k1=1.2,b=0.4)"}))
-    runs("pool", config=pooled("oracle", 300, program="retrieve"))
-    assert lines(own) == ["best bare retriever 0.3000 (retrieve over bm25(k1=1.2,b=0.4))"]
-
-
 def test_the_strongest_bare_retriever_stands_beside_a_program_as_well_as_its_own(runs):
     own, strong = runs("own"), {"name": "bm25(k1=1.5,b=0.75)", "with": "bm25(k1=1.5,b=0.75)"}
     runs("floor", [0.1, 0.2], retrieve())
     runs("weak", [0.0, 0.1], retrieve(retriever={"name": "rank_bm25", "with": "rank_bm25"}))
+    runs("pool", [0.9, 0.9], pooled("oracle", 300, program="retrieve"))
     assert lines(own) == ["floor 0.1500 (retrieve over bm25)"]
     runs("strong", [0.5, 0.2], retrieve(retriever=strong))
     assert lines(own)[1:] == ["best bare retriever 0.3500 (retrieve over bm25(k1=1.5,b=0.75))"]

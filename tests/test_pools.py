@@ -1,14 +1,13 @@
 """`--pool`: unions of what retrievers find, with and without gold, against a union made by hand."""
 
 import dataclasses
-import json
 import random
 from pathlib import Path
 
 import pytest
 
 import environments
-from evals import pools
+from evals import pools, score
 from evals.folder import read_outcomes
 from tools import retrievers
 from tools.errors import UsageError
@@ -109,7 +108,7 @@ def test_a_pool_is_made_of_the_runs_retriever_of_the_parts_of_a_fusion_or_of_tho
     assert str(pools.read("oracle:9(dense)", retrievers.check("bm25"))) == "oracle:9(dense)"
 
 
-def test_a_run_over_pools_says_so_and_is_another_run(run):
+def test_a_run_over_pools_says_so_and_is_another_run(run, command_of):
     plain, union, oracle = (
         run(*RUN, *more, "--json").json for more in ((), ("--pool", "union:20"), ("--pool", "oracle:20"))
     )
@@ -118,6 +117,8 @@ def test_a_run_over_pools_says_so_and_is_another_run(run):
     recall = [result["metrics"]["R@100"]["mean"] for result in (union, oracle)]
     assert recall[0] < recall[1] == 1.0
     assert "with every relevant document put in: a ceiling" in run(*RUN, "--pool", "oracle:20").out
+    again = command_of(score)(oracle["run"], "--json").json
+    assert again["metrics"] == oracle["metrics"] and again["pool"] == oracle["pool"]
     for outcome in read_outcomes(Path(oracle["run"])).values():  # scores say no more than ranks do
         assert outcome["scores"] == [1 / rank for rank in range(1, 1 + len(outcome["ranking"]))]
 
@@ -126,16 +127,6 @@ def test_oracles_of_other_judgements_are_other_runs(run):
     task = ("--program", "retrieve", "--task", "twitter", "--split", "dev", "--pool", "oracle:40", "--json", "--qrels")
     gold, pooled = (run(*task, qrels).json for qrels in ("gold", "pooled"))
     assert gold["run"] != pooled["run"] and gold["pool"]["gold"] != pooled["pool"]["gold"]
-
-
-def test_a_run_over_pools_is_scored_again_like_any_other(run, capsys):
-    from evals import score
-    from tools.command import run_command
-
-    result = run(*RUN, "--pool", "oracle:20", "--json").json
-    assert run_command(score.parser(), score.command, [result["run"], "--json"]) == 0
-    again = json.loads(capsys.readouterr().out)
-    assert again["metrics"] == result["metrics"] and again["pool"] == result["pool"]
 
 
 @pytest.mark.parametrize(

@@ -146,34 +146,28 @@ def test_a_query_named_twice_is_asked_once(run):
     assert run(*RETRIEVE, "--query-id", some, "--query-id", some, "--json").json["queries"] == 1
 
 
-HANDED_IN = {  # a submission for a query, and what is wrong with it
-    "no submission": (lambda query: ["MINI-01_p0001_00"], "not a Submission"),
-    "a repeated document": (lambda query: handed_in(query, [min(query.candidates)] * 2), "is there twice"),
-    "a document that is not there": (lambda query: handed_in(query, ["d1"]), "is not in the corpus"),
-    "an excluded document": (lambda query: handed_in(query, query.excluded), "is excluded for query"),
-    "a document outside the pool": (
-        lambda query: handed_in(query, WRITING - query.excluded),
-        "is not in the pool of query",
-    ),
-    "what another query found": (lambda query: handed_in(Query("other", ""), []), "the trace is of query 'other'"),
-    "what JSON cannot hold": (lambda query: handed_in(query, [], answer=object()), "not JSON serializable"),
+WRITING = ("--program", "retrieve", "--task", "writing", "--split", "all", "--json", "--pool")
+KNOWN = frozenset(environments.load("writing", "mini", "all").documents)
+HANDED_IN = {  # what is wrong with a submission -> its documents for a query, and how it is otherwise
+    "not a Submission": (None, {}),
+    "is there twice": (lambda query: [min(query.candidates)] * 2, {}),
+    "is not in the corpus": (lambda query: ["d1"], {}),
+    "is excluded for query": (lambda query: query.excluded, {}),
+    "is not in the pool of query": (lambda query: KNOWN - query.excluded, {}),
+    "the trace is of query 'other'": (lambda query: [], {"trace": Trace("other")}),
+    "not JSON serializable": (lambda query: [], {"answer": object()}),
 }
-WRITING = frozenset(environments.load("writing", "mini", "all").documents)
 
 
-def handed_in(query, doc_ids, **more):
-    return Submission(tuple(doc_ids), Trace(query.query_id), **more)
+@pytest.mark.parametrize("why", HANDED_IN)
+def test_what_cannot_be_scored_or_written_or_is_not_of_its_query_is_a_fault_of_the_system(why, run, monkeypatch):
+    def forward(self, query):
+        return named and Submission(tuple(named(query)), **{"trace": Trace(query.query_id), **more})
 
-
-@pytest.mark.parametrize("bad", HANDED_IN)
-def test_what_cannot_be_scored_or_written_or_is_not_of_its_query_is_a_fault_of_the_system(bad, run, monkeypatch):
-    from programs.retrieve import Retrieve
-
-    made, why = HANDED_IN[bad]
-    monkeypatch.setattr(Retrieve, "forward", lambda self, query: made(query))
-    task = ("--program", "retrieve", "--task", "writing", "--split", "all", "--limit", 4, "--pool", "union:5")
-    result = run(*task, "--json")
-    assert result.code == 7 and (result.json["failed"], result.json["owed"]) == (4, 0)
+    named, more = HANDED_IN[why]
+    monkeypatch.setattr("programs.retrieve.Retrieve.forward", forward)
+    result = run(*WRITING, "union:5", "--limit", 2)
+    assert result.code == 7 and (result.json["failed"], result.json["owed"]) == (2, 0)
     outcomes = run_folder.read_outcomes(Path(result.json["run"])).values()
     assert all(why in outcome["error"] for outcome in outcomes)
 
@@ -181,18 +175,15 @@ def test_what_cannot_be_scored_or_written_or_is_not_of_its_query_is_a_fault_of_t
 def test_a_program_that_makes_a_query_of_its_own_keeps_the_mask_and_the_pool_of_the_one_asked(run, monkeypatch):
     from programs.retrieve import Retrieve
 
-    task = ("--program", "retrieve", "--task", "writing", "--split", "all", "--pool", "union:20", "--json")
-    honest, forward = run(*task, "--k", 50).json, Retrieve.forward  # a depth that makes another folder
-    monkeypatch.setattr(
-        Retrieve, "forward", lambda self, query: forward(self, Query(query.query_id, query.text.upper()))
-    )
-    result = run(*task).json
-    assert result["failed"] == 0 and result["metrics"]["R@100"]["mean"] == honest["metrics"]["R@100"]["mean"] < 1
+    honest, forward = run(*WRITING, "union:20").json, Retrieve.forward
+    monkeypatch.setattr(Retrieve, "forward", lambda self, query: forward(self, Query(query.query_id, query.text)))
+    result = run(*WRITING, "union:20", "--k", 50).json
+    assert result["failed"] == 0 and result["metrics"]["R@100"] == honest["metrics"]["R@100"]
     masked = {query.query_id: query.excluded for query in environments.load("writing", "mini", "all").queries}
     for query_id, outcome in run_folder.read_outcomes(Path(result["run"])).items():
         assert len(outcome["ranking"]) == 20 and masked[query_id].isdisjoint(outcome["ranking"])
     monkeypatch.setattr(Retrieve, "forward", lambda self, query: forward(self, Query("another", query.text)))
-    assert run(*task, "--k", 60).json["failed"] == len(masked), "whose mask it would have to have is not known"
+    assert run(*WRITING, "union:20", "--k", 60, "--limit", 2).json["failed"] == 2, "whose mask would it have?"
 
 
 def test_a_limit_asks_the_first_queries_and_an_id_asks_that_one(run):
