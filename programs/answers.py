@@ -301,7 +301,7 @@ def _close(
         reader.execute("PRAGMA busy_timeout = 0")
         reader.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.Error as error:
-        _LOG.warning(f"{path}: {error}; its last answers are in {path.name}-wal: keep both, and make room")
+        _LOG.warning(f"{path}: {error}; its last answers may be in {path.name}-wal alone: keep both")
     finally:
         reader.close()
 
