@@ -7,7 +7,6 @@ task all but the last that was answered.
 """
 
 import argparse
-import sys
 from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
@@ -16,7 +15,7 @@ from typing import NamedTuple
 from evals import scored
 from evals.anytime import Anytime
 from evals.metrics import judged, ranking_metric
-from tools.command import Parser, put_out, run_command
+from tools.command import Parser, put_out, run_and_leave
 
 METRIC = "nDCG@10"
 FIRST = 10
@@ -90,4 +89,4 @@ def _line(cells: list[str] | tuple[str, ...]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(parser(), command))
+    run_and_leave(parser(), command)

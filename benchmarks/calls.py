@@ -39,7 +39,7 @@ from programs import lm
 from programs.multihop import MultiHop
 from programs.rate import Gate
 from tools import retrievers
-from tools.command import Parser, positive, put_out, run_command, say
+from tools.command import Parser, positive, put_out, run_and_leave, say
 from tools.corpus import Corpus
 from tools.errors import RunIncomplete, UsageError
 from tools.home import home
@@ -227,4 +227,4 @@ def part(frame: FrameType | None) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(parser(), command))
+    run_and_leave(parser(), command)

@@ -8,7 +8,6 @@ order is above the retriever's own, ranks tell which documents were put in.
 
 import argparse
 import random
-import sys
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
@@ -17,7 +16,7 @@ from environments.base import SPLITS, Environment
 from evals import pools
 from evals.metrics import Ranking, of_query
 from tools import retrievers
-from tools.command import Parser, put_out, run_command
+from tools.command import Parser, put_out, run_and_leave
 from tools.home import home
 from tools.retrievers.base import Retriever, Search
 
@@ -87,4 +86,4 @@ def measured(environment: Environment, retriever: Retriever, pool: pools.Pool) -
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(parser(), command))
+    run_and_leave(parser(), command)

@@ -11,7 +11,6 @@ import contextlib
 import io
 import json
 import os
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ import environments
 from agents import AGENTS
 from programs import PROGRAMS
 from programs.budget import Budget
-from tools.command import Parser, listen, positive, put_out, run_command, say
+from tools.command import Parser, positive, put_out, run_and_leave, run_command, say
 from tools.errors import SextantError, UsageError
 from tools.home import home
 from tools.table import pick
@@ -149,5 +148,4 @@ def _markdown(rows: Iterable[list[str]]) -> str:
 
 
 if __name__ == "__main__":
-    listen()
-    sys.exit(run_command(parser(), command))
+    run_and_leave(parser(), command)

@@ -8,12 +8,11 @@ OBLIQ-Bench's layout, and the vectors around those of real sentences: no downloa
 
 import argparse
 import json
-import sys
 from importlib import import_module
 from pathlib import Path
 
 from benchmarks.rows import Row
-from tools.command import Parser, listen, positive, put_out, run_command, say
+from tools.command import Parser, positive, put_out, run_and_leave, say
 from tools.errors import UnknownName
 
 CONGRESS = 213_650  # passages
@@ -66,5 +65,4 @@ def _json(part: str, row: Row) -> str:
 
 
 if __name__ == "__main__":
-    listen()
-    sys.exit(run_command(parser(), command))
+    run_and_leave(parser(), command)

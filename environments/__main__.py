@@ -5,13 +5,12 @@ Only `fetch` touches the network. What is computed is in card.py and fetch.py; t
 
 import argparse
 import json
-import sys
 import textwrap
 from typing import Any
 
 import environments
 from environments.base import SPLITS
-from tools.command import Parser, clean, listen, positive, put_out, run_command, say
+from tools.command import Parser, clean, positive, put_out, run_and_leave, say
 from tools.errors import DataError, UsageError
 from tools.home import home
 from tools.retrievers import RETRIEVERS
@@ -188,5 +187,4 @@ def _search(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    listen()
-    sys.exit(run_command(parser(), command))
+    run_and_leave(parser(), command)

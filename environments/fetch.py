@@ -29,7 +29,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 import environments
 from environments.base import Release
 from environments.remote import Listed, Pause, connect, listing, pinned, status, tried
-from tools import disk
+from tools import disk, interrupts
 from tools.errors import DataError, RunConflict, UsageError
 
 PLAIN_LINES = 10  # of progress, at most, where there is no terminal
@@ -294,6 +294,7 @@ def _append(response: httpx.Response, file: Listed, part: _Part, have: int, at: 
     with part.path.open("ab", buffering=0) as out:
         at(have)
         for chunk in response.iter_bytes():
+            interrupts.check()
             left = memoryview(chunk)
             while left:  # a disk that is nearly full takes only some of it
                 left = left[out.write(left) :]

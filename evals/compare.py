@@ -11,7 +11,6 @@ Left out: clusters of queries, and what a whole run has in common.
 import argparse
 import json
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 from evals import folder as run_folder
 from evals.scored import CONTRACT, Run, cut, differing, read
 from evals.seeds import SEEDS, System, spread, systems
-from tools.command import Parser, put_out, run_command
+from tools.command import Parser, put_out, run_and_leave
 from tools.errors import DataError, UnknownName, UsageError
 
 Result = dict[str, Any]  # what `compare` returns and --json prints
@@ -314,4 +313,4 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(parser(), command))
+    run_and_leave(parser(), command)

@@ -12,7 +12,6 @@ import csv
 import io
 import json
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from evals.folder import check_output
 from evals.scored import Run, folders, read, same_contract
-from tools.command import Parser, put_out, run_command
+from tools.command import Parser, put_out, run_and_leave
 from tools.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
@@ -419,4 +418,4 @@ def _write(*files: Any, result: Result) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(parser(), command))
+    run_and_leave(parser(), command)

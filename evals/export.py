@@ -8,12 +8,11 @@ import argparse
 import inspect
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 from evals.exports import FOLDERS, SERVICES
-from tools.command import Parser, clean, positive, put_out, run_command, say
+from tools.command import Parser, clean, positive, put_out, run_and_leave, say
 from tools.errors import UnknownName, UsageError
 
 LIST = "list"
@@ -85,4 +84,4 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(parser(), command))
+    run_and_leave(parser(), command)

@@ -10,14 +10,13 @@ import argparse
 import json
 import re
 import shutil
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from evals import folder as run_folder
-from tools.command import Parser, run_command, say
+from tools.command import Parser, run_and_leave, say
 from tools.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -234,4 +233,4 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(parser(), command))
+    run_and_leave(parser(), command)

@@ -10,14 +10,13 @@ ordered what had surfaced cannot surface anything, and are not issued again.
 import argparse
 import json
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evals import scored
-from tools.command import Parser, positive, put_out, run_command
+from tools.command import Parser, positive, put_out, run_and_leave
 from tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -338,4 +337,4 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(parser(), command))
+    run_and_leave(parser(), command)

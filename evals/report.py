@@ -9,12 +9,11 @@ Left out: tests of differences (`evals.compare`), and what happened to a query (
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools.command import Parser, put_out, run_command
+from tools.command import Parser, put_out, run_and_leave
 from tools.errors import DataError, UnknownName
 
 if TYPE_CHECKING:
@@ -254,4 +253,4 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(parser(), command))
+    run_and_leave(parser(), command)

@@ -23,7 +23,7 @@ from evals.folder import Outcome, RunFolder, alike
 from evals.submission import check_ranking
 from programs.faults import fault, refusal
 from programs.lm import Model
-from tools import disk, session
+from tools import disk, interrupts, session
 from tools.errors import DataError, LimitReached, RunIncomplete, SextantError
 from tools.records import Document, Query, Submission, Trace, Usage, trace_json, usage_json
 from tools.servers import cleaned
@@ -176,6 +176,7 @@ def _collect(
     looked = 0.0
     try:
         while crew.busy:
+            interrupts.check()
             if (now := time.monotonic()) >= looked + TICK:
                 looked = now
                 for query_id in crew.overdue():
@@ -201,6 +202,7 @@ def _finish(crew: _Crew, folder: RunFolder) -> None:
     ends = time.monotonic() + GRACE
     try:
         while crew.busy and (left := ends - time.monotonic()) > 0:
+            interrupts.check()
             with suppress(queue.Empty):
                 if isinstance(result := crew.done.get(timeout=min(left, TICK))[1], dict):
                     folder.append(result)

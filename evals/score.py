@@ -8,7 +8,6 @@ import argparse
 import csv
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from evals.scored import READ, cut
 from evals.submission import BadRanking, check_ranking
 from programs import DIFFERS
 from tools import disk
-from tools.command import Parser, run_command
+from tools.command import Parser, run_and_leave
 from tools.errors import DataError, RunIncomplete
 from tools.records import Usage, usage_json
 
@@ -317,4 +316,4 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(parser(), command))
+    run_and_leave(parser(), command)

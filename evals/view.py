@@ -25,6 +25,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tools import interrupts
 from tools.command import Parser, clean, positive, put_out, run_and_leave, say
 from tools.errors import DataError, SextantError, UsageError
 
@@ -91,6 +92,10 @@ class Server(ThreadingHTTPServer):
     def address_once(self) -> str:
         """What leads there one time, because everybody can see with which arguments a browser is started."""
         return f"http://{HOST}:{self.server_port}{self.once[0]}"
+
+    def service_actions(self) -> None:
+        """Between two requests."""
+        interrupts.check()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A reader who has gone is no error."""
@@ -274,7 +279,7 @@ def command(arguments: argparse.Namespace) -> int:
         put_out(f"{served.address}\n")
         if not arguments.no_open:
             _open(served.address_once)
-        served.serve_forever()
+        served.serve_forever(poll_interval=0.1)
     return 0
 
 

@@ -4,13 +4,16 @@ All are daemons, and none is in a pool: a pool would hold up the end until the s
 """
 
 import contextvars
+import math
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
-from evals.runner import GRACE
+from evals.runner import GRACE, TICK
+from tools import interrupts
 
 T = TypeVar("T")
 
@@ -31,11 +34,18 @@ def interruptible(work: Callable[[], T], halt: Callable[[], None]) -> T:
 
     _start(contextvars.copy_context().run, begin)
     try:
+        _wait(done)
         return done.result()
     except KeyboardInterrupt:
         halt()
-        wait([done], GRACE)
+        _wait(done, until=time.monotonic() + GRACE)
         raise
+
+
+def _wait(done: Future[T], until: float = math.inf) -> None:
+    while not done.done() and time.monotonic() < until:
+        interrupts.check()
+        wait([done], TICK)
 
 
 def at_once(function: Callable[[Any], Any], data: Sequence[Any], workers: int) -> list[Any]:

@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -157,6 +158,50 @@ def start(shell, tmp_path, *arguments, hang_up=signal.SIG_DFL):
         [*shell, *map(str, arguments), "--runs", str(tmp_path / "runs")],
         cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=at_a_terminal,
     )  # fmt: skip
+
+
+COMMAND = """
+import threading, time, weakref
+from tools.command import Parser, run_and_leave
+
+class Thing:
+    pass
+
+def busy(*_):
+    print("ready", flush=True)
+    ends = time.monotonic() + 0.5
+    while time.monotonic() < ends:
+        pass
+
+def command(arguments):
+    {}
+    time.sleep(60)
+    return 0
+
+parser = Parser()
+parser.add_argument("--runs")
+run_and_leave(parser, command)
+"""
+WHERE = {
+    "the callback of a weak reference": "thing = Thing(); reference = weakref.ref(thing, busy); del thing",
+    "a finalizer": "Thing.__del__ = busy; Thing()",
+    "a lock": "lock = threading.Lock(); lock.acquire(); busy(); lock.acquire()",
+    "Python": "busy()\n    while True: pass",
+    "what catches everything": """busy()
+    while True:
+        try: time.sleep(60)
+        except BaseException: pass""",
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("where", WHERE)
+def test_a_signal_is_heard_wherever_it_lands(where, number, tmp_path):
+    process = start([sys.executable, "-c", COMMAND.format(WHERE[where])], tmp_path)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=15)
+    assert process.returncode == 130 and err == "interrupted\n"
 
 
 def wait_for(true, seconds=30.0):

@@ -19,7 +19,7 @@ import pytrec_eval
 import environments
 from evals import folder as run_folder
 from evals import score
-from tools import command
+from tools import command, interrupts
 from tools.command import run_command
 from tools.errors import DataError, RunConflict
 from tools.records import Query, Submission, Trace
@@ -291,14 +291,12 @@ def test_sigterm_is_a_ctrl_c(shell, tmp_path, server):
 @pytest.mark.parametrize(
     "error", [ImportError("initialization failed"), DataError("cannot be loaded"), OSError(5, "?")]
 )
-def test_an_interrupt_of_which_a_library_makes_an_error_is_an_interrupt(error, monkeypatch, capsys):
+def test_an_error_that_comes_of_an_interrupt_is_an_interrupt(error, monkeypatch, capsys):
     def broken(arguments):
-        try:
-            command.interrupt(signal.SIGINT, None)
-        except KeyboardInterrupt:
-            raise error from None
+        interrupts.note(signal.SIGINT, None)
+        raise error
 
-    monkeypatch.setattr(command, "_interrupts", [])
+    monkeypatch.setattr(interrupts, "_came", [])
     assert run_command(command.Parser(), broken, []) == 130
     assert capsys.readouterr().err == "interrupted\n"
 

@@ -4,13 +4,13 @@ import argparse
 import logging
 import os
 import re
-import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn, TextIO
 
-from tools import disk
+from tools import disk, interrupts
 from tools.errors import INTERRUPTED, DataError, RunIncomplete, SextantError, UsageError
 
 
@@ -99,12 +99,11 @@ def run_command(
         try:
             return _run(parser, command, arguments)
         finally:
-            while AT_END:
-                AT_END.pop()()
+            _close_all()
     except KeyboardInterrupt:
         pass
     except Exception:
-        if not _interrupts:
+        if not interrupts.came():
             raise
         # A library that was being imported made an error of its own of it.
     say("interrupted")
@@ -119,7 +118,7 @@ def _run(parser: Parser, command: Callable[[argparse.Namespace], int], arguments
         )
         return command(parsed)
     except (SextantError, OSError) as error:
-        if _interrupts:
+        if interrupts.came():
             raise KeyboardInterrupt from error
         return _fail(error)
 
@@ -157,43 +156,31 @@ def _short(text: str, most: int = 1000) -> str:
 
 
 AT_END = list[Callable[[], object]]()  # what closes the files that a command has opened, however it ends
-_interrupts = list[int]()  # the signals that came
-
-
-def interrupt(number: int, frame: object) -> None:
-    """A signal handler: a scheduler's SIGTERM is a Ctrl-C."""
-    _interrupts.append(number)
-    raise KeyboardInterrupt
-
-
-def _hang_up(number: int, frame: object) -> None:
-    """The handler of SIGHUP. A closed terminal sends it more than once, itself and by its shell: one Ctrl-C in all.
-
-    For a second Ctrl-C would not wait for what is in flight.
-    """
-    if not _interrupts:
-        interrupt(number, frame)
-
-
-def listen() -> None:
-    """Let signals interrupt the command: SIGTERM, Ctrl-C, and SIGHUP, which is what a closed terminal sends.
-
-    Ctrl-C stays switched off where it is, as in a script's background, and so does SIGHUP, as under nohup.
-    """
-    signal.signal(signal.SIGTERM, interrupt)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, _hang_up)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, interrupt)
 
 
 def run_and_leave(parser: Parser, command: Callable[[argparse.Namespace], int]) -> NoReturn:
-    """`run_command` as a process that works in threads: it can be interrupted, and does not wait for them then."""
-    listen()
-    code = run_command(parser, command)
-    if code == INTERRUPTED:
-        os._exit(code)  # Python would wait for the threads of a graph, which may be in the middle of a model call
+    """`run_command` as a process that can be interrupted, and does not wait for its threads then."""
+    code = interrupts.run(lambda: run_command(parser, command))
+    if code is None:
+        last = threading.Thread(target=_last_words, daemon=True)
+        last.start()
+        last.join(interrupts.UNHEARD)  # nobody may be reading, and a file may be locked
+    if code in (None, INTERRUPTED):
+        os._exit(INTERRUPTED)  # Python would wait for the threads of a graph, which may be in the middle of a call
     sys.exit(code)
+
+
+def _last_words() -> None:
+    if sys.stderr is not None and sys.stderr.isatty():
+        sys.stderr.write("\x1b[?25h")  # a bar that was cut off has hidden the cursor
+    say("interrupted")
+    _close_all()
+
+
+def _close_all() -> None:
+    with suppress(IndexError):
+        while True:
+            AT_END.pop()()
 
 
 def put_out(text: str, kept: str = "") -> None:

@@ -4,6 +4,8 @@ import logging
 import threading
 import time
 
+from tools import interrupts
+
 _LOG = logging.getLogger("sextant")
 _EVERY = 5.0  # seconds
 
@@ -27,7 +29,8 @@ class Progress:
         self._lock = threading.Lock()
 
     def add(self, n: int = 1) -> None:
-        """`n` more are done."""
+        """`n` more are done. KeyboardInterrupt where the command is to stop."""
+        interrupts.check()
         with self._lock:
             self._done += n
             now = time.monotonic()

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from environments.sources import jsonl
-from tools import disk
+from tools import disk, interrupts
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document
@@ -86,6 +86,7 @@ def _checked(placed: Iterator[Placed], files: Sequence[Path]) -> Iterator[Docume
     has_words = False
     left = jsonl.most_unpacked(*files)
     for where, document in placed:
+        interrupts.check()
         if document.doc_id in seen:
             raise DataError(f"{where}: the id {document.doc_id!r} was there before")
         seen.add(document.doc_id)

@@ -8,12 +8,11 @@ python -m tools.retrievers delete NAME...   remove indexes; --all removes every 
 import argparse
 import inspect
 import json
-import sys
 import time
 import typing
 from typing import Any
 
-from tools.command import Parser, clean, listen, put_out, run_command, say
+from tools.command import Parser, clean, put_out, run_and_leave, say
 from tools.errors import UsageError
 from tools.home import home
 
@@ -171,5 +170,4 @@ def _size(count: int) -> str:
 
 
 if __name__ == "__main__":
-    listen()
-    sys.exit(run_command(parser(), command))
+    run_and_leave(parser(), command)

@@ -21,7 +21,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
-from tools import disk
+from tools import disk, interrupts
 from tools.corpus import Corpus, digest_of, indexed_text
 from tools.errors import DataError, UsageError
 from tools.progress import Progress
@@ -339,6 +339,7 @@ def _collected(
     """What the threads finish, until all have ended or the time is up; then what one of them has raised."""
     failure: BaseException | None = None
     while time.monotonic() < until and (any(thread.is_alive() for thread in threads) or not done.empty()):
+        interrupts.check()
         with suppress(Empty):
             finished = done.get(timeout=_TICK)
             if isinstance(finished, BaseException):
