@@ -48,7 +48,9 @@ TOLD = {kind: kind for kind in GOOD | PASSING | REFUSING | OWN} | {  # what the 
     **dict.fromkeys(("refused", "reset", "hung_up", "reset_inside", "chunks_end"), "reset"),
     **dict.fromkeys(("silent", "stalls", "chunks_stall"), "timeout"),
     **dict.fromkeys(("empty_choice", "cut_json", "bad_utf8", "page"), "unreadable"),
-    **{"huge": "too large", "no_quota": "429", "too_long": "400", "filtered_400": "400"},
+    **{"huge": "too large", "no_quota": "429", "too_long": "400", "filtered_400": "400", "moved": "307"},
+    **{"LiteLLM": "422", "Anthropic": "400", "inside 402": "error 402", "inside 502": "error 502"},
+    **{"instead 502": "error 502", "instead server_error": "error 500"},
 }
 PROGRAMS = {
     "rewrite": lambda toolbox: Rewrite(toolbox, depth=20),

@@ -4,7 +4,7 @@ A query is scored 0 for an error only where the provider says that this text is 
 is not in the table is "unknown", and says nothing about the text: a gateway, a firewall or a proxy may have written it.
 Left out: whether asking again may help, which each client decides.
 
-To add a provider: its code or type in `_CODES`, its words in `_WORDS`, and where they are documented.
+To add a provider: rows in `_TABLE`, and where they are documented.
 """
 
 import re
@@ -15,80 +15,62 @@ Subject = Literal["content", "length", "account", "unknown"]
 """What an error is about: what this text says; how long it is; the key, quota, model or settings, so that every request
 would meet it; or nobody knows."""
 
-# Codes and types, in lower case.
-_CODES: dict[str, Subject] = {
-    # OpenAI, platform.openai.com/docs/guides/error-codes; Azure, Groq, Cerebras, xAI and most gateways use them as well
-    "context_length_exceeded": "length",
-    "content_filter": "content",
-    "content_policy_violation": "content",
-    "invalid_prompt": "content",  # "flagged as potentially violating our usage policy"
-    "moderation_blocked": "content",
-    "insufficient_quota": "account",
-    "billing_hard_limit_reached": "account",
-    "invalid_api_key": "account",
-    "account_deactivated": "account",
-    "model_not_found": "account",
-    "unsupported_parameter": "account",
-    "unsupported_value": "account",
-    "unknown_parameter": "account",
-    # Azure OpenAI: the inner code of a filtered prompt; a model that is not deployed
-    "responsibleaipolicyviolation": "content",
-    "deploymentnotfound": "account",
-    # Anthropic, docs.claude.com/en/api/errors
-    "request_too_large": "length",
-    "authentication_error": "account",
-    "permission_error": "account",
-    "billing_error": "account",
-    # LiteLLM's proxy, litellm/proxy/_types.py, ProxyErrorTypes: 422, 400 or 429
-    "budget_exceeded": "account",
-    "expired_key": "account",
-    "auth_error": "account",
-    "key_model_access_denied": "account",
-    "team_model_access_denied": "account",
-    # DashScope (Qwen), help.aliyun.com/zh/model-studio/error-code
-    "data_inspection_failed": "content",
-    "datainspectionfailed": "content",
-    "arrearage": "account",
-    # Moonshot (Kimi), platform.moonshot.ai/docs/api/errors
-    "exceeded_current_quota_error": "account",
-    "invalid_authentication_error": "account",
-    # llama.cpp, tools/server: ERROR_TYPE_EXCEED_CONTEXT_SIZE
-    "exceed_context_size_error": "length",
-}
 
-# Words, where a provider has no code of its own for it.
-_WORDS: dict[Subject, tuple[str, ...]] = {
-    "account": (
-        # Anthropic
-        r"credit balance is too low|reached your specified api usage limits|organization has been disabled",
-        r"budget has been exceeded",  # LiteLLM
-        r"insufficient (?:balance|credits)|model not exist|not a valid model id",  # DeepSeek, OpenRouter
-        r"api key not valid|user location is not supported",  # Gemini
+class _Row(NamedTuple):
+    """What one provider says, and what it means."""
+
+    about: Subject
+    codes: str  # codes and types, in lower case
+    words: str = ""  # a regular expression, where it has no code of its own for it
+
+
+_TABLE = (
+    # OpenAI, platform.openai.com/docs/guides/error-codes; Azure, DeepSeek, Groq, xAI, vLLM and most gateways follow it
+    _Row("length", "context_length_exceeded", r"maximum context|context.(?:length|window|size|limit)"),
+    _Row("length", "", r"(?:messages|input)\S*: (?:string too long|maximum input length)"),
+    _Row("content", "content_filter content_policy_violation moderation_blocked", "of (?:our|the) safety system"),
+    _Row("content", "invalid_prompt", "violating our usage policy"),
+    _Row(
+        "account", "insufficient_quota billing_hard_limit_reached invalid_api_key account_deactivated model_not_found"
     ),
-    "length": (
-        # OpenAI, Azure, DeepSeek, Mistral, OpenRouter, vLLM, SGLang, llama.cpp, Ollama
-        r"maximum context|context.(?:length|window|size|limit)",
-        r"(?:messages|input)\S*: (?:string too long|maximum input length)",  # OpenAI
-        r"prompt is too long|input is too long",  # Anthropic, Bedrock
-        r"token count .{0,40}exceeds the maximum number of tokens",  # Gemini
-        r"maximum prompt length|longer than the maximum model length|max_model_len",  # xAI, vLLM
-        r"reduce the length of the messages",  # Groq
-        r"too many input tokens|too many tokens:|current length is \d+ while limit",  # Cohere, Bedrock, Cerebras
-        r"`inputs` (?:tokens|must have less)",  # Hugging Face's TGI and TEI
-        r"too large to process",  # llama.cpp, embeddings
-    ),
-    "content": (
-        r"content filtering policy",  # Anthropic
-        r"content management policy|responsibleaipolicy",  # Azure
-        r"content exists risk",  # DeepSeek
-        r"your input was flagged",  # OpenRouter, with 403
-        r"content violates usage guidelines",  # xAI, with 403
-        r"violating our usage policy|rejected as a result of (?:our|the) safety system",  # OpenAI
-        r"may contain inappropriate content",  # DashScope
-        r"contentpolicyviolationerror",  # LiteLLM, of whichever provider
-    ),
+    _Row("account", "unsupported_parameter unsupported_value unknown_parameter"),
+    # Azure OpenAI: the inner code of a filtered prompt; a model that is not deployed
+    _Row("content", "responsibleaipolicyviolation", "content management policy"),
+    _Row("account", "deploymentnotfound"),
+    # Anthropic, docs.claude.com/en/api/errors
+    _Row("length", "request_too_large", "prompt is too long"),
+    _Row("content", "", "content filtering policy"),
+    _Row("account", "authentication_error permission_error billing_error", "credit balance is too low"),
+    _Row("account", "", "reached your specified api usage limits|organization has been disabled"),
+    # Gemini, ai.google.dev/gemini-api/docs/troubleshooting
+    _Row("length", "", "token count .{0,40}exceeds the maximum number of tokens"),
+    _Row("account", "", "api key not valid|user location is not supported"),
+    # LiteLLM's proxy, litellm/proxy/_types.py, ProxyErrorTypes: 422, 400 or 429
+    _Row("account", "budget_exceeded expired_key auth_error", "budget has been exceeded"),
+    _Row("account", "key_model_access_denied team_model_access_denied"),
+    _Row("content", "", "contentpolicyviolationerror"),  # of whichever provider
+    # OpenRouter, openrouter.ai/docs/api/reference/errors-and-debugging; DeepSeek, api-docs.deepseek.com
+    _Row("content", "", "your input was flagged|content exists risk"),
+    _Row("account", "", "insufficient (?:balance|credits)|model not exist|not a valid model id"),
+    # xAI: the first with 403
+    _Row("content", "", "content violates usage guidelines"),
+    _Row("length", "", "maximum prompt length"),
+    # DashScope, help.aliyun.com/zh/model-studio/error-code; Moonshot, platform.moonshot.ai/docs/api/errors
+    _Row("content", "data_inspection_failed datainspectionfailed", "may contain inappropriate content"),
+    _Row("account", "arrearage exceeded_current_quota_error invalid_authentication_error"),
+    # Groq; Cerebras; Cohere; Bedrock
+    _Row("length", "", r"reduce the length of the messages|current length is \d+ while limit|too many tokens:"),
+    _Row("length", "", "too many input tokens|input is too long"),
+    # llama.cpp, tools/server; vLLM; Hugging Face's TGI and TEI
+    _Row("length", "exceed_context_size_error", "too large to process"),
+    _Row("length", "", "longer than the maximum model length|max_model_len|`inputs` (?:tokens|must have less)"),
+)
+_CODES: dict[str, Subject] = {code: row.about for row in _TABLE for code in row.codes.split()}
+_ORDER: tuple[Subject, ...] = ("account", "length", "content")
+_WORDS = {
+    about: re.compile("|".join(row.words for row in _TABLE if row.about == about and row.words), re.IGNORECASE)
+    for about in _ORDER
 }
-_PATTERNS = [(subject, re.compile("|".join(words), re.IGNORECASE)) for subject, words in _WORDS.items()]
 _SPEAK = (200, 400, 403, 413, 422, 500)  # statuses whose words are looked at; others mean what HTTP says
 _ACCOUNT = (401, 402, 403, 404, 405, 407)
 _READ = 2000  # characters of the words: some servers repeat the request behind them
@@ -138,7 +120,7 @@ def subject(status: int | None, codes: Iterable[str | None], words: str) -> Subj
     if _PAGE.search(words):
         return "account" if status in _ACCOUNT and status != 403 else "unknown"
     if status is None or status in _SPEAK:
-        for about, pattern in _PATTERNS:
+        for about, pattern in _WORDS.items():
             if pattern.search(words[:_READ]):
                 return about
     return "account" if status in _ACCOUNT else "unknown"
