@@ -51,7 +51,7 @@ EVERY = 0.001  # seconds of CPU between two looks of --profile; the system's clo
 
 # Part -> the files that belong to it. A moment belongs to the innermost frame that is of any of these.
 PARTS = {
-    "HTTP and protocol": ("programs/http1.py", "programs/wire.py", "programs/protocol.py"),
+    "HTTP and protocol": ("tools/post.py", "programs/wire.py", "programs/protocol.py"),
     "answers kept, budget, gate": (
         *("programs/metered.py", "programs/answers.py", "programs/metering.py", "programs/prices.py"),
         *("programs/budget.py", "programs/rate.py", "programs/lm.py"),

@@ -19,7 +19,6 @@ import httpx
 
 from environments.base import Release
 from tools.errors import DataError, UsageError
-from tools.post import network
 
 WAITS = (1.0, 4.0)  # seconds before the second and the third try; a fourth is not made
 WORTH = 1_000_000  # a try that brought so many new bytes was none in vain, and the count begins again
@@ -63,8 +62,11 @@ def connect(release: Release) -> httpx.Client:
     headers = {"accept-encoding": "identity", "user-agent": "sextant"}
     if release.kind == "hub":
         headers |= _hub_headers()
-    with network():
+    try:
         return httpx.Client(headers=headers, follow_redirects=True, timeout=TIMEOUT)
+    except (ImportError, OSError, ValueError) as error:  # of *_PROXY or SSL_CERT_* in the environment
+        reason = " ".join(str(error).split())
+        raise UsageError(f"the network cannot be used as *_PROXY and SSL_CERT_* say: {reason}") from None
 
 
 def _hub_headers() -> dict[str, str]:

@@ -1,8 +1,8 @@
 """A model's client sends to the host that it was told, and to no other.
 
 LiteLLM's clients follow redirects, and there is no setting for it. httpx takes off one header of keys on the way to
-another host, `Authorization`; `x-api-key`, `api-key` and `x-goog-api-key` go along, and so does the prompt. Our own
-client (programs/http1.py), DSPy's native one and the one of `api:` retrievers follow none.
+another host, `Authorization`; `x-api-key`, `api-key` and `x-goog-api-key` go along, and so does the prompt.
+DSPy's native client and tools/post.py follow none.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The connection to an OpenAI-compatible server: a request out, an answer back, through our own lean client.
+"""The connection to an OpenAI-compatible server: a request out, an answer back, through libcurl.
 
 DSPy's client and OpenAI's take milliseconds of CPU a call when many are in flight; this takes a seventh of one
 (docs/calls.md). Nothing is tried again here (programs/metered.py does that), except that a connection which the server
@@ -13,15 +13,13 @@ from typing import Any, NamedTuple, Self
 import dspy
 
 from programs import faults, protocol
-from programs.http1 import ConnectFailed, DeadlinePassed, HTTPError, Pool, Reset, TooLarge
+from tools.post import Server, Unanswered
 from tools.servers import openai_account
 
 OPENAI = "https://api.openai.com/v1"
 # Letters from which on a key is taken out of answers, too: "token" for a local server is a word like others.
 SECRET = 16
 LARGEST = 16 << 20  # bytes of an answer; a hundred times what the longest has
-
-_KINDS = {ConnectFailed: "connection", Reset: "reset", TooLarge: "too large"}
 
 
 class Sent(NamedTuple):
@@ -48,7 +46,7 @@ class Wire:
     key: str = field(repr=False)  # "" is none
     needs_key: bool = False
     api: protocol.Api = "chat"
-    _pool: Pool | None = field(default=None, init=False, repr=False)  # made for the first request
+    _server: Server | None = field(default=None, init=False, repr=False)  # made for the first request
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False)
 
     def body(self, messages: Sequence[Any], tools: Sequence[Any], settings: Mapping[str, Any]) -> bytes:
@@ -58,14 +56,14 @@ class Wire:
     def send(self, body: bytes, deadline: float, *, tools: bool = False) -> Sent:
         """One answer, by `deadline` on the clock of time.monotonic. Raises DSPy's LM errors."""
         try:
-            answer = self._connections().post(protocol.PATHS[self.api], body, deadline=deadline)
-        except DeadlinePassed as error:
-            raise dspy.LMTimeoutError(str(error) or "the answer did not come in time", model=self.model) from None
-        except HTTPError as error:
-            if faults.is_untrusted(error.__cause__):
-                raise faults.untrusted(self._clean(str(error)), self.model) from None
-            kind = _KINDS.get(type(error), "unreadable")
-            raise Unreached(self._clean(str(error)), self.model, kind) from None
+            answer = self._connected().post(protocol.PATHS[self.api], body, deadline=deadline)
+        except Unanswered as error:
+            words = self._clean(str(error))
+            if error.kind == "timeout":
+                raise dspy.LMTimeoutError(words, model=self.model) from None
+            if error.kind == "TLS":
+                raise faults.untrusted(words, self.model) from None
+            raise Unreached(words, self.model, error.kind) from None
         if answer.status != 200:
             raise protocol.failure(
                 answer.status, answer.headers, answer.body, self.model, tools=tools, clean=self._clean
@@ -79,14 +77,14 @@ class Wire:
             reply = reply._replace(text=self._clean(reply.text), tool_calls=calls, finish=self._clean(reply.finish))
         return Sent(reply, answer.headers)
 
-    def _connections(self) -> Pool:
+    def _connected(self) -> Server:
         with self._lock:
-            if self._pool is None:
+            if self._server is None:
                 if not self.key and self.needs_key:
                     raise dspy.LMNotConfiguredError("$OPENAI_API_KEY is not set", model=self.model)
                 headers = {"authorization": f"Bearer {self.key or 'none'}", "content-type": "application/json"}
-                self._pool = Pool(self.url, headers=headers | openai_account(self.url), largest=LARGEST)
-            return self._pool
+                self._server = Server(self.url, headers | openai_account(self.url), largest=LARGEST)
+            return self._server
 
     def _clean(self, text: str) -> str:
         """What a server said, without the key, if it said that back."""

@@ -1,25 +1,53 @@
-"""One request to a server: answered whole by a deadline, within a bound, by that server and no other.
+"""Posts to a server: each is answered whole by a deadline, within a bound, by that server and no other.
 
-A server may send its answer, or its headers, a byte at a time for ever. Only a deadline of the whole ends that, and
-httpx has none; so requests are made in the event loop of one thread, where they can be cut off. Left out: asking again,
-which whoever sends decides by what the answer says.
+libcurl does the work, by way of pycurl: of the clients that were measured (docs/calls.md) it alone costs the processor
+no more than a bare socket, and it knows proxies, TLS and the ways in which servers break HTTP. A request that a server
+may have seen is never sent twice: whoever pays for answers decides that. Left out: redirects (a 3xx is an answer),
+streams, HTTP/2, and asking again.
 """
 
-import asyncio
+import math
 import os
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache
-from typing import NamedTuple
+import re
+import select
+import socket
+import ssl
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from io import BytesIO
+from typing import Any, Literal, NamedTuple, cast
+from urllib.parse import quote, urlsplit
+from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
-import httpx
+import certifi
+import pycurl
 
 from tools.errors import UsageError
 
+CONNECT = 10.0  # seconds
+IDLE = 30  # seconds that a connection may lie unused; servers close theirs after 60 or more
+LARGEST_HEAD = 64 << 10  # bytes of an answer's headers, interim answers included
+LONGEST = 3600.0  # seconds; a deadline further off is taken for this one
+
+Kind = Literal["connection", "TLS", "timeout", "reset", "too large", "unreadable"]
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token, RFC 9110, 5.6.2
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+
+# libcurl's errors; any other means that there is no connection yet, or that what came back is not HTTP.
+_KINDS: dict[int, Kind] = {
+    pycurl.E_PEER_FAILED_VERIFICATION: "TLS",
+    **dict.fromkeys((pycurl.E_FILESIZE_EXCEEDED, pycurl.E_WRITE_ERROR), "too large"),
+    pycurl.E_OPERATION_TIMEDOUT: "timeout",
+    **dict.fromkeys((pycurl.E_GOT_NOTHING, pycurl.E_PARTIAL_FILE, pycurl.E_RECV_ERROR), "reset"),
+    **dict.fromkeys((pycurl.E_SEND_ERROR, pycurl.E_SEND_FAIL_REWIND), "reset"),
+}
+
 
 class Answer(NamedTuple):
-    """What a server sent, whatever its status is."""
+    """What a server sent, whatever its status is; headers by their name in lower case, of several the last."""
 
     status: int
     headers: Mapping[str, str]
@@ -27,63 +55,245 @@ class Answer(NamedTuple):
 
 
 class Unanswered(Exception):
-    """No whole answer: the server is not reached, takes too long or sends too much."""
+    """No whole answer; `kind` says why in a word."""
+
+    def __init__(self, message: str, kind: Kind) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
-def post(url: str, headers: Mapping[str, str], body: bytes, *, seconds: float, largest: int) -> Answer:
-    """The answer to `body` within `seconds` and of `largest` bytes at most; else Unanswered."""
-    loop, client = _sender()
-    sending = asyncio.run_coroutine_threadsafe(_post(client, url, headers, body, seconds, largest), loop)
+class Server:
+    """Connections to one server, shared by any number of threads; the one used last is used next.
+
+    `url` is http(s)://host[:port][/path]; UsageError where it is not, or where a header or the environment's proxy
+    cannot be used. `largest` bounds the body of an answer, in bytes, after decompression.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], *, largest: int) -> None:
+        self._url = _address(url)
+        self._largest = largest
+        self._headers = [_line(name, value) for name, value in headers.items()]
+        self._proxy = _proxy(self._url)
+        self._trusted = _trust() if self._url.startswith("https:") else {}
+        # libcurl's handles, each with its connection, and since when it lies unused; deques append and pop atomically
+        self._idle: deque[tuple[Any, float]] = deque()
+
+    def post(self, path: str, body: bytes, *, deadline: float) -> Answer:
+        """The answer to `body`, of one byte at least; `deadline` is on time.monotonic(). Raises Unanswered only."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise Unanswered("no time is left to send anything", "timeout")
+        handle = self._borrow() or self._handle()
+        exchange = _Exchange(body, self._largest)
+        handle.setopt(pycurl.URL, self._url + quote(path, safe="/%?&=:@+,;~!$'()*", errors="replace"))
+        handle.setopt(pycurl.TIMEOUT_MS, max(1, math.ceil(1000 * min(left, LONGEST))))
+        handle.setopt(pycurl.POSTFIELDSIZE_LARGE, len(body))
+        handle.setopt(pycurl.READFUNCTION, exchange.read)
+        handle.setopt(pycurl.OPENSOCKETFUNCTION, exchange.connect)
+        handle.setopt(pycurl.HEADERFUNCTION, exchange.head)
+        handle.setopt(pycurl.WRITEFUNCTION, exchange.write)
+        try:
+            handle.perform()
+        except pycurl.error as error:
+            answer = exchange.whole_before_a_reset()
+            if answer is None:
+                code, words, *_ = cast(tuple[Any, ...], error.args)
+                raise self._failure(handle, code, words, exchange) from None
+        else:
+            answer = exchange.answer()
+            self._idle.append((handle, time.monotonic()))
+        return answer
+
+    def _borrow(self) -> Any:
+        """The handle used last, if its connection is still open and silent; libcurl sees that too late at times."""
+        with suppress(IndexError):
+            while True:
+                handle, since = self._idle.pop()
+                descriptor = handle.getinfo(pycurl.ACTIVESOCKET)
+                if time.monotonic() - since < IDLE and descriptor >= 0 and not _readable(descriptor):
+                    return handle
+                handle.close()
+        return None
+
+    def _handle(self) -> Any:
+        """A handle of libcurl with what is the same for each request."""
+        handle = pycurl.Curl()
+        options: dict[int, Any] = {
+            pycurl.NOSIGNAL: 1,
+            pycurl.POST: 1,
+            pycurl.HTTP_VERSION: pycurl.CURL_HTTP_VERSION_1_1,
+            pycurl.FOLLOWLOCATION: 0,
+            pycurl.CONNECTTIMEOUT_MS: int(1000 * CONNECT),
+            pycurl.MAXCONNECTS: 1,
+            pycurl.MAXFILESIZE_LARGE: self._largest,  # where the answer states its length
+            pycurl.TCP_KEEPALIVE: 1,  # routers forget a connection on which a model thinks for minutes
+            pycurl.PROXY: self._proxy,
+            pycurl.ACCEPT_ENCODING: "",  # compression that nobody asked for is undone, so that it is bounded
+            pycurl.HTTPHEADER: [*self._headers, "Accept-Encoding: identity", "User-Agent: sextant", "Expect:"],
+            **self._trusted,
+        }
+        for option, value in options.items():
+            handle.setopt(option, value)
+        return handle
+
+    def _failure(self, handle: Any, code: int, words: str, exchange: "_Exchange") -> Exception:
+        """What is raised where libcurl gives `code`."""
+        if exchange.wrong:
+            return Unanswered(f"the server's answer is not HTTP: {exchange.wrong}", "unreadable")
+        kind = _KINDS.get(code, "unreadable")
+        if kind == "too large":
+            return Unanswered(f"the server's answer is larger than {self._largest:,} bytes", kind)
+        if exchange.sent and code == pycurl.E_COULDNT_CONNECT:
+            kind = "reset"  # and it was not connected to again
+        elif not exchange.sent:
+            return self._unconnected(handle, kind, words)
+        if kind == "timeout":
+            return Unanswered("no whole answer in time", kind)
+        if kind == "reset":
+            return Unanswered(f"the server closed the connection without a whole answer: {words}", kind)
+        return Unanswered(f"the server's answer is not HTTP: {words}", "unreadable")
+
+    def _unconnected(self, handle: Any, kind: Kind, words: str) -> Exception:
+        place = urlsplit(self._url).netloc
+        if kind == "timeout" and handle.getinfo(pycurl.TOTAL_TIME) < CONNECT - 0.1:
+            return Unanswered(f"no connection to {place} in time", kind)
+        if kind == "TLS" or (words.startswith("TLS connect error: error:") and "unexpected eof" not in words):
+            kind = "TLS"
+        elif number := handle.getinfo(pycurl.OS_ERRNO):
+            words = os.strerror(number)
+        through = f" through the proxy {_unsecret(self._proxy)}" if self._proxy else ""
+        return Unanswered(f"cannot connect to {place}{through}: {words}", "TLS" if kind == "TLS" else "connection")
+
+
+class _Exchange:
+    """A request on its way out, and what has come back so far."""
+
+    def __init__(self, body: bytes, largest: int) -> None:
+        self.sent = False  # whether any of the body may have been
+        self.wrong = ""  # why no more is read, where that is not its length
+        self._question = BytesIO(body)
+        self._largest = largest
+        self._lines: list[bytes] = []  # of the last head
+        self._heads = 0  # bytes
+        self._body = bytearray()
+
+    def read(self, size: int) -> bytes:
+        """Give libcurl more of the body."""
+        self.sent = True
+        return self._question.read(size)
+
+    def connect(self, purpose: int, address: Any) -> Any:
+        """Make a socket for libcurl; none where a connection broke on which something was sent.
+
+        libcurl would send the request once more on a new one, and the server may have answered the first.
+        """
+        if self.sent:
+            return pycurl.SOCKET_BAD
+        return socket.socket(address.family, address.socktype, address.protocol)
+
+    def head(self, line: bytes) -> int:
+        """Take a line of a head; libcurl gives up where another number comes back than the line's."""
+        self._heads += len(line)
+        if line.startswith(b"HTTP/"):
+            self._lines = []
+        self._lines.append(line)
+        if self._heads > LARGEST_HEAD:
+            self.wrong = f"its head is longer than {LARGEST_HEAD >> 10} KB"
+            return -1
+        return len(line)
+
+    def write(self, data: bytes) -> int:
+        """Take a part of the body, as `head` does a line."""
+        self._body += data
+        return len(data) if len(self._body) <= self._largest else -1
+
+    def answer(self) -> Answer:
+        """The answer, which is whole."""
+        headers = {}
+        for line in self._lines[1:]:
+            name, colon, value = line.decode("latin-1").partition(":")
+            if not colon:
+                break  # behind the empty line are trailers
+            headers[name.lower()] = value.strip()
+        return Answer(int(self._lines[0].split(b" ", 2)[1]), headers, bytes(self._body))
+
+    def whole_before_a_reset(self) -> Answer | None:
+        """An answer of the length that it states, if that is all here: what went wrong after it does not matter."""
+        if self.wrong or not self.sent or len(self._lines) < 2 or self._lines[-1].strip():
+            return None
+        answer = self.answer()
+        stated = answer.headers.get("content-length", "")
+        plain = "content-encoding" not in answer.headers and answer.status >= 200
+        return answer if plain and stated.isdecimal() and len(answer.body) == int(stated) else None
+
+
+def _readable(descriptor: int) -> bool:
+    """Whether a socket has something to read: its end, or what nobody asked for."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _address(url: str) -> str:
+    """`url` without a slash at its end, with a host name that DNS takes."""
     try:
-        return sending.result()
-    except TimeoutError:
-        raise Unanswered(f"no whole answer in {seconds:g} s") from None
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise Unanswered(str(error) or type(error).__name__) from None
-    finally:
-        sending.cancel()
-
-
-async def _post(
-    client: httpx.AsyncClient, url: str, headers: Mapping[str, str], body: bytes, seconds: float, largest: int
-) -> Answer:
-    received = bytearray()
-    async with (
-        asyncio.timeout(seconds),
-        client.stream("POST", url, headers=headers, content=body, follow_redirects=False) as answer,
-    ):
-        async for part in answer.aiter_bytes():
-            received += part
-            if len(received) > largest:
-                raise Unanswered(f"its answer has more than {largest} bytes")
-    return Answer(answer.status_code, answer.headers, bytes(received))
-
-
-@cache
-def _sender() -> tuple[asyncio.AbstractEventLoop, httpx.AsyncClient]:
-    """The loop in which requests are made, and the connections."""
-    with network():
-        client = httpx.AsyncClient(
-            headers={"accept-encoding": "identity", "user-agent": "sextant"},
-            timeout=httpx.Timeout(None, connect=10.0),
-            limits=httpx.Limits(max_connections=None),
+        parts = urlsplit(url)
+        host = (parts.hostname or "").encode("idna").decode("ascii")
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        parts, host, port = urlsplit(""), "", ""
+    if parts.scheme not in ("http", "https") or not re.fullmatch(r"[0-9A-Za-z._:-]+", host):
+        raise UsageError(f"{_unsecret(url)!r} is not the address of a server; write it as http://host:port/v1")
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise UsageError(
+            f"{_unsecret(url)!r} has more than a host, a port and a path; a key belongs in the environment"
         )
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="post", daemon=True).start()
-    return loop, client
+    host = f"[{host}]" if ":" in host else host
+    path = quote(parts.path.rstrip("/"), safe="/%:@+,;~!$'()*", errors="replace")
+    return f"{parts.scheme}://{host}{port}{path}"
 
 
-os.register_at_fork(after_in_child=_sender.cache_clear)  # the thread stays behind
+def _unsecret(url: str) -> str:
+    """A URL without what may be secret in it."""
+    return re.sub(r"//[^/]*@", "//***@", url.split("?", 1)[0].split("#", 1)[0])
 
 
-@contextmanager
-def network() -> Iterator[None]:
-    """Inside, a client is made. UsageError for a proxy or a certificate in the environment that cannot be used."""
+def _line(name: str, value: str) -> bytes:
+    """A header as libcurl wants it; a semicolon stands for an empty value."""
+    if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+        raise UsageError(
+            f"the value of the header {name!r} has a line break or a character that no header holds; check the key"
+        )
+    return (f"{name}: {value}" if value else f"{name};").encode("latin-1")
+
+
+def _proxy(url: str) -> str:
+    """The proxy that the environment names, in either case of letters; "" for none, and for this machine."""
+    parts = urlsplit(url)
+    host, known = parts.hostname or "", getproxies_environment()
+    proxy = str(known.get(parts.scheme) or known.get("all") or "")
+    here = host in ("localhost", "::1") or re.fullmatch(r"127(\.\d+){3}", host)
+    if not proxy or here or proxy_bypass_environment(parts.netloc) or proxy_bypass_environment(host):
+        return ""
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    if not re.match(r"(https?|socks[45][ah]?)://[^/]", proxy, re.IGNORECASE):
+        raise UsageError(
+            f"the proxy {_unsecret(proxy)!r} is not an http:// or socks5:// one; "
+            f"set ${parts.scheme.upper()}_PROXY to one"
+        )
+    return proxy
+
+
+def _trust() -> dict[int, str]:
+    """Whom to believe: $SSL_CERT_FILE and $SSL_CERT_DIR, or else certifi's authorities and the system's folder."""
+    file, folder = os.environ.get("SSL_CERT_FILE") or "", os.environ.get("SSL_CERT_DIR") or ""
+    if not file and not folder:
+        file, folder = certifi.where(), ssl.get_default_verify_paths().capath or ""
     try:
-        yield
-    except (ImportError, OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise UsageError(f"the network cannot be used as *_PROXY and SSL_CERT_* say: {reason}") from None
+        ssl.create_default_context(cafile=file or None, capath=folder or None)
+    except OSError as error:
+        raise UsageError(f"$SSL_CERT_FILE is {file!r}, which holds no certificates that can be read") from error
+    return {option: value for option, value in ((pycurl.CAINFO, file), (pycurl.CAPATH, folder)) if value}
 
 
 def redirected(status: int, headers: Mapping[str, str]) -> str:

@@ -22,7 +22,7 @@ from tools import session
 from tools.account import Account, Receipt, believable
 from tools.corpus import Corpus
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, UsageError
-from tools.post import Unanswered, post, redirected
+from tools.post import Server, Unanswered, redirected
 from tools.records import Usage
 from tools.refusals import Subject, said, subject
 from tools.retrievers.base import Search
@@ -285,8 +285,8 @@ class _Endpoint:
         self._settings: dict[str, Any] = {"dimensions": dimensions} if dimensions else {}
         self._most_texts = MOST_TEXTS
         self._answered = False  # whether the model has answered anything yet
-        self._headers = {"authorization": f"Bearer {place.key or 'none'}", "content-type": "application/json"}
-        self._headers |= openai_account(place.url)
+        headers = {"authorization": f"Bearer {place.key or 'none'}", "content-type": "application/json"}
+        self._server = Server(place.url, headers | openai_account(place.url), largest=LARGEST)
 
     def key(self) -> dict[str, object]:
         longest, normalize = self._row.max_document_tokens, self._row.normalize
@@ -373,12 +373,8 @@ class _Endpoint:
         """The answer to one request, sent once: a list of vectors under "data", else _Failed."""
         request = {"input": encodable(texts), "model": self._place.model, "encoding_format": "base64", **self._settings}
         try:
-            status, headers, body = post(
-                f"{self._place.url.rstrip('/')}/embeddings",
-                self._headers,
-                json.dumps(request).encode(),
-                seconds=TIMEOUT,
-                largest=LARGEST,
+            status, headers, body = self._server.post(
+                "/embeddings", json.dumps(request).encode(), deadline=time.monotonic() + TIMEOUT
             )
         except Unanswered as failure:
             raise _Failed(self._clean(str(failure))) from None
