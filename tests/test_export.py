@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import pytrec_eval
+from bad_server import always, moved
 from conftest import lines
 
 from evals import export, import_run
@@ -258,7 +259,8 @@ def test_the_hub_folder_has_no_text_of_a_document_that_the_system_did_not_write(
 
 
 def test_mlflow_has_what_the_run_says(make, tmp_path, capsys):
-    mlflow = pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
+    import mlflow
+
     run, address = make("multihop"), f"sqlite:///{tmp_path}/ml.db"
     assert called(export, run, "--to", "mlflow", "--out", address) == 0
     client = mlflow.MlflowClient(tracking_uri=address)
@@ -273,6 +275,12 @@ def test_mlflow_has_what_the_run_says(make, tmp_path, capsys):
     assert Path(artifact).read_bytes() == (run / "run.trec").read_bytes()
     assert called(export, run, "--to", "mlflow", "--out", address) == 2  # it is there already
     assert "--force" in capsys.readouterr().err
+
+
+def test_a_redirect_of_an_mlflow_server_is_not_followed_with_a_run(make, bad, elsewhere, capsys):
+    bad.script = always(moved(f"http://localhost:{elsewhere.port}/"))
+    assert called(export, make("multihop"), "--to", "mlflow", "--out", bad.url.removesuffix("/v1")) == 3
+    assert "does not take it" in capsys.readouterr().err and bad.tries and not elsewhere.tries
 
 
 def test_without_mlflow_one_line_says_what_to_install(make, capsys, monkeypatch):

@@ -47,6 +47,7 @@ def _client(address: str) -> tuple[Any, Any]:
     """(MLflow's client, the exceptions that it raises)."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nothing may phone home
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_ALLOW_HTTP_REDIRECTS", "false")  # a run and a token go to the address that is given
     try:
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
