@@ -131,7 +131,7 @@ def serving(latency: float) -> Iterator[int]:
 def begun(port: int, in_flight: int) -> Iterator[tuple[lm.Model, RunFolder]]:
     """A model and a run folder, which is removed in the end."""
     with tempfile.TemporaryDirectory() as runs:
-        folder = RunFolder(Path(runs) / "run", Rows(Path(runs) / "run" / "outcomes.jsonl", {}))
+        folder = RunFolder(Path(runs) / "run", "", Rows(Path(runs) / "run" / "outcomes.jsonl", {}))
         folder.path.mkdir()
         model = lm.connect(f"tiny@http://127.0.0.1:{port}/v1", gate=Gate(in_flight))
         model.begin(folder.path, Usage())

@@ -21,10 +21,11 @@ from urllib.parse import quote, unquote
 
 import orjson
 
-from evals import bounds, scored
+from evals import bounds, scored, seal
 from evals import folder as run_folder
 from evals.attribution import WORDS, fate_at
-from tools import disk
+from evals.forms import JudgedForm
+from tools import disk, forms
 from tools.errors import DataError, SextantError
 
 if TYPE_CHECKING:
@@ -269,7 +270,7 @@ class _Opened:
     @cached_property
     def outcomes(self) -> run_folder.Rows:
         """query_id -> its line of outcomes.jsonl, without having read the others."""
-        return _skimmed(self.run.path / "outcomes.jsonl")
+        return run_folder.read_outcomes(self.run.path, skim=True)
 
     @cached_property
     def judged(self) -> "_Judged":
@@ -292,16 +293,17 @@ def _judged(run: scored.Run) -> _Judged:
     path, losses, made = run.path / "attribution.jsonl", run.scores.get("losses"), _Judged()
     mend = f"python -m evals.score {run.path} scores it again"
     starts, start = dict[str, int](), 0
+    cutoff = losses["cutoff"] if losses else 0
     try:
-        cutoff = int(losses["cutoff"]) if losses else 0
+        seal.check_file(path, run.scores)
         for line in disk.lines(path):
-            row = disk.loads(line)
+            row = forms.read(JudgedForm, line)
             query_id = row["query_id"]
             starts[query_id], start = start, start + len(line)
-            made.texts[query_id] = row["text"][:BEGINNING]
+            made.texts[query_id] = row.get("text", "")[:BEGINNING]
             made.fates[query_id] = [fate_at(one, cutoff).value for one in row["relevant"]]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return _Judged(why=f"attribution.jsonl is damaged; {mend}")
+    except (ValueError, OSError) as error:
+        return _Judged(why=f"attribution.jsonl is damaged ({error}); {mend}")
     made.rows = run_folder.Rows(path, starts)
     if not losses or any(query_id not in starts for query_id in run.query_ids):
         made.why = f"an earlier version scored this run, and did not say what became of documents; {mend}"
@@ -461,30 +463,12 @@ def _read(path: Path) -> scored.Run:
     """`scored.read`, but without loading the corpus to say what a run without scores owes."""
     if not (path / "scores.json").is_file() or not (path / "scores.csv").is_file():
         run_folder.read_config(path)
-        answered = len(_skimmed(path / "outcomes.jsonl"))
+        answered = len(run_folder.read_outcomes(path, skim=True))
         raise DataError(
             f"{answered} queries are answered, and there are no scores: it is unfinished, or was not scored; "
             f"give its command again, or python -m evals.score {path}"
         )
     return scored.read(path)
-
-
-# The runner writes the id first, so a line need not be parsed to know whose it is.
-_QUERY_ID = re.compile(rb'\{"query_id": ?("(?:[^"\\]|\\.)*")')
-
-
-def _skimmed(path: Path) -> run_folder.Rows:
-    """`folder.read_outcomes`, but lines are checked when they are asked for; DataError for one that is nobody's."""
-    starts, start = dict[str, int](), 0
-    for number, line in enumerate(disk.lines(path), start=1):
-        try:
-            match = _QUERY_ID.match(line)
-            query_id = disk.loads(match[1]) if match else disk.loads(line)["query_id"]
-            starts[query_id], start = start, start + len(line)
-        except (ValueError, KeyError, TypeError, RecursionError):
-            mend = "remove the line to have that query answered again"
-            raise DataError(f"{path}, line {number} is damaged; {mend}") from None
-    return run_folder.Rows(path, starts)
 
 
 def address(run_id: str, name: str) -> str:

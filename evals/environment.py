@@ -21,7 +21,8 @@ def environment_of(config: run_folder.Config, qrels: str = "") -> "Environment":
         qrels=qrels or config[run_folder.PROVENANCE]["judgements"],
         instruction=config["instruction"],
     )
-    chosen = loaded.asking(**config["asked"])
+    asked = config["asked"]
+    chosen = loaded.asking(limit=asked["limit"], query_ids=asked["query_ids"])
     if chosen.fingerprint != config["data_fingerprint"]:
         raise DataError(
             f"the data of {config['task']} in {where} is not what the run was made with "

@@ -10,11 +10,11 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
-from itertools import chain
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from evals import seal
 from tools import disk
 from tools.errors import DataError, RunConflict, RunIncomplete, UsageError
 from tools.records import Usage, total, usage_from_json
@@ -56,8 +56,9 @@ def check_place(runs: Path) -> None:
 class RunFolder:
     """An open run folder; `claim` makes one."""
 
-    def __init__(self, path: Path, outcomes: "Rows") -> None:
+    def __init__(self, path: Path, of: str, outcomes: "Rows") -> None:
         self.path = path
+        self.digest = of  # of its configuration
         self.outcomes = outcomes  # of this and earlier sittings
 
     @property
@@ -84,7 +85,7 @@ class RunFolder:
         path = self.path / "outcomes.jsonl"
         line = json.dumps(outcome, ensure_ascii=False).encode("utf-8", "backslashreplace")
         try:
-            start = disk.append_line(path, line)
+            start = disk.append_line(path, seal.sealed(line, self.digest))
         except OSError as error:
             raise RunIncomplete(
                 f"{path}: {error.strerror}; query {outcome['query_id']!r} could not be written and is still owed, "
@@ -96,9 +97,13 @@ class RunFolder:
 class Rows(Mapping[str, dict[str, Any]]):
     """query_id -> line of a JSON Lines file, read when it is asked for: memory holds only where each one begins."""
 
-    def __init__(self, path: Path, starts: dict[str, int]) -> None:
+    def __init__(
+        self, path: Path, starts: dict[str, int], read: Callable[[bytes], dict[str, Any]] = disk.loads
+    ) -> None:
+        """`read` makes the row of a line; ValueError where it is damaged."""
         self._path = path
         self._starts = starts
+        self._read = read
 
     def add(self, query_id: str, start: int) -> None:
         """One more is in the file, from this byte on; a later one of the same query takes its place."""
@@ -111,10 +116,13 @@ class Rows(Mapping[str, dict[str, Any]]):
 
     def __getitem__(self, query_id: str) -> dict[str, Any]:
         start = self._starts[query_id]
-        with self._path.open("rb") as file:
+        with self._path.open("rb", buffering=1 << 15) as file:  # most lines at one go
             file.seek(start)
-            row: dict[str, Any] = disk.loads(file.readline())
-        return row
+            line = file.readline()
+        try:
+            return self._read(line)
+        except ValueError as error:
+            raise DataError(f"{self._path}, query {query_id!r} is damaged ({error}); {MEND}") from None
 
     def __contains__(self, query_id: object) -> bool:
         return query_id in self._starts
@@ -146,12 +154,13 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
         # Written again on resuming, because the provenance may have changed: the data may have moved.
         if not (path / "config.json").exists() or _same(path, config):
             write(path / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
-        yield RunFolder(path, _outcomes(path / "outcomes.jsonl", repair=True))
+        of = digest(config)
+        yield RunFolder(path, of, _outcomes(path / "outcomes.jsonl", of, repair=True))
 
 
 def _same(path: Path, config: Config) -> bool:
     """True when `path` is a run of `config`; RunConflict with the keys that differ when it is another."""
-    old, new = _determining(read_config(path)), _determining(json.loads(json.dumps(config)))
+    old, new = _determining(read_config(path, named=False)), _determining(json.loads(json.dumps(config)))
     if changed := sorted(key for key in old | new if old.get(key) != new.get(key)):
         raise RunConflict(
             f"{path} holds a run with another {', '.join(changed)}; choose another --runs, or remove that folder"
@@ -166,144 +175,96 @@ def check_output(path: Path) -> None:
         raise UsageError(f"{path} is a file of the run in {folder}; choose another place")
 
 
-def read_config(path: Path) -> Config:
-    """The configuration of the run in `path`. DataError when there is none."""
+def read_config(path: Path, *, named: bool = True) -> Config:
+    """The configuration of the run in `path`. DataError when there is none, or, if `named`, that of another name."""
+    from evals.forms import ConfigForm
+    from tools import forms
+
     try:
-        config: Config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        _check_config(config)
+        config: Config = forms.read_file(ConfigForm, path / "config.json", "remove the folder, or mend it")
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{path} is not a run folder; it holds no config.json") from None
-    except (ValueError, TypeError, RecursionError) as error:
-        raise DataError(f"{path / 'config.json'} is damaged ({error}); remove the folder, or mend it") from None
+    if config["data"] != (data := config[PROVENANCE]["data"]) and config["data"] in _RELEASES | {data}:
+        raise DataError(f"{path / 'config.json'} was edited: its data are {config['data']} and {data}; put it back")
+    ending = _DIGEST.search(path.resolve().name)
+    if named and ending and ending[1] != digest(config):
+        raise DataError(
+            f"{path} has the name of another configuration than config.json holds ({digest(config)}): it was edited; "
+            "put it back, or run again"
+        )
     return config
 
 
-# What scoring reads of a configuration, and the kind of each; "lm.name" is a key in a key.
-_CONFIG: dict[str, type | tuple[type, ...]] = {
-    "task": str,
-    "data": str,
-    "data_fingerprint": str,
-    "split": str,
-    "asked": dict,
-    "asked.limit": (int, type(None)),
-    "asked.query_ids": list,
-    "instruction": str,
-    "depth": int,
-    "max_p": bool,
-    "program": str,
-    "parameters": dict,
-    "retriever": dict,
-    "retriever.name": str,
-    "lm": dict,
-    "lm.name": str,
-    PROVENANCE: dict,
-    f"{PROVENANCE}.data": str,
-    f"{PROVENANCE}.folder": (str, type(None)),
-    f"{PROVENANCE}.judgements": str,
-}
+_RELEASES = {"mini", "full"}
+_DIGEST = re.compile("-([0-9a-f]{8})$")  # at the end of a run folder's name
 
 
-_POOL = {"kind": str, "size": int, "of": list}
+def read_outcomes(path: Path, *, skim: bool = False) -> Rows:
+    """The outcomes of the queries answered so far by the run in `path`. DataError for a line that is damaged.
+
+    To `skim` is to look only whose the lines are; each is checked when it is asked for.
+    """
+    return _outcomes(path / "outcomes.jsonl", digest(read_config(path, named=False)), skim=skim)
 
 
-def _check_config(config: Any) -> None:
-    """ValueError for what is no configuration."""
-    for name, kind in _CONFIG.items():
-        value = config
-        for key in name.split("."):
-            if not isinstance(value, dict) or key not in value:
-                raise ValueError(f"there is no {name!r}")
-            value = value[key]
-        if not isinstance(value, kind):
-            raise ValueError(f"{name!r} is of the wrong kind")
-    for name in ("pool", "imported"):  # which older runs have not
-        if not isinstance(config.get(name) or {}, dict):
-            raise ValueError(f"{name!r} is of the wrong kind")
-    if (pool := config.get("pool")) and any(not isinstance(pool.get(key), kind) for key, kind in _POOL.items()):
-        raise ValueError("'pool' is of the wrong kind")
-    may_be: list[tuple[Any, Any]] = [(config.get("compiled"), dict | None), (config.get("imported"), dict | None)]
-    may_be += [(config["retriever"].get("with", ""), str), (config["retriever"].get("others"), dict | None)]
-    if not all(isinstance(value, kind) for value, kind in may_be):
-        raise ValueError("'compiled', 'imported' or 'retriever' is of the wrong kind")
-    if len(config["asked"]) != 2 or not all(isinstance(query_id, str) for query_id in config["asked"]["query_ids"]):
-        raise ValueError("'asked' is of the wrong kind")
+def _outcomes(path: Path, of: str, *, skim: bool = False, repair: bool = False) -> Rows:
+    """What is on disk of the configuration `of`. A torn last line is a query still owed."""
+    read = partial(check_outcome, of=of)
+
+    def query_of(line: bytes) -> str:
+        named = _QUERY_ID.match(line)
+        if named and (skim or seal.fits(line, of)):  # what fits its digest was checked when it was written
+            return str(disk.loads(named[1]))
+        return str(read(line)["query_id"])
+
+    return read_rows(path, query_of, read=read if skim else disk.loads, repair=repair, mend=MEND)
 
 
-def read_outcomes(path: Path) -> Rows:
-    """The outcomes of the queries answered so far by the run in `path`. DataError for a line that is damaged."""
-    return _outcomes(path / "outcomes.jsonl", repair=False)
+# The runner writes the id first, so a line need not be parsed to know whose it is.
+_QUERY_ID = re.compile(rb'\{"query_id": ?("(?:[^"\\]|\\.)*")')
+MEND = "remove the line and give the run's command again to have that query answered again"
 
 
-def _outcomes(path: Path, *, repair: bool) -> Rows:
-    """What is on disk. A torn last line is a query still owed."""
-    return read_rows(
-        path, repair=repair, check=_check_outcome, mend="remove the line to have that query answered again"
-    )
+def check_outcome(line: bytes, of: str = "") -> Outcome:
+    """A line of outcomes.jsonl. ValueError for one that is none, or was edited."""
+    from evals.forms import OutcomeForm
+    from tools import forms
+
+    outcome: Outcome = forms.read(OutcomeForm, line)
+    for step in outcome["trace"]["steps"]:
+        told = "shown" in step or "lengths" in step
+        if told and not len(step["doc_ids"]) == len(step.get("shown", ())) == len(step.get("lengths", ())):
+            raise ValueError("'shown' and 'lengths' of a step are not of its documents")
+    if (scores := outcome.get("scores")) and len(scores) != len(outcome["ranking"]):
+        raise ValueError("'scores' are not of the documents in 'ranking'")
+    if "digest" in outcome and not seal.fits(line, of):
+        raise ValueError("another program has written it anew")
+    return outcome
 
 
 def read_rows(
     path: Path,
+    query_of: Callable[[bytes], str],
     *,
+    read: Callable[[bytes], dict[str, Any]] = disk.loads,
     repair: bool = False,
-    check: Callable[[dict[str, Any]], None] = lambda row: None,
     mend: str = "score the run again",
 ) -> Rows:
-    """The lines of a JSON Lines file by their "query_id", the last one of each query; none where there is no file.
+    """The lines of a JSON Lines file by `query_of` each, the last one of each query; none where there is no file.
 
-    DataError for a line that is damaged, or to which `check` objects with a ValueError, KeyError, TypeError or
-    AttributeError.
+    DataError for a line of which `query_of` makes a ValueError. `read` makes a row of one, when it is asked for.
     """
     starts, start = dict[str, int](), 0
     for number, line in enumerate(disk.lines(path, repair=repair), start=1):
         try:
-            row: dict[str, Any] = disk.loads(line)
-            check(row)
-            starts[row["query_id"]] = start
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise DataError(f"{path}, line {number} is damaged; {mend}") from None
+            starts[query_of(line)] = start
+        except ValueError as error:
+            raise DataError(f"{path}, line {number} is damaged ({error}); {mend}") from None
         start += len(line)
-    return Rows(path, starts)
-
-
-def _check_outcome(outcome: Outcome) -> None:
-    """TypeError or KeyError for a row that is no outcome."""
-    for name, kind in {"query_id": str, "ranking": list, "trace": dict, "usage": dict}.items():
-        if not isinstance(outcome[name], kind):
-            raise TypeError(name)
-    if not all(isinstance(doc_id, str) for doc_id in outcome["ranking"]):
-        raise TypeError("ranking")
-    if outcome["error"] is not None and not isinstance(outcome["error"], str):
-        raise TypeError("error")
-    _check_steps(outcome["trace"]["steps"])
-    scores = outcome.get("scores") or []
-    if (scores and len(scores) != len(outcome["ranking"])) or not all(isinstance(s, (int, float)) for s in scores):
-        raise ValueError("scores")
-    _check_usage(outcome["usage"])
-
-
-def _check_steps(steps: list[dict[str, Any]]) -> None:
-    """TypeError, KeyError or ValueError for what are no steps of a trace."""
-    texts = [[step["tool"], step["argument"], *step["doc_ids"]] for step in steps]
-    numbers = [[step.get(name, 0) for name in ("hop", "k", "started", "seconds")] for step in steps]
-    numbers += [step[name] for step in steps if "shown" in step or "lengths" in step for name in ("shown", "lengths")]
-    # As sets of types, of all steps together: a run has millions of ids.
-    if not set(map(type, chain(*texts))) <= {str} or not set(map(type, chain(*numbers))) <= {int, float}:
-        raise TypeError("steps")
-    for step in steps:
-        if len(step.get("shown", ())) != len(step.get("lengths", ())):
-            raise ValueError("lengths")
-        if "usage" in step:
-            _check_usage(step["usage"])
+    return Rows(path, starts, read)
 
 
 _VARIES = re.compile(r"""\d+|'[^']*'|"[^"]*\"""")
-_NUMBERS = {int, float, type(None)}
-
-
-def _check_usage(row: dict[str, Any]) -> None:
-    """TypeError for what is no usage; a price that nobody knows is None."""
-    if not set(map(type, row.values())) <= _NUMBERS:
-        raise TypeError("usage")
 
 
 def alike(message: str) -> str:

@@ -9,13 +9,13 @@ Left out: runs of parts of a split.
 import argparse
 import json
 import re
-import shutil
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from evals import folder as run_folder
+from evals import seal
 from tools.command import Parser, run_and_leave, say
 from tools.errors import DataError, UsageError
 
@@ -78,8 +78,9 @@ def import_run(arguments: argparse.Namespace, environment: "Environment") -> Pat
         with run_folder.claim(path, config):
             spool.seek(0)
             with run_folder.writing(path / "outcomes.jsonl") as outcomes:
-                outcomes.flush()
-                shutil.copyfileobj(spool, outcomes.buffer)
+                of = run_folder.digest(config)
+                for line in spool:
+                    outcomes.buffer.write(seal.sealed(line[:-1], of) + b"\n")
             score(path, environment)
     return path
 
@@ -105,7 +106,9 @@ def _convert(
 
 
 def _put(spool: IO[bytes], row: run_folder.Outcome) -> None:
-    spool.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
+    line = json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    run_folder.check_outcome(line)
+    spool.write(line + b"\n")
 
 
 def outcome(file: "RunFile", one: "Trajectory", depth: int, counted: Counted) -> run_folder.Outcome:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from evals.anytime import handed_in
-from evals.folder import Outcome, RunFolder, alike
+from evals.folder import Outcome, RunFolder, alike, check_outcome
 from evals.submission import check_ranking
 from programs.faults import fault, refusal
 from programs.lm import Model
@@ -311,7 +311,8 @@ def _fields(submission: Submission, query: Query, documents: Mapping[str, Docume
         fields["scores"] = scores = [float(score) for score in submission.scores]
         if not all(map(math.isfinite, scores)):
             raise ValueError("a score is not a finite number")
-    disk.dumps(fields)
+    line = disk.dumps({"query_id": submission.trace.query_id, **fields})
+    check_outcome(line.encode("utf-8", "backslashreplace"))
     return fields
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from evals import folder as run_folder
+from evals import seal
 from evals.environment import environment_of
 from evals.scored import READ, cut
 from evals.submission import BadRanking, check_ranking
@@ -51,6 +52,7 @@ def score(path: Path, environment: "Environment", outcomes: run_folder.Rows | No
     tally, losses = _Tally(), attribution.Losses(attribution.cutoffs(environment.metric, environment.metrics))
     values: Values = {}
     errors: dict[str, str] = {}
+    known = set[str]()
     with (
         run_folder.writing(path / "run.trec") as trec,
         run_folder.writing(path / "attribution.jsonl") as attributed,
@@ -58,7 +60,7 @@ def score(path: Path, environment: "Environment", outcomes: run_folder.Rows | No
         for query in environment.queries:
             query_id, outcome = query.query_id, outcomes[query.query_id]
             try:
-                check_ranking(outcome["ranking"], query, environment.documents)
+                check_ranking(outcome["ranking"], query, environment.documents, known)
             except BadRanking as wrong:
                 raise DataError(
                     f"{path / 'outcomes.jsonl'}, query {query_id!r}: {wrong}; "
@@ -93,8 +95,13 @@ def score(path: Path, environment: "Environment", outcomes: run_folder.Rows | No
     }
     with run_folder.writing(path / "scores.csv") as table:
         _write_table(table, values, errors)
+    of = {"config": run_folder.digest(config), **seal.made_of(path, _FILES)}
+    scores = seal.sealed_scores(scores | {"made_of": of})
     run_folder.write(path / "scores.json", json.dumps(scores, indent=2) + "\n")
     return scores
+
+
+_FILES = ("outcomes.jsonl", "attribution.jsonl", "scores.csv")
 
 
 def partial(environment: "Environment", outcomes: run_folder.Rows, asked: list[str]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ out: runs that owe queries or have no scores. They are refused with the reason, 
 import csv
 import io
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evals import folder as run_folder
+from evals import seal
 from evals.attribution import Relevant, relevant_from_json
 from tools.errors import DataError, RunIncomplete, SextantError, UsageError
 
@@ -66,6 +66,7 @@ class Run:
                 f"{self.path} has scores, but no outcome of {len(missing)} of its {len(self.query_ids)} queries, e.g. "
                 f"{missing[0]!r}; give its command again to have them answered"
             )
+        self._fits("outcomes.jsonl")
         return rows
 
     @cached_property
@@ -74,13 +75,26 @@ class Run:
 
         DataError where it is missing, as in a run that an earlier version scored.
         """
-        rows = run_folder.read_rows(self.path / "attribution.jsonl", check=_check_judged)
+        from evals.forms import JudgedForm
+        from tools import forms
+
+        rows = run_folder.read_rows(
+            self.path / "attribution.jsonl", lambda line: str(forms.read(JudgedForm, line)["query_id"])
+        )
         if missing := [query_id for query_id in self.query_ids if query_id not in rows]:
             raise DataError(
                 f"{self.path} does not say what became of the documents of {len(missing)} queries; "
                 f"python -m evals.score {self.path} scores it again"
             )
+        self._fits("attribution.jsonl")
         return rows
+
+    def _fits(self, name: str) -> None:
+        """DataError where a file of the run has changed since it was scored."""
+        try:
+            seal.check_file(self.path / name, self.scores)
+        except ValueError as error:
+            raise DataError(f"{self.path}: {error}; python -m evals.score {self.path} scores it again") from None
 
     def relevant(self, query_id: str) -> list[Relevant]:
         """What became of a query's relevant documents; none where recall is undefined."""
@@ -168,14 +182,14 @@ def read(path: Path, *, count_owed: bool = True) -> Run:
     """
     config = run_folder.read_config(path)
     try:
-        scores = json.loads((path / "scores.json").read_text(encoding="utf-8"))
-        _check(scores)
+        scores = read_scores(path, config)
+        seal.check_file(path / "scores.csv", scores)
         columns, errors = _columns((path / "scores.csv").read_bytes().decode())
         if len(errors) != scores["queries"] or list(columns) != list(scores["metrics"]):
             raise ValueError("scores.csv is not of scores.json")
     except FileNotFoundError:
         raise _unscored(path, config, count_owed=count_owed) from None
-    except (ValueError, TypeError, csv.Error, RecursionError) as error:
+    except (ValueError, csv.Error) as error:
         raise DataError(
             f"the scores in {path} are damaged ({error}); python -m evals.score {path} makes them again"
         ) from None
@@ -206,56 +220,24 @@ def _asked(config: run_folder.Config) -> list[str]:
         return []
 
 
-_SCORES = {"data": str, "judgements": str, "program": str, "retriever": str, "lm": str, "queries": int, "failed": int}
 READ = ("documents", "cut", "characters", "left_out")
 USED = ("calls", "input_tokens", "output_tokens", "paid_usd", "list_usd")
 
 
-def _check(scores: Any) -> None:
-    """ValueError for what is no scores.json with a metric in it."""
-    if not isinstance(scores, dict) or not isinstance(scores.get("metrics"), dict) or not scores["metrics"]:
-        raise ValueError("there are no metrics")
-    if wrong := [key for key, kind in _SCORES.items() if not isinstance(scores.get(key), kind)]:
-        raise ValueError(f"{wrong[0]!r} is missing or of the wrong kind")
-    losses = scores.get("losses")
-    if losses is not None and not (isinstance(losses, dict) and isinstance(losses.get("at"), dict)):
-        raise ValueError("'losses' is of the wrong kind")
-    if losses and not isinstance(losses["at"].get(str(losses.get("cutoff"))), dict):
+def read_scores(path: Path, config: run_folder.Config) -> dict[str, Any]:
+    """What scores.json of the run in `path` holds. ValueError where it is none, or does not fit the configuration."""
+    from evals.forms import ScoresForm
+    from tools import forms
+
+    scores: dict[str, Any] = forms.read_whole(ScoresForm, (path / "scores.json").read_bytes())
+    if (losses := scores.get("losses")) and str(losses["cutoff"]) not in losses["at"]:
         raise ValueError("'losses' has nothing at its cutoff")
-    if wrong := [name for name, one in scores["metrics"].items() if not _is_measured(one)]:
-        raise ValueError(f"{wrong[0]!r} has no mean with its interval")
-    read = scores.get("read") or dict.fromkeys(READ, 0)
-    if not isinstance(read, dict) or any(type(read.get(name)) is not int for name in READ):
-        raise ValueError("'read' is of the wrong kind")
-    notes = scores.get("notes", [])
-    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-        raise ValueError("'notes' is of the wrong kind")
-    usage = scores.get("usage")
-    if not isinstance(usage, dict) or not all(key in usage and _is_amount(usage[key]) for key in USED):
-        raise ValueError("'usage' is missing or of the wrong kind")
-
-
-def _is_amount(value: Any) -> bool:
-    """Whether it is a number, or None where nobody knows."""
-    return value is None or (isinstance(value, int | float) and math.isfinite(value))
-
-
-def _is_measured(one: Any) -> bool:
-    """Whether it is a mean with an interval, a mean without one (one query), or neither (undefined for all)."""
-    if not isinstance(one, dict):
-        return False
-    mean, low, high = (one.get(key) for key in ("mean", "low", "high"))
-    known = [value for value in (mean, low, high) if value is not None]
-    return set(map(type, known)) <= {int, float} and (low is None) == (high is None) and (mean is not None or not known)
-
-
-def _check_judged(row: dict[str, Any]) -> None:
-    """TypeError, KeyError or AttributeError for what is no line of attribution.jsonl."""
-    relevant, units = row["relevant"], row.get("units", {})
-    texts = [row.get("text", ""), *(one["unit"] for one in relevant), *units.values()]
-    numbers = [*row["grades"].values(), *(one["grade"] for one in relevant)]
-    if not set(map(type, texts)) <= {str} or not set(map(type, numbers)) <= {int, float}:
-        raise TypeError("relevant")
+    for name, one in scores["metrics"].items():
+        low, high = one.get("low"), one.get("high")
+        if (low is None) != (high is None) or (one.get("mean") is None and low is not None):
+            raise ValueError(f"{name!r} has no mean with its interval")
+    seal.check_scores(scores, run_folder.digest(config))
+    return scores
 
 
 def _columns(text: str) -> tuple[dict[str, Column], dict[str, str]]:
@@ -273,6 +255,6 @@ def _columns(text: str) -> tuple[dict[str, Column], dict[str, str]]:
 
 def _number(cell: str) -> float | None:
     value = float(cell) if cell else None
-    if value is not None and not math.isfinite(value):
-        raise ValueError(f"{cell!r} is no value of a metric")
+    if value is not None and not abs(value) <= 2**53:  # NaN is neither
+        raise ValueError(f"scores.csv: {cell[:40]!r} is no value of a metric")
     return value

@@ -20,19 +20,28 @@ class BadRanking(ValueError):
         self.doc_id = doc_id
 
 
-def check_ranking(ranking: Sequence[str], query: "Query", documents: "Mapping[str, Document]") -> None:
-    """BadRanking for a document that is named twice, is not in the corpus, or may not be found for the query."""
+def check_ranking(
+    ranking: Sequence[str], query: "Query", documents: "Mapping[str, Document]", known: set[str] | None = None
+) -> None:
+    """BadRanking for a document that is named twice, is not in the corpus, or may not be found for the query.
+
+    `known` are documents that were looked up before, and gets those that are: a corpus may be on disk.
+    """
     if len(set(ranking)) < len(ranking):
         twice = next(doc_id for doc_id, count in Counter(ranking).items() if count > 1)
         raise BadRanking(twice, f"is there twice for query {query.query_id!r}")
-    check_documents(ranking, query, documents)
+    check_documents(ranking, query, documents, known)
 
 
-def check_documents(doc_ids: Sequence[str], query: "Query", documents: "Mapping[str, Document]") -> None:
+def check_documents(
+    doc_ids: Sequence[str], query: "Query", documents: "Mapping[str, Document]", known: set[str] | None = None
+) -> None:
     """The same for documents that may be named more than once, as those of a search are."""
-    for doc_id in doc_ids:
+    for doc_id in set(doc_ids).difference(known or ()):
         if doc_id not in documents:
             raise BadRanking(doc_id, "is not in the corpus")
+        if known is not None:
+            known.add(doc_id)
     if not query.excluded.isdisjoint(doc_ids):
         hidden = next(doc_id for doc_id in doc_ids if doc_id in query.excluded)
         raise BadRanking(hidden, f"is excluded for query {query.query_id!r}, so no system may find it")

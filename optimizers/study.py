@@ -30,6 +30,7 @@ from typing import Any, TextIO
 
 import dspy
 from dspy.utils.parallelizer import ParallelExecutor
+from typing_extensions import TypedDict
 
 from evals.folder import Outcome, usage
 from evals.runner import OUTAGE, answered
@@ -39,11 +40,13 @@ from optimizers.feedback import feedback
 from optimizers.objective import Objective
 from optimizers.splits import Training
 from optimizers.threads import at_once
-from programs.compiled import Prompt, plain, prompts_of
+from programs.compiled import Prompt, plain, prompt_from_json, prompts_of
 from programs.faults import fault, refusal
+from programs.forms import CandidateForm
 from programs.metered import DEADLINE
-from tools import disk
+from tools import disk, forms
 from tools.errors import DataError, Halt, Interrupted, RunIncomplete, SextantError
+from tools.forms import Amount, Count, Number
 from tools.records import Query, Submission, trace_from_json
 from tools.servers import cleaned
 
@@ -76,6 +79,22 @@ class Evaluation:
     ranking: tuple[str, ...]  # its first ten documents
     error: str | None
     seconds: float
+
+
+class EvaluationForm(TypedDict):
+    """A line of evaluations.jsonl."""
+
+    candidate: str
+    query_id: str
+    sample: str
+    value: Number
+    metrics: dict[str, Number | None]
+    calls: Count
+    tokens: Count
+    list_usd: Amount | None
+    ranking: list[str]
+    error: str | None
+    seconds: Amount
 
 
 class Rollout(dspy.Prediction):
@@ -346,23 +365,23 @@ class Study:
             path = self.folder / name
             for number, line in enumerate(disk.read_lines(path, repair=True), start=1):
                 try:
-                    take(json.loads(line))
-                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                    take(line)
+                except ValueError as error:
                     raise DataError(
-                        f"{path}, line {number} is damaged; remove the line to have it made again"
+                        f"{path}, line {number} is damaged ({error}); remove the line to have it made again"
                     ) from None
 
-    def _take_candidate(self, row: dict[str, Any]) -> None:
-        prompts = {
-            name: Prompt(**one | {"demos": tuple(one["demos"]), "fields": tuple(one["fields"])})
-            for name, one in row["prompts"].items()
-        }
+    def _take_candidate(self, line: bytes) -> None:
+        row = forms.read_whole(CandidateForm, line)
+        prompts = {name: prompt_from_json(one) for name, one in row["prompts"].items()}
         if row["digest"] != _digest(prompts, row["parameters"]):
             raise ValueError("it was edited")
         self.candidates[row["digest"]] = Candidate(row["digest"], prompts, row["parameters"])
 
-    def _take_evaluation(self, row: dict[str, Any]) -> None:
-        evaluation = Evaluation(**row | {"ranking": tuple(row["ranking"]), "value": float(row["value"])})
+    def _take_evaluation(self, line: bytes) -> None:
+        row = forms.read(EvaluationForm, line)
+        known = {name: row[name] for name in Evaluation.__slots__}
+        evaluation = Evaluation(**known | {"ranking": tuple(row["ranking"]), "value": float(row["value"])})
         self._evaluations[evaluation.candidate, evaluation.query_id, evaluation.sample] = evaluation
 
 

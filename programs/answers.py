@@ -36,8 +36,6 @@ NAME = "answers.sqlite3"
 CACHED = "cached"  # in the place of a fault: nothing was sent, because an answer was there
 INDEX = "index"  # and here: what an index has cost that the run is the first to use, and what searching in it costs
 
-# What reading a row raises when somebody has changed it.
-_DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 _OF_THE_DISK = (sqlite3.OperationalError, OSError)  # what fails all rows; anything else is one row's own
 
 # A key is 16 hex digits of BLAKE2b: among a million answers, two are the same by chance once in 37 million times.
@@ -157,26 +155,25 @@ class Answers:
         with self._lock:
             if hash(key) not in self._known:
                 return None
-            columns = "outputs, usage, finish, seconds, run, query_id"
+            columns = ("outputs", "usage", "finish", "seconds", "run", "query_id")
             with _readable(self.path):
                 row = self._reader.execute(
-                    f"SELECT {columns} FROM calls WHERE key = ? AND fault = '' AND outputs IS NOT NULL "
+                    f"SELECT {', '.join(columns)} FROM calls WHERE key = ? AND fault = '' AND outputs IS NOT NULL "
                     "ORDER BY (run = ? AND query_id = ?) DESC, (run = ?) DESC, id LIMIT 1",
                     (key, run, query_id, run),
                 ).fetchone()
         if row is None:  # another process has cleared it away
             return None
+        from programs.forms import cells
+
         try:
-            outputs, usage, finish, seconds, run, query_id = row
-            return (
-                Answer(checked(json.loads(outputs)), usage_from_json(json.loads(usage)), finish, seconds),
-                run,
-                query_id,
-            )
-        except _DAMAGE:
+            found = cells(columns, row)
+        except ValueError as error:
             raise DataError(
-                f"{self.path}: the answer {key} is damaged; python -m programs.lm cache clear --key {key}"
+                f"{self.path}: the answer {key} is damaged ({error}); python -m programs.lm cache clear --key {key}"
             ) from None
+        answer = Answer(found["outputs"], usage_from_json(found["usage"]), found["finish"], found["seconds"])
+        return answer, found["run"], found["query_id"]
 
     def write(self, rows: list[_Row], *, wait: bool = True) -> None:
         """Put rows on disk; they are safe when this returns, if it waits. RunIncomplete when they cannot be."""
@@ -214,12 +211,17 @@ class Answers:
 
     def books_and_marks(self, run: str) -> tuple[Books, set[int]]:
         """The same, and marks of the cached answers in it: each counts once for a query, however often it is asked."""
+        from programs.forms import cells
+
         sent, usage, marks = Counter[str](), Usage(), set[int]()
         with self._lock, _readable(self.path):
-            rows = self._reader.execute("SELECT fault, usage, query_id, key FROM calls WHERE run = ?", (run,))
+            columns = ("fault", "usage", "query_id", "key")
+            rows = self._reader.execute(f"SELECT {', '.join(columns)} FROM calls WHERE run = ?", (run,))
             try:
-                for fault, row, query_id, key in rows:
-                    used = usage_from_json(json.loads(row))
+                for row in rows:
+                    found = cells(columns, row)
+                    fault, query_id, key = found["fault"], found["query_id"], found["key"]
+                    used = usage_from_json(found["usage"])
                     if fault == CACHED:
                         if _mark(query_id, key) in marks:
                             continue
@@ -227,10 +229,10 @@ class Answers:
                         used = Usage(list_usd=used.list_usd)
                     usage += used
                     sent[fault] += used.calls if fault == INDEX else 1
-            except _DAMAGE:
+            except ValueError as error:
                 raise DataError(
-                    f"{self.path}: the books of {run} are damaged; remove the file run-id of its folder to begin "
-                    "them anew: the answers stay, and are not paid for again"
+                    f"{self.path}: the books of {run} are damaged ({error}); remove the file run-id of its folder to "
+                    "begin them anew: the answers stay, and are not paid for again"
                 ) from None
         answered, cached = sent.pop("", 0) + sent.pop(INDEX, 0), sent.pop(CACHED, 0)
         return Books(sent.total() + answered, answered, cached, dict(sent), usage), marks
@@ -370,6 +372,10 @@ def ledger(folder: Path, *, runs: Path | None = None) -> "Ledger":
         if not mark.exists():
             disk.replace(mark, uuid.uuid4().hex[:12] + "\n")
         run = f"{folder.parent.name}/{folder.name}/{mark.read_text(encoding='utf-8').strip()}"
+    except ValueError:
+        raise DataError(
+            f"{mark} is not UTF-8; python -m programs.lm cache list --json has the run's id, to be put back"
+        ) from None
     except OSError as error:
         raise RunIncomplete(f"{mark}: {error.strerror}; make room") from None
     return opened((runs or folder.parent.parent) / NAME).ledger(run)
@@ -531,13 +537,3 @@ class Ledger:
     def __deepcopy__(self, memo: object) -> Self:
         # DSPy's optimizers copy the language model with the program; the books stay one.
         return self
-
-
-def checked(outputs: Any) -> list[Any]:
-    """What a call returned, as it was read; TypeError for what no call returns."""
-    texts = [output.get("text", output.get("content")) if isinstance(output, dict) else output for output in outputs]
-    if not isinstance(outputs, list) or not outputs or not all(text is None or isinstance(text, str) for text in texts):
-        raise TypeError("outputs")
-    if any(isinstance(output, dict) and not output.keys() & {"text", "content"} for output in outputs):
-        raise TypeError("outputs")
-    return outputs

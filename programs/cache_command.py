@@ -67,13 +67,17 @@ def main(words: Sequence[str] | None = None) -> int:
 def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
     models: dict[str, Any] = {}
     where, values = _where(answers, arguments)
-    for model, usage, at in answers.query(f"SELECT model, usage, at FROM calls WHERE {where} ORDER BY id", values):
-        row = models.setdefault(model, {"answers": 0, "usage": Usage(), "first": at, "last": at})
+    columns = ("key", "model", "usage", "at")
+    for one in answers.query(f"SELECT {', '.join(columns)} FROM calls WHERE {where} ORDER BY id", values):
+        found = _cells(answers, columns, one)
+        at = found["at"]
+        row = models.setdefault(found["model"], {"answers": 0, "usage": Usage(), "first": at, "last": at})
         row["answers"] += 1
-        row["usage"] += usage_from_json(json.loads(usage))
+        row["usage"] += usage_from_json(found["usage"])
         row["last"] = at
     runs = {}
-    for (run,) in answers.query("SELECT DISTINCT run FROM calls ORDER BY run"):
+    for one in answers.query("SELECT DISTINCT run FROM calls ORDER BY run"):
+        run = _cells(answers, ("run",), one)["run"]
         runs[run] = answers.books(run).json()
     if arguments.json:
         written = {
@@ -99,6 +103,17 @@ def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
     put_out("".join(f"{clean(line)}\n" for line in lines))
 
 
+def _cells(answers: "Answers", columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+    from programs.forms import cells
+
+    try:
+        return cells(columns, row)
+    except ValueError as error:
+        key = str(dict(zip(columns, row, strict=True)).get("key", "KEY"))
+        mend = f"python -m programs.lm cache clear --key {key[:16]}"
+        raise DataError(f"{answers.path}: an answer is damaged ({error}); {mend}") from None
+
+
 def _show(answers: "Answers", arguments: argparse.Namespace) -> None:
     columns = ("key", "model", "run", "query_id", "at", "seconds", "finish", "usage", "outputs")
     statement = f"SELECT {', '.join(columns)} FROM calls WHERE key GLOB ? AND {KEPT} ORDER BY id LIMIT 2"
@@ -108,8 +123,8 @@ def _show(answers: "Answers", arguments: argparse.Namespace) -> None:
         raise DataError(f"no answer has the key {arguments.key}; cache export FILE writes them all")
     if len({row[0] for row in found}) > 1:
         raise UsageError(f"more than one key begins with {arguments.key}: {found[0][0]}, {found[1][0]}")
-    shown = dict(zip(columns, found[0], strict=True))
-    shown |= {"at": _day(shown["at"]), "usage": json.loads(shown["usage"]), "outputs": json.loads(shown["outputs"])}
+    shown = _cells(answers, columns, found[0])
+    shown["at"] = _day(shown["at"])
     put_out(json.dumps(shown, indent=None if arguments.json else 2) + "\n")
 
 

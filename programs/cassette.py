@@ -10,9 +10,7 @@ Left out: indexes that a model writes (lens), which are kept apart, and embeddin
 """
 
 import json
-import math
 import os
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 from tools import disk
 from tools.command import say
 from tools.errors import DataError, UsageError
-from tools.records import Usage, usage_from_json, usage_json
+from tools.records import usage_from_json, usage_json
 
 if TYPE_CHECKING:
     from programs.answers import Answer, Ledger
 
-_KEY = re.compile("[0-9a-f]{16}")
 HEAD = {"cassette": 1}  # the first line; the number is the format's
 
 
@@ -93,44 +90,24 @@ def write(path: Path, answers: "Iterable[tuple[str, Answer]]") -> int:
 
 def read(path: Path) -> "Iterator[tuple[str, Answer]]":
     """What `write` wrote. DataError when it is something else."""
-    from programs.answers import Answer, checked
+    from programs.answers import Answer
+    from programs.forms import CassetteLine
+    from tools import forms
 
     size = number = 0
     for number, text in enumerate(disk.lines(path), start=1):
         size += len(text)
         try:
-            row = json.loads(text)
-            if number == 1:
-                if row != HEAD:
-                    raise ValueError("head")
-                continue
-            if not _KEY.fullmatch(row["key"]) or not isinstance(row["finish"], str):
-                raise TypeError("key or finish")
-            seconds = _number(row["seconds"])
-            yield row["key"], Answer(checked(row["outputs"]), _usage(row["usage"]), row["finish"], seconds)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise _damaged(path, number) from None
-    if not number or size < path.stat().st_size:  # nothing, or a last line without its end
-        raise _damaged(path, number + 1)
+            row = forms.read(dict[str, Any] if number == 1 else CassetteLine, text)
+        except ValueError as error:
+            raise _damaged(path, number, str(error)) from None
+        if number > 1:
+            yield row["key"], Answer(row["outputs"], usage_from_json(row["usage"]), row["finish"], row["seconds"])
+        elif row != HEAD:
+            raise _damaged(path, number, f"it begins with {json.dumps(HEAD)}")
+    if not number or size < path.stat().st_size:
+        raise _damaged(path, number + 1, "it has no end")
 
 
-def _usage(row: dict[str, Any]) -> Usage:
-    """What an answer used; ValueError or TypeError for what is no number of tokens or dollars."""
-    usage = usage_from_json(row)
-    for name in Usage.__slots__:
-        value = getattr(usage, name)
-        if name in ("paid_usd", "list_usd"):
-            _number(0 if value is None else value)
-        elif _number(value) != int(value):
-            raise ValueError(name)
-    return usage
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not 0 <= value < math.inf:
-        raise ValueError("a number")
-    return float(value)
-
-
-def _damaged(path: Path, number: int) -> DataError:
-    return DataError(f"{path}, line {number} is no line of a cassette; record it again, under another name")
+def _damaged(path: Path, number: int, why: str) -> DataError:
+    return DataError(f"{path}, line {number} is no line of a cassette ({why}); record it again, under another name")

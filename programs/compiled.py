@@ -97,19 +97,19 @@ def read(path: Path) -> Compiled:
 
     DataError when there is none, or it is torn or was edited; UsageError when it is of another version.
     """
+    from programs.forms import CompiledForm, Versions
+    from tools import forms
+
     file = path / NAME if path.is_dir() else path
+    mend = "it is torn or no compiled program; compile again"
     try:
-        body = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(body, dict):
-            raise TypeError("it holds no object")
-        if isinstance(body.get("versions"), dict):
-            _check_versions(file, body["versions"])  # before what another version may hold otherwise
-        digest = body.pop("digest", None)
-        compiled = _compiled(body)
+        if versions := forms.read_file(Versions, file, mend).get("versions"):
+            _check_versions(file, versions)  # before what another version may hold otherwise
+        body = forms.read_file(CompiledForm, file, mend)
     except FileNotFoundError:
         raise DataError(f"there is no compiled program {file}; python -m optimizers.compile makes one") from None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, IsADirectoryError) as error:
-        raise DataError(f"{file} is torn or no compiled program ({error}); compile again") from None
+    digest = body.pop("digest", None)
+    compiled = _compiled(body)
     if digest != _digest(body):
         raise DataError(
             f"{file} was edited after it was compiled; compile again, or copy the prompts that you changed into the "
@@ -120,20 +120,16 @@ def read(path: Path) -> Compiled:
 
 def _compiled(body: Mapping[str, Any]) -> Compiled:
     known: dict[str, Any] = {name: body[name] for name in Compiled.__slots__}
-    known["prompts"] = {
-        name: Prompt(**row | {"demos": tuple(row["demos"]), "fields": tuple(row["fields"])})
-        for name, row in body["prompts"].items()
-    }
+    known["prompts"] = {name: prompt_from_json(row) for name, row in body["prompts"].items()}
     known["members"] = tuple(_compiled(member) for member in body["members"])
-    known["neighbours"] = tuple(Neighbour(**row) for row in body["neighbours"])
-    kinds = {"program": str, "parameters": dict, "retriever": str, "nearest": int, "origin": dict, "versions": dict}
-    for name, kind in kinds.items():
-        if not isinstance(known[name], kind):
-            raise TypeError(f"{name!r} is of the wrong kind")
-    for prompt in known["prompts"].values():
-        if not isinstance(prompt.instructions, str) or not all(isinstance(demo, dict) for demo in prompt.demos):
-            raise TypeError("a prompt is of the wrong kind")
+    known["neighbours"] = tuple(Neighbour(row["query_id"], row["text"], row["demos"]) for row in body["neighbours"])
     return Compiled(**known)
+
+
+def prompt_from_json(row: Mapping[str, Any]) -> Prompt:
+    """What `asdict` made of a prompt, read again."""
+    demos, fields = tuple(row["demos"]), tuple(row["fields"])
+    return Prompt(row["instructions"], demos, row.get("signature", ""), fields, row.get("before", ""))
 
 
 def _check_versions(file: Path, made_with: Mapping[str, Any]) -> None:

@@ -13,7 +13,9 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from environments.base import Environment, Judgements
+from evals.folder import digest
 from evals.score import score
+from evals.seal import made_of, sealed, sealed_scores
 from tools.corpus import Corpus
 from tools.records import Document, Query, Step, Trace, Usage, trace_json, usage_json
 
@@ -59,7 +61,10 @@ def _write(path: Path, query_ids: list[str], drawn: list[dict], environment: Env
     config = CONFIG | {"data_fingerprint": environment.fingerprint, "seed": seed}
     (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     rows = [json.dumps(outcome)[1:] for outcome in drawn]
-    _repeat(path / "outcomes.jsonl", query_ids, [f'{{"query_id": "{_ID}", {row}\n' for row in rows])
+    with (path / "outcomes.jsonl").open("wb") as file:
+        for number, query_id in enumerate(query_ids):
+            line = f'{{"query_id": "{query_id}", {rows[number % len(rows)]}'
+            file.write(sealed(line.encode(), digest(config)) + b"\n")
 
 
 _ID = "QUERY-ID"
@@ -95,7 +100,8 @@ def _score(path: Path, environment: Environment, drawn: int) -> None:
     scores["losses"]["queries"] *= times
     scores["losses"]["documents"] = {fate: times * many for fate, many in scores["losses"]["documents"].items()}
     scores["usage"] = {key: value and times * value for key, value in scores["usage"].items()}
-    (path / "scores.json").write_text(json.dumps(scores, indent=2), encoding="utf-8")
+    scores["made_of"] |= made_of(path, tuple(scores["made_of"].keys() - {"config"}))
+    (path / "scores.json").write_text(json.dumps(sealed_scores(scores), indent=2), encoding="utf-8")
 
 
 def _environment(query_ids: list[str], gold: list[list[str]]) -> Environment:

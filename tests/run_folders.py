@@ -33,6 +33,7 @@ def make(
 ) -> Path:
     """A folder at `place`; `columns` are metric -> values in the order of the queries, None an empty cell."""
     made = CONFIG | (config or {})
+    made["provenance"] = made["provenance"] | {"data": made["data"]}
     place.mkdir(parents=True)
     (place / "config.json").write_text(json.dumps(made))
     many = len(next(iter(columns.values())))
@@ -75,3 +76,15 @@ def pooled(kind: str, size: int, **others: Any) -> dict[str, Any]:
     """What the configuration of a ranking of pools has otherwise."""
     pool = {"kind": kind, "size": size, "of": ["bm25(k1=0.9,b=0.4)"]}
     return {"program": "tournament", "parameters": {"batch": 20}, "pool": pool} | others
+
+
+def unsealed(place: Path) -> Path:
+    """The run in `place` without the digests of its lines and scores, as an earlier version has written it."""
+    outcomes, scores = place / "outcomes.jsonl", place / "scores.json"
+    rows = [json.loads(line) for line in outcomes.read_text(encoding="utf-8").splitlines()]
+    for row in rows:
+        row.pop("digest", None)
+    outcomes.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    kept = {key: value for key, value in json.loads(scores.read_text()).items() if key not in ("made_of", "digest")}
+    scores.write_text(json.dumps(kept))
+    return place

@@ -56,7 +56,8 @@ def scripted(tmp_path):
         path.mkdir()
         outcomes, attributed, table = [], [], [["query_id", metric, "error"]]
         for number, (steps, ranking, gold, usage, error) in enumerate(queries):
-            query_id, relevant = f"q{number}", [{"unit": one, "grade": 1.0} for one in gold]
+            query_id = f"q{number}"
+            relevant = [{"unit": one, "grade": 1.0, "place": 0, "lost_as": "unknown"} for one in gold]
             trace = {"steps": steps, "notes": [], "invented_ids": 0}
             about = {"query_id": query_id, "ranking": list(ranking), "trace": trace, "usage": usage, "error": error}
             outcomes.append(about)

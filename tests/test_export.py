@@ -10,6 +10,7 @@ import pytest
 import pytrec_eval
 from bad_server import always, moved
 from conftest import lines
+from run_folders import unsealed
 
 from evals import export, import_run
 from evals import run as run_command_module
@@ -195,7 +196,7 @@ def test_spans_are_otlp_in_openinference_s_vocabulary(program, make, exported):
 
 def test_model_calls_carry_their_tokens_and_price(make, exported, tmp_path):
     run = copy_of(make("multihop"), tmp_path)
-    written = [json.loads(line) for line in (run / "outcomes.jsonl").open()]
+    written = [json.loads(line) for line in (unsealed(run) / "outcomes.jsonl").open()]
     for row in written:
         for step in row["trace"]["steps"]:
             if "usage" in step:
@@ -327,7 +328,7 @@ def test_nothing_is_left_of_an_export_that_fails(make, tmp_path, capsys):
 
 def test_a_run_that_an_earlier_version_scored_is_exported_without_gold_marks(make, exported, tmp_path, capsys):
     run = copy_of(make("multihop"), tmp_path)
-    (run / "attribution.jsonl").unlink()
+    (unsealed(run) / "attribution.jsonl").unlink()
     for to in ("trec", "atif", "openinference", "hub"):
         folder = exported(run, to, place=to)
         assert "evals.score" in capsys.readouterr().err

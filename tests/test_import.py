@@ -303,9 +303,11 @@ def test_a_trajectory_says_where_documents_were_lost(imported):
     assert "1 of 2 queries have no trajectory" in run.scores["notes"]
 
 
+USED = {"calls": 2, "input_tokens": 30, "output_tokens": 4, "list_usd": 0.5}
+
+
 def test_usage_is_known_only_where_every_query_says_it(imported):
-    used = {"calls": 2, "input_tokens": 30, "output_tokens": 4, "list_usd": 0.5}
-    both = [{"query_id": name, "steps": [], "usage": used} for name in ("q1", "q2")]
+    both = [{"query_id": name, "steps": [], "usage": USED} for name in ("q1", "q2")]
     run = imported(PLAIN, trajectories=both)
     assert run.config["imported"]["usage"] is True
     assert (run.scores["usage"]["calls"], run.scores["usage"]["list_usd"]) == (4, 1.0)
@@ -318,18 +320,23 @@ def test_usage_is_known_only_where_every_query_says_it(imported):
     ("row", "said"),
     [
         ("{", "no JSON"),
-        ([], "no JSON object"),
-        ({"steps": []}, "'query_id' is missing"),
+        ([], "should be a valid dictionary"),
+        ({"steps": []}, "query_id is missing"),
         ({"query_id": "q9", "steps": []}, "query 'q9' is not in the test split"),
-        ({"query_id": "q1"}, "'steps' is missing"),
+        ({"query_id": "q1"}, "steps is missing"),
         ({"query_id": "q1", "steps": [{"tool": "dance"}]}, "step 1: there is no tool 'dance'"),
         ({"query_id": "q1", "steps": [{"tool": "search", "doc_ids": ["d9"]}]}, "step 1: document 'd9' is not in"),
         ({"query_id": "q1", "steps": [{"tool": "search", "doc_ids": ["hidden"]}]}, "excluded"),
         ({"query_id": "q2", "steps": [{"tool": "search", "doc_ids": ["d4"]}]}, "not in the pool"),
         ({"query_id": "q1", "steps": [{"tool": "search", "doc_ids": ["d1"], "shown": [1, 2]}]}, "'shown'"),
         ({"query_id": "q1", "steps": [{"tool": "read", "doc_ids": ["d1"], "shown": [10**6]}]}, "more of a document"),
-        ({"query_id": "q1", "steps": [{"tool": "search", "hop": -1}]}, "'hop' is not a whole number"),
-        ({"query_id": "q1", "steps": [], "usage": {"calls": 1}}, "'usage' needs"),
+        (
+            {"query_id": "q1", "steps": [{"tool": "search", "hop": -1}]},
+            "steps[0].hop should be greater",
+        ),
+        ({"query_id": "q1", "steps": [], "usage": {"calls": 1}}, "usage.input_tokens is missing"),
+        ({"query_id": "q1", "steps": [], "seconds": -1}, "seconds should be greater"),
+        ({"query_id": "q1", "steps": [{"tool": "note", "usage": USED | {"list_usd": -1}}]}, "usage.list_usd should be"),
         ({"query_id": "q1", "steps": [], "ranking": ["d1"]}, "is not that of"),
         ({"query_id": "q1", "steps": [], "error": "boom"}, "has an error"),
     ],
@@ -411,7 +418,7 @@ def test_atif_whose_searches_do_not_say_what_they_found_leaves_the_loss_unknown(
 
 
 def test_atif_that_is_no_object_inside_is_refused(imported):
-    with pytest.raises(DataError, match="line 1: step 1"):
+    with pytest.raises(DataError, match=r"line 1: steps\[0\].tool_calls\[0\] should be"):
         imported(PLAIN, trajectories=[atif([{"source": "agent", "message": "", "tool_calls": [3]}], session_id="q1")])
 
 

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from run_folders import unsealed
 
 from evals import replay as module
 from evals import scored
@@ -146,7 +147,7 @@ def test_another_retriever_brings_what_it_brings_when_it_is_asked_by_hand(hops, 
 
 def test_a_search_that_is_made_twice_is_issued_once(made, tmp_path):
     path = made("multihop", "congress", "-P", "hops=2")
-    lines = (path / "outcomes.jsonl").read_text().splitlines()
+    lines = (unsealed(path) / "outcomes.jsonl").read_text().splitlines()
     outcomes = [json.loads(line) for line in lines]
     for outcome in outcomes:
         outcome["trace"]["steps"] *= 2
@@ -179,7 +180,7 @@ def test_what_is_printed_is_what_the_json_has(hops, command):
 def test_what_a_corpus_says_stays_text(hops, tmp_path, command):
     path = tmp_path / "run"
     shutil.copytree(hops, path)
-    outcomes = [json.loads(line) for line in (path / "outcomes.jsonl").read_text().splitlines()]
+    outcomes = [json.loads(line) for line in (unsealed(path) / "outcomes.jsonl").read_text().splitlines()]
     for outcome in outcomes:
         for step in outcome["trace"]["steps"]:
             if step["tool"] == "search":
@@ -218,7 +219,7 @@ def test_a_retriever_that_does_not_fit_is_refused(hops, command, spec, why):
 def test_a_retriever_that_nobody_can_build_again_has_to_be_named(hops, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(hops, path)
-    text = (path / "outcomes.jsonl").read_text()
+    text = (unsealed(path) / "outcomes.jsonl").read_text()
     (path / "outcomes.jsonl").write_text(text.replace("bm25(k1=0.9,b=0.4)", "somebody's engine"))
     with pytest.raises(UsageError, match=r"somebody's engine.*--retriever"):
         replay(path)

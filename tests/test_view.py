@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from many_outcomes import make
+from run_folders import unsealed
 
 from evals import scored, view
 from evals.browse import SCRIPTS, Answers, address, every
@@ -185,7 +186,7 @@ def test_runs_that_appear_change_or_go_are_seen_when_the_page_is_loaded_again(ru
     answers = Answers([runs])
     assert len(answer(answers, "runs.json")["runs"]) == 2
     shutil.copytree(multihop, runs / "later")
-    scores = json.loads((multihop / "scores.json").read_text())
+    scores = json.loads((unsealed(multihop) / "scores.json").read_text())
     (multihop / "scores.json").write_text(json.dumps(scores | {"notes": ["scored again"]}))
     listed = answer(answers, "runs.json")["runs"]
     assert "later" in [run["id"] for run in listed]
@@ -197,7 +198,7 @@ def test_runs_that_appear_change_or_go_are_seen_when_the_page_is_loaded_again(ru
 
 
 def test_a_run_that_an_earlier_version_scored_opens_and_says_how_to_mend_it(runs, multihop):
-    (multihop / "attribution.jsonl").unlink()
+    (unsealed(multihop) / "attribution.jsonl").unlink()
     scores = json.loads((multihop / "scores.json").read_text())
     del scores["losses"], scores["metric"]
     (multihop / "scores.json").write_text(json.dumps(scores))
@@ -271,6 +272,7 @@ ODD_IDS = [
 
 def test_queries_of_any_name_are_found(tmp_path):
     make(tmp_path / "run", len(ODD_IDS), 4)
+    unsealed(tmp_path / "run")
     for name in ("outcomes.jsonl", "attribution.jsonl"):
         rows = [json.loads(line) for line in (tmp_path / "run" / name).read_text().splitlines()]
         named = [json.dumps(row | {"query_id": query_id}) for row, query_id in zip(rows, ODD_IDS, strict=True)]
@@ -506,7 +508,7 @@ def test_nothing_of_the_environment_or_of_this_machine_is_exported(folder, run, 
     (tmp_path / ".env").write_text("OTHER_KEY=in-a-dotenv-file-98765")
     made = run("--program", "retrieve", "--task", "congress", "--data", folder, "--split", "all", "--json")
     place = Path(made.json["run"])
-    rows = [json.loads(line) for line in (place / "outcomes.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (unsealed(place) / "outcomes.jsonl").read_text().splitlines()]
     rows[0] |= {"error": f"AuthError: the key {secret} is not known", "ranking": [], "scores": []}
     (place / "outcomes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     from evals import score

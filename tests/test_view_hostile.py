@@ -9,6 +9,7 @@ import threading
 import pytest
 from chromium import Watched, chromium
 from conftest import lines
+from run_folders import unsealed
 
 from evals import compare, run, score, view
 from evals.browse import Answers
@@ -76,7 +77,7 @@ def clean_id(text: str) -> str:
 
 def spoil(path):
     """Let a model have answered the worst things."""
-    rows = [json.loads(line) for line in (path / "outcomes.jsonl").open(encoding="utf-8")]
+    rows = [json.loads(line) for line in (unsealed(path) / "outcomes.jsonl").open(encoding="utf-8")]
     for number, (row, text) in enumerate(zip(rows, HOSTILE.values(), strict=True)):
         row["answer"] = text
         row["trace"]["notes"] = [text, LONE]

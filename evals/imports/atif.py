@@ -13,7 +13,9 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from evals.imports.trace import Trajectory, checked, counts, known, number_of, strings, value, whole
+from evals.forms import AtifForm
+from evals.imports.trace import Trajectory, checked, known
+from tools import forms
 from tools.records import Step, Usage, total
 
 if TYPE_CHECKING:
@@ -32,17 +34,18 @@ def is_one(row: Mapping[str, Any]) -> bool:
 
 def trajectory(row: dict[str, Any], queries: Mapping[str, "Query"], environment: "Environment") -> Trajectory:
     """One ATIF document. ValueError for what is none, or does not fit the task."""
+    forms.check(AtifForm, row)
     extra = _extra(row)
     names = [extra.get("query_id"), row.get("trajectory_id"), row.get("session_id")]
     chosen = next((name for name in names if isinstance(name, str) and name in queries), None)
     query = known(str(chosen or names[0] or names[1] or names[2]), queries, environment)
     steps, mapped = list[Step](), True
-    for number, one in enumerate(value(row, "steps", list), start=1):
+    for number, one in enumerate(row["steps"], start=1):
         try:
             made = _steps(one, query, environment)
         except _Unmapped:
             mapped = False
-        except (ValueError, TypeError, AttributeError) as wrong:
+        except ValueError as wrong:
             raise ValueError(f"step {number}: {wrong}") from None
         else:
             steps += made
@@ -52,11 +55,11 @@ def trajectory(row: dict[str, Any], queries: Mapping[str, "Query"], environment:
         steps if mapped else [],
         [step.argument for step in steps if step.tool == "note"],
         _used(row),
-        number_of(extra, "seconds") if extra.get("seconds") is not None else None,
-        value(extra, "answer", str, default=""),
+        extra.get("seconds"),
+        extra.get("answer", ""),
         error if isinstance(error, str) else None,
-        strings(extra, "ranking") if "ranking" in extra else None,
-        [number_of({"scores": one}, "scores") for one in extra.get("scores") or []] or None,
+        extra.get("ranking"),
+        extra.get("scores") or None,
         mapped=mapped,
     )
 
@@ -67,10 +70,8 @@ class _Unmapped(Exception):
 
 def _steps(row: dict[str, Any], query: "Query", environment: "Environment") -> list[Step]:
     """What one step of ATIF is in a trace; its usage is with the first of them."""
-    if not isinstance(row, dict):
-        raise ValueError("it is no JSON object")
     extra, usage = _extra(row), _of_step(row)
-    when = {"hop": whole(extra, "hop"), "started": number_of(extra, "started"), "seconds": number_of(extra, "seconds")}
+    when = {"hop": extra.get("hop", 0)} | {name: extra.get(name) or 0.0 for name in ("started", "seconds")}
     calls = row.get("tool_calls") or []
     if row.get("source") != "agent":
         return []
@@ -103,7 +104,7 @@ def _called(
     when: dict[str, Any],
 ) -> Step | None:
     """One tool call; None for one that is neither a search nor a read, nor one of ours."""
-    name, given = value(call, "function_name", str), value(call, "arguments", dict, default={})
+    name, given = call["function_name"], call.get("arguments", {})
     tool = name if name in _OURS else "search" if _SEARCH.search(name) else "read" if _READ.search(name) else ""
     if not tool:
         return None
@@ -117,7 +118,7 @@ def _called(
         return None
     if doc_ids is None:
         raise _Unmapped
-    shown = counts(extra, "shown")
+    shown = extra.get("shown", [])
     if tool == "read" and not shown and doc_ids and isinstance(results[0].get("content") if results else None, str):
         shown = [min(len(results[0]["content"]), len(environment.documents[doc_ids[0]].text))]
     return checked(
@@ -127,13 +128,13 @@ def _called(
         argument=argument,
         doc_ids=doc_ids,
         retriever=str(given.get("retriever") or ""),
-        k=whole(given, "k") if isinstance(given.get("k"), int) else 0,
+        k=k if isinstance(k := given.get("k"), int) and 0 <= k <= forms.LARGEST else 0,
         instruction=str(given.get("instruction") or ""),
-        cut=whole(extra, "cut"),
-        among=value(extra, "among", bool, default=False),
+        cut=extra.get("cut", 0),
+        among=extra.get("among", False),
         shown=shown,
-        lengths=counts(extra, "lengths"),
-        refused=value(extra, "refused", str, default=""),
+        lengths=extra.get("lengths", []),
+        refused=extra.get("refused", ""),
         **when,
     )
 
@@ -143,7 +144,7 @@ def _found(results: list[dict[str, Any]]) -> list[str] | None:
     found, told = dict[str, None](), False
     for one in results:
         extra = _extra(one)
-        ids = strings(extra, "doc_ids") if "doc_ids" in extra else None
+        ids = extra.get("doc_ids")
         if ids is None and isinstance(extra.get("source_doc_id"), str):
             ids = [extra["source_doc_id"]]
         if ids is None:
@@ -170,20 +171,20 @@ def _in_content(content: Any) -> list[str] | None:
 def _of_step(row: Mapping[str, Any]) -> Usage | None:
     """The usage of one step; None where it does not say."""
     metrics = row.get("metrics")
-    if not isinstance(metrics, dict):
+    if not metrics:
         return Usage() if row.get("llm_call_count") == 0 else None
     if not {"prompt_tokens", "completion_tokens"} <= metrics.keys():
         return None
     calls = row.get("llm_call_count")
-    return _usage(metrics, calls if isinstance(calls, int) else 1, "prompt_tokens", "completion_tokens", "cost_usd")
+    return _usage(metrics, 1 if calls is None else calls, "prompt_tokens", "completion_tokens", "cost_usd")
 
 
 def _used(row: Mapping[str, Any]) -> Usage | None:
     """The usage of a whole trajectory: its final metrics, else the sum of its steps; None where one does not say."""
-    steps = [_of_step(step) for step in row["steps"] if isinstance(step, dict) and step.get("source") == "agent"]
+    steps = [_of_step(step) for step in row["steps"] if step.get("source") == "agent"]
     known = [step for step in steps if step is not None]
     final = row.get("final_metrics")
-    if isinstance(final, dict) and {"total_prompt_tokens", "total_completion_tokens"} <= final.keys():
+    if final and {"total_prompt_tokens", "total_completion_tokens"} <= final.keys():
         calls = sum(step.calls for step in known)
         return _usage(final, calls, "total_prompt_tokens", "total_completion_tokens", "total_cost_usd")
     return total(known) if steps and len(known) == len(steps) else None
@@ -192,12 +193,9 @@ def _used(row: Mapping[str, Any]) -> Usage | None:
 def _usage(row: Mapping[str, Any], calls: int, tokens_in: str, tokens_out: str, cost: str) -> Usage:
     """Usage out of ATIF's names; what was paid is known only where our own export says it."""
     extra = _extra(row)
-    price = None if row.get(cost) is None else number_of(row, cost)
-    paid = None if extra.get("paid_usd") is None else number_of(extra, "paid_usd")
-    calls = whole(extra, "calls") if "calls" in extra else calls
-    return Usage(calls, whole(extra, "repairs"), whole(row, tokens_in), whole(row, tokens_out), paid, price)
+    calls, repairs = extra.get("calls", calls), extra.get("repairs", 0)
+    return Usage(calls, repairs, row[tokens_in], row[tokens_out], extra.get("paid_usd"), row.get(cost))
 
 
 def _extra(row: Mapping[str, Any]) -> dict[str, Any]:
-    extra = row.get("extra") if isinstance(row, Mapping) else None
-    return extra if isinstance(extra, dict) else {}
+    return row.get("extra") or {}

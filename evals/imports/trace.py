@@ -3,7 +3,6 @@
 The checks raise ValueError with what is wrong; who reads the file adds its name and the line.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
@@ -64,50 +63,7 @@ def known(query_id: str, queries: Mapping[str, "Query"], environment: "Environme
     return queries[query_id]
 
 
-def usage(row: Any) -> Usage:
+def usage(row: Mapping[str, Any]) -> Usage:
     """What model calls used; a price that is not said is not known."""
-    if not isinstance(row, dict) or not {"calls", "input_tokens", "output_tokens"} <= row.keys():
-        raise ValueError("'usage' needs calls, input_tokens and output_tokens")
-    paid, listed = (None if row.get(key) is None else number_of(row, key) for key in ("paid_usd", "list_usd"))
-    calls, repairs, tokens_in, tokens_out = (
-        whole(row, key) for key in ("calls", "repairs", "input_tokens", "output_tokens")
-    )
-    return Usage(calls, repairs, tokens_in, tokens_out, paid, listed)
-
-
-def value(row: Mapping[str, Any], key: str, kind: type, *, default: Any = None) -> Any:
-    """What `row` has under `key`; ValueError where that is of another kind, or missing without a default."""
-    found = row.get(key, default)
-    if not isinstance(found, kind):
-        names: dict[type, str] = {str: "text", dict: "an object", list: "a list", bool: "true or false"}
-        raise ValueError(f"{key!r} is missing" if key not in row else f"{key!r} is not {names[kind]}")
-    return found
-
-
-def strings(row: Mapping[str, Any], key: str) -> list[str]:
-    """A list of texts; none where there is no such key."""
-    found: list[str] = value(row, key, list, default=[])
-    if not all(isinstance(one, str) for one in found):
-        raise ValueError(f"{key!r} is not a list of texts")
-    return found
-
-
-def whole(row: Mapping[str, Any], key: str) -> int:
-    """A whole number of at least 0; 0 where there is no such key."""
-    found = row.get(key, 0)
-    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-        raise ValueError(f"{key!r} is not a whole number of at least 0")
-    return found
-
-
-def counts(row: Mapping[str, Any], key: str) -> list[int]:
-    """A list of whole numbers of at least 0; none where there is no such key."""
-    return [whole({key: one}, key) for one in value(row, key, list, default=[])]
-
-
-def number_of(row: Mapping[str, Any], key: str) -> float:
-    """A finite number; 0 where there is no such key."""
-    found = row.get(key, 0.0)
-    if not isinstance(found, int | float) or isinstance(found, bool) or not math.isfinite(found):
-        raise ValueError(f"{key!r} is not a number")
-    return float(found)
+    numbers = (row["calls"], row.get("repairs", 0), row["input_tokens"], row["output_tokens"])
+    return Usage(*numbers, row.get("paid_usd"), row.get("list_usd"))

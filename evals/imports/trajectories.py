@@ -5,13 +5,14 @@ checked: a trace that names a document that its query cannot have is refused, wi
 that it must be the run file's where it is given.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evals.forms import TrajectoryFlat, TrajectoryInside
 from evals.imports import atif
-from evals.imports.trace import Trajectory, checked, counts, known, number_of, strings, usage, value, whole
+from evals.imports.trace import Trajectory, checked, known, usage
+from tools import forms
 from tools.errors import DataError
 from tools.records import Step, Usage, total
 
@@ -29,79 +30,47 @@ def read(path: Path, environment: "Environment") -> Iterator[tuple[int, Trajecto
             if not line.strip():
                 continue
             try:
-                row = _row(line)
+                row = forms.read_whole(dict[str, Any], line)
                 read_row = atif.trajectory if atif.is_one(row) else _trajectory
                 made = read_row(row, queries, environment)
                 if made.query_id in seen:
                     raise ValueError(f"query {made.query_id!r} is in line {seen[made.query_id]} already")
-            except (ValueError, RecursionError) as error:
+            except ValueError as error:
                 raise DataError(f"{path}, line {number}: {error}") from None
             seen[made.query_id] = number
             yield number, made
 
 
-def _row(line: bytes) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        raise ValueError("no JSON; a trajectory is one JSON object in one line") from None
-    if not isinstance(row, dict):
-        raise ValueError("no JSON object")
-    return row
-
-
 def _trajectory(row: dict[str, Any], queries: Mapping[str, "Query"], environment: "Environment") -> Trajectory:
     """A line in our own form. ValueError for what is not."""
-    query = known(value(row, "query_id", str), queries, environment)
-    trace = value(row, "trace", dict, default=row)
-    steps = [_step(one, query, environment, number) for number, one in enumerate(value(trace, "steps", list), start=1)]
-    notes = strings(trace, "notes") if "notes" in trace else [one.argument for one in steps if one.tool == "note"]
+    forms.check(TrajectoryInside if "trace" in row else TrajectoryFlat, row)
+    query, trace = known(row["query_id"], queries, environment), row.get("trace", row)
+    steps = [_step(one, query, environment, number) for number, one in enumerate(trace["steps"], start=1)]
     used = usage(row["usage"]) if "usage" in row else None
     if used is None and any("usage" in one for one in trace["steps"]):
         used = total(step.usage for step in steps)
-    error = row.get("error")
-    if error is not None and not isinstance(error, str):
-        raise ValueError("'error' is neither text nor null")
     return Trajectory(
         query.query_id,
         steps,
-        notes,
+        trace.get("notes", [one.argument for one in steps if one.tool == "note"]),
         used,
-        number_of(row, "seconds") if row.get("seconds") is not None else None,
-        value(row, "answer", str, default=""),
-        error,
-        strings(row, "ranking") if "ranking" in row else None,
-        [number_of({"scores": one}, "scores") for one in row["scores"]] if row.get("scores") else None,
-        {
-            "invented_ids": whole(trace, "invented_ids"),
-            "unusable": value(trace, "unusable", dict, default={}),
-            "followed": value(trace, "followed", dict, default={}),
-        },
+        row.get("seconds"),
+        row.get("answer") or "",
+        row.get("error"),
+        row.get("ranking"),
+        row.get("scores") or None,
+        {"invented_ids": trace.get("invented_ids", 0)}
+        | {name: trace.get(name, {}) for name in ("unusable", "followed")},
     )
 
 
-def _step(row: Any, query: "Query", environment: "Environment", number: int) -> Step:
+_LEFT_OUT = {"argument": "", "doc_ids": (), "shown": (), "lengths": ()}
+
+
+def _step(row: Mapping[str, Any], query: "Query", environment: "Environment", number: int) -> Step:
+    fields = {name: row[name] for name in Step.__slots__ if name in row}
+    fields["usage"] = usage(row["usage"]) if "usage" in row else Usage()
     try:
-        if not isinstance(row, dict):
-            raise ValueError("it is no JSON object")
-        return checked(
-            query,
-            environment,
-            tool=value(row, "tool", str),
-            argument=value(row, "argument", str, default=""),
-            doc_ids=strings(row, "doc_ids"),
-            hop=whole(row, "hop"),
-            started=number_of(row, "started"),
-            seconds=number_of(row, "seconds"),
-            usage=usage(row["usage"]) if "usage" in row else Usage(),
-            retriever=value(row, "retriever", str, default=""),
-            k=whole(row, "k"),
-            instruction=value(row, "instruction", str, default=""),
-            cut=whole(row, "cut"),
-            among=value(row, "among", bool, default=False),
-            shown=counts(row, "shown"),
-            lengths=counts(row, "lengths"),
-            refused=value(row, "refused", str, default=""),
-        )
+        return checked(query, environment, **_LEFT_OUT | fields)
     except ValueError as error:
         raise ValueError(f"step {number}: {error}") from None

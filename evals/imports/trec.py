@@ -8,6 +8,7 @@ are no numbers. Held in memory: eight bytes a line, and each document's id once.
 
 import gzip
 import math
+import zlib
 from array import array
 from collections.abc import Iterator
 from itertools import pairwise
@@ -92,7 +93,7 @@ class RunFile:
                         raise self._wrong(number, f"{what}: query, Q0, document, rank, score, tag")
                     if fields:
                         yield number, fields
-        except (EOFError, gzip.BadGzipFile) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DataError(f"{self.path} is damaged ({error}); get it again") from None
 
     def _query_id(self, raw: bytes, line: int) -> str:

@@ -1,0 +1,311 @@
+"""The forms of a run folder's files, as tools/forms.py checks them. docs/run-folder.md says which file is whose.
+
+Left out: what a form cannot say, such as that two lists are of one length; that is checked by who reads the file.
+"""
+
+from typing import Annotated, Any, Literal, NotRequired, Required
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from evals.attribution import Fate
+from tools.forms import Amount, Count, Number, StepFields, TraceForm, UsageForm
+
+
+class Asked(TypedDict):
+    """Which queries of a split."""
+
+    limit: Count | None
+    query_ids: list[str]
+
+
+class PoolForm(TypedDict):
+    """What --pool asked for."""
+
+    kind: str
+    size: Count
+    of: list[str]
+
+
+class CompiledName(TypedDict):
+    """Which compiled prompts."""
+
+    digest: str
+    optimizer: str
+    task: NotRequired[str]
+
+
+RetrieverForm = TypedDict(
+    "RetrieverForm", {"name": str, "with": NotRequired[str], "others": NotRequired[dict[str, str] | None]}
+)
+
+
+class Named(TypedDict):
+    """A model."""
+
+    name: str
+
+
+class Imported(TypedDict, total=False):
+    """What a run says that was imported."""
+
+    usage: bool
+    notes: list[str]
+
+
+class Provenance(TypedDict):
+    """Where a run is from."""
+
+    data: str
+    folder: str | None
+    judgements: str
+
+
+class ConfigForm(TypedDict):
+    """config.json: what comparing, scoring and showing read of it."""
+
+    task: str
+    data: str
+    data_fingerprint: str
+    split: str
+    asked: Asked
+    instruction: str
+    depth: Count
+    max_p: bool
+    program: str
+    parameters: dict[str, Any]
+    retriever: RetrieverForm
+    lm: Named
+    pool: NotRequired[PoolForm | None]
+    compiled: NotRequired[CompiledName | None]
+    imported: NotRequired[Imported | None]
+    provenance: Provenance
+
+
+class OutcomeForm(TypedDict):
+    """A line of outcomes.jsonl."""
+
+    query_id: str
+    ranking: list[str]
+    scores: NotRequired[list[Number] | None]
+    answer: NotRequired[str | None]
+    trace: TraceForm
+    usage: UsageForm
+    error: str | None
+    traceback: NotRequired[str]
+    seconds: NotRequired[Amount | None]
+    digest: NotRequired[str]
+
+
+class Measured(TypedDict):
+    """The mean of a metric; without an interval where it is over one query, null where it is undefined for all."""
+
+    mean: NotRequired[Number | None]
+    low: NotRequired[Number | None]
+    high: NotRequired[Number | None]
+
+
+class LossesForm(TypedDict):
+    """What a run misses, by fate."""
+
+    cutoff: Count
+    queries: NotRequired[Count]
+    documents: NotRequired[dict[str, Count]]
+    at: dict[str, dict[str, Number]]
+
+
+class Used(TypedDict):
+    """What all queries used; null is what nobody knows."""
+
+    calls: Count | None
+    input_tokens: Count | None
+    output_tokens: Count | None
+    paid_usd: Amount | None
+    list_usd: Amount | None
+
+
+class Read(TypedDict):
+    """What was left out of the documents that models read: evals.scored.cut."""
+
+    documents: Count
+    cut: Count
+    characters: Count
+    left_out: Count
+
+
+class ScoresForm(TypedDict):
+    """scores.json."""
+
+    task: NotRequired[str]
+    data: str
+    split: NotRequired[str]
+    instruction: NotRequired[str]
+    judgements: str
+    program: str
+    pool: NotRequired[PoolForm | None]
+    compiled: NotRequired[CompiledName | None]
+    retriever: str
+    lm: str
+    queries: Count
+    failed: Count
+    owed: NotRequired[Count]
+    metric: NotRequired[str]
+    metrics: Annotated[dict[str, Measured], Field(min_length=1)]
+    losses: NotRequired[LossesForm | None]
+    read: NotRequired[Read | None]
+    notes: NotRequired[list[str]]
+    usage: Used
+    made_of: NotRequired[dict[str, str]]
+    digest: NotRequired[str]
+
+
+class RelevantForm(TypedDict):
+    """A relevant document in attribution.jsonl: evals.attribution.Relevant and History."""
+
+    unit: str
+    grade: Number
+    place: Count
+    lost_as: Annotated[str, Field(pattern=f"^({'|'.join(Fate)})$")]
+    doc_id: NotRequired[str]
+    hop: NotRequired[Count]
+    rank: NotRequired[Count]
+    search: NotRequired[Count | None]
+    best_rank: NotRequired[Count]
+    shown_hop: NotRequired[Count]
+    shown_step: NotRequired[Count | None]
+    chars: NotRequired[Count]
+    length: NotRequired[Count]
+    decision: NotRequired[Literal["", "select", "drop"]]
+    decision_hop: NotRequired[Count]
+    decision_step: NotRequired[Count | None]
+
+
+class JudgedForm(TypedDict):
+    """A line of attribution.jsonl."""
+
+    query_id: str
+    text: NotRequired[str]
+    grades: dict[str, Number]
+    relevant: list[RelevantForm]
+    units: NotRequired[dict[str, str]]
+
+
+class TheirUsage(TypedDict):
+    """What a trajectory of somebody else says that model calls used; a price that is not said is not known."""
+
+    calls: Count
+    repairs: NotRequired[Count]
+    input_tokens: Count
+    output_tokens: Count
+    paid_usd: NotRequired[Amount | None]
+    list_usd: NotRequired[Amount | None]
+
+
+class TheirStep(StepFields):
+    """One of its steps."""
+
+    tool: str
+    argument: NotRequired[str]
+    doc_ids: NotRequired[list[str]]
+    usage: NotRequired[TheirUsage]
+
+
+class TheirTrace(TypedDict, total=False):
+    """The steps, and what was counted in them."""
+
+    steps: Required[list[TheirStep]]
+    notes: list[str]
+    invented_ids: Count
+    unusable: dict[str, Count]
+    followed: dict[str, str]
+
+
+class TrajectoryBeside(TypedDict):
+    """A line of trajectories in our form: what stands beside its trace."""
+
+    query_id: str
+    usage: NotRequired[TheirUsage]
+    seconds: NotRequired[Amount | None]
+    answer: NotRequired[str | None]
+    error: NotRequired[str | None]
+    ranking: NotRequired[list[str]]
+    scores: NotRequired[list[Number] | None]
+
+
+class TrajectoryInside(TrajectoryBeside):
+    """The same with the trace in it, as in outcomes.jsonl."""
+
+    trace: TheirTrace
+
+
+class TrajectoryFlat(TrajectoryBeside, TheirTrace):
+    """The same with the steps in the line itself."""
+
+
+class AtifExtra(TypedDict, total=False):
+    """What our own export writes under `extra`, and what others may."""
+
+    doc_ids: list[str]
+    shown: list[Count]
+    lengths: list[Count]
+    cut: Count
+    among: bool
+    refused: str
+    hop: Count
+    started: Amount
+    seconds: Amount | None
+    repairs: Count
+    calls: Count
+    paid_usd: Amount | None
+    answer: str
+    ranking: list[str]
+    scores: list[Number] | None
+
+
+class AtifResult(TypedDict, total=False):
+    """What a tool call returned."""
+
+    extra: AtifExtra | None
+
+
+class AtifObservation(TypedDict, total=False):
+    """What a step's calls returned."""
+
+    results: list[AtifResult] | None
+
+
+class AtifCall(TypedDict):
+    """A tool call."""
+
+    function_name: str
+    arguments: NotRequired[dict[str, Any]]
+
+
+class AtifMetrics(TypedDict, total=False):
+    """What a step used, or all of them."""
+
+    prompt_tokens: Count
+    completion_tokens: Count
+    cost_usd: Amount | None
+    total_prompt_tokens: Count
+    total_completion_tokens: Count
+    total_cost_usd: Amount | None
+    extra: AtifExtra | None
+
+
+class AtifStep(TypedDict, total=False):
+    """A step of ATIF."""
+
+    tool_calls: list[AtifCall] | None
+    observation: AtifObservation | None
+    metrics: AtifMetrics | None
+    llm_call_count: Count | None
+    extra: AtifExtra | None
+
+
+class AtifForm(TypedDict):
+    """A line in ATIF, as far as it is read: evals/imports/atif.py says how."""
+
+    steps: list[AtifStep]
+    final_metrics: NotRequired[AtifMetrics | None]
+    extra: NotRequired[AtifExtra | None]

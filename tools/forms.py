@@ -1,0 +1,132 @@
+"""What a file may hold that somebody else could have written: a type for each form, and one reader for all of them.
+
+Pydantic holds a text against its form as it stands: a text is no number, NaN and numbers beyond 2**53 are none. Keys
+that a form does not name are left alone, so later versions may add some. `schema` is a form as JSON Schema. Importing
+this takes a tenth of a second, so who answers --help imports it late.
+"""
+
+import json
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, NotRequired
+
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
+
+from tools import disk
+from tools.errors import DataError
+
+NESTED = 100  # levels of objects and lists
+LARGEST = 2**53  # up to here a float is exact for whole numbers, and so is JSON in every language
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]  # seconds, dollars
+
+
+class UsageForm(TypedDict, total=False):
+    """tools.records.Usage; a price that nobody knows is null."""
+
+    calls: Count
+    repairs: Count
+    input_tokens: Count
+    output_tokens: Count
+    paid_usd: Amount | None
+    list_usd: Amount | None
+    cached_calls: Count
+    cached_tokens: Count
+    reasoning_tokens: Count
+    unmetered: Count
+
+
+class StepFields(TypedDict, total=False):
+    """tools.records.Step, but for what a step always has."""
+
+    hop: Count
+    started: Amount
+    seconds: Amount
+    retriever: str
+    k: Count
+    instruction: str
+    cut: Count
+    among: bool
+    shown: list[Count]
+    lengths: list[Count]
+    refused: str
+
+
+class StepForm(StepFields):
+    """A step as we write it."""
+
+    tool: str
+    argument: str
+    doc_ids: list[str]
+    usage: NotRequired[UsageForm]
+
+
+class TraceForm(TypedDict):
+    """tools.records.Trace, without the query's id."""
+
+    steps: list[StepForm]
+    notes: NotRequired[list[str]]
+    invented_ids: Count
+    unusable: NotRequired[dict[str, Count]]
+    followed: NotRequired[dict[str, str]]
+
+
+@lru_cache
+def _adapter(form: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(form)
+
+
+def schema(form: Any) -> dict[str, Any]:
+    """A form as JSON Schema."""
+    return _adapter(form).json_schema()
+
+
+def read(form: Any, data: bytes | str) -> Any:
+    """JSON of the form, as it stands. ValueError, with the place and what is wrong there, for what is not of it."""
+    return _read(form, data, disk.loads)
+
+
+def _read(form: Any, data: bytes | str, loads: Callable[[bytes | str], Any]) -> Any:
+    try:
+        value = loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    except (ValueError, TypeError) as error:  # the line is the caller's to tell, where it is one of many
+        raise ValueError(f"no JSON: {str(error).replace('line 1 column', 'column')}") from None
+    check(form, value)
+    return value
+
+
+def check(form: Any, value: Any) -> None:
+    """ValueError, with the place and what is wrong there, for what is not of the form."""
+    try:
+        _adapter(form).validate_python(value, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).removeprefix(".")
+        what = first["msg"].removeprefix("Input ").replace("Field required", "is missing")
+        raise ValueError(" ".join(f"{place} {what}".split())[:300]) from None
+
+
+def read_whole(form: Any, data: bytes | str) -> Any:
+    """The same to the last digit of every number, and nested so deep only that everybody can write it again."""
+    value = _read(form, data, json.loads)  # orjson makes floats of numbers beyond 64 bits
+    if not _is_shallow(value, NESTED):
+        raise ValueError(f"it is nested deeper than {NESTED} levels")
+    return value
+
+
+def _is_shallow(value: Any, levels: int) -> bool:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(_is_shallow(part, levels - 1) for part in parts)
+
+
+def read_file(form: Any, path: Path, mend: str) -> Any:
+    """The content of a file of JSON. DataError with its name, the place and `mend` where it is not of the form."""
+    try:
+        return read_whole(form, path.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{path} is damaged ({error}); {mend}") from None
