@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test check clean
+.PHONY: run test soak check clean
 
 run: .venv/installed
 	$(BIN)/python -m evals.run --program multihop --task congress
 
 test: .venv/installed-test
 	$(BIN)/python -m pytest
+
+soak: .venv/installed-test
+	$(BIN)/python -m pytest -m soak
 
 check: .venv/installed-check
 	$(BIN)/ruff check .
