@@ -288,9 +288,7 @@ def test_sigterm_is_a_ctrl_c(shell, tmp_path, server):
     assert process.returncode == 130 and "are safe in" in err
 
 
-@pytest.mark.parametrize(
-    "error", [ImportError("initialization failed"), DataError("cannot be loaded"), OSError(5, "?")]
-)
+@pytest.mark.parametrize("error", [DataError("cannot be loaded"), OSError(5, "?")])
 def test_an_error_that_comes_of_an_interrupt_is_an_interrupt(error, monkeypatch, capsys):
     def broken(arguments):
         interrupts.note(signal.SIGINT, None)

@@ -101,13 +101,8 @@ def run_command(
         finally:
             _close_all()
     except KeyboardInterrupt:
-        pass
-    except Exception:
-        if not interrupts.came():
-            raise
-        # A library that was being imported made an error of its own of it.
-    say("interrupted")
-    return INTERRUPTED
+        say("interrupted")
+        return INTERRUPTED
 
 
 def _run(parser: Parser, command: Callable[[argparse.Namespace], int], arguments: Sequence[str] | None) -> int:

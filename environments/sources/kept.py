@@ -60,7 +60,7 @@ def _read_if_small(documents: Iterator[Document]) -> Corpus | None:
 def _contents(digests: Path, files: Sequence[Path]) -> list[str]:
     """The SHA-256 of each file. `digests` has those of files whose inode, size and times are as they were then."""
     known: dict[str, str] = {}
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, TypeError):
         known = dict(json.loads(digests.read_bytes()))
     states = [path.stat() for path in files]
     names = [f"{s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns}" for s in states]
