@@ -489,7 +489,8 @@ def broke_off(code: Any = 502, *, whole: bool = False, message: str = "Provider 
 
 def moved(place: str, status: int = 307) -> Fault:
     """302 asks for a GET without the body, 307 and 308 for the same request."""
-    return Fault("moved", status, (("location", place),), lambda *_: b"", usable=False)
+    headers = (("location", place), ("content-type", "application/json"))
+    return Fault("moved", status, headers, lambda *_: {"moved": place}, usable=False)
 
 
 def filtered_400() -> Fault:
