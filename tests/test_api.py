@@ -2,7 +2,6 @@
 
 import json
 import logging
-import socket
 from contextlib import nullcontext
 
 import numpy as np
@@ -106,11 +105,8 @@ def test_what_documents_cost_is_kept_with_their_vectors(as_openai, table, corpus
     assert usage["input_tokens"] == tokens and usage["paid_usd"] == pytest.approx(tokens * 2e-6)
 
 
-@pytest.mark.parametrize("spoilt", ["no usage", "no price"])
-def test_a_cost_that_nobody_knows_is_not_nothing(as_openai, table, spoilt):
-    table(models.Row("openai/tiny", "api", price=0.0 if spoilt == "no price" else 2.0))
-    if spoilt == "no usage":
-        as_openai.spoil = lambda reply: {name: value for name, value in reply.items() if name != "usage"}
+def test_a_cost_that_nobody_knows_is_not_nothing(as_openai, table):
+    table(models.Row("openai/tiny", "api", price=0.0))
     embedder = ApiEmbedder("openai/tiny")
     embedder.documents(["one text"])
     used = embedder.take_usage()
@@ -301,14 +297,6 @@ def test_a_refusal_ends_it_at_once(server, failure):
     with pytest.raises(ProviderRefused):
         ApiEmbedder(server.spec).documents(["a text"])
     assert len(server.requests) == 1
-
-
-def test_a_server_that_is_not_there_is_an_outage(corpus):
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        spec = f"tiny@http://127.0.0.1:{unused.getsockname()[1]}/v1"
-    with pytest.raises(RunIncomplete, match="does not answer"):
-        Api(corpus, None, spec)
 
 
 def test_an_outage_in_a_search_is_the_providers_fault_and_not_the_programs(server, corpus):

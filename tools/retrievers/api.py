@@ -24,7 +24,7 @@ from tools.corpus import Corpus
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, UsageError
 from tools.post import Server, Unanswered, redirected
 from tools.records import Usage
-from tools.refusals import Subject, said, subject
+from tools.refusals import said, subject
 from tools.retrievers.base import Search
 from tools.retrievers.embedding import Vectors
 from tools.retrievers.encoding import encodable
@@ -255,20 +255,13 @@ class _TextRefused(ValueError):
     """The API takes other texts, but not this one."""
 
 
-class _Refused(Exception):
-    """The API does not accept a request as it is; `about` says whether that is for its text."""
-
-    def __init__(self, words: str, about: Subject) -> None:
-        super().__init__(words)
-        self.about = about
-
-
 class _Failed(Exception):
-    """A request without an answer, in the provider's words; `status` is 0 where nothing came back."""
+    """A request without an answer, in one line of the provider's; `about` says whether that is for its text."""
 
     def __init__(self, words: str, status: int = 0, codes: Sequence[str] = (), asked: float | None = None) -> None:
-        super().__init__(words)
-        self.status, self.codes = status, codes
+        super().__init__(words.strip().partition("\n")[0][:300])
+        self.status = status  # 0 where nothing came back
+        self.about = subject(status, codes, words)
         self.asked = asked  # seconds until the provider wants to be asked again
 
 
@@ -318,7 +311,7 @@ class _Endpoint:
         """
         try:
             vectors, used = self._request(texts)
-        except _Refused as refusal:
+        except _Failed as refusal:
             if len(texts) == 1:
                 return self._shortened(texts[0], refusal)
             middle = len(texts) // 2
@@ -328,7 +321,7 @@ class _Endpoint:
             return head + tail, used + more
         return [_Embedded(vector) for vector in vectors], used
 
-    def _shortened(self, text: str, refusal: _Refused) -> tuple[list[_Embedded], Usage]:
+    def _shortened(self, text: str, refusal: _Failed) -> tuple[list[_Embedded], Usage]:
         """One text that was refused, nine tenths of it at a time, until it is taken.
 
         The tokens cannot be counted here, so this keeps between 90 and 100 per cent of what the model takes.
@@ -338,7 +331,7 @@ class _Endpoint:
             text = text[: len(text) * 9 // 10]
             try:
                 [vector], used = self._request([text])
-            except _Refused as again:
+            except _Failed as again:
                 refusal = again
                 continue
             return [_Embedded(vector, max(1, round(longest * (whole - len(text)) / len(text))))], used
@@ -350,7 +343,7 @@ class _Endpoint:
         raise RunIncomplete(f"{self.name} does not answer for the text {_beginning(text)}: {refusal}") from None
 
     def _request(self, texts: Sequence[str]) -> tuple[Vectors, Usage]:
-        """The answer to one request, tried several times. _Refused when it is not acceptable as it is."""
+        """The answer to one request, tried several times. _Failed when it is not acceptable as it is."""
         for wait in (*WAITS, None):
             try:
                 with self._paid(texts) as receipt:
@@ -391,15 +384,14 @@ class _Endpoint:
         raise _Failed(self._clean(words), status, codes, _seconds(headers.get("retry-after")))
 
     def _pause(self, failure: _Failed, wait: float | None) -> float:
-        """Seconds until a failed request is worth another try; an error of ours when it is not."""
-        status, words = failure.status, str(failure).strip().partition("\n")[0][:300]
-        about = subject(status, failure.codes, str(failure))
+        """Seconds until a failed request is worth another try; where it is not, an error of ours, or the failure."""
+        status, about = failure.status, failure.about
         if about == "account" or 300 <= status < 400:
-            raise ProviderRefused(f"{self.name} refuses: {words}; check the key, the quota and the name") from None
+            raise ProviderRefused(f"{self.name} refuses: {failure}; check the key, the quota and the name") from None
         if about != "unknown" or (400 <= status < 500 and status not in _AGAIN):
-            raise _Refused(words, about) from None
+            raise failure
         if wait is None or (failure.asked or 0.0) > LONGEST_WAIT:
-            raise RunIncomplete(f"{self.name} does not answer: {words}") from None
+            raise RunIncomplete(f"{self.name} does not answer: {failure}") from None
         return wait if failure.asked is None else failure.asked
 
     def _vectors(self, entries: list[Any], expected: int) -> Vectors:
