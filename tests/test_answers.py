@@ -245,18 +245,6 @@ def test_a_page_that_was_overwritten_is_damage_and_not_a_full_disk(path):
         answers.books("run")
 
 
-@pytest.mark.parametrize(
-    "outputs", ["None", '"x"', "[5]", '[{"text": 5}]', '[{"name": "a"}]', '{"a": 1}', "[" * 100_000]
-)
-def test_an_answer_that_no_call_gives_is_damaged_and_it_is_said_how_to_ask_again(outputs, path):
-    Answers(path).ledger("run").answered("q", key(1), "tiny", Answer(["first"], paid()))
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("UPDATE calls SET outputs = ?", (outputs,))
-    connection.close()
-    with pytest.raises(DataError, match=f"cache clear --key {key(1)}"):
-        Answers(path).take(key(1))
-
-
 @pytest.mark.parametrize("damaged", ["zz", "", b"\xff"])
 def test_a_key_that_is_none_costs_its_own_answer_and_no_other(damaged, path):
     for number in (1, 2):

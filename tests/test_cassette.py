@@ -1,7 +1,6 @@
 """A run's model calls in one file: replayed without a key, a server or a bill, to the same rankings and scores."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -86,27 +85,8 @@ def test_a_call_that_is_not_in_it_ends_the_run_with_one_line_that_says_what_to_d
         (lambda lines: lines[1:], 1),
         (lambda lines: ['{"cassette": 99}', *lines[1:]], 1),
         (lambda lines: [lines[0], "{}", *lines[1:]], 2),
-        (lambda lines: [lines[0], "[" * 100_000, *lines[1:]], 2),
         (lambda lines: [*lines[:2], lines[2][:40]], 3),
         (lambda lines: [*lines[:2], lines[2].replace('"outputs": [', '"outputs": [7, ')], 3),
-        (lambda lines: [*lines[:2], lines[2].replace('"key": ', '"key": [], "once": ')], 3),
-        *[
-            (lambda lines, name=name, to=to: [*lines[:2], re.sub(rf'("{name}": )([^,]*)', rf"\g<1>{to}", lines[2])], 3)
-            for name, to in [
-                ("key", "7"),
-                ("key", '"abc"'),
-                ("finish", "[]"),
-                ("finish", "3"),
-                ("seconds", '"x"'),
-                ("seconds", "NaN"),
-                ("outputs", "[]"),
-                ("input_tokens", '"x"'),
-                ("input_tokens", "NaN"),
-                ("input_tokens", "1.5"),
-                ("paid_usd", '"1"'),
-                ("paid_usd", "-1"),
-            ]
-        ],
     ],
 )
 def test_a_damaged_file_is_named_with_its_line_and_nothing_is_sent(

@@ -275,31 +275,6 @@ def test_one_run_is_not_enough_and_none_is_named_twice(made, command):
             compare([*map(type(a), named)])
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("scores.json", "{"),
-        ("scores.json", "[]"),
-        ("scores.json", '{"metrics": {"nDCG@10": {}}}'),
-        ("scores.csv", ""),
-        ("scores.csv", "query_id,nDCG@10,error\nq0,0.5\n"),
-        ("scores.csv", "query_id,nDCG@10,error\nq0,nan,\n"),
-        ("scores.csv", "query_id,nDCG@10,error\nq0,half,\n"),
-        ("scores.csv", "query_id,nDCG@10,error\nq0,0.5,\nq0,0.5,\n"),
-        ("scores.csv", "query_id,nDCG@10,error\nq0,0.5,\nq1,0.5,\n"),
-        ("scores.csv", "query_id,R@10,error\nq0,0.5,\n"),
-        ("scores.csv", "query_id,nDCG@10,error\nq0,\x00,\n"),
-        ("config.json", "{}"),
-        ("config.json", json.dumps(CONFIG | {"compiled": "x"})),
-    ],
-)
-def test_damaged_files_are_named_in_a_line(made, command, name, content):
-    a, b = made("a", {"nDCG@10": [0.1]}), made("b", {"nDCG@10": [0.1]})
-    (b / name).write_text(content)
-    result = command(a, b)
-    assert result.code == 3 and len(result.err.splitlines()) == 1 and str(b) in result.err
-
-
 def test_ids_and_names_from_data_cannot_steer_the_terminal(made, command):
     a, b = made("a", {"nDCG@10": [0.1, 0.2]}), made("b", {"nDCG@10": [0.2, 0.2]})
     for path in (a, b):

@@ -83,13 +83,6 @@ def test_a_file_that_is_torn_or_edited_anywhere_is_data_that_is_damaged(tmp_path
         read(file)
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b"null", b"\xff\xfe", b"[" * 100_000, b'{"program": 3}'])
-def test_what_is_no_compiled_program_is_said_in_a_line(text, tmp_path):
-    (tmp_path / NAME).write_bytes(text)
-    with pytest.raises(DataError, match=r"torn or no compiled program.*compile again"):
-        read(tmp_path)
-
-
 def test_a_file_that_is_not_there_is_said(tmp_path):
     with pytest.raises(DataError, match="there is no compiled program"):
         read(tmp_path / "nowhere")

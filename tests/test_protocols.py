@@ -303,31 +303,6 @@ def test_binary_labels_that_are_not_there_are_missed(tmp_path, run):
     assert result.code == 3 and "has no passage_binary_qrels" in result.err
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda config: config.pop("asked"),
-        lambda config: config.pop("lm"),
-        lambda config: config.update(asked=None),
-        lambda config: config.update(split=3),
-        lambda config: config.update(provenance={"data": 1}),
-        lambda config: config["asked"].update(query_ids="q"),
-    ],
-)
-def test_a_configuration_with_a_key_missing_or_wrong_is_damaged_and_no_traceback(retrieve, capsys, spoil):
-    from evals import score
-    from tools.command import run_command
-
-    path = Path(retrieve("relic", "--json").json["run"]) / "config.json"
-    config = json.loads(path.read_text())
-    spoil(config)
-    path.write_text(json.dumps(config))
-    capsys.readouterr()
-    assert run_command(score.parser(), score.command, [str(path.parent)]) == 3
-    err = capsys.readouterr().err
-    assert "config.json is damaged" in err and err.count("\n") == 1
-
-
 def test_what_does_not_fit_the_pools_is_said_before_an_index_is_built(retrieve):
     assert retrieve("people:monotonicity", "--k", "5").code == 2
     assert retrieve("people", "--retriever", "pool_bm25").code == 2
