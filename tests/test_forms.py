@@ -34,7 +34,7 @@ from tools.command import run_command
 from tools.errors import SextantError
 from tools.records import Usage
 
-MANY = 60  # mutations of a form
+MANY = 1000  # mutations of a form
 NASTY = [
     *(None, True, "", "x", -1, 0, 1.5, 10**30, int("9" * 400), float("nan"), float("inf"), 1e308),
     *([], {}, [[]], {"x": {}}, ["x", 3], "\ud800", "9" * 5000, "nine\nlines\x00"),
@@ -129,18 +129,19 @@ def test_a_line_of_another_run_is_not_taken_for_one_of_this(run_of_ours, tmp_pat
     assert "config.json was edited after the run was scored" in problem
 
 
-def use_run(path: Path) -> None:
-    """Score, open, compare, plot and export a run, each with whatever it says of it."""
-    environment = environments.load("congress", "mini", "dev").asking(limit=3)
+READERS = [(compare, 2, []), (curves, 1, []), (export, 1, ["--to", "atif", "--force", "--out"])]
+
+
+def use_run(path: Path, environment, number: int) -> None:
+    """Open and score a run, and compare, plot or export it, each with whatever it says of it."""
     with contextlib.suppress(SextantError):
         for _ in every(Page([path])):
             pass
     found([path])
-    for module, words in ((compare, [path, path]), (curves, [path]), (export, [path, "--to", "atif"])):
-        out = ["--out", path.parent / "out", "--force"] if module is export else []
-        with contextlib.suppress(SextantError):
-            arguments = module.parser().parse_args(list(map(str, [*words, *out])))
-            module.command(arguments)
+    module, times, words = READERS[number % len(READERS)]
+    with contextlib.suppress(SextantError):
+        out = [str(path.parent / "out")] if "--out" in words else []
+        module.command(module.parser().parse_args([*[str(path)] * times, *words, *out]))
     with contextlib.suppress(SextantError):
         score.score(path, environment)
 
@@ -148,12 +149,12 @@ def use_run(path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ["config.json", "outcomes.jsonl", "scores.json", "scores.csv", "attribution.jsonl"])
 def test_a_run_whose_files_hold_anything_is_read_or_refused(name, made, tmp_path, capsys):
+    environment = environments.load("congress", "mini", "dev").asking(limit=3)
     random, path = Random(name), tmp_path / "run"
-    for _ in range(MANY):
-        shutil.copytree(made, path)
+    for number in range(MANY):
+        shutil.copytree(made, path, dirs_exist_ok=True)
         (path / name).write_bytes(mutated(random, (path / name).read_bytes()))
-        use_run(path)
-        shutil.rmtree(path)
+        use_run(path, environment, number)
         capsys.readouterr()
 
 
