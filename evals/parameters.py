@@ -24,7 +24,7 @@ _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, 
 
 
 def parse(
-    program: str, constructor: type, pairs: Sequence[str], kept: Mapping[str, Any] | None = None
+    program: str, constructor: Any, pairs: Sequence[str], kept: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Every parameter of the program with its value: the one in `pairs`, or in `kept`, or the default.
 
@@ -73,11 +73,12 @@ def session_limits(limited: Mapping[str, int], depth: int) -> "Limits":
     return Limits(**{LIMITS[name]: most for name, most in limited.items()}, depth=depth)
 
 
-def declared(constructor: type) -> dict[str, inspect.Parameter]:
+def declared(constructor: Any) -> dict[str, inspect.Parameter]:
     """What `-P` may set."""
+    told = constructor if hasattr(constructor, "__signature__") else constructor.__init__
     return {
         name: parameter
-        for name, parameter in inspect.signature(constructor.__init__).parameters.items()  # type: ignore[misc]
+        for name, parameter in inspect.signature(told).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY and name != "depth"
     }
 

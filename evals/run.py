@@ -90,6 +90,7 @@ def parser() -> Parser:
     add(
         "--again", choices=("failed",), metavar="WHICH", help="failed: ask the queries again whose outcome is a failure"
     )
+    add("--isolated", action="store_true", help="run the program in a process of its own; docs/isolation.md")
     add("--dry-run", action="store_true", help="say what it will cost and how long it will take; nothing is sent")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
     add = made.add_mutually_exclusive_group().add_argument
@@ -102,7 +103,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Run what is owed, score, print. Exit code 7 when queries failed or are still owed."""
     from evals.events import Events
 
-    with Events(put_out if arguments.json_events else None) as events:
+    with Events(put_out if arguments.json_events else None) as events, setup.children(arguments):
         events.code = _command(arguments, events)
     return events.code
 
@@ -190,7 +191,7 @@ def _prepared(arguments: argparse.Namespace, environment: "Environment", wanted:
     limits = parameters.session_limits(parameters.limits(arguments.parameters), depth)
     toolbox = Toolbox(environment.documents, retriever, others=others, limits=limits, checkpoints=path)
     system = wanted.constructor(toolbox, depth=depth, **wanted.values)
-    if wanted.compiled:
+    if wanted.compiled and not wanted.isolated:
         from programs.compiled_forms import assembled
 
         system = assembled(wanted.compiled, system)
@@ -233,6 +234,7 @@ def configuration(
             "source": environment.source,
             "compiled": arguments.compiled and str(arguments.compiled),
             "price": model.price and model.price.provenance,
+            "isolated": wanted.isolated,
             **provenance.origin(),
         },
     }

@@ -252,6 +252,7 @@ class _Tally:
             "compiled": config.get("compiled"),
             "retriever": config["retriever"]["name"],
             "lm": config["lm"]["name"],
+            "isolated": config[run_folder.PROVENANCE].get("isolated"),
             "queries": len(asked),
             "failed": self.failed,
             "failure": max(self._failures.values(), key=lambda kind: kind["queries"], default=None),  # the commonest

@@ -6,6 +6,7 @@ wait for a corpus, nor a wrong value for an index.
 
 import argparse
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,11 @@ class Wanted:
     compiled: "Compiled | None" = None
 
     @property
+    def isolated(self) -> str | None:
+        """What a program in a process of its own is kept from; None for one in this process."""
+        return getattr(self.constructor, "told", None)
+
+    @property
     def others(self) -> list[str]:
         """The retrievers that parameters name."""
         return parameters.named_retrievers(self.values)
@@ -96,8 +102,9 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
 
     if arguments.task is None:
         raise UsageError("--task is missing; python -m environments list has the tasks")
-    constructor = pick("program", arguments.program, SYSTEMS)
     compiled = _compiled(arguments)
+    isolated = getattr(arguments, "isolated", False)
+    constructor = _isolated(arguments, compiled) if isolated else pick("program", arguments.program, SYSTEMS)
     kept = compiled.parameters if compiled else {}
     if compiled and compiled.members and parameters.limits(arguments.parameters):
         raise UsageError("an ensemble has no limits of a query: each member has a session of its own; leave them out")
@@ -123,6 +130,25 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
         _check_prices(arguments, made)
     run_folder.check_place(arguments.runs)
     return made
+
+
+def children(arguments: argparse.Namespace) -> AbstractContextManager[None]:
+    """Around all that a command does: the processes of --isolated end with it."""
+    if not arguments.isolated:
+        return nullcontext()
+    from evals.isolated import reaping
+
+    return reaping()
+
+
+def _isolated(arguments: argparse.Namespace, compiled: "Compiled | None") -> Any:
+    """The program in a process of its own, which is not to read data, home and runs."""
+    from evals.isolated import Isolated
+
+    if arguments.dry_run:
+        raise UsageError("--dry-run asks no program of somebody else's; leave out --isolated")
+    folder = [] if arguments.data in (None, "mini", "full") else [Path(arguments.data)]
+    return Isolated(arguments.program, SYSTEMS, [home(), arguments.runs, *folder], compiled)
 
 
 def _check_prices(arguments: argparse.Namespace, wanted: Wanted) -> None:
@@ -162,7 +188,7 @@ def fit(arguments: argparse.Namespace, environment: "Environment", wanted: Wante
         wanted.values = parameters.hinted(wanted.values, wanted.given, environment.hints)
     _check_pools(arguments, environment, wanted)
     program = trial(wanted.constructor, wanted.values)
-    if wanted.compiled:
+    if wanted.compiled and not wanted.isolated:  # its process has seen to that
         from programs.compiled import check
 
         check(wanted.compiled, arguments.program, program, str(arguments.compiled))

@@ -82,6 +82,8 @@ def _headings(scores: dict[str, Any]) -> list[str]:
     compiled = scores.get("compiled")
     if compiled and compiled.get("task") == scores["task"] and scores["split"] != "test":
         lines.append("dev queries are among these: it was compiled on them")
+    if scores.get("isolated"):
+        lines.append(f"the program ran {scores['isolated']}")
     if pool := scores["pool"]:
         what = "with every relevant document put in: a ceiling" if pool["kind"] == "oracle" else "of what was found"
         lines.append(f"pools of {pool['size']} {what}, from {', '.join(pool['of'])}")

@@ -34,12 +34,12 @@ class Call(NamedTuple):
     inputs: Mapping[str, Any]
 
 
-_CALL: ContextVar[Call | None] = ContextVar("call", default=None)
+_CALL: ContextVar[Call | str | None] = ContextVar("call", default=None)
 
 
 @contextmanager
-def published(call: Call) -> Iterator[None]:
-    """Let the engine see the structured call that is being made inside."""
+def published(call: Call | str) -> Iterator[None]:
+    """Let the engine see the structured call that is being made inside; or its answer, written in another process."""
     token = _CALL.set(call)
     try:
         yield
@@ -59,23 +59,33 @@ class OfflineEngine:
         self._ask = cache(statistics)
         self._asking = threading.Lock()
 
-    def complete(self, request: Request) -> Response:
-        """Fill the output fields of the call that is being made, each by its rule."""
+    def statistics(self) -> TermStatistics:
+        """Of the corpus."""
+        with self._asking:
+            return self._ask()
+
+    def written(self) -> str:
+        """The answer to the call that is being made: its output fields, each filled by its rule."""
         call = _CALL.get()
         if call is None:
             raise UsageError("offline is no language model and answers no free prompt; name a model with --lm")
+        if isinstance(call, str):
+            return call
         unknown: Sequence[str] = [name for name in call.signature.output_fields if name not in self._rules]
         if unknown:
             raise UsageError(
                 f"offline cannot fill the field {unknown[0]!r}; name a model with --lm, or write a rule for it"
             )
-        with self._asking:
-            statistics = self._ask()
+        statistics = self.statistics()
         outputs = {name: self._rules[name](call.inputs, statistics) for name in call.signature.output_fields}
+        return str(call.adapter.format_assistant_message_content(call.signature, outputs))
+
+    def complete(self, request: Request) -> Response:
+        """`written`, as DSPy takes it."""
         return Response(
             id=None,
             model=request.model,
-            message=Message.assistant(call.adapter.format_assistant_message_content(call.signature, outputs)),
+            message=Message.assistant(self.written()),
             finish_reason="stop",
             usage=Usage(input_tokens=0, output_tokens=0),  # no model, no tokens
         )

@@ -67,6 +67,11 @@ def asking(query: Query) -> Iterator[None]:
         _ASKED.reset(token)
 
 
+def enter(session: "Session | None") -> None:
+    """Make `session` that of this context; None where one has ended."""
+    _CURRENT.set(session)
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one session may use; None is no limit. Counts are calls, lengths are characters."""
@@ -126,7 +131,7 @@ class Toolbox:
         session = Session(query, self._documents, self._retrievers, self._limits, self._clock)
         if snapshot:
             session.restore(snapshot)
-        _CURRENT.set(session)
+        enter(session)
         return session
 
     def __deepcopy__(self, memo: object) -> Self:
@@ -488,7 +493,7 @@ class Session:
         refused = any(step.refused and step.tool == "search" for step in self.trace.steps)
         self._record("stop", "budget" if refused else why)
         if _CURRENT.get() is self:
-            _CURRENT.set(None)  # what is asked of a model from here on is not for this query
+            enter(None)  # what is asked of a model from here on is not for this query
         return Submission(tuple(ranking), self.trace, answer, self.usage, tuple(scores))
 
     def abandon(self, why: str) -> None:
