@@ -93,7 +93,8 @@ def test_an_exported_run_comes_back_with_the_same_scores_and_the_same_attributio
     for name in ("scores.csv", "attribution.jsonl"):
         assert (back / name).read_bytes() == (run / name).read_bytes()
     ours, theirs = read_run(run).scores, read_run(back).scores
-    assert theirs["usage"] == ours["usage"] and theirs["losses"] == ours["losses"] and theirs["notes"] == ours["notes"]
+    assert theirs["usage"] == ours["usage"] and theirs["losses"] == ours["losses"]
+    assert theirs["notes"] == [note for note in ours["notes"] if "differs from the paper" not in note]
 
 
 @pytest.mark.parametrize("form", ["ours", "atif"])

@@ -24,19 +24,19 @@ Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]  # seconds, dollars
 
 
-class UsageForm(TypedDict, total=False):
+class UsageForm(TypedDict):
     """tools.records.Usage; a price that nobody knows is null."""
 
     calls: Count
-    repairs: Count
+    repairs: NotRequired[Count]
     input_tokens: Count
     output_tokens: Count
     paid_usd: Amount | None
     list_usd: Amount | None
-    cached_calls: Count
-    cached_tokens: Count
-    reasoning_tokens: Count
-    unmetered: Count
+    cached_calls: NotRequired[Count]
+    cached_tokens: NotRequired[Count]
+    reasoning_tokens: NotRequired[Count]
+    unmetered: NotRequired[Count]
 
 
 class StepFields(TypedDict, total=False):
