@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import dspy
@@ -253,21 +252,6 @@ def _fault(error: Exception) -> Fault:
 
 def _repeats(instructions: str, text: str) -> bool:
     """Whether `text` has a long run of words of the instructions."""
-    words = text.split()
-    if len(words) < _FEWEST_WORDS:
-        return False
-    told, known = _told(instructions)
-    run = 0  # words that the instructions have, too; between its ends, a repetition consists of them
-    for place, word in enumerate(words[:-1]):
-        run = run + 1 if word in known else 0
-        first = place - (_FEWEST_WORDS - 2)
-        if run >= _FEWEST_WORDS - 2 and first >= 0 and " ".join(words[first : first + _FEWEST_WORDS]) in told:
-            return True
-    return False
-
-
-@lru_cache(maxsize=1024)
-def _told(instructions: str) -> tuple[str, frozenset[str]]:
-    """Instructions in one line, and their words."""
-    words = instructions.split()
-    return " ".join(words), frozenset(words)
+    words, told = text.split(), " ".join(instructions.split())
+    starts = range(len(words) - _FEWEST_WORDS + 1)
+    return any(" ".join(words[start : start + _FEWEST_WORDS]) in told for start in starts)

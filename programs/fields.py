@@ -2,7 +2,7 @@
 
 DSPy looks up the fields of a signature, and makes pydantic's serializers and validators, anew in every call, which
 takes longer than the rest of the call. Here they are kept by signature and type. Text and values are DSPy's own to the
-letter (tests/test_adapter_speed.py). What is out of the ordinary is left to DSPy itself: histories, tools and its
+letter (tests/test_adapter.py). What is out of the ordinary is left to DSPy itself: histories, tools and its
 other types, unions, and every answer that is not read at once, so that errors are DSPy's, too.
 """
 
@@ -18,7 +18,6 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import dspy
 import json_repair
-import orjson
 import pydantic
 from dspy.adapters.chat_adapter import field_header_pattern
 from dspy.adapters.utils import format_field_value, parse_value
@@ -157,24 +156,9 @@ def written(field: Any, value: Any) -> Any:
         plain = _serializer(value.__class__).dump_python(value, mode="json", fallback=str)
     except Exception:  # noqa: BLE001  # as in DSPy: what pydantic cannot take is written as Python prints it
         plain = str(value)
-    return as_json(plain) if isinstance(plain, dict | list) else str(plain)
+    return json.dumps(plain, ensure_ascii=False) if isinstance(plain, dict | list) else str(plain)
 
 
 @lru_cache(maxsize=256)
 def _serializer(kind: Any) -> Any:
     return pydantic.TypeAdapter(kind)
-
-
-def as_json(plain: Any) -> str:
-    """`json.dumps(plain, ensure_ascii=False)`, to the letter; long texts take a fifth of the time."""
-    kind = type(plain)  # to the exact type: what is derived from one of these may be written otherwise
-    if kind is str:
-        try:
-            return orjson.dumps(plain).decode()
-        except orjson.JSONEncodeError:  # half of a surrogate pair, which is no UTF-8
-            return json.dumps(plain, ensure_ascii=False)
-    if kind is list:
-        return f"[{', '.join(map(as_json, plain))}]"
-    if kind is dict and all(type(key) is str for key in plain):
-        return f"{{{', '.join([f'{as_json(key)}: {as_json(value)}' for key, value in plain.items()])}}}"
-    return json.dumps(plain, ensure_ascii=False)

@@ -1,8 +1,7 @@
-"""What the adapter keeps between calls, or leaves out of them, changes nothing: DSPy's own adapter is the reference."""
+"""Prompts and answers are DSPy's own, to the letter, whatever the adapter keeps between calls."""
 
 import asyncio
 import enum
-import json
 import warnings
 from contextlib import suppress
 from typing import Any, Literal
@@ -15,10 +14,11 @@ from dspy.utils.exceptions import AdapterParseError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from programs import adapter, fields
+from evals.setup import SYSTEMS, trial
 from programs.adapter import Adapter
-from programs.asking import Fault, UnusableAnswer
+from programs.asking import Fault
 from programs.passage import Passage
+from tools.table import pick
 
 
 class Colour(enum.Enum):
@@ -158,35 +158,6 @@ def test_fields_with_defaults_and_instructions_that_changed_are_dspys():
     assert first is not Adapter().parse(Lenient, "[[ ## answer ## ]]\nyes")["tags"]
 
 
-def test_values_of_one_answer_are_not_shared_with_the_next():
-    signature, text = signature_of(list[str]), '[[ ## wanted ## ]]\n["a"]\n[[ ## words ## ]]\nx'
-    assert fields.read(signature, text) is not None  # it is not left to DSPy
-    Adapter().parse(signature, text)["wanted"].append("b")
-    assert Adapter().parse(signature, text)["wanted"] == ["a"]
-
-
-PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.text(st.characters(categories=["Cs"])),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(st.text() | st.integers() | st.none(), inner, max_size=4)
-        | st.tuples(inner, inner)
-    ),
-    max_leaves=12,
-)
-
-
-@given(PLAIN)
-@settings(deadline=None)
-def test_json_is_that_of_the_standard_library_to_the_letter(value):
-    assert fields.as_json(value) == json.dumps(value, ensure_ascii=False)
-
-
-def test_every_character_is_escaped_as_the_standard_library_escapes_it():
-    characters = "".join(map(chr, range(0x3000))) + "\ufeff\uffff\U0001f600\u2028\u2029"
-    assert fields.as_json(characters) == json.dumps(characters, ensure_ascii=False)
-
-
 class Recorder(dspy.LM):
     """A model that keeps what reaches it, and gives one answer."""
 
@@ -232,11 +203,8 @@ CALLS = {
     "history": (Remember, TALK, [], ["[[ ## answer ## ]]\nno"], {}),
     "reasoning": (dspy.ChainOfThought(Read).predict.signature, READ, [], [f"[[ ## reasoning ## ]]\nso\n{ANSWER}"], {}),
     "dspy's own type": (
-        signature_of(dspy.Reasoning),
-        {"question": "?"},
-        [],
-        ["[[ ## wanted ## ]]\na\n[[ ## words ## ]]\nb"],
-        {},
+        *(signature_of(dspy.Reasoning), {"question": "?"}, []),
+        *(["[[ ## wanted ## ]]\na\n[[ ## words ## ]]\nb"], {}),
     ),
 }
 
@@ -253,14 +221,6 @@ def test_what_is_sent_and_what_comes_back_is_what_dspys_adapter_sends_and_gives(
         assert given == later and model.asked == awaited.asked
         seen.append((given, model.asked))
     assert seen[0] == seen[1]
-
-
-@pytest.mark.parametrize("answer", ["", None, {"text": None}, "nothing of the kind"])
-def test_an_answer_that_says_nothing_is_unusable_however_it_says_so(answer):
-    model = Recorder([answer])
-    with dspy.context(lm=model, adapter=Adapter()), pytest.raises(UnusableAnswer):
-        dspy.Predict(Read)(**READ)
-    assert len(model.asked) == 2
 
 
 def test_a_model_of_dspys_own_is_called_without_a_warning():
@@ -308,19 +268,62 @@ def test_callbacks_hear_of_every_prompt_and_every_answer():
     assert list(dict.fromkeys(map(str, heard))) == ["user", "['d1']"]
 
 
-WORDS = st.sampled_from("abcdefghijklmno")
+# Prompts
 
 
-@given(st.lists(WORDS, max_size=30), st.lists(WORDS, max_size=30), st.integers(0, 20), st.integers(0, 30))
-@settings(deadline=None)
-def test_a_repeated_prompt_is_found_wherever_it_is(told, said, first, count):
-    """The reference looks for every run of twelve words."""
-    instructions = " x".join(told)
-    text = " ".join([*said, *instructions.split()[first : first + count], *said])
-    words, line = text.split(), " ".join(instructions.split())
-    runs = [" ".join(words[start : start + 12]) for start in range(len(words) - 11)]
-    assert adapter._repeats(instructions, text) == any(run in line for run in runs)
-    cut = text[1:]  # the first word is the end of one of the instructions' words
-    words = cut.split()
-    runs = [" ".join(words[start : start + 12]) for start in range(len(words) - 11)]
-    assert adapter._repeats(instructions, cut) == any(run in line for run in runs)
+class Odd(pydantic.BaseModel):
+    name: str
+    parts: list[dict[str, float | None]] = []
+
+
+class AllKinds(dspy.Signature):
+    """Do something with all of these."""
+
+    text: str = dspy.InputField()
+    texts: list[str] = dspy.InputField()
+    number: float = dspy.InputField()
+    passages: list[Passage] = dspy.InputField()
+    odd: Odd = dspy.InputField()
+    listed: str = dspy.InputField(desc="a text that may come as a list")
+    anything: object = dspy.InputField()
+    answer: str = dspy.OutputField()
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+KINDS = st.fixed_dictionaries(
+    {
+        "text": TEXT,
+        "texts": st.lists(TEXT, max_size=3),
+        "number": st.floats(allow_nan=False) | st.integers(),
+        "passages": st.lists(st.builds(Passage, id=TEXT, text=TEXT), max_size=3),
+        "odd": st.builds(Odd, name=TEXT),
+        "listed": TEXT | st.lists(TEXT, max_size=3),
+        "anything": st.booleans() | st.dictionaries(TEXT, TEXT, max_size=2) | st.sampled_from([None, {1, 2}, Adapter]),
+    }
+)
+
+
+@given(KINDS, st.lists(KINDS, max_size=2))
+def test_every_value_is_written_as_dspy_writes_it(inputs, shown):
+    demos = [{**demo, "answer": "yes"} for demo in shown]
+    assert Adapter().format(AllKinds, demos, inputs) == dspy.ChatAdapter().format(AllKinds, demos, inputs)
+
+
+def test_instructions_that_are_changed_on_the_signature_itself_are_not_missed():
+    class Changing(dspy.Signature):
+        """Before."""
+
+        question: str = dspy.InputField()
+        answer: str = dspy.OutputField()
+
+    first = Adapter().format(Changing, [], {"question": "?"})
+    Changing.instructions = "After."
+    second = Adapter().format(Changing, [], {"question": "?"})
+    assert first != second == dspy.ChatAdapter().format(Changing, [], {"question": "?"})
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_programs_system_message_is_dspys(name):
+    for predictor in trial(pick("program", name, SYSTEMS), {}).predictors():
+        mine, dspys = (one.format_system_message(predictor.signature) for one in (Adapter(), dspy.ChatAdapter()))
+        assert mine == dspys
