@@ -18,7 +18,6 @@ from tools.records import Document
 from tools.retrievers import build, check
 from tools.retrievers.base import Search
 from tools.retrievers.dense import SentenceEmbedder
-from tools.retrievers.encoding import in_equal_lengths, threads
 from tools.retrievers.models import document_text, folder_of, query_text, row_of, rows, weights_of
 
 torch = pytest.importorskip("torch")
@@ -57,6 +56,11 @@ def hidden(folder: Path, ids, *, both_ways: bool = False):
 
 def unit(vector):
     return vector / np.linalg.norm(vector)
+
+
+def change(settings: Path, **changed) -> None:
+    """Write a JSON file of settings anew with some of them changed."""
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | changed))
 
 
 def read(embedder: SentenceEmbedder, search: Search | str) -> list[int]:
@@ -182,8 +186,7 @@ def test_an_end_of_sequence_token_is_not_appended_twice(made):
 @pytest.mark.parametrize("family", ["Roberta", "XLMRoberta", "MPNet"])
 def test_positions_that_a_family_reserves_are_not_used(tmp_path, family):
     folder = tiny_models.encoder(tmp_path / "m", family, positions=32)
-    settings = json.loads((folder / "tokenizer_config.json").read_text()) | {"model_max_length": 10**9}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    change(folder / "tokenizer_config.json", model_max_length=10**9)
     embedder = SentenceEmbedder(str(folder))
     assert len(read(embedder, "blue blood " * 99)) == 32
     assert np.isfinite(embedder.documents(["blue blood " * 99])).all()
@@ -199,17 +202,25 @@ def test_every_family_loads_from_its_folder_and_is_mean_pooled_by_default(made, 
     assert embedder.documents([DOCUMENT])[0] == pytest.approx(unit(states.mean(axis=0)), abs=1e-5)
 
 
-def test_cls_pooling_takes_the_first_hidden_state(made):
-    embedder = SentenceEmbedder(str(made["Bert"]), like="sup-simcse-roberta-large")
-    states = hidden(made["Bert"], read(embedder, DOCUMENT))
-    assert embedder.documents([DOCUMENT])[0] == pytest.approx(unit(states[0]), abs=1e-5)
+@pytest.mark.parametrize(
+    ("family", "like", "both_ways", "pooled"),
+    [
+        ("Bert", "sup-simcse-roberta-large", False, lambda states: unit(states[0])),
+        ("Llama", "Lion-DS-1B-llama3-marco-mntp", True, lambda states: np.mean([unit(one) for one in states], axis=0)),
+    ],
+)
+def test_a_row_says_whether_the_first_state_or_the_mean_of_unit_states_is_the_vector(
+    made, family, like, both_ways, pooled
+):
+    embedder = SentenceEmbedder(str(made[family]), like=like)
+    states = hidden(made[family], read(embedder, DOCUMENT), both_ways=both_ways)
+    assert embedder.documents([DOCUMENT])[0] == pytest.approx(pooled(states), abs=1e-5)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_last_token_pooling_takes_the_last_hidden_state_whatever_side_a_tokenizer_pads(tmp_path, made, side):
     folder = shutil.copytree(made["Mistral"], tmp_path / "m")
-    settings = json.loads((folder / "tokenizer_config.json").read_text()) | {"padding_side": side}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    change(folder / "tokenizer_config.json", padding_side=side)
     embedder = SentenceEmbedder(str(folder), like="e5-mistral-7b-instruct")
     vectors = embedder.documents([DOCUMENT, "blue", "The octopus has three hearts and blue blood, and more."])
     states = hidden(folder, read(embedder, DOCUMENT))
@@ -229,37 +240,35 @@ def test_a_bidirectional_decoder_attends_both_ways_and_another_does_not(made, fa
     assert both._sentences.documents.transformer.hidden(ids[:1])[0].numpy() == pytest.approx(expected, abs=1e-4)
 
 
-def test_gritlm_s_instruction_is_read_and_left_out_of_the_mean(made):
-    embedder = SentenceEmbedder(str(made["Mistral"]), like="GritLM-7B")
-    ids = read(embedder, Search(QUERY, INSTRUCTION))
-    tokenizer = embedder._sentences.queries.transformer.tokenizer
-    before = len(tokenizer(f"<|user|>\n{INSTRUCTION}\n<|embed|>\n").input_ids)
-    states = hidden(made["Mistral"], ids, both_ways=True)
-    assert embedder.queries([Search(QUERY, INSTRUCTION)])[0] == pytest.approx(
-        unit(states[before:].mean(axis=0)), abs=1e-4
-    )
-    states = hidden(made["Mistral"], read(embedder, DOCUMENT), both_ways=True)
-    before = len(tokenizer("<|embed|>\n").input_ids)
-    assert embedder.documents([DOCUMENT])[0] == pytest.approx(unit(states[before:].mean(axis=0)), abs=1e-4)
-
-
-def test_llm2vec_s_mean_is_over_the_text_and_what_follows_it(tmp_path, made):
-    folder = tmp_path / "LLM2Vec-Meta-Llama-3-8B-Instruct-mntp-supervised"
-    shutil.copytree(made["Llama"], folder)
+@pytest.mark.parametrize(
+    ("name", "query", "document"),
+    [
+        ("GritLM-7B", QUERY, DOCUMENT),
+        ("LLM2Vec-Meta-Llama-3-8B-Instruct-mntp-supervised", f" {QUERY}<|eot_id|>", f"{DOCUMENT}<|eot_id|>"),
+    ],
+)
+def test_what_stands_before_a_text_is_read_and_left_out_of_the_mean(tmp_path, made, name, query, document):
+    folder = shutil.copytree(made["Llama"], tmp_path / name)
     embedder = SentenceEmbedder(str(folder))
-    ids = read(embedder, Search(QUERY, INSTRUCTION))
-    tokenizer = embedder._sentences.queries.transformer.tokenizer
-    kept = tokenizer(f" {QUERY}<|eot_id|>", add_special_tokens=False).input_ids
-    assert ids[-len(kept) :] == kept
-    states = hidden(folder, ids, both_ways=True)[-len(kept) :]
-    assert embedder.queries([Search(QUERY, INSTRUCTION)])[0] == pytest.approx(unit(states.mean(axis=0)), abs=1e-4)
+    asked, tokenizer = Search(QUERY, INSTRUCTION), embedder._sentences.queries.transformer.tokenizer
+    for kept, ids, vector in (
+        (query, read(embedder, asked), embedder.queries([asked])[0]),
+        (document, read(embedder, DOCUMENT), embedder.documents([DOCUMENT])[0]),
+    ):
+        ending = tokenizer(kept, add_special_tokens=False).input_ids
+        assert ids[-len(ending) :] == ending and len(ids) > len(ending)
+        states = hidden(folder, ids, both_ways=True)[-len(ending) :]
+        assert vector == pytest.approx(unit(states.mean(axis=0)), abs=1e-4)
 
 
-def test_lion_averages_unit_tokens_and_keeps_the_length(made):
-    embedder = SentenceEmbedder(str(made["Llama"]), like="Lion-DS-1B-llama3-marco-mntp")
-    states = hidden(made["Llama"], read(embedder, DOCUMENT), both_ways=True)
-    expected = np.mean([unit(state) for state in states], axis=0)
-    assert embedder.documents([DOCUMENT])[0] == pytest.approx(expected, abs=1e-5)
+def test_an_adapter_of_another_base_model_or_without_one_is_refused(tmp_path, made):
+    folder = tiny_models.adapter(tmp_path / "mine", tiny_models.decoder(tmp_path / "base", "Llama"))
+    shallow = shutil.copytree(tmp_path / "base", tmp_path / "shallow")
+    change(shallow / "config.json", num_hidden_layers=1)
+    for base, said in ((tmp_path / "no", "is an adapter of the model"), (shallow, "made for another base model")):
+        change(folder / "adapter_config.json", base_model_name_or_path=str(base))
+        with pytest.raises(DataError, match=said):
+            SentenceEmbedder(str(folder)).documents([DOCUMENT])
 
 
 def test_an_adapter_is_merged_with_the_base_model_that_it_names(tmp_path, made):
@@ -274,26 +283,6 @@ def test_an_adapter_is_merged_with_the_base_model_that_it_names(tmp_path, made):
         states = reference(input_ids=torch.tensor([ids])).last_hidden_state[0].numpy()
     assert vector == pytest.approx(unit(states.mean(axis=0)), abs=1e-5)
     assert vector @ plain < 0.99
-
-
-def test_an_adapter_of_another_base_model_or_without_one_is_refused(tmp_path, made):
-    folder = tiny_models.adapter(tmp_path / "mine", made["Llama"])
-    settings = json.loads((folder / "adapter_config.json").read_text())
-    (folder / "adapter_config.json").write_text(
-        json.dumps(settings | {"base_model_name_or_path": str(tmp_path / "no")})
-    )
-    with pytest.raises(DataError, match="is an adapter of the model"):
-        SentenceEmbedder(str(folder))
-    deeper = tiny_models.decoder(tmp_path / "base", "Llama")
-    shutil.rmtree(folder)
-    tiny_models.adapter(folder, deeper)
-    config = json.loads((deeper / "config.json").read_text()) | {"num_hidden_layers": 1}
-    shallow = shutil.copytree(deeper, tmp_path / "shallow")
-    (shallow / "config.json").write_text(json.dumps(config))
-    settings = json.loads((folder / "adapter_config.json").read_text())
-    (folder / "adapter_config.json").write_text(json.dumps(settings | {"base_model_name_or_path": str(shallow)}))
-    with pytest.raises(DataError, match="made for another base model"):
-        SentenceEmbedder(str(folder)).documents([DOCUMENT])
 
 
 def test_queries_and_documents_go_through_the_adapters_of_their_tasks(tmp_path, made):
@@ -335,9 +324,8 @@ def test_a_model_s_own_code_is_run_only_where_its_digest_is_given(kind, name, he
     monkeypatch.setenv("RAN", str(tmp_path / "ran"))
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     folder = tiny_models.bert(tmp_path / name, head=head)
-    config = json.loads((folder / "config.json").read_text()) | {"model_type": "own"}
-    config["auto_map"] = {"AutoConfig": "own.Config"} | {f"Auto{kind}": "own.Model" for kind in ("Model", head[4:])}
-    (folder / "config.json").write_text(json.dumps(config))
+    classes = {"AutoConfig": "own.Config"} | {f"Auto{kind}": "own.Model" for kind in ("Model", head[4:])}
+    change(folder / "config.json", model_type="own", auto_map=classes)
     (folder / "own.py").write_text(OWN)
     corpus = Corpus([Document("d", DOCUMENT)])
 
@@ -404,13 +392,6 @@ def test_minilm_is_what_sentence_transformers_makes_of_it():
 # The same to the last bit
 
 
-def test_batches_hold_equal_lengths_only_and_every_text_once():
-    lengths = [10, 20, 10, 10, 40, 20, 10, 3, 3]
-    batches = list(in_equal_lengths(lengths, 30))
-    assert batches == [[4], [1], [5], [0, 2, 3], [6], [7], [8]]
-    assert list(in_equal_lengths([], 7)) == []
-
-
 def test_a_query_has_the_same_bits_alone_in_a_batch_and_in_threads():
     embedder = SentenceEmbedder()
     searches = [Search(text) for text in (*tiny_models.TEXTS, QUERY, "blue", "red", "one two")]
@@ -430,29 +411,13 @@ def test_searches_with_different_instructions_share_a_batch(made):
     assert len(np.unique(together.round(4), axis=0)) == 4
 
 
-def test_threads_are_put_back():
-    before = torch.get_num_threads()
-    with threads(before + 1):
-        assert torch.get_num_threads() == before + 1
-    assert torch.get_num_threads() == before
-
-
 # Texts and folders that are not as they should be
 
 
-def test_a_text_of_no_tokens_is_the_zero_vector():
-    embedder = SentenceEmbedder()
-    vectors = embedder.documents(["", "\x00\x01", "blue"])
-    assert not vectors[:2].any() and vectors[2].any()
-
-
-def test_a_text_of_no_tokens_is_the_zero_vector_where_a_format_surrounds_it(made):
-    vectors = SentenceEmbedder(str(made["Bert"]), like="e5-large-v2").documents(["", "\x00", "a"])
-    assert not vectors[:2].any() and vectors[2].any()
-
-
-def test_half_a_surrogate_pair_is_embedded():
-    assert np.isfinite(SentenceEmbedder().documents(["blue \ud83d blood"])).all()
+@pytest.mark.parametrize("like", ["", "e5-large-v2"])  # whose format surrounds a text
+def test_a_text_of_no_tokens_is_the_zero_vector_and_half_a_surrogate_pair_is_none(made, like):
+    vectors = SentenceEmbedder(str(made["Bert"]), like=like).documents(["", "\x00\x01", "blue \ud83d blood"])
+    assert not vectors[:2].any() and vectors[2].any() and np.isfinite(vectors).all()
 
 
 def test_a_model_that_is_not_there_says_how_to_get_it(tmp_path, monkeypatch):
@@ -463,75 +428,60 @@ def test_a_model_that_is_not_there_says_how_to_get_it(tmp_path, monkeypatch):
         SentenceEmbedder(str(tmp_path / "nothing"))
 
 
-def test_a_model_that_was_downloaded_is_found_by_its_name(tmp_path, made, monkeypatch):
-    kept = tmp_path / "models--me--mine"
-    shutil.copytree(made["Bert"], kept / "snapshots" / "abc")
-    (kept / "refs").mkdir()
-    (kept / "refs" / "main").write_text("abc")
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    assert folder_of("me/mine") == kept / "snapshots" / "abc"
-
-
-def test_a_model_that_is_in_no_table_has_the_prompts_of_its_folder_by_its_name_too(tmp_path, made, monkeypatch):
+def test_a_model_that_was_downloaded_is_found_by_its_name_with_its_folder_s_prompts(tmp_path, made, monkeypatch):
     folder = shutil.copytree(made["Bert"], tmp_path / "models--me--mine" / "snapshots" / "abc")
     tiny_models.sentence_transformer(folder, prompts={"query": "query: ", "document": "passage: "})
+    shutil.copytree(folder, folder.with_name("another"))
+    (tmp_path / "models--me--mine" / "refs").mkdir()
+    (tmp_path / "models--me--mine" / "refs" / "main").write_text("abc")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert folder_of("me/mine") == folder
     row = row_of("me/mine", "dense")
     assert (row.query, row.document) == ("query: {query}", "passage: {text}")
     assert row_of("me/mine", "api").query == "{query}", "a server's model is not in a folder"
 
 
-def _drop(name):
-    return lambda folder: (folder / name).unlink()
-
-
-def _cut(folder):
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-100])
-
-
-def _other_depth(folder):
-    config = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": 3}
-    (folder / "config.json").write_text(json.dumps(config))
-
-
-def _tear(name):
-    def damage(folder):
-        (folder / name).write_bytes((folder / name).read_bytes()[:-2])
-
-    return damage
-
-
-def _missing_shard(folder):
-    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
-    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+SHARDS = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("name", "kept", "message"),
     [
-        (_drop("config.json"), "lacks config.json"),
-        (_drop("model.safetensors"), r"lacks its weights \(model.safetensors\)"),
-        (_drop("tokenizer.json"), "lacks a tokenizer"),
-        (lambda folder: (folder / "config.json").write_text('{"model_type": '), "lacks a whole config.json"),
-        (_tear("modules.json"), "lacks a whole modules.json"),
-        (_tear("sentence_bert_config.json"), "lacks a whole sentence_bert_config.json"),
-        (_tear("config_sentence_transformers.json"), "lacks a whole config_sentence_transformers.json"),
-        (_tear("1_Pooling/config.json"), "lacks a whole 1_Pooling/config.json"),
-        (lambda folder: (folder / "modules.json").write_text("[1]"), "lacks a whole modules.json"),
-        (_cut, "lacks a part of model.safetensors"),
-        (_missing_shard, "lacks the weights model-00002-of-00002.safetensors"),
-        (lambda folder: shutil.rmtree(folder / "1_Pooling"), "lacks the folder 1_Pooling"),
-        (_other_depth, "the weights in .* lack .*layer.2"),
+        ("config.json", None, "lacks config.json"),
+        ("model.safetensors", None, r"lacks its weights \(model.safetensors\)"),
+        ("tokenizer.json", None, "lacks a tokenizer"),
+        ("1_Pooling/config.json", None, "lacks the folder 1_Pooling"),
+        ("config.json", -2, "lacks a whole config.json"),
+        ("modules.json", -2, "lacks a whole modules.json"),
+        ("sentence_bert_config.json", -2, "lacks a whole sentence_bert_config.json"),
+        ("config_sentence_transformers.json", -2, "lacks a whole config_sentence_transformers.json"),
+        ("1_Pooling/config.json", -2, "lacks a whole 1_Pooling/config.json"),
+        ("model.safetensors", -100, "lacks a part of model.safetensors"),
+        ("modules.json", "[1]", "lacks a whole modules.json"),
+        ("model.safetensors.index.json", json.dumps(SHARDS), "lacks the weights model-00001-of-00002.safetensors"),
     ],
 )
-def test_half_a_model_folder_is_refused_and_what_is_missing_is_named(tmp_path, made, damage, message):
+def test_half_a_model_folder_is_refused_and_what_is_missing_is_named(tmp_path, made, name, kept, message):
+    """A file is missing, has lost so many bytes at its end, or has another content."""
     folder = tiny_models.sentence_transformer(shutil.copytree(made["Bert"], tmp_path / "m"))
-    damage(folder)
+    if isinstance(kept, str):
+        (folder / name).write_text(kept)
+    elif kept is None:
+        (folder / name).unlink()
+        if "/" in name:
+            (folder / name).parent.rmdir()
+    else:
+        (folder / name).write_bytes((folder / name).read_bytes()[:kept])
     with pytest.raises(DataError, match=message) as refused:
         SentenceEmbedder(str(folder)).documents([DOCUMENT])
     assert "\n" not in str(refused.value)
+
+
+def test_weights_that_lack_a_layer_are_refused(tmp_path, made):
+    folder = shutil.copytree(made["Bert"], tmp_path / "m")
+    change(folder / "config.json", num_hidden_layers=3)
+    with pytest.raises(DataError, match=r"the weights in .* lack .*layer\.2"):
+        SentenceEmbedder(str(folder)).documents([DOCUMENT])
 
 
 def test_weights_in_the_old_format_are_checked_too(tmp_path, made):
@@ -556,8 +506,7 @@ def test_the_name_pins_the_weights_and_other_weights_are_refused(tmp_path, made)
     assert SentenceEmbedder(str(folder), weights=digest).name == embedder.name
     (folder / "README.md").write_text("says nothing about the vectors")
     assert weights_of(folder) == digest
-    config = json.loads((folder / "config.json").read_text()) | {"layer_norm_eps": 0.5}
-    (folder / "config.json").write_text(json.dumps(config))
+    change(folder / "config.json", layer_norm_eps=0.5)
     with pytest.raises(DataError, match=f"are {weights_of(folder)}, not {digest}"):
         SentenceEmbedder(str(folder), weights=digest)
 
