@@ -1,11 +1,14 @@
 """Answers that cannot be used: asked for once more with what was wrong, then a fault of the system, counted by kind."""
 
 import contextvars
+from pathlib import Path
 
+import dspy
 import pytest
 
+from evals import folder as run_folder
 from programs import lm
-from programs.asking import UnusableAnswer, ask, filled, known_ids, within
+from programs.asking import Fault, UnusableAnswer, ask, filled, known_ids, within
 from programs.multihop import ReadPassages
 from programs.passage import Passage
 from tools.records import Query, Usage
@@ -51,8 +54,6 @@ def opened(corpus):
 
 
 def read(server):
-    import dspy
-
     with lm.connect(server.spec).active():
         return ask(dspy.Predict(ReadPassages), known_ids("selected", SHOWN), filled("observations"), **INPUTS)
 
@@ -70,6 +71,7 @@ def test_an_unusable_answer_is_asked_for_once_more_with_what_was_wrong_and_count
     assert (opened.usage.calls, opened.usage.repairs) == (2, 1)
     *asked, answer, wrong = server.requests[1]["messages"]
     assert asked == server.requests[0]["messages"] and answer["role"] == "assistant" and told in wrong["content"]
+    assert bad.get("raw", "") in answer["content"]
 
 
 @pytest.mark.parametrize(("bad", "kind", "told"), UNUSABLE.values(), ids=UNUSABLE)
@@ -90,8 +92,6 @@ def test_an_answer_of_which_a_part_can_be_used_is_used_when_the_second_one_is_wo
 
 
 def test_a_list_of_blank_texts_is_empty():
-    from programs.asking import Fault
-
     filled("criteria")({"criteria": ["", "blue"]})
     for empty in ([], [""], [" ", "\n"]):
         with pytest.raises(Fault, match="criteria is empty"):
@@ -99,8 +99,6 @@ def test_a_list_of_blank_texts_is_empty():
 
 
 def test_numbers_out_of_range_are_of_the_wrong_type():
-    from programs.asking import Fault
-
     within("score", 0, 10)({"score": 10})
     for score in (-1, 10.5, float("nan")):
         with pytest.raises(Fault, match="from 0 to 10"):
@@ -118,12 +116,14 @@ def test_what_cannot_be_used_is_counted_by_kind_in_the_run_and_its_query_scores_
     arguments = ("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", 2, "--lm", server.spec)
     result = run(*arguments, "--json")
     assert result.code == 7 and result.json["failed"] == 2 and result.json["unusable"] == {"empty": 4}
+    assert (result.json["owed"], result.json["metrics"]["nDCG@10"]["mean"]) == (0, 0)
+    for outcome in run_folder.read_outcomes(Path(result.json["run"])).values():
+        assert outcome["error"].startswith("UnusableAnswer: empty")
+        assert outcome["trace"]["steps"][-1]["argument"] == "error"
     assert "answers that could not be used: 4 empty" in run(*arguments).out
 
 
 def test_an_answer_that_was_cut_off_is_so_when_it_was_given_before(server, corpus, place):
-    import dspy
-
     answers(server, UNUSABLE["cut off in the last field"][0], GOOD)
     for _ in range(2):
         session = Toolbox(corpus, BM25(corpus)).open(Query("q1", "blue blood"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dspy
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents import AGENTS
@@ -63,15 +63,6 @@ def test_the_tokenizer_is_not_downloaded_whatever_the_surroundings_say(monkeypat
 def test_without_a_known_window_everything_fits():
     with lm.connect("tiny@http://127.0.0.1:9/v1").active():
         assert context.fits(dspy.Predict(ReadPassages), description="x" * 10**7)
-
-
-@given(st.text(st.characters(), max_size=200), st.integers(0, 900))
-@settings(deadline=None)  # the first one loads the tokenizer
-def test_what_has_few_bytes_fits_without_being_counted_and_counting_would_say_so_too(text, room):
-    messages = [{"content": text}, {"content": text[:50]}]
-    assert (context._measured(messages, room) <= room) == (context.measured(messages) <= room)
-    if context.measured(messages) > room:
-        assert context._measured(messages, room) == context.measured(messages)
 
 
 def test_a_models_window_is_in_the_price_table():
@@ -249,18 +240,3 @@ def test_a_long_answer_that_cannot_be_used_is_left_out_where_it_is_asked_for_aga
     assert trace.unusable == {"unparsable": 1}
     assert trace.steps[0].argument == "an answer that could not be used is left out where it is asked for again"
     assert "left out because there is no room" in server.requests[1]["messages"][-2]["content"]
-
-
-def test_the_first_tokens_may_be_counted_by_several_threads_at_a_time():
-    script = (
-        "import threading; from programs import context\n"
-        "barrier, failed = threading.Barrier(8), []\n"
-        "def count():\n"
-        "    barrier.wait()\n"
-        "    try: context.tokens('a word')\n"
-        "    except BaseException as error: failed.append(error)\n"
-        "threads = [threading.Thread(target=count) for _ in range(8)]\n"
-        "[thread.start() for thread in threads]; [thread.join() for thread in threads]\n"
-        "assert not failed, failed"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)

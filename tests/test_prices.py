@@ -2,14 +2,13 @@
 
 import subprocess
 import sys
-import timeit
 from datetime import UTC, datetime
 
 import pytest
 from bad_server import ABSURD_USAGE
 
 from programs.metering import THINKING, Metered, reported
-from programs.prices import Price, price, window
+from programs.prices import price, window
 from tools.account import MOST_TOKENS
 from tools.errors import UnknownName, UsageError
 
@@ -79,14 +78,8 @@ def by_litellm(spec, call):
 @pytest.mark.parametrize("spec", MODELS)
 def test_a_call_costs_what_litellm_calculates(spec):
     known = price(spec)
-    assert [known.of(*call) for call in CALLS] == pytest.approx([by_litellm(spec, call) for call in CALLS])
-
-
-def test_what_is_written_to_a_cache_costs_what_litellm_calculates():
-    call = (10_000, 2_000, 100, 0, 5_000)
-    known = price("anthropic/claude-sonnet-4-5")
-    assert known.of(*call) == pytest.approx(by_litellm("anthropic/claude-sonnet-4-5", call))
-    assert known.of(*call) > known.of(10_000, 2_000, 100)
+    calls = [*CALLS, (10_000, 2_000, 100, 0, 5_000)] if spec.startswith("anthropic/") else CALLS  # writes to its cache
+    assert [known.of(*call) for call in calls] == pytest.approx([by_litellm(spec, call) for call in calls])
 
 
 def test_a_published_price_comes_out_as_published():
@@ -193,15 +186,11 @@ def test_a_file_that_was_changed_is_read_again_and_its_time_is_the_date(prices_f
     ("text", "said"),
     [
         ("[openai/gpt-5.2]\ninput = 1\noutput = 1\n", "in quotes"),
-        ("[gpt-5.2]\ninput = 1\noutput = 1\n", "names no model"),
         ('["gpt-5.2"]\ninput = 1\noutput = 1\n', "names no model"),
         ('["a/b"]\ninput = 1\n', "has no output"),
-        ('["a/b"]\noutput = 1\n', "has no input"),
         ('["a/b"]\ninput = -1\noutput = 1\n', "input of 'a/b' is -1"),
-        ('["a/b"]\ninput = "1"\noutput = 1\n', "input of 'a/b' is '1'"),
         ('["a/b"]\ninput = true\noutput = 1\n', "input of 'a/b' is True"),
         ('["a/b"]\ninput = nan\noutput = 1\n', "input of 'a/b' is nan"),
-        ('["a/b"]\ninput = inf\noutput = 1\n', "input of 'a/b' is inf"),
         ('["a/b"]\ninput = 0.00000175\noutput = 1\n', "not per token"),
         ('["a/b"]\ninput = 1\noutput = 1\nwindow = 0\n', "window of 'a/b' is 0"),
         ('["a/b"]\ninput = 1\noutput = 1\nas_of = "yesterday"\n', "as_of of 'a/b' is 'yesterday'"),
@@ -211,8 +200,6 @@ def test_a_file_that_was_changed_is_read_again_and_its_time_is_the_date(prices_f
         # numbers that no float holds, or that Python does not print, and values in values in values
         (f'["a/b"]\ninput = 1{"0" * 400}\noutput = 1\n', "input of 'a/b' is 1000"),
         (f'["a/b"]\ninput = 0x{"f" * 5000}\noutput = 1\n', "input of 'a/b' is an endless number"),
-        (f'["a/b"]\ninput = 1\noutput = 1\nwindow = 0x{"f" * 5000}\n', "window of 'a/b' is an endless number"),
-        (f"as_of = 0x{'f' * 5000}\n", "as_of is an endless number"),
         (f"a = {'[' * 3000}{']' * 3000}\n", "brackets in brackets"),
         (f"as_of{'.a' * 2000} = 1\n", "as_of is {'a': {"),
     ],
@@ -250,6 +237,8 @@ def test_the_table_is_not_read_before_a_price_is_asked_for():
 
 CHAT = {"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 1200}
 RESPONSES = {"input_tokens": 1000, "output_tokens": 200, "total_tokens": 1200}
+CACHED, THOUGHT = {"cached_tokens": 512, "audio_tokens": 0}, {"reasoning_tokens": 128}
+ANTHROPICS = {"cache_read_input_tokens": 700, "cache_creation_input_tokens": 250}  # counted beside the input
 
 
 @pytest.mark.parametrize(
@@ -258,57 +247,30 @@ RESPONSES = {"input_tokens": 1000, "output_tokens": 200, "total_tokens": 1200}
         (CHAT, Metered(1000, 0, 200, 0)),
         ({**CHAT, "prompt_tokens_details": None, "completion_tokens_details": []}, Metered(1000, 0, 200, 0)),
         (
-            {
-                **CHAT,
-                "prompt_tokens_details": {"cached_tokens": 512, "audio_tokens": 0},
-                "completion_tokens_details": {"reasoning_tokens": 128},
-            },
+            {**CHAT, "prompt_tokens_details": CACHED, "completion_tokens_details": THOUGHT},
             Metered(1000, 512, 200, 128),
         ),
         (
-            {
-                **RESPONSES,
-                "input_tokens_details": {"cached_tokens": 512},
-                "output_tokens_details": {"reasoning_tokens": 128},
-            },
+            {**RESPONSES, "input_tokens_details": CACHED, "output_tokens_details": THOUGHT},
             Metered(1000, 512, 200, 128),
         ),
-        # Anthropic counts its cache beside the input
         (
-            {
-                "input_tokens": 50,
-                "cache_read_input_tokens": 700,
-                "cache_creation_input_tokens": 250,
-                "cache_creation": {"ephemeral_5m_input_tokens": 250},
-                "output_tokens": 200,
-            },
+            {"input_tokens": 50, "cache_creation": {"ephemeral_5m_input_tokens": 250}, "output_tokens": 200}
+            | ANTHROPICS,
             Metered(1000, 700, 200, 0, 250),
         ),
         # ... and the same as DSPy and LiteLLM hand it on
         (
-            {
-                **CHAT,
-                "prompt_tokens_details": {"cached_tokens": 700, "cache_creation_tokens": 250},
-                "cache_read_input_tokens": 700,
-                "cache_creation_input_tokens": 250,
-            },
+            {**CHAT, "prompt_tokens_details": {"cached_tokens": 700, "cache_creation_tokens": 250}} | ANTHROPICS,
             Metered(1000, 700, 200, 0, 250),
         ),
         # DeepSeek
-        (
-            {**CHAT, "prompt_cache_hit_tokens": 640, "prompt_cache_miss_tokens": 360},
-            Metered(1000, 640, 200, 0),
-        ),
+        ({**CHAT, "prompt_cache_hit_tokens": 640, "prompt_cache_miss_tokens": 360}, Metered(1000, 640, 200, 0)),
         # xAI: 10120 + 1499 + 2809 = 14428, thinking is not part of completion_tokens
         (
-            {
-                "prompt_tokens": 10120,
-                "completion_tokens": 1499,
-                "total_tokens": 14428,
-                "prompt_tokens_details": {"cached_tokens": 128},
-                "completion_tokens_details": {"reasoning_tokens": 2809},
-            },
-            Metered(10120, 128, 1499 + 2809, 2809),
+            {"prompt_tokens": 10120, "completion_tokens": 1499, "total_tokens": 14428}
+            | {"prompt_tokens_details": CACHED, "completion_tokens_details": {"reasoning_tokens": 2809}},
+            Metered(10120, 512, 1499 + 2809, 2809),
         ),
         # Gemini's OpenAI-compatible endpoint: thinking shows in the total alone
         ({"prompt_tokens": 21, "completion_tokens": 0, "total_tokens": 81}, Metered(21, 0, 60, 0)),
@@ -353,14 +315,3 @@ def test_a_usage_block_is_read_as_its_provider_means_it(block, metered):
 )
 def test_a_usage_block_that_is_missing_or_cannot_be_true_is_not_believed(block):
     assert reported(block) is None
-
-
-def test_reading_what_a_call_used_and_pricing_it_takes_microseconds():
-    block = {
-        **CHAT,
-        "prompt_tokens_details": {"cached_tokens": 512},
-        "completion_tokens_details": {"reasoning_tokens": 9},
-    }
-    known = Price(1e-6, 1e-7, 1e-5)
-    taken = min(timeit.repeat(lambda: known.of(*reported(block)), number=2000, repeat=5)) / 2000
-    assert taken < 50e-6  # 4 on an idle machine
