@@ -35,15 +35,13 @@ class Budget:
         usd: float | None = None,
         tokens: int | None = None,
         seconds: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """None is no limit. `calls` are requests sent, whether they are answered or not; `seconds` from now on."""
         self._calls = calls
         self._usd = usd
         self._tokens = tokens
         self._seconds = seconds
-        self._clock = clock
-        self._ends = math.inf if seconds is None else clock() + seconds
+        self._ends = math.inf if seconds is None else time.monotonic() + seconds
         self._taken = 0
         self._spent_usd = 0.0
         self._spent_tokens = 0
@@ -62,7 +60,7 @@ class Budget:
 
     @property
     def ends(self) -> float:
-        """When the time limit is reached, by the clock; infinity where there is none."""
+        """When the time limit is reached, by time.monotonic; infinity where there is none."""
         return self._ends
 
     def resume(self, spent: Usage, requests: int | None = None, *, of: str = "") -> None:
@@ -153,7 +151,7 @@ class Budget:
             self._check()
 
     def _check(self) -> None:
-        if self._clock() >= self._ends:
+        if time.monotonic() >= self._ends:
             raise BudgetReached(f"the time limit of {self._seconds:g} s is reached", larger=False)
         if self._calls is not None and self._taken >= self._calls:
             raise BudgetReached(f"the budget of {self._calls} model calls is used up")

@@ -156,6 +156,10 @@ def test_fields_with_defaults_and_instructions_that_changed_are_dspys():
         assert outcome(Adapter().parse, Lenient, text) == outcome(dspy.ChatAdapter().parse, Lenient, text)
     first = Adapter().parse(Lenient, "[[ ## answer ## ]]\nyes")["tags"]
     assert first is not Adapter().parse(Lenient, "[[ ## answer ## ]]\nyes")["tags"]
+    before = Adapter().format(Lenient, [], {"question": "?"})
+    Lenient.instructions = "After."
+    after = Adapter().format(Lenient, [], {"question": "?"})
+    assert before != after == dspy.ChatAdapter().format(Lenient, [], {"question": "?"})
 
 
 class Recorder(dspy.LM):
@@ -307,19 +311,6 @@ KINDS = st.fixed_dictionaries(
 def test_every_value_is_written_as_dspy_writes_it(inputs, shown):
     demos = [{**demo, "answer": "yes"} for demo in shown]
     assert Adapter().format(AllKinds, demos, inputs) == dspy.ChatAdapter().format(AllKinds, demos, inputs)
-
-
-def test_instructions_that_are_changed_on_the_signature_itself_are_not_missed():
-    class Changing(dspy.Signature):
-        """Before."""
-
-        question: str = dspy.InputField()
-        answer: str = dspy.OutputField()
-
-    first = Adapter().format(Changing, [], {"question": "?"})
-    Changing.instructions = "After."
-    second = Adapter().format(Changing, [], {"question": "?"})
-    assert first != second == dspy.ChatAdapter().format(Changing, [], {"question": "?"})
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

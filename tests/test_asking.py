@@ -91,18 +91,18 @@ def test_an_answer_of_which_a_part_can_be_used_is_used_when_the_second_one_is_wo
     assert opened.trace.unusable == {"unknown ids": 1, "unparsable": 1} and len(server.requests) == 2
 
 
-def test_a_list_of_blank_texts_is_empty():
-    filled("criteria")({"criteria": ["", "blue"]})
-    for empty in ([], [""], [" ", "\n"]):
-        with pytest.raises(Fault, match="criteria is empty"):
-            filled("criteria")({"criteria": empty})
-
-
-def test_numbers_out_of_range_are_of_the_wrong_type():
-    within("score", 0, 10)({"score": 10})
-    for score in (-1, 10.5, float("nan")):
-        with pytest.raises(Fault, match="from 0 to 10"):
-            within("score", 0, 10)({"score": score})
+@pytest.mark.parametrize(
+    ("check", "good", "bad", "said"),
+    [
+        (filled("x"), ["", "blue"], ([], [""], [" ", "\n"]), "x is empty"),
+        (within("x", 0, 10), 10, (-1, 10.5, float("nan")), "from 0 to 10"),
+    ],
+)
+def test_a_list_of_blank_texts_is_empty_and_a_number_out_of_range_is_of_the_wrong_type(check, good, bad, said):
+    check({"x": good})
+    for value in bad:
+        with pytest.raises(Fault, match=said):
+            check({"x": value})
 
 
 def test_without_a_session_an_answer_is_still_repaired(server):

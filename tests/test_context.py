@@ -115,16 +115,21 @@ def test_the_oldest_notes_are_left_out_first(toolbox):
     assert session.trace.steps[-1].argument == "notes: the 1 oldest of 3 are left out"
 
 
-@pytest.mark.parametrize("window", [2200, 3700])
-def test_no_prompt_of_a_program_is_larger_than_the_window_and_every_document_is_read(window, toolbox, server):
-    said = iter(range(100))
+def wordy(*, searched="", observed=""):
+    """A model that searches for something else each time, and selects nothing, in many words."""
+    numbers = iter(range(100))
 
     def answer(prompt):
         if "earlier_searches" in prompt:
-            return {"search": f"ferries {next(said)}"}
-        return {"selected": "[]", "observations": "fog over the water, once more " * 120}
+            return {"search": f"ferries {next(numbers)} {searched}"}
+        return {"selected": "[]", "observations": observed}
 
-    server.answer = answer
+    return answer
+
+
+@pytest.mark.parametrize("window", [2200, 3700])
+def test_no_prompt_of_a_program_is_larger_than_the_window_and_every_document_is_read(window, toolbox, server):
+    server.answer = wordy(observed="fog over the water, once more " * 120)
     with lm.connect(server.spec, settings=lm.Settings(context=window)).active():
         submission = MultiHop(toolbox, hops=3, per_hop=10)(query=QUERY)
     assert prompts_fit(server, room(window))
@@ -136,14 +141,7 @@ def test_no_prompt_of_a_program_is_larger_than_the_window_and_every_document_is_
 
 
 def test_the_oldest_searches_are_left_out_of_a_prompt_that_has_no_room_for_them(toolbox, server):
-    said = iter(range(100))
-
-    def answer(prompt):
-        if "earlier_searches" in prompt:
-            return {"search": f"ferries {next(said)} " + "fog over the water " * 120}
-        return {"selected": "[]", "observations": ""}
-
-    server.answer = answer
+    server.answer = wordy(searched="fog over the water " * 120)
     with lm.connect(server.spec, settings=lm.Settings(context=2925)).active():
         submission = MultiHop(toolbox, hops=5, per_hop=3)(query=QUERY)
     assert prompts_fit(server, room(2925))

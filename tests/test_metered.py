@@ -143,14 +143,20 @@ def test_a_lens_that_searches_for_pools_is_in_the_books_and_is_not_asked_again(r
     assert run(*ask).code == 0 and len(server.requests) == asked
 
 
-def test_ctrl_c_keeps_the_annotations_that_are_in_flight(shell, server, tmp_path):
-    server.answer, server.delay = notes, 1.0
-    spec = f"lens(bm25,model={server.spec})"
-    words = [*shell, "--program", "retrieve", *MULTIHOP[2:], "--retriever", spec, "--runs", str(tmp_path / "runs")]
+def asking(words, server):
+    """The command as a process that has sent six requests."""
     process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while len(server.requests) < 6:
         assert process.poll() is None
         time.sleep(0.01)
+    return process
+
+
+def test_ctrl_c_keeps_the_annotations_that_are_in_flight(shell, server, tmp_path):
+    server.answer, server.delay = notes, 1.0
+    spec = f"lens(bm25,model={server.spec})"
+    words = [*shell, "--program", "retrieve", *MULTIHOP[2:], "--retriever", spec, "--runs", str(tmp_path / "runs")]
+    process = asking(words, server)
     process.send_signal(signal.SIGINT)
     assert process.wait(10) == 130
     asked = len(server.requests)
@@ -165,10 +171,7 @@ def test_the_second_ctrl_c_ends_a_run_whose_books_another_process_has_locked(she
 
     server.delay = 0.3
     words = [*shell, *MULTIHOP, "--lm", server.spec, "--runs", str(tmp_path / "runs")]
-    process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while len(server.requests) < 6:
-        assert process.poll() is None
-        time.sleep(0.01)
+    process = asking(words, server)
     locked = sqlite3.connect(tmp_path / "runs" / "answers.sqlite3", isolation_level=None)
     locked.execute("BEGIN IMMEDIATE")
     process.send_signal(signal.SIGINT)

@@ -49,14 +49,6 @@ def fail(gate, entered, *, overload=False, asked=None, reason="500"):
 # One rule at a time
 
 
-@pytest.mark.parametrize("most", [1, 3, 64])
-def test_at_first_as_many_may_be_in_flight_as_the_user_allows_and_never_more(most, clock):
-    gate = Gate(most, clock=clock)
-    assert len(enter_all(gate, clock)) == most == gate.limit == gate.in_flight
-    gate.left()
-    assert len(enter_all(gate, clock)) == 1
-
-
 def test_the_limit_comes_down_once_for_all_that_were_in_flight_together(clock):
     gate = Gate(64, clock=clock)
     entered = enter_all(gate, clock)
@@ -144,17 +136,6 @@ def test_while_the_circuit_is_open_a_queue_that_moves_is_waited_for_and_one_that
     gate.answered({})
     waits.join(5.0)
     assert gate.in_flight == 1
-
-
-def test_a_rate_that_is_used_up_holds_everybody_until_it_is_there_again(clock):
-    gate = Gate(4, clock=clock)
-    enter_all(gate, clock)
-    gate.answered({"x-ratelimit-remaining-requests": "1", "x-ratelimit-reset-requests": "1s"})
-    assert enter(gate, clock) is not None
-    gate.answered({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1s"})
-    assert enter(gate, clock) is None and gate.pause() == ("the provider's rate is used up", 1.0)
-    clock.now += 1.0
-    assert enter(gate, clock) is not None
 
 
 # The circuit
