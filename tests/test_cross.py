@@ -14,7 +14,6 @@ from tools.retrievers import build, check
 from tools.retrievers.base import Search
 from tools.retrievers.cross import CrossEncoder
 from tools.retrievers.models import document_text, query_text, row_of
-from tools.retrievers.rerank import Rerank
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -274,26 +273,6 @@ class TestWhatIsRead:
 
 
 class TestRanking:
-    def test_ties_are_broken_by_doc_id(self, folders):
-        corpus = Corpus(Document(doc_id, "blue blood") for doc_id in ("c", "a", "b"))
-        assert [hit.doc_id for hit in CrossEncoder(corpus, None, str(folders["bert"])).search("x", k=2)] == ["a", "b"]
-
-    def test_exclusions_and_pools_come_before_the_cut(self, folders, corpus):
-        cross = CrossEncoder(corpus, None, str(folders["bert"]))
-        whole = cross.search(QUERY, k=6)
-        assert cross.search(QUERY, k=2, excluded={whole[0].doc_id}) == whole[1:3]
-        pool = {hit.doc_id for hit in whole[1:5]} | {"nowhere"}
-        assert cross.search(QUERY, k=2, excluded={whole[1].doc_id}, among=pool) == whole[2:4]
-        assert cross.search(QUERY, k=2, among=()) == []
-
-    def test_it_reranks_what_another_retriever_finds(self, folders, corpus):
-        cross = CrossEncoder(corpus, None, str(folders["bert"]))
-        first = CrossEncoder(corpus, None, str(folders["xlm-roberta"]))
-        best = {hit.doc_id for hit in first.search(QUERY, k=3)}
-        hits = Rerank(corpus, None, first, cross, depth=3).search(QUERY, k=6)
-        assert hits[:3] == cross.search(QUERY, k=3, among=best)
-        assert len(hits) == 6
-
     def test_a_model_of_no_row_reads_as_much_as_its_positions_allow(self, folders):
         corpus = Corpus([Document("a", "Copper makes blood blue." * 99)])  # 604 tokens with the query
         cross = CrossEncoder(corpus, None, str(folders["xlm-roberta"]))  # 514 positions, of which two are never used
@@ -309,25 +288,11 @@ class TestRanking:
         assert cross.search(QUERY, k=6, among={"d1", "d2"}) == [hit for hit in first if hit.doc_id in ("d1", "d2")]
         assert len(read) == 6
 
-    def test_a_text_with_half_a_character_is_read(self, folders):
-        corpus = Corpus([Document("a", "blue \ud83d blood"), Document("b", "")])
-        assert len(CrossEncoder(corpus, None, str(folders["bert"])).search("red \udc00", k=2)) == 2
-
 
 class TestRefusals:
     def test_another_digest_than_the_pinned_one(self, folders, corpus):
         with pytest.raises(DataError, match="not 00000000"):
             CrossEncoder(corpus, None, str(folders["bert"]), weights="00000000")
-
-    def test_a_folder_that_is_missing_or_half_copied(self, folders, corpus, tmp_path):
-        with pytest.raises(DataError, match="no model folder"):
-            CrossEncoder(corpus, None, str(tmp_path / "nowhere"))
-        for path in folders["bert"].iterdir():
-            (tmp_path / path.name).write_bytes(path.read_bytes())
-        weights = tmp_path / "model.safetensors"
-        weights.write_bytes(weights.read_bytes()[:-100])
-        with pytest.raises(DataError, match=r"model\.safetensors"):
-            CrossEncoder(corpus, None, str(tmp_path))
 
     def test_a_model_without_a_trained_head(self, corpus, tmp_path):
         words = wordpiece()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.records import Document
-from tools.retrievers import build, check, needs_pool
+from tools.retrievers import build, check
 from tools.retrievers.base import Ranker, Retriever, Search
 from tools.retrievers.fusion import Fusion
 from tools.retrievers.rerank import Rerank
@@ -107,10 +107,6 @@ class TestFusion:
         fusion = Fusion(CORPUS, None, scored(d02=1), scored(d01=5, d02=4), weights=(1.0, 0.0))
         assert fusion.search("a", k=5) == [("d02", 1 / 61), ("d01", 0.0)]
 
-    def test_ties_are_broken_by_doc_id(self):
-        fusion = Fusion(CORPUS, None, scored(d07=2, d03=1), scored(d03=2, d07=1))
-        assert found(fusion.search("a", k=2)) == ["d03", "d07"]
-
     def test_parts_are_searched_to_the_depth_or_to_k_where_that_is_more(self):
         part = scored(d01=1)
         fusion = Fusion(CORPUS, None, part, part, depth=7)
@@ -146,6 +142,7 @@ class TestFusion:
             "fusion(bm25,rank_bm25)",
             "fusion(bm25,bm25(k1=1.2),bm25s,method=scores,depth=50,weights=[1,2,0.5])",
             "fusion(bm25,fusion(bm25s,rank_bm25,constant=10),constant=0)",
+            "rerank(fusion(bm25,bm25s),rank_bm25(k1=1.2),depth=3)",
         ):
             made = build(text, corpus)
             again = build(check(made.name), corpus)
@@ -153,11 +150,9 @@ class TestFusion:
             assert again.search("blue blood", k=6) == made.search("blue blood", k=6)
         assert build("fusion(bm25,bm25s,weights=[2,1])", corpus).name.endswith("weights=[2.0,1.0],constant=60)")
 
-    def test_it_needs_pools_where_a_part_does_and_leaves_out_what_the_worst_part_does(self):
-        assert needs_pool(check("fusion(bm25,pool_bm25)"))
-        assert not needs_pool(check("fusion(bm25,bm25s)"))
-        fusion = Fusion(CORPUS, None, Scores([0.0] * 30, lost=3), Scores([0.0] * 30, lost=8))
-        assert fusion.left_out("a") == 8
+    @pytest.mark.parametrize("kind", [Fusion, Rerank])
+    def test_what_is_left_out_is_what_the_worst_part_leaves_out(self, kind):
+        assert kind(CORPUS, None, Scores([0.0] * 30, lost=3), Scores([0.0] * 30, lost=8)).left_out("a") == 8
 
 
 FIRST = {f"d{number:02}": 100.0 - number for number in range(10)}  # d00, d01, ... d09
@@ -206,21 +201,6 @@ class TestRerank:
             ("b", "", {"d01", "d02"}),
         ]
 
-    def test_its_name_builds_the_same(self, corpus):
-        made = build("rerank(fusion(bm25,bm25s),rank_bm25(k1=1.2),depth=3)", corpus)
-        again = build(check(made.name), corpus)
-        assert again.name == made.name
-        assert again.search("blue blood", k=6) == made.search("blue blood", k=6)
-
     def test_a_second_for_pools_serves_a_whole_corpus(self, corpus):
-        assert not needs_pool(check("rerank(bm25,pool_bm25)"))
-        assert needs_pool(check("rerank(pool_bm25,bm25)"))
         hits = build("rerank(bm25,pool_bm25,depth=3)", corpus).search("blue blood octopus", k=5)
         assert len(hits) == 5
-
-    def test_a_depth_of_none_is_refused(self):
-        with pytest.raises(UsageError, match="depth is 0"):
-            Rerank(CORPUS, None, scored(), scored(), depth=0)
-
-    def test_what_is_left_out_is_the_larger_of_the_two(self):
-        assert Rerank(CORPUS, None, Scores([0.0] * 30, lost=3), Scores([0.0] * 30, lost=8)).left_out("a") == 8

@@ -15,8 +15,7 @@ from hypothesis.extra.numpy import arrays
 from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete
 from tools.records import Document
-from tools.retrievers import build, check, late_interaction, store
-from tools.retrievers.base import Search
+from tools.retrievers import build, late_interaction, store
 from tools.retrievers.token_vectors import TokenVectors
 
 QUERIES = ["why is the blood of an octopus blue", "one heart", "how many hearts has a giraffe, and of what weight?"]
@@ -100,46 +99,6 @@ def test_without_a_model_the_bundled_one_finds_what_shares_no_word():
     assert [hit.doc_id for hit in hits] == ["cat", "tax"] and hits[0].score > 1.2 * hits[1].score
 
 
-def test_a_name_builds_the_same_retriever(corpus, colbert):
-    retriever = build(f"late:{colbert}", corpus)
-    again = build(check(retriever.name), corpus)
-    assert again.name == retriever.name and "weights=" in retriever.name
-    assert again.search(QUERIES[0], k=6) == retriever.search(QUERIES[0], k=6)
-
-
-def test_a_query_scores_the_same_in_any_batch_and_any_pool(corpus, colbert):
-    many = [Search(query) for query in QUERIES] + [
-        Search(QUERIES[0], among={"d2", "d5"}),
-        Search("blood", among={"d1"}),
-    ]
-    retriever = build(f"late:{colbert}", corpus)
-    together = retriever.search_many(many, k=6)
-    alone = [build(f"late:{colbert}", corpus).search_many([search], k=6)[0] for search in many]
-    assert together == alone
-    whole = by_id(together[0])
-    assert all(whole[hit.doc_id] == hit.score for hit in together[3])
-
-
-def test_exclusions_and_pools_come_before_the_cut(corpus, colbert):
-    retriever = build(f"late:{colbert}", corpus)
-    best = retriever.search(QUERIES[0], k=1)[0].doc_id
-    without = retriever.search(QUERIES[0], k=5, excluded={best})
-    assert len(without) == 5 and best not in by_id(without)
-    pool = set(list(corpus)[:4])
-    hits = retriever.search(QUERIES[0], k=3, among=pool, excluded={"d1"})
-    assert by_id(hits).keys() == pool - {"d1"}
-
-
-def test_equal_texts_tie_and_their_ids_decide(colbert):
-    text = "Copper makes the blood of an octopus blue."
-    documents = Corpus([Document("b", text), Document("a", text), Document("c", "One heart.")])
-    retriever = build(f"late:{colbert}", documents)
-    hits = retriever.search("blue blood", k=3)
-    assert hits[[hit.doc_id for hit in hits].index("a") + 1].doc_id == "b"
-    assert by_id(hits)["a"] == by_id(hits)["b"]
-    assert [hit.doc_id for hit in retriever.search("blue blood", k=1, among={"a", "b"})] == ["a"]
-
-
 def encodings(retriever, monkeypatch):
     """The texts of documents that the model reads from now on."""
     read, encode = [], retriever._model.encode
@@ -184,21 +143,10 @@ def test_what_was_encoded_before_an_error_is_kept(corpus, colbert, tmp_path, mon
     assert len(read) == 2
 
 
-def test_a_blank_query_finds_nothing_and_an_empty_pool_too(corpus, colbert):
-    retriever = build(f"late:{colbert}", corpus)
-    assert retriever.search(" \n", k=3) == []
-    assert retriever.search("blood", k=3, among=set()) == []
-
-
 def test_tokens_that_an_expanded_query_has_no_room_for_are_counted(corpus, colbert):
     retriever = build(f"late:{colbert}", corpus)
     assert retriever.left_out("one heart") == 0
     assert retriever.left_out("heart " * 20) == retriever.left_out("heart " * 21) - 1 > 0
-
-
-@pytest.mark.parametrize("text", ["\udcff lone half", "ﬁ ℵ 血", "\x00"])
-def test_any_text_can_be_searched_for(corpus, colbert, text):
-    assert len(build(f"late:{colbert}", corpus).search(text, k=2)) == 2
 
 
 def test_a_model_of_another_kind_is_refused_and_not_given_random_weights(corpus, bert, tmp_path):

@@ -1,8 +1,6 @@
 """The lexical retrievers against their formulas, the packages bm25s and rank-bm25, and Lucene's own analyzer."""
 
 import json
-import math
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +19,7 @@ from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
 from tools.records import Document
 from tools.retrievers import build, counting, english
-from tools.retrievers.base import Ranker, Search
+from tools.retrievers.base import Ranker
 from tools.retrievers.bm25 import ANALYZERS, BM25
 from tools.retrievers.postings import Postings, finish
 from tools.retrievers.rank_bm25 import _ANALYZER, words
@@ -54,30 +52,6 @@ def drawn(documents: int, seed: int = 0) -> tuple[Corpus, list[str]]:
 
 
 # bm25
-
-
-def test_bm25_is_the_formula(corpus):
-    k1, b = 0.9, 0.4
-    texts = {
-        document.doc_id: [word for word in re.findall(r"\w\w+", document.text.lower()) if word not in STOP_WORDS]
-        for document in corpus.values()
-    }
-    mean = np.mean([len(text) for text in texts.values()])
-
-    def score(query, text):
-        total = 0.0
-        for word in query:
-            n = sum(word in other for other in texts.values())
-            idf = math.log(1 + (len(texts) - n + 0.5) / (n + 0.5))
-            tf = text.count(word)
-            total += idf * tf / (tf + k1 * (1 - b + b * len(text) / mean))
-        return total
-
-    query = ["octopus", "blue", "blue", "blood"]  # a repeated word counts twice
-    hits = build("bm25", corpus).search(" ".join(query), k=6)
-    assert {hit.doc_id for hit in hits} == {"d1", "d2", "d3", "d4", "d6"}, "d5 shares no word and is no hit"
-    for hit in hits:
-        assert hit.score == pytest.approx(score(query, texts[hit.doc_id]), rel=1e-5)
 
 
 def assert_equal_to_bm25s(ours, theirs: bm25s.BM25, split, corpus: Corpus, queries: list[str]) -> None:
@@ -122,22 +96,6 @@ def test_the_kind_bm25s_is_the_package_with_its_own_defaults():
 
 def test_the_stop_words_are_those_of_bm25s():
     assert frozenset(STOPWORDS_EN) == STOP_WORDS
-
-
-@pytest.mark.parametrize("name", ["bm25", "bm25(analyzer=english)", "bm25s", "rank_bm25"])
-def test_a_batch_gives_what_single_searches_give(name):
-    corpus, queries = drawn(2_000)
-    searches = [
-        Search(query, excluded={"d000007"}, among=set(corpus.doc_ids[: 300 * (n + 1)]))
-        for n, query in enumerate(queries)
-    ]
-    retriever = build(name, corpus)
-    alone = [retriever.search(s.text, 50, excluded=s.excluded, among=s.among) for s in searches]
-    assert retriever.search_many(searches, 50) == alone
-    assert all(
-        len(hits) == 50 and {hit.doc_id for hit in hits} <= set(s.among) - s.excluded
-        for hits, s in zip(alone, searches, strict=True)
-    )
 
 
 def test_thousands_of_ties_at_the_cut_are_broken_by_doc_id():
@@ -291,12 +249,9 @@ def assert_equal_to_the_library(corpus: Corpus, queries: list[str]) -> None:
             assert [hit.doc_id for hit in hits] == [corpus.doc_ids[row] for row in order[:k]]
 
 
-def test_rank_bm25_ranks_as_the_library_does_on_real_text():
+def test_rank_bm25_ranks_as_the_library_does_on_real_text_and_on_thousands_of_documents():
     mini = environments.load("congress", "mini", "all")
     assert_equal_to_the_library(mini.documents, [query.text for query in mini.queries])
-
-
-def test_rank_bm25_ranks_as_the_library_does_on_thousands_of_documents():
     corpus, queries = drawn(6_000)
     assert_equal_to_the_library(corpus, queries[:3])
 
@@ -305,17 +260,6 @@ def test_rank_bm25_ranks_as_the_library_does_on_thousands_of_documents():
 @given(ADVERSARIAL, QUERY)
 def test_rank_bm25_ranks_as_the_library_does_on_adversarial_text(texts, query):
     assert_equal_to_the_library(made_of(texts), [" ".join(query)])
-
-
-def test_the_librarys_own_top_n_differs_at_most_in_the_order_of_ties():
-    mini = environments.load("congress", "mini", "all")
-    library = BM25Okapi([words(text) for text in mini.documents.texts()])
-    ours = build("rank_bm25", mini.documents)
-    for query in mini.queries:
-        scores = library.get_scores(words(query.text))
-        theirs = library.get_top_n(words(query.text), list(range(len(scores))), n=100)
-        hits = ours.search(query.text, k=100)
-        assert [scores[row] for row in theirs] == [hit.score for hit in hits]
 
 
 # pool_bm25

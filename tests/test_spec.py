@@ -104,6 +104,9 @@ def test_a_misspelt_name_is_answered_with_the_nearest():
         ("pool_bm25", True),
         ("cross:M", True),
         ("rerank(bm25,cross:M)", False),
+        ("rerank(bm25,pool_bm25)", False),
+        ("rerank(pool_bm25,bm25)", True),
+        ("fusion(bm25,bm25s)", False),
         ("fusion(bm25,pool_bm25)", True),
     ],
 )
