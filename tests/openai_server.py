@@ -24,15 +24,34 @@ class Failure(Exception):
         self.status, self.code, self.message, self.retry_after = status, code, message, retry_after
 
 
+def prompts(server: "OpenAIServer") -> list[str]:
+    """The messages of each request as one text."""
+    return ["\n\n".join(_text(message["content"]) for message in body["messages"]) for body in server.requests]
+
+
+def asked(prompt: str) -> str:
+    """The first output field that a prompt asks for: which signature it is."""
+    return re.findall(r"starting with the field `\[\[ ## (\w+) ## \]\]`", prompt)[-1]
+
+
+def given(prompt: str, field: str) -> str:
+    """What an input field of a prompt holds."""
+    return re.findall(rf"\[\[ ## {field} ## \]\]\n(.*?)\n\n(?:\[\[|Respond)", prompt, re.S)[-1]
+
+
+def ids(prompt: str) -> list[str]:
+    """The documents in a prompt, in order."""
+    return re.findall(r'"id": ?"([^"]+)"', prompt)
+
+
 def sensible(prompt: str) -> dict[str, Any]:
     """Fields as a model would fill them: a search of words from the description, the first passage kept."""
-    description = re.findall(r"\[\[ ## description ## \]\]\n(.*?)\n\n(?:\[\[|Respond)", prompt, re.S)[-1]
-    asked = re.findall(r"starting with the field `\[\[ ## (\w+) ## \]\]`", prompt)[-1]
-    words = re.findall(r"[a-z]{5,}", description.lower())
-    if asked != "selected":
-        return {asked: " ".join(words[:8])}
-    shown = re.findall(r'"id": ?"([^"]+)"', prompt)
-    return {"selected": json.dumps([shown[0], "an-id-that-was-never-shown"]), "observations": " ".join(words[8:16])}
+    field = asked(prompt)
+    words = re.findall(r"[a-z]{5,}", given(prompt, "description").lower())
+    if field != "selected":
+        return {field: " ".join(words[:8])}
+    selected = [ids(prompt)[0], "an-id-that-was-never-shown"]
+    return {"selected": json.dumps(selected), "observations": " ".join(words[8:16])}
 
 
 def bag_of_words(texts: list[str]) -> np.ndarray:

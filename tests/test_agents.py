@@ -12,20 +12,22 @@ from dataclasses import replace
 import dspy
 import pytest
 from conftest import ROOT
+from openai_server import given, ids
 
 import environments
 from agents import AGENTS
 from agents.graph import Lines
-from programs import lm, offline
+from programs import PROGRAMS, lm, offline
 from tools.errors import UsageError
 from tools.records import Query, total
 from tools.retrievers import build
 from tools.retrievers.bm25 import BM25
-from tools.session import Limits, Toolbox
+from tools.session import Toolbox
 from tools.table import pick
 
 QUERY = Query("q1", "I remember something about an octopus, and copper in blue blood.", "animals")
 GRAPHS = ("notes", "planner", "verifier")  # react counts its own steps, and has tests of its own
+POINTWISE = ("score", "reason", "subtask")
 
 
 class Unsteady:
@@ -145,18 +147,6 @@ def test_the_steps_are_just_enough_for_all_rounds(name, mini):
     assert expected.ranking == alike.ranking and timeless(expected) == timeless(alike)
 
 
-@pytest.mark.parametrize("name", GRAPHS)
-@pytest.mark.parametrize("searches", [1, 2, 3])
-def test_a_session_out_of_searches_still_hands_in_what_it_found(name, searches, mini):
-    toolbox, model = world(mini.documents, limits=Limits(searches=searches))
-    with model.active():
-        submission = agent(name, toolbox)(query=mini.queries[0])
-    done = [step for step in submission.trace.steps if step.tool == "search" and not step.refused]
-    assert len(done) == searches and submission.ranking
-    assert set(submission.ranking) == {doc_id for step in done for doc_id in step.doc_ids}
-    assert submission.trace.steps[-1].argument == "budget"
-
-
 @pytest.mark.parametrize("name", AGENTS)
 def test_offline_has_a_rule_for_every_field_that_an_agent_asks_for(name, corpus):
     predictors = agent(name, world(corpus)[0]).named_predictors()
@@ -181,21 +171,35 @@ def test_a_teleprompter_compiles_an_agent_into_another_one_over_the_same_world(n
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong"),
+    ("name", "wrong", "said"),
     [
-        ("planner", {"rounds": 0}),
-        ("planner", {"parallel": 0}),
-        ("planner", {"lens": "stanze"}),
-        ("verifier", {"batch": 0}),
-        ("verifier", {"reads": -1}),
-        ("notes", {"hops": 0}),
+        ("planner", {"rounds": 0}, "rounds"),
+        ("planner", {"parallel": 0}, "parallel"),
+        ("planner", {"lens": "stanze"}, "lens"),
+        ("verifier", {"batch": 0}, "batch"),
+        ("verifier", {"reads": -1}, "reads"),
+        ("notes", {"hops": 0}, "hops"),
+        ("tournament", {"promote": 20}, "promote below batch=20, not 20"),
+        ("tournament", {"batch": 1}, "batch of at least 2, not 1"),
+        ("tournament", {"promote": 0}, "promote of at least 1, not 0"),
+        ("tournament", {"read_chars": -1}, "read_chars of at least 0, not -1"),
+        ("tournament", {"lens": "prof"}, "proof"),
+        *((name, {"pool": 0}, "pool of at least 1, not 0") for name in ("tournament", "rank", *POINTWISE)),
+        ("rank", {"window": 1}, "window of at least 2, not 1"),
+        ("rank", {"step": 0}, "step of at least 1, not 0"),
+        ("rank", {"step": 21}, "step of at most window=20, not 21"),
+        ("decompose", {"parts": 0}, "decompose needs parts of at least"),
+        ("decompose", {"per_search": 0}, "decompose needs per_search of at least"),
+        ("decompose", {"exclude_depth": -1}, "decompose needs exclude_depth of at least"),
+        ("closed_book", {"guesses": 0}, "closed_book needs guesses of at least 1, not 0"),
+        ("closed_book", {"lookup": 0}, "closed_book needs lookup of at least 1, not 0"),
+        ("rewrite", {"lens": "stanse"}, "stance"),
     ],
 )
-def test_a_wrong_parameter_is_refused_in_one_line(name, wrong, corpus):
+def test_a_wrong_parameter_is_refused_in_one_line(name, wrong, said, corpus):
     with pytest.raises(UsageError) as refused:
-        agent(name, world(corpus)[0], **wrong)
-    [key] = wrong
-    assert key in str(refused.value) and "\n" not in str(refused.value)
+        pick("program", name, PROGRAMS | AGENTS)(world(corpus)[0], **wrong)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_steps_and_notes_of_lines_are_in_the_trace_by_number_whichever_was_first(corpus):
@@ -224,19 +228,8 @@ def test_a_run_that_a_budget_stopped_goes_on_and_pays_for_nothing_twice(name, se
     server.answer = fields
     # Six characters of a document are enough here, and the session's own retriever.
     more = ["-P", "retrievers="] if name == "verifier" else []
-    arguments = [
-        "--program",
-        name,
-        "--task",
-        "congress",
-        "--limit",
-        2,
-        "--lm",
-        server.spec,
-        "-P",
-        "read_chars=60",
-        *more,
-    ]
+    limited = ("--program", name, "--task", "congress", "--limit", 2)
+    arguments = [*limited, "--lm", server.spec, "-P", "read_chars=60", *more]
     stopped = run(*arguments, "--budget-calls", 5, "--json")
     assert stopped.code == 8 and len(server.requests) == 5
     whole = run(*arguments, "--json")
@@ -269,11 +262,10 @@ def test_an_interrupt_does_not_wait_for_calls_in_flight(server, shell, tmp_path)
 
 def fields(prompt):
     """What every signature of the agents asks for, from the words of the description."""
-    description = re.findall(r"\[\[ ## description ## \]\]\n(.*?)\n\n(?:\[\[|Respond)", prompt, re.S)[-1]
-    words = re.findall(r"[a-z]{5,}", description.lower())
+    words = re.findall(r"[a-z]{5,}", given(prompt, "description").lower())
     made = prompt.count("earlier_searches") + len(re.findall(r'"[a-z ]+"', prompt))
     texts = [" ".join(words[made % 7 + n :: 5]) for n in range(3)]
-    shown = re.findall(r'"id": ?"([^"]+)"', prompt)[:2]
+    shown = ids(prompt)[:2]
     plan = json.dumps([{"question": text, "search": text} for text in texts])
     return {
         "search": texts[0],

@@ -11,7 +11,6 @@ from programs.asking import UnusableAnswer
 from programs.closed_book import TITLE, ClosedBook, longest_run, sign
 from programs.query_to_doc import INSTRUCTION
 from tools.corpus import Corpus
-from tools.errors import UsageError
 from tools.records import Document, Query
 from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox
@@ -153,12 +152,6 @@ def test_no_guess_at_all_is_unusable(server):
 def test_out_of_searches_the_earlier_guesses_count(server):
     submission = guessed(server, "the salt ledger", "Smoke, Honey", limits=Limits(searches=1))
     assert submission.ranking == ("heading",) and submission.trace.steps[-1].argument == "budget"
-
-
-@pytest.mark.parametrize("name", ["guesses", "lookup"])
-def test_a_parameter_below_one_is_refused(name):
-    with pytest.raises(UsageError, match=f"closed_book needs {name} of at least 1, not 0"):
-        ClosedBook(Toolbox(CORPUS, BM25(CORPUS)), **{name: 0})
 
 
 def test_counting_words_knows_nothing_by_heart():

@@ -4,7 +4,6 @@ The server counts. A process that is killed loses the answers that were on their
 queries at work; everything else is on disk.
 """
 
-import gc
 import json
 import os
 import random
@@ -21,7 +20,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from openai_server import Failure, OpenAIServer
+from openai_server import Failure, OpenAIServer, given, ids
 
 from optimizers import compile as module
 from programs import answers as books
@@ -32,23 +31,8 @@ from tools.command import run_command
 
 ROOT = Path(__file__).parent.parent
 WORKERS = 4
-BASE = (
-    *(
-        "--program",
-        "multihop",
-        "--task",
-        "writing",
-        "--data",
-        "mini",
-        "--limit",
-        "8",
-        "-P",
-        "hops=1",
-        "-P",
-        "per_hop=5",
-    ),
-    *("--max-concurrent", str(WORKERS)),
-)
+DATA = ("--task", "writing", "--data", "mini", "--limit", "8")
+BASE = ("--program", "multihop", *DATA, "-P", "hops=1", "-P", "per_hop=5", "--max-concurrent", str(WORKERS))
 OPTIONS = {
     "bootstrap_rs": ["candidates=2"],
     "mipro": ["candidates=3", "trials=4"],
@@ -70,14 +54,13 @@ def answers(prompt):
 
 def answer(name, prompt, rng):
     if name == "search":
-        description = re.findall(r"\[\[ ## description ## \]\]\n(.*?)\n\n(?:\[\[|Respond)", prompt, re.S)[-1]
         advice = sum(map(int, re.findall(r"[Aa]dvice (\d+)", prompt)))
-        words = re.findall(r"[a-z]{4,}", description.lower())
+        words = re.findall(r"[a-z]{4,}", given(prompt, "description").lower())
         # The field is named twice where it is described, and once more in each demonstration.
         length = 1 + 3 * (prompt.count("[[ ## search ## ]]") - 2) + advice % 9
         return " ".join(rng.sample(words, min(len(words), length)))
     if name == "selected":
-        shown = re.findall(r'"id": ?"([^"]+)"', prompt.rpartition("[[ ## passages ## ]]")[2])
+        shown = ids(prompt.rpartition("[[ ## passages ## ]]")[2])
         return json.dumps(rng.sample(shown, min(2, len(shown))))
     if name == "module_advice":
         return json.dumps({f"reader.{one}": f"Advice {rng.randrange(99)}." for one in ("next_search", "read_passages")})
@@ -189,16 +172,6 @@ def test_a_killed_compilation_ends_as_one_in_one_sitting_and_pays_for_nothing_tw
     assert kept(tmp_path / "early") == expected
 
 
-def test_ctrl_c_says_so_in_a_line_and_the_command_goes_on(server, compiles, tmp_path):
-    _, _, whole = compiles("bootstrap_rs", tmp_path / "whole")
-    process = sent_off(server, "bootstrap_rs", tmp_path / "cut", "cut", hash_seed="7")
-    code, err = cut_off(server, process, "cut", 11, signal.SIGINT)
-    assert code == 130 and err.splitlines()[-1] == "interrupted" and "Traceback" not in err
-    assert compiles("bootstrap_rs", tmp_path / "cut", key="cut")[0] == 0
-    assert kept(tmp_path / "cut") == kept(tmp_path / "whole")
-    assert server.of("cut") <= whole + WORKERS
-
-
 def slowly(server, slow, until):
     """Answers as ever; those to requests that are `slow`, by their number and prompt, wait for `until`."""
 
@@ -291,39 +264,6 @@ def test_a_torn_last_line_is_made_again(compiles, tmp_path):
         assert compiles("bootstrap_rs", tmp_path) == (0, "", 0)
         assert len(file.read_bytes().splitlines()) == len(text.splitlines())
         assert kept(tmp_path) == expected
-
-
-@pytest.mark.parametrize("name", ["candidates.jsonl", "evaluations.jsonl"])
-def test_a_damaged_line_is_named_and_nothing_is_asked(name, compiles, tmp_path):
-    compiles("bootstrap_rs", tmp_path, "--budget-calls", 9)
-    file = the_folder(tmp_path) / name
-    text = file.read_bytes()
-    rows = text.splitlines(keepends=True)
-    for line in (b'{"query_id": ', b"[]", b"{}", b'"\xff"', b"[" * 100_000):
-        file.write_bytes(b"".join([rows[0], line + b"\n", *rows[1:]]))
-        code, err, requests = compiles("bootstrap_rs", tmp_path)
-        assert (code, requests) == (3, 0)
-        assert err.count("\n") == 1 and f"{name}, line 2 is damaged" in err
-    file.write_bytes(text)
-    assert compiles("bootstrap_rs", tmp_path)[0] == 0
-
-
-def test_a_damaged_file_of_answers_is_named_and_nothing_is_asked(compiles, tmp_path):
-    code, _, first = compiles("bootstrap_rs", tmp_path, "--budget-calls", 9)
-    assert (code, first) == (8, 9)
-    [file] = tmp_path.rglob(NAME)
-    (aside := tmp_path / "aside").mkdir()
-    for path in file.parent.glob(f"{NAME}*"):
-        path.rename(aside / path.name)
-    file.write_bytes(b"no database at all" * 1000)
-    code, err, requests = compiles("bootstrap_rs", tmp_path)
-    assert (code, requests) == (3, 0) and err.count("\n") == 1 and str(file) in err and "keep it" in err
-    file.unlink()
-    for path in aside.iterdir():
-        path.rename(file.parent / path.name)
-    gc.collect()
-    code, _, second = compiles("bootstrap_rs", tmp_path)
-    assert code == 0 and second > 0
 
 
 def test_a_budget_stops_before_the_call_that_is_too_many_and_a_larger_one_goes_on(compiles, tmp_path):

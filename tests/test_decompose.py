@@ -11,7 +11,6 @@ from programs import lm, offline_rules
 from programs.asking import UnusableAnswer
 from programs.decompose import Decompose, Part, fused
 from tools.corpus import Corpus
-from tools.errors import UsageError
 from tools.records import Document, Query
 from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox
@@ -69,27 +68,6 @@ def reference(parts, exclude_depth):
 @given(parts, st.integers(0, 8))
 def test_fusion_is_the_definition(parts, exclude_depth):
     assert fused(parts, exclude_depth) == reference(parts, exclude_depth)
-
-
-@given(parts, st.integers(0, 8), st.randoms(use_true_random=False))
-def test_the_order_of_the_parts_does_not_matter(parts, exclude_depth, random):
-    shuffled = random.sample(parts, len(parts))
-    assert fused(shuffled, exclude_depth) == fused(parts, exclude_depth)
-
-
-def test_may_parts_are_a_union_by_reciprocal_ranks():
-    union = fused([Part("may", 1.0, ["a", "b"]), Part("may", 1.0, ["c", "b"])], 10)
-    assert union == ["b", "a", "c"]  # by hand: 2/62, then 1/61 twice
-
-
-def test_must_parts_are_an_intersection_and_near_misses_follow():
-    both = fused([Part("must", 1.0, ["a", "b", "c"]), Part("must", 0.01, ["d", "c"])], 10)
-    assert both == ["c", "a", "b", "d"]
-
-
-def test_a_not_part_takes_its_first_documents_away_and_adds_none():
-    without = fused([Part("must", 1.0, ["a", "b", "c"]), Part("not", 1.0, ["x", "a", "b"])], 2)
-    assert without == ["b", "c", "a"]
 
 
 def subquery(search, role="must", reading="as it says", weight=1.0):
@@ -151,22 +129,10 @@ def test_a_weight_that_is_left_out_is_one(corpus, server):
     assert decomposed(corpus, server, plain).trace.notes == ["may, weight 1: a colour"]
 
 
-def test_out_of_searches_what_was_found_is_handed_in(corpus, server):
-    submission = decomposed(corpus, server, subquery("giraffe"), subquery("iron"), limits=Limits(searches=1))
-    assert submission.ranking == ("d5",)
-    assert submission.trace.steps[-1].argument == "budget"
-
-
 def test_per_search_bounds_each_search_and_depth_the_ranking(corpus, server):
     submission = decomposed(corpus, server, subquery("blood"), subquery("heart"), per_search=2, depth=3)
     assert [step.k for step in submission.trace.steps if step.tool == "search"] == [2, 2]
     assert len(submission.ranking) == 3
-
-
-@pytest.mark.parametrize(("name", "value"), [("parts", 0), ("per_search", 0), ("exclude_depth", -1)])
-def test_a_parameter_out_of_range_is_refused(name, value, corpus):
-    with pytest.raises(UsageError, match=f"decompose needs {name} of at least"):
-        Decompose(Toolbox(corpus, BM25(corpus)), **{name: value})
 
 
 BIRDS = "birds of Borneo that are nocturnal or extinct, romances, novels of 1890, city and sea: black-and-white films."

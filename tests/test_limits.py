@@ -88,6 +88,8 @@ def test_a_query_ends_at_its_limit_with_what_it_has_found(congress, name):
         assert (last["argument"] == "budget") == (whole[limit] > most), (limit, most, last)
         surfaced = {doc for step in outcome["trace"]["steps"] if step["tool"] == "search" for doc in step["doc_ids"]}
         assert set(outcome["ranking"]) <= surfaced and (outcome["ranking"] or name == "closed_book" or not surfaced)
+        if limit == "max_searches" and name in AGENTS:
+            assert set(outcome["ranking"]) == surfaced
         if limit == "max_calls" and whole[limit] > most:
             assert outcome["ranking"] == handed_in_by_then(outcome)[:1000]
 

@@ -1,5 +1,6 @@
 """The multi-hop agent that is kept on disk: the same as the program, and no hop is made twice."""
 
+import json
 import re
 import signal
 import sqlite3
@@ -10,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from openai_server import Failure
+from openai_server import Failure, asked, ids
 
 import environments
 from agents.notes import Notes
@@ -20,7 +21,7 @@ from programs.multihop import MultiHop
 from tools.errors import DataError, RunIncomplete
 from tools.records import Query, Usage
 from tools.retrievers.bm25 import BM25
-from tools.session import Limits, Toolbox
+from tools.session import Toolbox
 
 ROOT = Path(__file__).parent.parent
 
@@ -51,18 +52,13 @@ def sitting(folder, spec):
     """One query answered for the run in `folder`, as `evals.run` does; in this process or in one that is killed."""
     mini = environments.load("congress", "mini", "dev")
     index = Counted(mini.documents)
-    index.log = Path(folder) / "searches.txt"
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    index.log = folder / "searches.txt"
     model = lm.connect(spec, statistics=index.statistics)
-    model.begin(Path(folder), Usage())
+    model.begin(folder, Usage())
     with model.active():
-        return Notes(Toolbox(mini.documents, index, checkpoints=Path(folder)), per_hop=4)(query=mini.queries[0])
-
-
-def place(tmp_path, name):
-    """A run folder whose answers no other one has."""
-    made = tmp_path / name / "task" / "run"
-    made.mkdir(parents=True)
-    return made
+        return Notes(Toolbox(mini.documents, index, checkpoints=folder), per_hop=4)(query=mini.queries[0])
 
 
 WORDS = ["harbour ferry", "school roof", "hospital bridge", "farm water"]
@@ -77,7 +73,7 @@ def answers(prompt):
     """A search of its own in each hop; of what is shown, the second passage is kept."""
     if hop := hop_of(prompt):
         return {"search": WORDS[hop - 1]}
-    shown = re.findall(r'"id": ?"([^"]+)"', prompt)
+    shown = ids(prompt)
     return {"selected": f'["{shown[1]}"]', "observations": f"{shown[1]} is near"}
 
 
@@ -97,9 +93,9 @@ def test_it_hands_in_what_multihop_hands_in_step_for_step(tmp_path):
 
 
 def test_killed_in_hop_three_it_pays_and_searches_for_no_earlier_hop_again(server, tmp_path):
-    broken = place(tmp_path, "broken")
+    broken = tmp_path / "broken/task/run"
     server.answer = answers
-    expected = sitting(place(tmp_path, "whole"), server.spec)
+    expected = sitting(tmp_path / "whole/task/run", server.spec)
     whole = len(server.requests)
     assert whole == 8 and expected.usage.calls == 8
     server.requests.clear()
@@ -149,9 +145,9 @@ sitting(sys.argv[1], sys.argv[2])
 
 @pytest.mark.parametrize("writes", [1, 2, 3, 4])
 def test_killed_between_a_hops_end_and_its_checkpoint_it_makes_that_hop_again(writes, server, tmp_path):
-    broken = place(tmp_path, "broken")
+    broken = tmp_path / "broken/task/run"
     server.answer = answers
-    expected = sitting(place(tmp_path, "whole"), server.spec)
+    expected = sitting(tmp_path / "whole/task/run", server.spec)
     whole = len(server.requests)
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, broken, server.spec, str(writes)],
@@ -168,7 +164,7 @@ def test_killed_between_a_hops_end_and_its_checkpoint_it_makes_that_hop_again(wr
 
 def test_an_outage_in_hop_two_leaves_the_query_owed_and_it_goes_on_there(server, tmp_path, monkeypatch):
     monkeypatch.setattr(lm, "PATIENCE", Patience(first=0.0))
-    folder = place(tmp_path, "runs")
+    folder = tmp_path / "runs/task/run"
 
     def failing(prompt):
         if hop_of(prompt) == 2:
@@ -187,8 +183,8 @@ def test_an_outage_in_hop_two_leaves_the_query_owed_and_it_goes_on_there(server,
 
 def test_reranking_is_one_more_call_after_the_last_hop(server, corpus):
     def ranks(prompt):
-        if "starting with the field `[[ ## ranked ## ]]`" in prompt:
-            return {"ranked": str(sorted(set(re.findall(r'"id": ?"(d\d)"', prompt)), reverse=True)).replace("'", '"')}
+        if asked(prompt) == "ranked":
+            return {"ranked": json.dumps(sorted(set(ids(prompt)), reverse=True))}
         if hop_of(prompt):
             return {"search": "blood"}
         return {"selected": '["d1"]', "observations": ""}
@@ -203,14 +199,6 @@ def test_reranking_is_one_more_call_after_the_last_hop(server, corpus):
     assert len(server.requests) == 3
 
 
-def test_a_session_out_of_searches_hands_in_what_it_found(tmp_path, corpus):
-    index = BM25(corpus)
-    agent = Notes(Toolbox(corpus, index, limits=Limits(searches=1), checkpoints=tmp_path), per_hop=2)
-    with lm.connect("offline", statistics=index.statistics).active():
-        submission = agent(query=Query("q", "blue blood of an octopus"))
-    assert len(submission.ranking) == 2 and submission.trace.steps[-1].argument == "budget"
-
-
 def test_text_that_no_encoding_can_hold_survives_a_checkpoint(server, tmp_path, corpus):
     agent = Notes(Toolbox(corpus, BM25(corpus), checkpoints=tmp_path), hops=1)
     server.answer = lambda prompt: (
@@ -223,24 +211,16 @@ def test_text_that_no_encoding_can_hold_survives_a_checkpoint(server, tmp_path, 
     assert first.trace.notes == ["blue \ud800"]
 
 
-def test_a_damaged_file_of_checkpoints_is_nobodys_outcome(tmp_path, corpus):
-    index = BM25(corpus)
-    agent = Notes(Toolbox(corpus, index, checkpoints=tmp_path))
-    (tmp_path / "checkpoints.sqlite").write_bytes(b"no database at all" * 1000)
-    with (
-        lm.connect("offline", statistics=index.statistics).active(),
-        pytest.raises(DataError, match="remove the file"),
-    ):
-        agent(query=Query("q", "blood"))
-
-
-@pytest.mark.parametrize("content", [b"{not json", b"[]", b"{}", b'{"channel_values": {"hop": "3"}}'])
-def test_a_checkpoint_that_is_none_of_ours_is_nobodys_outcome(content, tmp_path, corpus):
-    index = BM25(corpus)
+@pytest.mark.parametrize("content", [None, b"{not json", b"[]", b"{}", b'{"channel_values": {"hop": "3"}}'])
+def test_checkpoints_that_are_none_of_ours_are_nobodys_outcome(content, tmp_path, corpus):
+    index, file = BM25(corpus), tmp_path / "checkpoints.sqlite"
     with lm.connect("offline", statistics=index.statistics).active():
         Notes(Toolbox(corpus, index, checkpoints=tmp_path))(query=Query("q", "blood"))
-        with sqlite3.connect(tmp_path / "checkpoints.sqlite") as file:
-            file.execute("UPDATE checkpoints SET checkpoint = ?", (content,))
+        if content is None:
+            file.write_bytes(b"no database at all" * 1000)
+        else:
+            with sqlite3.connect(file) as opened:
+                opened.execute("UPDATE checkpoints SET checkpoint = ?", (content,))
         with pytest.raises(DataError, match="remove the file"):
             Notes(Toolbox(corpus, index, checkpoints=tmp_path))(query=Query("q", "blood"))
 
@@ -256,8 +236,6 @@ def test_a_folder_that_cannot_be_written_leaves_the_query_owed(tmp_path, corpus)
 
 
 def test_eight_workers_share_one_file(run, tmp_path):
-    import json
-
     arguments = ("--task", "congress", "--max-concurrent", 8, "--json")
     kept = run("--program", "notes", *arguments)
     assert kept.code == 0, kept.err

@@ -1,9 +1,9 @@
 """The planner's calls, one by one: what is asked, in which order, and what becomes of the answers."""
 
 import json
-import re
 
 import pytest
+from openai_server import asked, given, ids, prompts
 
 from agents.planner import Planner, ranking
 from programs import lm
@@ -15,25 +15,8 @@ from tools.session import Limits, Toolbox
 QUERY = Query("q", "Which animals have blood of an odd colour?", "Short texts about animals.")
 
 
-def asked(prompt):
-    """The first output field that the prompt asks for: which signature it is."""
-    return re.findall(r"starting with the field `\[\[ ## (\w+) ## \]\]`", prompt)[-1]
-
-
-def given(prompt, field):
-    return re.findall(rf"\[\[ ## {field} ## \]\]\n(.*?)\n\n(?:\[\[|Respond)", prompt, re.S)[-1]
-
-
-def passages(prompt):
-    return re.findall(r'"id": ?"(d\d)"', prompt)
-
-
 def questions(**searches):
     return json.dumps([{"question": question, "search": search} for question, search in searches.items()])
-
-
-def prompts(server):
-    return ["\n\n".join(message["content"] for message in request["messages"]) for request in server.requests]
 
 
 class Script:
@@ -47,7 +30,7 @@ class Script:
             return {"plan": questions(octopus="octopus hearts", iron="iron haemoglobin")}
         if asked(prompt) == "missing":
             return {"missing": "red blood", "further": self.further.pop(0)}
-        shown = passages(given(prompt, "passages"))
+        shown = ids(given(prompt, "passages"))
         return {"selected": json.dumps(shown[:1]), "observations": f"read {' '.join(shown)}"}
 
 
@@ -75,9 +58,9 @@ def test_a_plan_then_readings_side_by_side_then_reflection_then_readings(server,
     assert all(QUERY.text in prompt and QUERY.objective in prompt for prompt in sent)
     assert given(sent[0], "most") == "4"
     # Two lines work at once, so which is asked first is chance; what each is asked is not.
-    first = {given(prompt, "question"): passages(given(prompt, "passages")) for prompt in sent[1:3]}
+    first = {given(prompt, "question"): ids(given(prompt, "passages")) for prompt in sent[1:3]}
     assert first == {"octopus": ["d1", "d2"], "iron": ["d4"]}
-    second = {given(prompt, "question"): passages(given(prompt, "passages")) for prompt in sent[4:]}
+    second = {given(prompt, "question"): ids(given(prompt, "passages")) for prompt in sent[4:]}
     assert second == {"crabs": ["d3"], "giraffe": ["d5"]}
     assert submission.ranking == ("d1", "d4", "d3", "d5", "d2")
     assert all(given(prompt, "notes") == "[]" for prompt in sent[1:3])
@@ -99,7 +82,7 @@ def test_a_document_that_two_searches_found_is_read_once_for_the_first(server, c
     assert len(read) == len(set(read))
     first, second = (step.doc_ids for step in steps(submission, "search"))
     assert set(first) & set(second)
-    shown = {given(p, "question"): passages(given(p, "passages")) for p in prompts(server) if asked(p) == "selected"}
+    shown = {given(p, "question"): ids(given(p, "passages")) for p in prompts(server) if asked(p) == "selected"}
     assert shown["one"] == list(first)
     assert shown.get("two", []) == [doc_id for doc_id in second if doc_id not in first]
 
@@ -143,12 +126,6 @@ def test_a_plan_without_a_search_is_asked_for_again_and_then_ends_the_query(serv
     with pytest.raises(UnusableAnswer, match="needs one at least"):
         played(server, planner(corpus), lambda prompt: {"plan": questions(a=" ")})
     assert len(server.requests) == 2 and "cannot be used" in server.requests[1]["messages"][-1]["content"]
-
-
-def test_without_searches_left_it_reads_what_came_and_ends(server, corpus):
-    submission = played(server, planner(corpus, limits=Limits(searches=1), parallel=1), Script())
-    assert [asked(prompt) for prompt in prompts(server)] == ["plan", "selected"]
-    assert submission.trace.steps[-1].argument == "budget" and submission.ranking[0] == "d1"
 
 
 def test_the_lens_is_in_the_instructions_of_planning_and_reading(server, corpus):

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai_server import asked, ids, prompts
 
 from programs import lm
 from programs.pool import by_score
@@ -14,7 +15,6 @@ from programs.reason import Reason
 from programs.score import Score
 from programs.subtask import Subtask
 from tools.corpus import Corpus
-from tools.errors import UsageError
 from tools.records import Document, Query
 from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox
@@ -61,26 +61,18 @@ def answer(program, toolbox, server, query=QUERY, **parameters):
         return program(toolbox, **parameters)(query=query)
 
 
-def ids(text):
-    return re.findall(r'"id": ?"([^"]+)"', text)
-
-
-def prompts(server):
-    return [request["messages"][-1]["content"] for request in server.requests]
-
-
 def judging(scores):
     """A server's answers: criteria, requirements, and a score by document, or by document and requirement."""
 
     def fields(prompt):
-        asked = re.findall(r"starting with the field `\[\[ ## (\w+) ## \]\]`", prompt)[-1]
-        if asked in ("criteria", "requirements"):
-            return {asked: json.dumps(["has a ferry", "has a pier", "is short"])}
+        field = asked(prompt)
+        if field in ("criteria", "requirements"):
+            return {field: json.dumps(["has a ferry", "has a pier", "is short"])}
         [doc_id] = set(ids(prompt))
         score = scores[doc_id]
         if isinstance(score, dict):
             score = score[re.findall(r"\[\[ ## requirement ## \]\]\n(.*)", prompt)[-1]]
-        return {asked: "so and so", "quotes": '["ferry"]', "score": score} if asked != "score" else {"score": score}
+        return {field: "so and so", "quotes": '["ferry"]', "score": score} if field != "score" else {"score": score}
 
     return fields
 
@@ -196,12 +188,6 @@ def test_a_score_out_of_range_is_asked_for_again(toolbox, server):
     submission = answer(Score, toolbox, server, think=False)
     assert submission.scores == (4, 3, 2, 1)
     assert submission.trace.unusable == {"wrong type": 1} and submission.usage.repairs == 1
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_a_pool_of_nothing_is_refused(program, toolbox):
-    with pytest.raises(UsageError, match="pool of at least 1, not 0"):
-        program(toolbox, pool=0)
 
 
 def test_a_score_comes_after_thinking_and_quotes_and_at_once_where_that_is_asked_for(toolbox, server):

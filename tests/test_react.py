@@ -12,11 +12,13 @@ from programs.asking import UnusableAnswer
 from programs.metered import Patience
 from tools.corpus import Corpus
 from tools.errors import UsageError
-from tools.records import Document, Query
+from tools.records import Document, Query, Usage
 from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox, current
 
 QUERY = Query("q1", "Which animals have blue blood?", "Find the animals.", excluded=frozenset({"d6"}))
+BLOOD, BLUE = ([("search", {"query": text})] for text in ("blood", "blue blood"))
+NOTHING = [("finish", {"doc_ids": []})]
 
 
 class Scripted:
@@ -46,14 +48,12 @@ def tools_of(submission):
 
 
 def test_the_conversation_is_that_of_the_protocol_and_the_trace_has_what_happened(server, toolbox):
-    Scripted(
-        server,
-        [
-            [("search", {"query": "blue blood"})],
-            [("read", {"doc_id": "d3"}), ("select", {"doc_ids": ["d3", "d1"]})],
-            [("finish", {"doc_ids": ["d1", "d3"]})],
-        ],
-    )
+    turns = [
+        BLUE,
+        [("read", {"doc_id": "d3"}), ("select", {"doc_ids": ["d3", "d1"]})],
+        [("finish", {"doc_ids": ["d1", "d3"]})],
+    ]
+    Scripted(server, turns)
     submission = searched(toolbox, lm.connect(server.spec))
     assert tools_of(submission) == [
         ("search", "blue blood"),
@@ -79,31 +79,23 @@ def test_the_conversation_is_that_of_the_protocol_and_the_trace_has_what_happene
 
 
 def test_an_agent_that_runs_out_of_steps_hands_in_what_it_selected_and_not_its_last_argument(server, toolbox):
-    Scripted(
-        server,
-        [
-            [("search", {"query": "blue blood"})],
-            [("select", {"doc_ids": ["d2"]})],
-            [("search", {"query": "giraffe heart d4"})],
-        ],
-    )
+    turns = [BLUE, [("select", {"doc_ids": ["d2"]})], [("search", {"query": "giraffe heart d4"})]]
+    Scripted(server, turns)
     submission = searched(toolbox, lm.connect(server.spec), steps=3)
     assert submission.trace.steps[-1].argument == "steps"
     assert submission.ranking[0] == "d2" and len(server.requests) == 3
 
 
 def test_a_call_that_cannot_be_used_is_answered_with_what_was_wrong(server, toolbox):
-    Scripted(
-        server,
-        [
-            [("search", {"query": "blood"})],
-            [("read", {"doc_id": "d6"})],
-            [("read", {"doc_id": "d1"}), ("fetch", {"url": "x"})],
-            [("select", {"doc_ids": "d1"}), ("select", {"doc_ids": ["d1"]})],
-            [("search", "{not json"), ("select", {"doc_ids": ["never-shown"]})],
-            [("finish", {"doc_ids": []})],
-        ],
-    )
+    turns = [
+        BLOOD,
+        [("read", {"doc_id": "d6"})],
+        [("read", {"doc_id": "d1"}), ("fetch", {"url": "x"})],
+        [("select", {"doc_ids": "d1"}), ("select", {"doc_ids": ["d1"]})],
+        [("search", "{not json"), ("select", {"doc_ids": ["never-shown"]})],
+        NOTHING,
+    ]
+    Scripted(server, turns)
     submission = searched(toolbox, lm.connect(server.spec))
     assert submission.ranking[0] == "d1"
     assert submission.trace.unusable == {"unknown ids": 2, "unknown tool": 1, "wrong type": 2}
@@ -129,15 +121,8 @@ def test_two_turns_in_a_row_without_a_usable_call_are_a_fault_of_the_system(serv
     ],
 )
 def test_an_answer_without_a_call_is_asked_for_once_more_and_counted_by_kind(answer, kind, server, toolbox):
-    Scripted(
-        server,
-        [
-            [("search", {"query": "blood"})],
-            answer,
-            [("select", {"doc_ids": ["d3"]})],
-            {"raw": "That is all there is."},
-        ],
-    )
+    turns = [BLOOD, answer, [("select", {"doc_ids": ["d3"]})], {"raw": "That is all there is."}]
+    Scripted(server, turns)
     submission = searched(toolbox, lm.connect(server.spec))
     assert submission.ranking[0] == "d3" and submission.trace.unusable == {kind: 1}
     assert submission.trace.steps[-1].argument == "done", "words after a selection end the search"
@@ -171,7 +156,7 @@ def test_a_conversation_that_is_too_long_is_no_sign_that_a_server_takes_no_tools
                 "This model's maximum context length is 8192 tokens; these are 9000 (8500 in the messages, 500 in the "
             )
             raise Failure(400, "context_length_exceeded", words + "functions).")
-        return {"tool_calls": [("search", {"query": "blood"})]}
+        return {"tool_calls": BLOOD}
 
     server.answer = answer
     model = lm.connect(server.spec)
@@ -201,15 +186,8 @@ def test_an_interface_that_is_asked_for_is_kept_to(server, toolbox):
 
 
 def test_searches_beyond_the_limit_are_refused_and_the_agent_goes_on(server, corpus):
-    Scripted(
-        server,
-        [
-            [("search", {"query": "blood"})],
-            [("search", {"query": "heart"})],
-            [("select", {"doc_ids": ["d1"]})],
-            [("finish", {"doc_ids": []})],
-        ],
-    )
+    turns = [BLOOD, [("search", {"query": "heart"})], [("select", {"doc_ids": ["d1"]})], NOTHING]
+    Scripted(server, turns)
     submission = searched(Toolbox(corpus, BM25(corpus), limits=Limits(searches=1)), lm.connect(server.spec))
     assert submission.ranking[0] == "d1"
     assert "submit now" in [step.refused for step in submission.trace.steps][1]
@@ -217,7 +195,7 @@ def test_searches_beyond_the_limit_are_refused_and_the_agent_goes_on(server, cor
 
 def test_a_conversation_that_grows_too_long_loses_its_oldest_results_and_says_so(server):
     corpus = Corpus(Document(f"d{n}", f"blood {n} " + "and so on " * 40) for n in range(30))
-    Scripted(server, [*([("search", {"query": f"blood {n}"})] for n in range(6)), [("finish", {"doc_ids": []})]])
+    Scripted(server, [*([("search", {"query": f"blood {n}"})] for n in range(6)), NOTHING])
     submission = searched(Toolbox(corpus, BM25(corpus)), lm.connect(server.spec, settings=lm.Settings(context=8000)))
     shortened = [step for step in submission.trace.steps if step.tool == "shorten"]
     assert shortened and "oldest" in shortened[-1].argument
@@ -225,9 +203,7 @@ def test_a_conversation_that_grows_too_long_loses_its_oldest_results_and_says_so
 
 
 def test_calls_with_tools_are_kept_and_not_paid_for_again(server, toolbox, place):
-    from tools.records import Usage
-
-    turns = [[("search", {"query": "blood"})], [("select", {"doc_ids": ["d1"]})], [("finish", {"doc_ids": []})]]
+    turns = [BLOOD, [("select", {"doc_ids": ["d1"]})], NOTHING]
     Scripted(server, turns)
     model = lm.connect(server.spec)
     model.begin(place, Usage())
@@ -259,26 +235,14 @@ def test_a_providers_fault_is_told_apart_as_for_programs(status, code, server, r
     ids=["no arguments", "arguments that are no text", "no name", "no function", "arguments too deep to read"],
 )
 def test_a_call_in_another_form_than_the_protocols_is_unusable_and_mended(call, server, toolbox):
-    Scripted(server, [[("search", {"query": "blood"})], [("finish", {"doc_ids": ["d1"]})]])
-    reply, answers = server.reply, []
+    Scripted(server, [BLOOD, [("x", {})], [("finish", {"doc_ids": ["d1"]})]])
+    reply = server.reply
 
     def malformed(path, body):
-        answers.append(reply(path, body) if len(answers) != 1 else None)
-        if answers[-1] is None:
-            answers[-1] = {
-                "id": "x",
-                "object": "chat.completion",
-                "created": 1,
-                "model": "m",
-                "choices": [
-                    {
-                        "index": 0,
-                        "finish_reason": "tool_calls",
-                        "message": {"role": "assistant", "content": ["?"], "tool_calls": [{"id": "c", **call}]},
-                    }
-                ],
-            }
-        return answers[-1]
+        made = reply(path, body)
+        if len(server.requests) == 2:
+            made["choices"][0]["message"] |= {"content": ["?"], "tool_calls": [{"id": "c", **call}]}
+        return made
 
     server.reply = malformed
     submission = searched(toolbox, lm.connect(server.spec))
@@ -287,13 +251,13 @@ def test_a_call_in_another_form_than_the_protocols_is_unusable_and_mended(call, 
 
 
 def test_finishing_keeps_what_is_named_and_was_shown(server, toolbox):
-    Scripted(server, [[("search", {"query": "blue blood"})], [("finish", {"doc_ids": ["d3", "d9"]})]])
+    Scripted(server, [BLUE, [("finish", {"doc_ids": ["d3", "d9"]})]])
     submission = searched(toolbox, lm.connect(server.spec))
     assert submission.ranking[0] == "d3" and submission.trace.invented_ids == 1
 
 
 def test_a_report_of_usage_in_another_form_is_no_fault_of_the_system(server, toolbox):
-    Scripted(server, [[("search", {"query": "blood"})], [("finish", {"doc_ids": ["d1"]})]])
+    Scripted(server, [BLOOD, [("finish", {"doc_ids": ["d1"]})]])
     reply = server.reply
 
     def odd(path, body):

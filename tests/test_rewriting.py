@@ -1,6 +1,7 @@
 """The programs that rewrite once and search once: what is asked, what of the answer is searched with, and how."""
 
 import pytest
+from openai_server import prompts
 
 from programs import lm
 from programs.asking import UnusableAnswer
@@ -13,7 +14,6 @@ from programs.reasoning_trace import INSTRUCTION as OF_A_TRACE
 from programs.reasoning_trace import KEPT, ReasoningTrace
 from programs.rewrite import Rewrite
 from programs.rewriting import ANSWER, REASONING_ANSWER, room
-from tools.errors import UnknownName
 from tools.records import Query
 from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
@@ -52,16 +52,13 @@ def answered(program, server, query=QUERY, **fields):
         return program(query=query)
 
 
-def prompt(request):
-    return "\n\n".join(str(message["content"]) for message in request["messages"])
-
-
 @pytest.mark.parametrize(
     ("program", "text", "instruction"),
     [
         (QueryToAnswer, FIELDS["answer"], OF_AN_ANSWER),
         (QueryToDoc, FIELDS["document"], OF_A_DOCUMENT),
         (ReasoningTrace, "\n\n".join(FIELDS[name] for name in KEPT), OF_A_TRACE),
+        (Rewrite, FIELDS["rewritten"], ""),
     ],
 )
 def test_one_call_and_one_search_with_what_is_kept_and_the_instruction_of_its_kind(
@@ -74,23 +71,13 @@ def test_one_call_and_one_search_with_what_is_kept_and_the_instruction_of_its_ki
     assert len(server.requests) == search.usage.calls == 1
 
 
-def test_the_three_instructions_differ():
-    assert len({OF_AN_ANSWER, OF_A_DOCUMENT, OF_A_TRACE}) == 3
-
-
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_thinking_comes_before_what_is_kept_and_query_and_objective_are_in_the_prompt(program, toolbox, server):
     answered(program(toolbox), server)
-    asked = prompt(server.requests[0])
+    asked = prompts(server)[0]
     assert QUERY.text in asked and QUERY.objective in asked
     order = list(program(toolbox).write.signature.output_fields)
     assert len(order) >= 3 and order[-1] in ("answer", "document")
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_a_query_without_an_objective_is_searched_without_an_instruction(program, toolbox, server):
-    submission = answered(program(toolbox), server, Query("q1", QUERY.text))
-    assert submission.trace.steps[0].instruction == ""
 
 
 class Told(BM25):
@@ -101,27 +88,30 @@ class Told(BM25):
         return super().search(text, k, instruction=instruction, **scope)
 
 
-@pytest.mark.parametrize(("objective", "told"), [("", ""), ("Find pages.", OF_AN_ANSWER)])
-def test_the_retriever_is_told_the_rewritings_instruction_and_never_the_objective(objective, told, corpus, server):
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_retriever_is_told_the_rewritings_instruction_and_never_the_objective(program, corpus, server):
     index = Told(corpus)
-    answered(QueryToAnswer(Toolbox(corpus, index)), server, Query("q1", QUERY.text, objective))
-    assert index.told == told
+    for objective in ("", QUERY.objective):
+        submission = answered(program(Toolbox(corpus, index)), server, Query("q1", QUERY.text, objective))
+        assert index.told == submission.trace.steps[0].instruction
+        assert bool(index.told) == bool(objective) and index.told != QUERY.objective
 
 
 def test_what_a_document_is_reaches_the_prompt(toolbox, server):
     answered(QueryToDoc(toolbox, document="a page of a bestiary"), server)
     answered(QueryToDoc(toolbox), server)
-    assert ["a page of a bestiary" in prompt(request) for request in server.requests] == [True, False]
+    assert ["a page of a bestiary" in prompt for prompt in prompts(server)] == [True, False]
 
 
 @pytest.mark.parametrize(
-    ("program", "kept"), [(QueryToAnswer, "answer"), (QueryToDoc, "document"), (ReasoningTrace, "contents")]
+    ("program", "kept"),
+    [(QueryToAnswer, "answer"), (QueryToDoc, "document"), (ReasoningTrace, "contents"), (Rewrite, "rewritten")],
 )
 def test_a_blank_text_is_asked_for_once_more_and_never_searched_with(program, kept, toolbox, server):
     with pytest.raises(UnusableAnswer, match=f"empty: {kept} is empty"):
         answered(program(toolbox), server, **{kept: "  "})
     assert len(server.requests) == 2
-    assert f"{kept} is empty" in prompt(server.requests[1])
+    assert f"{kept} is empty" in prompts(server)[1]
 
 
 def test_thinking_may_be_blank_because_a_model_can_have_thought_unseen(toolbox, server):
@@ -151,27 +141,11 @@ def test_an_answer_is_half_of_the_window_at_most(window, tokens, server):
         assert room() == tokens
 
 
-def test_rewrite_searches_with_the_rewriting_and_the_objective_as_its_instruction(toolbox, server):
-    search = answered(Rewrite(toolbox), server).trace.steps[0]
-    assert (search.argument, search.instruction, search.hop) == (FIELDS["rewritten"], "", 1)
-
-
 @pytest.mark.parametrize("lens", ["", *LENSES])
 def test_rewrite_is_told_the_searching_advice_of_its_lens_and_of_no_other(lens, toolbox, server):
     answered(Rewrite(toolbox, lens=lens), server)
-    asked = " ".join(prompt(server.requests[0]).split())
+    asked = " ".join(prompts(server)[0].split())
     assert [name for name in LENSES if LENSES[name].search in asked] == ([lens] if lens else [])
-
-
-def test_an_unknown_lens_is_refused_when_rewrite_is_made(toolbox):
-    with pytest.raises(UnknownName, match="stance"):
-        Rewrite(toolbox, lens="stanse")
-
-
-def test_a_blank_rewriting_is_unusable(toolbox, server):
-    with pytest.raises(UnusableAnswer, match="rewritten is empty"):
-        answered(Rewrite(toolbox), server, rewritten=" ")
-    assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize("program", [Rewrite, *PROGRAMS])

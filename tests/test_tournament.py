@@ -8,11 +8,12 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai_server import ids, prompts
 
 from programs import lm
 from programs.tournament import Tournament, tournament
 from tools.corpus import Corpus
-from tools.errors import DataError, UnknownName, UsageError
+from tools.errors import DataError
 from tools.records import Document, Query
 from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
@@ -104,14 +105,6 @@ def answer(toolbox, server, query=QUERY, **parameters):
         return Tournament(toolbox, **parameters)(query=query)
 
 
-def prompts(server):
-    return [request["messages"][-1]["content"] for request in server.requests]
-
-
-def ids(prompt):
-    return re.findall(r'"id": ?"([^"]+)"', prompt)
-
-
 def last_first(prompt):
     return {"ranked": json.dumps(sorted(ids(prompt), reverse=True))}
 
@@ -119,7 +112,7 @@ def last_first(prompt):
 def test_each_round_shows_its_batches_once_and_the_last_one_decides(toolbox, server):
     server.answer = last_first
     submission = answer(toolbox, server, batch=5, promote=2)
-    shown = [ids(prompt.split("[[ ## passages ## ]]")[1]) for prompt in prompts(server)]
+    shown = [ids(prompt) for prompt in prompts(server)]
     pool = names(12)
     random.Random("0:q1").shuffle(pool)
     first = [pool[:5], pool[5:10], pool[10:]]
@@ -168,13 +161,6 @@ def test_who_meets_whom_depends_on_seed_and_query_and_not_on_the_retriever(toolb
     first = answer(toolbox, server).ranking
     assert answer(toolbox, server, other).ranking == first
     assert answer(toolbox, server, seed=1).ranking != first != answer(toolbox, server, renamed).ranking
-
-
-def test_without_candidates_the_first_of_the_retriever_are_the_pool(toolbox, server):
-    server.answer = last_first
-    submission = answer(toolbox, server, Query("q1", "ferry d013 d004"), pool=3)
-    assert set(submission.trace.steps[0].doc_ids) == set(submission.ranking)
-    assert len(submission.ranking) == 3 and {"d013", "d004"} < set(submission.ranking)
 
 
 def test_thinking_first_asks_for_both_analyses_before_the_ranking_in_the_same_call(toolbox, server):
@@ -254,36 +240,14 @@ def test_solutions_that_do_not_fit_the_model_are_cut_and_the_trace_says_so(toolb
         ('{"_id": "a", "solution"', "line 1: not of the form"),
         ('{"_id": "a", "solution": "x"}\n{"_id": "a", "solution": "y"}\n', "line 2: 'a' had another"),
         (b"\xff", "cannot be read"),
-        (None, "cannot be read: No such file"),
     ],
 )
 def test_a_damaged_file_of_solutions_is_refused_in_one_line(toolbox, tmp_path, content, wrong):
     path = tmp_path / "solutions.jsonl"
-    if content is not None:
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(DataError, match=wrong) as refusal:
         Tournament(toolbox, solutions=str(path))
     assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "wrong"),
-    [
-        ({"promote": 20}, "promote below batch=20, not 20"),
-        ({"batch": 1}, "batch of at least 2, not 1"),
-        ({"promote": 0}, "promote of at least 1, not 0"),
-        ({"pool": 0}, "pool of at least 1, not 0"),
-        ({"read_chars": -1}, "read_chars of at least 0, not -1"),
-    ],
-)
-def test_parameters_with_which_no_tournament_ends_are_refused(toolbox, parameters, wrong):
-    with pytest.raises(UsageError, match=wrong):
-        Tournament(toolbox, **parameters)
-
-
-def test_a_lens_that_there_is_not_is_refused(toolbox):
-    with pytest.raises(UnknownName):
-        Tournament(toolbox, lens="prof")
 
 
 def test_another_content_of_the_solutions_file_is_another_run(run, tmp_path):
