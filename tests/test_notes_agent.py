@@ -215,10 +215,10 @@ def test_text_that_no_encoding_can_hold_survives_a_checkpoint(server, tmp_path, 
 def test_checkpoints_that_are_none_of_ours_are_nobodys_outcome(content, tmp_path, corpus):
     index, file = BM25(corpus), tmp_path / "checkpoints.sqlite"
     with lm.connect("offline", statistics=index.statistics).active():
-        Notes(Toolbox(corpus, index, checkpoints=tmp_path))(query=Query("q", "blood"))
         if content is None:
             file.write_bytes(b"no database at all" * 1000)
         else:
+            Notes(Toolbox(corpus, index, checkpoints=tmp_path))(query=Query("q", "blood"))
             with sqlite3.connect(file) as opened:
                 opened.execute("UPDATE checkpoints SET checkpoint = ?", (content,))
         with pytest.raises(DataError, match="remove the file"):
