@@ -1,9 +1,12 @@
 """BIRCO's files: one object {"query": {id: text}, "corpus": {id: text}, "qrel": {id: {id: label}}} a split.
 
-The release has it as a pickle, which environments/sources/plain_pickle.py reads without running anything. The same
-object as JSON is read, too; the miniature has that form, because it can be reviewed.
+The release has it as a pickle, which environments/sources/plain_pickle.py makes into JSON without running anything in
+it. The same object as JSON is read, too; the miniature has that form, because it can be reviewed.
 """
 
+import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +27,26 @@ class BircoSet:
 
 def read(folder: Path, split: str) -> BircoSet:
     """The split ("test" or "dev") of the task in `folder`. DataError for anything missing, damaged or hostile."""
-    for ending, load in ((".pickle", plain_pickle.read), (".pkl", plain_pickle.read), (".json", jsonl.whole)):
+    for ending, load in ((".pickle", _unpickled), (".pkl", _unpickled), (".json", jsonl.whole)):
         path = folder / f"{split}_set{ending}"
         if path.is_file():
             return _checked(load(path), path)
     raise DataError(f"{folder} holds no {split}_set.pickle (nor a {split}_set.json)")
+
+
+def _unpickled(path: Path) -> Any:
+    """The object in `path`, read in a process of its own: a hostile pickle can bring Python down."""
+    try:
+        with path.open("rb") as file:
+            done = subprocess.run([sys.executable, "-I", plain_pickle.__file__], stdin=file, capture_output=True)
+        said = json.loads(done.stdout)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError:  # it died, or gave up
+        raise DataError(f"{path} is damaged and cannot be unpickled; fetch it again") from None
+    if "refused" in said:
+        raise DataError(f"{path} is refused: {said['refused']}")
+    return said["content"]
 
 
 def _checked(content: Any, path: Path) -> BircoSet:
@@ -41,16 +59,13 @@ def _checked(content: Any, path: Path) -> BircoSet:
     if not any(character.isalnum() for text in documents.values() for character in text):
         raise DataError(f"{path} has no words in it; nothing can be searched")
     qrels: dict[str, dict[str, float]] = {}
-    read: dict[int, dict[str, float]] = {}  # by identity: a pickle can name one pool a thousand times
     for query_id, pool in _keyed(content["qrel"], f"{path}, qrel").items():
         where = f"{path}, qrel of {query_id!r}"
         if query_id not in queries:
             raise DataError(f"{where}: there is no such query")
         if not isinstance(pool, dict):
             raise DataError(f"{where} is not an object of labels")
-        if id(pool) not in read:
-            read[id(pool)] = _labels(pool, where)
-        qrels[query_id] = read[id(pool)]
+        qrels[query_id] = _labels(pool, where)
     if unjudged := queries.keys() - qrels.keys():
         raise DataError(f"{path}: query {min(unjudged)!r} has no pool in qrel")
     return BircoSet(queries, documents, qrels)
@@ -67,12 +82,4 @@ def _labels(pool: Mapping[Any, Any], where: str) -> dict[str, float]:
 
 
 def _keyed(table: Mapping[Any, Any], where: str) -> dict[str, Any]:
-    keyed: dict[str, Any] = {}
-    for key, value in table.items():
-        # A number in a pickle is an id like any other; JSON has texts only.
-        plain = isinstance(key, int) and not isinstance(key, bool) and abs(key) < 10**20
-        identifier = checks.identifier(str(key) if plain else key, where)
-        if identifier in keyed:
-            raise DataError(f"{where}: the id {identifier!r} is there twice, as a number and as a text")
-        keyed[identifier] = value
-    return keyed
+    return {checks.identifier(key, where): value for key, value in table.items()}

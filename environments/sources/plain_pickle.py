@@ -1,212 +1,54 @@
-"""Pickles of plain data, read without Python's unpickler.
+"""A program that prints a pickle of plain data as JSON: `python -I plain_pickle.py < FILE`.
 
-A pickle is a program for a small stack machine, which can run anything when Python loads it, and can bring Python down
-(a tuple nested a million deep for a key, a memo entry numbered four billion). The machine here has only the
-instructions that plain data needs: dicts, lists, strings, numbers, and NumPy scalars, which are decoded without NumPy.
-Any other instruction or name ends the reading before anything has been called. Sets, arrays and objects are left out.
+A pickle can call whatever Python can import, and can bring Python down (a tuple nested a million deep for a key, a memo
+entry numbered four billion). So environments/sources/birco_sets.py runs this in a process of its own, with limits, and
+the unpickler here finds no names but those of dicts, bytes and NumPy scalars, in each of whose places it puts a plain
+function. It imports nothing but Python's own library. Lists, sets, arrays and objects are left out.
 """
 
-import pickletools
-import re
+import io
+import json
+import pickle
 import struct
-from pathlib import Path
+import sys
+from contextlib import suppress
 from typing import Any
 
-from environments.sources import checks
-from tools.errors import DataError
+_MEMORY = 2 << 30  # bytes of address space
+_SECONDS = 30  # of CPU time
+_GROWTH = 100  # characters and numbers in the object for each byte of the file; one pool can be named many times
 
-_NOT_RUN = "Nothing in it was run"
-
-
-def read(path: Path) -> Any:
-    """The object in `path`. DataError for a file that is missing, damaged or hostile."""
-    try:
-        return _Machine(path.read_bytes()).run()
-    except DataError as error:
-        raise DataError(f"{path} {error}") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
-    except Exception as error:  # noqa: BLE001  # a damaged program can ask for anything, e.g. more than the stack has
-        raise DataError(f"{path} is damaged and cannot be unpickled ({type(error).__name__}); fetch it again") from None
-
-
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_VALUES = {
-    *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE", "BINSTRING", "SHORT_BINSTRING", "STRING"),
-    *("BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
-    *("BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4", "BINFLOAT", "FLOAT"),
+_NUMBERS = {
+    **{"b1": "?", "f2": "e", "f4": "f", "f8": "d"},
+    **{"i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q"},
 }
-_TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
-class _Machine:
-    """Recurses into nothing, and hashes nothing but strings and numbers."""
-
-    def __init__(self, program: bytes) -> None:
-        self._program = program
-        self._stack: list[Any] = []
-        self._below: list[list[Any]] = []  # the stack under each mark
-        self._memo: dict[int, Any] = {}
-        self._undecoded = len(program)  # bytes of scalars still allowed: a value repeated by reference is no plain data
-
-    def run(self) -> Any:
-        """The object that the program describes, which must be all there is in it."""
-        for operation, argument, position in pickletools.genops(self._program):
-            if operation.name == "STOP":
-                if rest := len(self._program) - (position or 0) - 1:
-                    raise DataError(f"has {rest} bytes after its end; fetch it again")
-                return self._stack.pop()
-            self._do(operation.name, argument)
-        return None  # not reached: without a STOP, genops raises
-
-    def _do(self, name: str, argument: Any) -> None:
-        stack = self._stack
-        if name in _VALUES:
-            stack.append(argument)
-        elif name in _CONSTANTS:
-            stack.append(_CONSTANTS[name])
-        elif name in _TUPLES:
-            stack.append(tuple([stack.pop() for _ in range(_TUPLES[name])][::-1]))
-        else:
-            match name:
-                case "PROTO" | "FRAME":
-                    pass
-                case "MEMOIZE":
-                    self._memo[len(self._memo)] = stack[-1]
-                case "PUT" | "BINPUT" | "LONG_BINPUT":
-                    self._memo[argument] = stack[-1]
-                case "GET" | "BINGET" | "LONG_BINGET":
-                    stack.append(self._memo[argument])
-                case "EMPTY_DICT":
-                    stack.append({})
-                case "EMPTY_LIST":
-                    stack.append([])
-                case "APPEND":
-                    _extend([stack.pop()], stack[-1])
-                case "SETITEM":
-                    value, key = stack.pop(), stack.pop()
-                    _set_items([key, value], stack[-1])
-                case "REDUCE":
-                    arguments, called = stack.pop(), stack.pop()
-                    stack.append(self._called(called, arguments))
-                case "BUILD":
-                    state, what = stack.pop(), stack[-1]
-                    _build(what, state)
-                case "GLOBAL":
-                    stack.append(_named(*argument.split(" ", 1)))
-                case "STACK_GLOBAL":
-                    attribute, module = stack.pop(), stack.pop()
-                    stack.append(_named(module, attribute))
-                case "MARK":
-                    self._below.append(stack)
-                    self._stack = []
-                case _:
-                    self._do_marked(name)
-
-    def _do_marked(self, name: str) -> None:
-        if name not in ("TUPLE", "LIST", "DICT", "APPENDS", "SETITEMS"):
-            raise DataError(f"is refused: it has the instruction {name}, which plain data does not need. {_NOT_RUN}")
-        marked, self._stack = self._stack, self._below.pop()
-        match name:
-            case "TUPLE":
-                self._stack.append(tuple(marked))
-            case "LIST":
-                self._stack.append(marked)
-            case "DICT":
-                self._stack.append({})
-                _set_items(marked, self._stack[-1])
-            case "APPENDS":
-                _extend(marked, self._stack[-1])
-            case "SETITEMS":
-                _set_items(marked, self._stack[-1])
-
-    def _called(self, called: Any, arguments: Any) -> Any:
-        if called not in _ADMITTED.values() or not isinstance(arguments, tuple):
-            raise DataError(f"is refused: it calls {checks.shown(called)}. {_NOT_RUN}")
-        self._undecoded -= sum(len(part) for part in arguments if isinstance(part, (str, bytes)))
-        if self._undecoded < 0:
-            raise DataError("is refused: it repeats a value without end")
-        return called(*arguments)
-
-
-def _extend(values: list[Any], target: Any) -> None:
-    if not isinstance(target, list):
-        raise DataError(f"is damaged: it appends to {checks.shown(target)}; fetch it again")
-    target.extend(values)
-
-
-def _set_items(flat: list[Any], target: Any) -> None:
-    if not isinstance(target, dict):
-        raise DataError(f"is damaged: it sets an item of {checks.shown(target)}; fetch it again")
-    for key, value in zip(flat[::2], flat[1::2], strict=True):
-        if not isinstance(key, (str, int, float)):
-            raise DataError(f"is refused: it has {checks.shown(key)} for a key")
-        if key in target:
-            raise DataError(f"has the key {checks.shown(key)} twice; fetch it again")
-        target[key] = value
-
-
-def _named(module: Any, name: Any) -> Any:
-    if not isinstance(module, str) or not isinstance(name, str) or (module, name) not in _ADMITTED:
-        raise DataError(
-            f"is refused: it names {checks.shown(f'{module}.{name}')}, and this data set needs only containers, "
-            f"strings and numbers. {_NOT_RUN}. Get the file from its source again"
-        )
-    return _ADMITTED[module, name]
-
-
-def _build(what: Any, state: Any) -> None:
-    if not isinstance(what, _DataType) or not isinstance(state, tuple):
-        raise DataError(f"is refused: it sets the state of {checks.shown(what)}. {_NOT_RUN}")
-    if len(state) > 1 and state[1] in ("<", ">", "|", "="):
-        what.order = state[1]
+class _Refused(Exception):
+    """The pickle is no plain data, for the reason given."""
 
 
 class _DataType:
-    """Stands in for numpy.dtype: remembers what it was called with, and nothing else."""
+    """Stands in for numpy.dtype."""
 
-    def __init__(self, code: Any, *flags: Any) -> None:
-        if not isinstance(code, str) or not re.fullmatch(r"[<>|=]?([biufSU])(\d{1,9})|bool", code):
-            raise DataError(f"is refused: it has a NumPy value of the kind {checks.shown(code)}")
-        self.code = code
-        self.order = "<"
+    def __init__(self, code: str, *_: object) -> None:
+        self.code, self.order = code.lstrip("<>|="), ">" if code.startswith(">") else "<"
 
-
-def _scalar(kind: Any, data: Any = b"") -> str | float | bool:
-    """The value of a NumPy scalar, which pickles as its dtype and its bytes."""
-    if not isinstance(kind, _DataType) or not isinstance(data, (bytes, str)):
-        raise DataError("is refused: it has a NumPy value that is none")
-    raw = data.encode("latin-1") if isinstance(data, str) else data  # protocol 2 writes bytes as text
-    code = kind.code.lstrip("<>|=")
-    big = ">" in (kind.order, kind.code[0])
-    if code.startswith("U"):
-        return raw.decode("utf-32-be" if big else "utf-32-le").rstrip("\0")
-    if code.startswith("S"):
-        return raw.decode("utf-8").rstrip("\0")
-    letter = {"b1": "?", "bool": "?", "f2": "e", "f4": "f", "f8": "d"} | {
-        f"{sign}{size}": letter.upper() if sign == "u" else letter
-        for sign in "iu"
-        for size, letter in ((1, "b"), (2, "h"), (4, "i"), (8, "q"))
-    }
-    value: float | bool = struct.unpack((">" if big else "<") + letter[code], raw)[0]
-    return value
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.order = ">" if state[1] == ">" else "<"
 
 
-def _latin_1(text: Any, encoding: Any) -> bytes:
+def _scalar(kind: _DataType, data: bytes | str) -> Any:
+    """The value of a NumPy scalar, which pickles as its data type and its bytes."""
+    raw = data.encode("latin-1") if isinstance(data, str) else data  # Python 2 wrote bytes as text
+    if kind.code.startswith("U"):
+        return raw.decode("utf-32-be" if kind.order == ">" else "utf-32-le").rstrip("\0")
+    return struct.unpack(kind.order + _NUMBERS[kind.code], raw)[0]
+
+
+def _latin_1(text: str, _encoding: str) -> bytes:
     """Stands in for _codecs.encode, with which protocols below 3 write bytes."""
-    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-        raise DataError("is refused: it has bytes in an encoding that no pickle writes")
     return text.encode("latin-1")
-
-
-def _no_bytes() -> bytes:
-    """Stands in for bytes, with which protocols below 3 write empty ones."""
-    return b""
-
-
-def _no_items() -> dict[Any, Any]:
-    """Stands in for OrderedDict, whose items are set one by one."""
-    return {}
 
 
 # NumPy moved its core in version 2, and Python 3 its builtins; pickles of either are about.
@@ -214,6 +56,67 @@ _ADMITTED = {
     ("numpy", "dtype"): _DataType,
     **{(f"numpy.{core}.multiarray", "scalar"): _scalar for core in ("core", "_core")},
     ("_codecs", "encode"): _latin_1,
-    **{(module, "bytes"): _no_bytes for module in ("builtins", "__builtin__")},
-    ("collections", "OrderedDict"): _no_items,
+    **{(module, "bytes"): bytes for module in ("builtins", "__builtin__")},
+    ("collections", "OrderedDict"): dict,
 }
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ADMITTED:
+            raise _Refused(
+                f"it names {f'{module}.{name}'[:60]!r}, and this data set needs only containers, strings and numbers. "
+                "Nothing in it was run. Get the file from its source again"
+            )
+        return _ADMITTED[module, name]
+
+
+class _Plain:
+    """Makes an object what JSON can have, up to `room` characters and numbers; a number for a key becomes a text."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+
+    def of(self, value: Any) -> Any:
+        self._room -= len(value) if isinstance(value, str) else 1
+        if self._room < 0:
+            raise _Refused("it repeats a value without end")
+        if value is None or isinstance(value, (str, int, float)):
+            return value
+        if not isinstance(value, dict):
+            raise _Refused(f"it holds a {type(value).__name__}")
+        made: dict[str, Any] = {}
+        for key, inside in value.items():
+            if not isinstance(key, (str, int)) or isinstance(key, bool):
+                raise _Refused(f"it has a {type(key).__name__} for a key")
+            if (name := self.of(str(key))) in made:
+                raise _Refused(f"the key {name[:60]!r} is there twice, as a number and as a text")
+            made[name] = self.of(inside)
+        return made
+
+
+def _limit() -> None:
+    """Bound memory and time, where the platform can, and leave no core file."""
+    with suppress(ImportError):
+        import resource
+
+        for kind, most in (("RLIMIT_AS", _MEMORY), ("RLIMIT_CPU", _SECONDS), ("RLIMIT_CORE", 0)):
+            with suppress(AttributeError, ValueError, OSError):  # macOS has not every one
+                resource.setrlimit(getattr(resource, kind), (most, most))
+
+
+def _main(pickled: bytes) -> None:
+    _limit()
+    file = io.BytesIO(pickled)
+    try:
+        content = _Unpickler(file, encoding="latin-1").load()
+        printed = json.dumps({"content": _Plain(_GROWTH * len(pickled)).of(content)})
+        if file.read(1):
+            raise _Refused("something follows its end")
+    except _Refused as refused:
+        printed = json.dumps({"refused": str(refused)})
+    sys.stdout.write(printed)
+
+
+if __name__ == "__main__":
+    _main(sys.stdin.buffer.read())
