@@ -13,20 +13,7 @@ from tools.errors import DataError, UnknownName, UsageError
 from tools.home import home
 from tools.retrievers import build
 
-DEV = [
-    "MINI-q02",
-    "MINI-q11",
-    "MINI-q14",
-    "MINI-q18",
-    "MINI-q22",
-    "MINI-q23",
-    "MINI-q26",
-    "MINI-q27",
-    "MINI-q28",
-    "MINI-q30",
-    "MINI-q31",
-    "MINI-q34",
-]
+DEV = [f"MINI-q{number:02}" for number in (2, 11, 14, 18, 22, 23, 26, 27, 28, 30, 31, 34)]
 
 MINI = Path(environments.__file__).parent / "mini/obliq/tip-of-tongue/congress"
 
@@ -154,59 +141,48 @@ def test_the_fingerprint_changes_with_text_query_and_judgement(folder):
 CORPUS, QUERIES, QRELS = "corpus/corpus.jsonl", "queries+qrels/queries.jsonl", "queries+qrels/qrels.tsv"
 
 
-def append(data: bytes):
-    return lambda path: path.write_bytes(path.read_bytes() + data)
+def append(path: Path, data: bytes) -> None:
+    path.write_bytes(path.read_bytes() + data)
 
 
-FAULTS = {
-    "a torn line": (CORPUS, append(b'{"_id": "D9", "te'), r"corpus\.jsonl, line 8: not a whole JSON object"),
-    "invalid UTF-8": (CORPUS, append(b'{"_id": "D9", "text": "\xff"}\n'), r"line 8: byte 0xff is not UTF-8"),
-    "a duplicated id": (CORPUS, append(b'{"_id": "D1", "text": "x"}\n'), r"line 8: the id 'D1' was there before"),
-    "a duplicated query": (QUERIES, append(b'{"_id": "Q1", "text": "x"}\n'), r"line 5: the id 'Q1' was there"),
-    "a missing field": (CORPUS, append(b'{"_id": "D9"}\n'), r"line 8: field 'text' is missing"),
-    "a number for an id": (CORPUS, append(b'{"_id": 9, "text": "x"}\n'), r"line 8: field '_id' is missing or not a"),
-    "nesting without end": (CORPUS, append(b"[" * 100_000 + b"\n"), r"line 8: the JSON is nested too deeply"),
-    "a list for a row": (CORPUS, append(b'["D9"]\n'), r"line 8: not a JSON object"),
-    "an empty id": (CORPUS, append(b'{"_id": "", "text": "x"}\n'), r"line 8: the id '' is empty"),
-    "a NUL in an id": (CORPUS, append(b'{"_id": "a\\u0000", "text": "x"}\n'), r"line 8: the id .* no id may have"),
-    "half a character in an id": (
-        CORPUS,
-        append(b'{"_id": "a\\ud83d", "text": "x"}\n'),
-        r"line 8: the id .* no id may have",
-    ),
-    "a number of 5,000 digits": (
-        CORPUS,
-        append(b'{"_id": "D9", "text": ' + b"9" * 5000 + b"}\n"),
-        r"line 8: .*too long a",
-    ),
-    "a grade beyond counting": (
-        QRELS,
-        append(b"Q1\tD2\t1099511627776\n"),
-        r"line 6: the score '1099511627776' is not a",
-    ),
-    "no words": (CORPUS, lambda path: path.write_text('{"_id": "D0", "text": "?!"}\n'), r"has no words in it"),
-    "an empty corpus": (CORPUS, lambda path: path.write_text(""), r"has no words in it"),
-    "no queries": (QUERIES, lambda path: path.write_text("\n"), r"has no queries in it"),
-    "no corpus file": (CORPUS, lambda path: path.unlink(), r"corpus\.jsonl is missing"),
-    "no qrels file": (QRELS, lambda path: path.unlink(), r"qrels\.tsv is missing"),
-    "a query without judgement": (QUERIES, append(b'{"_id": "Q9", "text": "x"}\n'), r"query 'Q9' has no judgement"),
-    "only a zero": (
-        QRELS,
-        lambda path: path.write_text(path.read_text().replace("Q1\tD1\t1", "Q1\tD1\t0")),
-        r"above 0",
-    ),
-    "a judgement for no query": (QRELS, append(b"Q9\tD1\t1\n"), r"judges the query 'Q9'"),
-    "a judgement for no document": (QRELS, append(b"Q1\tD99\t1\n"), r"not in the corpus, e\.g\. 'D99'"),
-    "two judgements": (QRELS, append(b"Q1\tD1\t1\n"), r"line 6: 'Q1' and 'D1' are judged twice"),
-    "a short row": (QRELS, append(b"Q1\tD1\n"), r"line 6: 2 columns where 3 are expected"),
-    "a score in words": (QRELS, append(b"Q1\tD2\tgood\n"), r"line 6: the score 'good' is not a number"),
+APPENDED = {
+    "a torn line": (CORPUS, b'{"_id": "D9", "te', r"corpus\.jsonl, line 8: not a whole JSON object"),
+    "invalid UTF-8": (CORPUS, b'{"_id": "D9", "text": "\xff"}\n', r"line 8: byte 0xff is not UTF-8"),
+    "a duplicated id": (CORPUS, b'{"_id": "D1", "text": "x"}\n', r"line 8: the id 'D1' was there before"),
+    "a missing field": (CORPUS, b'{"_id": "D9"}\n', r"line 8: field 'text' is missing"),
+    "a number for an id": (CORPUS, b'{"_id": 9, "text": "x"}\n', r"line 8: field '_id' is missing or not a"),
+    "nesting without end": (CORPUS, b"[" * 100_000 + b"\n", r"line 8: the JSON is nested too deeply"),
+    "a list for a row": (CORPUS, b'["D9"]\n', r"line 8: not a JSON object"),
+    "an empty id": (CORPUS, b'{"_id": "", "text": "x"}\n', r"line 8: the id '' is empty"),
+    "a NUL in an id": (CORPUS, b'{"_id": "a\\u0000", "text": "x"}\n', r"line 8: the id .* no id may have"),
+    "half a character in an id": (CORPUS, b'{"_id": "a\\ud83d", "text": "x"}\n', r"line 8: the id .* no id may"),
+    "a number of 5,000 digits": (CORPUS, b'{"_id": "D9", "text": ' + b"9" * 5000 + b"}\n", r"line 8: .*too long a"),
+    "a grade beyond counting": (QRELS, b"Q1\tD2\t1099511627776\n", r"line 6: the score '1099511627776' is not a"),
+    "a query without judgement": (QUERIES, b'{"_id": "Q9", "text": "x"}\n', r"query 'Q9' has no judgement"),
+    "a judgement for no query": (QRELS, b"Q9\tD1\t1\n", r"judges the query 'Q9'"),
+    "a judgement for no document": (QRELS, b"Q1\tD99\t1\n", r"not in the corpus, e\.g\. 'D99'"),
+    "two judgements": (QRELS, b"Q1\tD1\t1\n", r"line 6: 'Q1' and 'D1' are judged twice"),
+    "a short row": (QRELS, b"Q1\tD1\n", r"line 6: 2 columns where 3 are expected"),
+    "a score in words": (QRELS, b"Q1\tD2\tgood\n", r"line 6: the score 'good' is not a number"),
+}
+WRITTEN = {
+    "no words": (CORPUS, b'{"_id": "D0", "text": "?!"}\n', r"has no words in it"),
+    "an empty corpus": (CORPUS, b"", r"has no words in it"),
+    "no queries": (QUERIES, b"\n", r"has no queries in it"),
+    "only a zero": (QRELS, b"query-id\tcorpus-id\tscore\nQ0\tD0\t1\nQ1\tD1\t0\nQ2\tD2\t1\nQ3\tD3\t1\n", r"above 0"),
+    "no corpus file": (CORPUS, None, r"corpus\.jsonl is missing"),
+    "no qrels file": (QRELS, None, r"qrels\.tsv is missing"),
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [*APPENDED, *WRITTEN])
 def test_damaged_data_is_named_with_file_and_line(fault, folder, run):
-    name, spoil, message = FAULTS[fault]
-    spoil(folder / "tip-of-tongue/congress" / name)
+    name, data, message = (APPENDED | WRITTEN)[fault]
+    path = folder / "tip-of-tongue/congress" / name
+    if fault in APPENDED:
+        append(path, data)
+    else:
+        path.unlink() if data is None else path.write_bytes(data)
     result = run("--program", "retrieve", "--task", "congress", "--data", folder, "--split", "all")
     assert result.code == 3
     assert re.search(message, result.err)
@@ -214,7 +190,7 @@ def test_damaged_data_is_named_with_file_and_line(fault, folder, run):
 
 
 def test_half_a_character_in_a_text_is_replaced_and_a_blank_line_skipped(folder):
-    append(b'{"_id": "D9", "text": "a ferry \\ud83d"}\n  \n')(folder / "tip-of-tongue/congress" / CORPUS)
+    append(folder / "tip-of-tongue/congress" / CORPUS, b'{"_id": "D9", "text": "a ferry \\ud83d"}\n  \n')
     assert environments.load("congress", str(folder), "all").documents["D9"].text == "a ferry \N{REPLACEMENT CHARACTER}"
 
 
@@ -247,7 +223,7 @@ def test_a_document_that_is_judged_not_relevant_may_be_missing_and_check_says_so
     from environments.card import findings
 
     qrels = folder / "tip-of-tongue/congress" / QRELS
-    append(b"Q1\tD99\t0\n")(qrels)
+    append(qrels, b"Q1\tD99\t0\n")
     assert environments.load("congress", str(folder), "all").qrels["Q1"]["D99"] == 0
     wrong = [finding.said for finding in findings("congress", str(folder)) if not finding.fine]
     assert len(wrong) == 1 and "'D99' of query 'Q1'" in wrong[0]

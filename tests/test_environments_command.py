@@ -1,9 +1,6 @@
 """`python -m environments`: what its verbs print, and how they end."""
 
 import json
-import subprocess
-import sys
-import time
 
 import pytest
 
@@ -22,14 +19,13 @@ def command(capsys):
     return call
 
 
-def test_the_list_has_every_task_of_the_four_benchmarks(command):
+def test_the_list_has_every_task_of_the_benchmarks(command):
     code, out, _ = command("list", "--json")
     rows = json.loads(out)
-    counts = {name: sum(row["suite"] == name for row in rows) for name in environments.SUITES}
-    assert code == 0 and counts == {"obliq": 5, "crumb": 8, "birco": 5, "multiconir": 5}
+    assert code == 0 and [f"{row['suite']}/{row['task'].rpartition('/')[2]}" for row in rows] == environments.tasks()
     assert all(row["data"] == "mini" and row["documents"] and row["dev"] and row["test"] for row in rows)
     code, out, _ = command("list")
-    assert len(out.splitlines()) == 2 + 23 + 2 and "not comparable" in out
+    assert len(out.splitlines()) == 2 + len(rows) + 2 and "not comparable" in out
 
 
 @pytest.mark.parametrize(
@@ -112,14 +108,3 @@ def test_search_as_for_a_query_keeps_to_its_pool_and_shows_its_judgements(comman
 def test_bad_input_is_one_line_and_a_code(command, words, code, said):
     got, _, err = command(*words)
     assert got == code and said in err and err.count("\n") == 1
-
-
-def test_help_comes_at_once():
-    took = []
-    for _ in range(3):
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "environments", "--help"], check=True, capture_output=True)
-        took.append(time.perf_counter() - start)
-    baseline = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import argparse, json"], check=True)
-    assert min(took) < 10 * (time.perf_counter() - baseline) + 0.3
