@@ -42,11 +42,7 @@ def test_a_card_says_what_is_asked_by_which_protocol_and_shows_three_samples(com
         assert sample["relevant"]["text"] != sample["irrelevant"]["text"]
     _, out, _ = command("show", task)
     assert card["samples"][0]["query_id"] in out and max(map(len, out.splitlines())) < 400
-
-
-def test_our_own_split_is_listed_in_the_card_and_labelled(command):
-    _, out, _ = command("show", "congress")
-    assert "ours, not the paper's" in out and "MINI-q02" in out
+    assert task != "congress" or ("ours, not the paper's" in out and "MINI-q02" in out)
 
 
 def test_check_finds_nothing_wrong_with_a_miniature_and_names_what_is_wrong_elsewhere(command, folder):
