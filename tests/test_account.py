@@ -134,48 +134,39 @@ def test_the_apis_of_an_expression_are_found_wherever_they_are(server):
     assert apis(check("fusion(bm25,dense)")) == []
 
 
-def test_a_compilation_books_what_its_retriever_sends(server, tmp_path, capsys):
+@pytest.fixture
+def compile_booked(command_of, tmp_path):
+    """Compile for writing with these words: the exit code, and what the books have been sent."""
     from optimizers import compile as module
-    from programs.cache_command import command, parser
-    from tools.command import run_command
+    from programs import cache_command
 
-    words = ["--program", "multihop", "--task", "writing", "--data", "mini", "--limit", "4", "--optimizer", "labeled"]
-    words += ["--lm", server.spec, "--retriever", f"api:{server.spec}", "--runs", str(tmp_path / "runs"), "--json"]
-    code = run_command(module.parser(), module.command, words)
-    capsys.readouterr()
-    assert code == 0
-    assert run_command(parser(), command, ["cache", "list", "--runs", str(tmp_path / "runs"), "--json"]) == 0
-    [books] = json.loads(capsys.readouterr().out)["runs"].values()
-    assert books["sent"] == len(server.requests) > 12
+    def compiled(*words):
+        runs = ("--runs", tmp_path / "runs")
+        code = command_of(module)("--task", "writing", "--data", "mini", "--limit", 4, *words, *runs).code
+        [books] = command_of(cache_command)("cache", "list", "--json", *runs).json["runs"].values()
+        return code, books["sent"]
+
+    return compiled
+
+
+def test_a_compilation_books_what_its_retriever_sends(server, compile_booked):
+    models = ("--lm", server.spec, "--retriever", f"api:{server.spec}")
+    code, sent = compile_booked("--program", "multihop", "--optimizer", "labeled", *models)
+    assert code == 0 and sent == len(server.requests) > 12
 
 
 @pytest.mark.parametrize(
     ("retriever", "values"),
     [("lens(bm25,model=SERVER,attribute={x})", "stance|proof"), ("api:SERVER(dimensions={x})", "20|22")],
 )
-def test_an_index_that_is_opened_while_tuning_is_in_the_books(server, tmp_path, capsys, retriever, values):
-    from optimizers import compile as module
-    from programs.cache_command import command, parser
-    from tools.command import run_command
-
+def test_an_index_that_is_opened_while_tuning_is_in_the_books(server, compile_booked, retriever, values):
     server.answer = written
     server.embed = lambda texts: bag_of_words(texts)[:, : int(server.requests[-1]["dimensions"])]
-    words = ["--program", "retrieve", "--task", "writing", "--data", "mini", "--limit", "4", "--optimizer", "tune"]
-    words += [
-        "--retriever",
-        retriever.replace("SERVER", server.spec),
-        "--range",
-        f"x={values}",
-        "--max-concurrent",
-        "1",
-    ]
+    tuned = ("--retriever", retriever.replace("SERVER", server.spec), "--range", f"x={values}")
     for calls in (40, 400, 400):
-        budget = ["--budget-calls", str(calls), "--runs", str(tmp_path / "runs")]
-        code = run_command(module.parser(), module.command, [*words, *budget])
-        capsys.readouterr()
-        assert run_command(parser(), command, ["cache", "list", "--runs", str(tmp_path / "runs"), "--json"]) == 0
-        [books] = json.loads(capsys.readouterr().out)["runs"].values()
-        assert books["sent"] == len(server.requests)
+        limits = ("--budget-calls", calls, "--max-concurrent", 1)
+        code, sent = compile_booked("--program", "retrieve", "--optimizer", "tune", *tuned, *limits)
+        assert sent == len(server.requests)
     assert code == 0
 
 

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from contextvars import Context
 from pathlib import Path
 
@@ -41,11 +41,16 @@ def paid(usd=0.5, at_list_price=0.6):
 
 def rows(path, columns="key"):
     """What is in the file, read by SQLite alone."""
-    connection = sqlite3.connect(path)
-    try:
+    with closing(sqlite3.connect(path)) as connection:
         return connection.execute(f"SELECT {columns} FROM calls ORDER BY id").fetchall()
-    finally:
-        connection.close()
+
+
+def spoilt(path, column, value):
+    """Two answers, of which the first has this in the column."""
+    for number in (1, 2):
+        Answers(path).ledger("run").answered("q", key(number), "tiny", Answer(["first"], paid()))
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(f"UPDATE calls SET {column} = ? WHERE key = ?", (value, key(1)))
 
 
 def until(true):
@@ -76,27 +81,12 @@ def test_answers_that_come_together_are_committed_together_and_each_is_on_disk_w
 
     def one(number):
         books.answered("q", key(number), "tiny", Answer([f"answer {number}"], paid()))
-        connection = sqlite3.connect(path)
-        found = connection.execute("SELECT outputs FROM calls WHERE key = ?", (key(number),)).fetchall()
-        connection.close()
-        return found == [(json.dumps([f"answer {number}"]),)]
+        return (key(number), json.dumps([f"answer {number}"])) in rows(path, "key, outputs")
 
     with ThreadPoolExecutor(32) as pool:
         assert all(pool.map(one, range(320)))
     assert len(commits) < 100 and sorted(rows(path)) == [(key(number),) for number in range(320)], "each once"
     assert books.books.answered == Answers(path).books("run").answered == 320
-
-
-def test_another_process_reads_what_this_one_has_open(path):
-    books = Answers(path).ledger("run")
-    books.answered("q", key(1), "tiny", Answer(["ü \ud800 \u2028"], paid()))
-    script = (
-        "import sys; from pathlib import Path; from programs.answers import Answers; "
-        "print(ascii(Answers(Path(sys.argv[1])).take(sys.argv[2])))"
-    )
-    command = [sys.executable, "-c", script, str(path), key(1)]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert r"outputs=['\xfc \ud800 \u2028']" in told.stdout and "'run', 'q'" in told.stdout
 
 
 def test_a_full_disk_fails_the_answers_that_find_no_room_and_no_others(path):
@@ -151,13 +141,14 @@ def test_whatever_a_server_or_a_name_has_for_text_can_be_written_and_is_bounded(
         books = Answers(path).ledger("run \udcff")
         with books.turn("q\ud800", key(1), "tiny\ud800") as found:
             if found is None:
-                books.answered("q\ud800", key(1), "tiny\ud800", Answer(["yes"], paid(), "\ud800" + "x" * 10_000))
+                answer = Answer(["ü \ud800 \u2028"], paid(), "\ud800" + "x" * 10_000)
+                books.answered("q\ud800", key(1), "tiny\ud800", answer)
                 books.failed("q\ud800", key(2), "tiny", "\ud800" + "y" * 10_000, Usage(), 0.1)
                 books.answers.settle()
         return found, books
 
     (_, first), (found, again) = asked(), asked()
-    assert found == Answer(["yes"], paid(), "?" + "x" * 99), "the query's own, whatever its name"
+    assert found == Answer(["ü \ud800 \u2028"], paid(), "?" + "x" * 99), "the query's own, whatever its name"
     assert first.books == again.books and first.books.faults == {"?" + "y" * 99: 1}
     assert [kept for kept, _ in again.answers.of_run(again.run)] == [key(1)]
 
@@ -223,9 +214,8 @@ def test_a_file_that_is_none_of_ours_is_said_to_be_and_left_alone(content, path)
 
 
 def test_a_database_of_somebody_elses_is_none_of_ours(path):
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE calls (number TEXT)")
-    connection.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE calls (number TEXT)")
     with pytest.raises(DataError, match="choose another --runs"):
         Answers(path)
 
@@ -234,9 +224,8 @@ def test_a_page_that_was_overwritten_is_damage_and_not_a_full_disk(path):
     books = Answers(path).ledger("run")
     for number in range(50):
         books.answered("q", key(number), "tiny", Answer(["much " * 500], paid()))
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    connection.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * (path.stat().st_size - 4096))
@@ -245,25 +234,26 @@ def test_a_page_that_was_overwritten_is_damage_and_not_a_full_disk(path):
         answers.books("run")
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("outputs", "[5]", f"cache clear --key {key(1)}"),
+        ("outputs", "[" * 100_000, f"cache clear --key {key(1)}"),
+        ("usage", '{"calls": "x"}', "books of run are damaged"),
+    ],
+)
+def test_a_damaged_cell_is_neither_an_answer_nor_zero_and_it_is_said_what_to_do(column, value, said, path):
+    spoilt(path, column, value)
+    with pytest.raises(DataError, match=said):
+        Answers(path).books("run")
+        Answers(path).take(key(1))
+
+
 @pytest.mark.parametrize("damaged", ["zz", "", b"\xff"])
 def test_a_key_that_is_none_costs_its_own_answer_and_no_other(damaged, path):
-    for number in (1, 2):
-        Answers(path).ledger("run").answered("q", key(number), "tiny", Answer(["first"], paid()))
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("UPDATE calls SET key = ? WHERE key = ?", (damaged, key(1)))
-    connection.close()
+    spoilt(path, "key", damaged)
     answers = Answers(path)
     assert answers.take(key(1)) is None and answers.take(key(2))[0].outputs == ["first"]
-
-
-@pytest.mark.parametrize("usage", ["", '{"calls": "x"}', "[" * 100_000])
-def test_books_that_cannot_be_read_are_damaged_and_not_zero(usage, path):
-    Answers(path).ledger("run").answered("q", key(1), "tiny", Answer(["first"], paid()))
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("UPDATE calls SET usage = ?", (usage,))
-    connection.close()
-    with pytest.raises(DataError, match="books of run are damaged"):
-        Answers(path).books("run")
 
 
 def test_an_answer_that_json_cannot_hold_is_not_kept_in_another_shape(path):

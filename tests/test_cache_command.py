@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from programs import cache_command
-from programs.answers import NAME, Answer, ledger
+from programs.answers import NAME, Answer, Answers, ledger
 from tools.records import Usage
 
 TASK = ("--program", "rewrite", "--task", "congress", "--split", "dev", "--limit", 3)
@@ -47,7 +47,7 @@ def test_the_list_has_answers_by_model_and_what_each_run_sent(cache, paid, run, 
     told = listed(cache)
     [(model, row)] = told["models"].items()
     assert row["answers"] == 3 and row["usage"]["input_tokens"] == paid["usage"]["input_tokens"]
-    assert row["first"] <= row["last"]
+    assert row["first"] <= row["last"] and cache("list", "--model", "none", "--json").json["models"] == {}
     first, second = (
         next(books for name, books in told["runs"].items() if Path(folder).name in name.split("/"))
         for folder in (paid["run"], run(*TASK, "--lm", server.spec, "--k", 5, "--json").json["run"])
@@ -57,10 +57,6 @@ def test_the_list_has_answers_by_model_and_what_each_run_sent(cache, paid, run, 
     text = cache("list").out
     assert f"{model}: 3 answers" in text and "3 sent, 3 answered, 0 failed, 0 from the cache" in text
     assert "price unknown" in text and "0 sent, 0 answered, 0 failed, 3 from the cache, $0.0000" in text
-
-
-def test_a_list_of_one_model_has_no_other(cache, paid):
-    assert cache("list", "--model", "none", "--json").json["models"] == {}
 
 
 def test_an_answer_is_shown_by_the_beginning_of_its_key(cache, paid, server, tmp_path):
@@ -91,13 +87,9 @@ def test_what_is_exported_is_a_cassette_of_the_run(cache, paid, run, server, tmp
 
 
 def test_what_is_exported_of_a_run_is_its_own_answer_where_another_paid_for_the_same(cache, place, tmp_path):
-    from programs.answers import Answer, Answers
-    from tools.records import Usage
-
     for name in ("one", "two"):
-        Answers(place.parent.parent / NAME).ledger(f"task/{name}/0").answered(
-            "q", f"{1:016x}", "tiny", Answer([f"of {name}"], Usage(calls=1))
-        )
+        books = Answers(place.parent.parent / NAME).ledger(f"task/{name}/0")
+        books.answered("q", f"{1:016x}", "tiny", Answer([f"of {name}"], Usage(calls=1)))
     for name in ("one", "two"):
         [_, line] = exported(cache, tmp_path, "--run", f"task/{name}")
         assert json.loads(line)["outputs"] == [f"of {name}"]
@@ -169,9 +161,6 @@ def test_what_cannot_be_is_refused_in_a_line_and_nothing_is_cleared(words, code,
 
 
 def test_a_beginning_that_several_keys_have_is_said_to_be_one(cache, place):
-    from programs.answers import Answer
-    from tools.records import Usage
-
     books = ledger(place)
     for number in (1, 2):
         books.answered("q", f"abc{number:013x}", "tiny", Answer(["yes"], Usage(calls=1)))

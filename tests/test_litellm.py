@@ -6,7 +6,7 @@ import time
 import dspy
 import litellm as library
 import pytest
-from bad_server import OWN, REFUSING, UNCLEAR, always, empty_choice, fine, moved, silent, throttled, trickle
+from bad_server import OWN, REFUSING, UNCLEAR, always, empty_choice, fine, moved, once, silent, throttled, trickle
 from openai_server import Failure, OpenAIServer, sensible
 
 from programs import faults, lm, redirects
@@ -130,19 +130,14 @@ def test_a_key_that_the_server_says_back_is_in_no_file(run, litellm, tmp_path):
         assert path.is_dir() or KEY.encode() not in path.read_bytes(), path
 
 
-def test_what_the_provider_asks_for_is_waited_for(run, bad, monkeypatch):
+@pytest.mark.parametrize(("first", "seconds"), [(throttled(1.5), 1.4), (empty_choice(), 0.0)], ids=["wait", "nothing"])
+def test_a_wait_that_is_asked_for_is_kept_and_an_answer_without_a_choice_is_none(first, seconds, run, bad, monkeypatch):
     leads_to(monkeypatch, bad)
-    bad.script = lambda number, body: throttled(1.5) if number == 1 else fine()
+    bad.script = once(first, at=1)
     result = run("--program", "rewrite", *MULTIHOP[2:], "--lm", SPEC, "--json", "--limit", "1")
     assert result.code == 0 and [one.kind for one in bad.tries][1:] == ["fine"]
-    assert bad.tries[1].arrived - bad.tries[0].ended >= 1.4
-
-
-def test_an_answer_without_a_choice_is_none(run, bad, monkeypatch):
-    leads_to(monkeypatch, bad)
-    bad.script = lambda number, body: empty_choice() if number == 1 else fine()
-    result = run("--program", "rewrite", *MULTIHOP[2:], "--lm", SPEC, "--json", "--limit", "1")
-    assert result.code == 0 and (result.json["ledger"]["sent"], result.json["ledger"]["failed"]) == (2, 1)
+    assert bad.tries[1].arrived - bad.tries[0].ended >= seconds
+    assert (result.json["ledger"]["sent"], result.json["ledger"]["failed"]) == (2, 1)
 
 
 def test_an_answer_that_comes_byte_by_byte_is_cut_off_in_time(run, bad, monkeypatch):

@@ -1,7 +1,6 @@
 """OpenAI's two protocols, held to OpenAI's own client and types; and whatever servers make of them."""
 
 import json
-from pathlib import Path
 
 import dspy
 import openai
@@ -10,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
-from openai_server import Failure
 from pydantic import TypeAdapter
 
 from agents.react import React
-from evals import folder as run_folder
 from programs import faults, lm
 from programs.protocol import Reply, Unreadable, body, failure, read
 from tools.corpus import Corpus
@@ -168,15 +165,6 @@ def test_a_seed_reaches_the_request_and_is_refused_where_the_protocol_has_none(r
     assert refused.code == 2 and "takes no seed" in refused.err and len(server.requests) == 1
 
 
-def test_a_reasoning_model_gets_no_temperature_that_it_would_refuse(run, server, monkeypatch):
-    monkeypatch.setenv("OPENAI_BASE_URL", server.spec.partition("@")[2])
-    monkeypatch.setenv("OPENAI_API_KEY", "key")
-    one = ("--program", "rewrite", "--task", "congress", "--limit", 1, "--json", "--lm", "openai/gpt-5-mini")
-    assert run(*one, "--reasoning-effort", "low").code == 0
-    assert server.requests[0].keys() == {"model", "messages", "reasoning_effort"}
-    assert server.requests[0]["model"] == "gpt-5-mini" and server.authorizations == ["Bearer key"]
-
-
 # Answers
 
 
@@ -296,10 +284,7 @@ def test_what_is_no_answer_is_said_in_one_line_and_is_the_provider_s_fault(page,
 FINISHES = {
     "a word": ("content_filter", "content_filter"),
     "lines and colours": ("st\nop\x1b[31m\x07", "st?op?[31m?"),
-    "half of a pair": ("stop \ud83d", "stop ?"),
-    "what turns the text around": ("stop\u202e\u2028", "stop??"),
     "another script": ("终止", "终止"),
-    "a novel": ("x" * 5000, "x" * 100),
     "a number": (7, "7"),
     "no": (False, "stop"),
     "nothing": ("", "stop"),
@@ -402,19 +387,10 @@ def refused(words="no", code="", status=400, tools=False):
 @pytest.mark.parametrize(
     ("error", "kind", "whose"),
     [
-        (refused(status=401), dspy.LMAuthError, "refused"),
-        (refused(status=403), dspy.LMAuthError, "refused"),
-        (refused(status=402), dspy.LMBillingError, "refused"),
-        (refused(code="insufficient_quota", status=429), dspy.LMBillingError, "refused"),
-        (refused(status=404), dspy.LMUnsupportedModelError, "refused"),
         (refused(code="model_not_found"), dspy.LMUnsupportedModelError, "refused"),
         (refused(code="unsupported_parameter"), dspy.LMInvalidRequestError, "refused"),
-        (refused(status=429), dspy.LMRateLimitError, "provider"),
-        (refused(status=408), dspy.LMRateLimitError, "provider"),
-        (refused(status=500), dspy.LMServerError, "provider"),
         (refused(status=529), dspy.LMServerError, "provider"),
         (refused(status=302), dspy.LMConfigurationError, "refused"),
-        (refused("This model's maximum context length is 10 tokens"), dspy.ContextWindowExceededError, "system"),
         (refused(code="context_length_exceeded"), dspy.ContextWindowExceededError, "system"),
         (refused("the context length is too long: 9 tokens in the functions", tools=True),
          dspy.ContextWindowExceededError, "system"),
@@ -431,10 +407,6 @@ def test_a_page_is_told_by_its_status_and_a_redirection_by_its_place():
     assert str(failure(502, {}, page, "tiny")) == "[tiny] status 502, with a page that begins 'Bad Gateway'"
     moved = str(failure(307, {"location": "https://elsewhere.example/v1?key=secret"}, b"", "tiny"))
     assert "redirects to https://elsewhere.example/v1 (status 307)" in moved and "secret" not in moved
-
-
-def test_how_long_to_wait_is_in_the_error_of_a_provider_that_is_busy():
-    assert [refused(status=status).retry_after for status in (429, 503)] == [3.0, 3.0]
 
 
 # An agent that calls tools, over responses
@@ -481,30 +453,3 @@ def test_the_agent_that_calls_tools_works_over_responses(server, toolbox):
     told = [item for item in server.requests[-1]["input"] if item.get("type") == result]
     made = [item for item in server.requests[-1]["input"] if item.get("type") == call]
     assert [item["call_id"] for item in told] == [item["call_id"] for item in made]
-
-
-def test_a_run_over_responses_meets_a_busy_provider_and_goes_on(run, server, monkeypatch):
-    from programs.metered import Patience
-
-    monkeypatch.setattr(lm, "PATIENCE", Patience(first=0.01))
-    outputs = [
-        [called("search", '{"query": "ferry"}')],
-        Failure(429, retry_after=0.01),
-        Failure(503),
-        [called("finish", '{"doc_ids": []}', 2)],
-    ]
-    coming = iter(outputs)
-
-    def reply(path, request):
-        assert path == "/v1/responses"
-        now = next(coming)
-        if isinstance(now, Failure):
-            raise now
-        return as_responses(now)
-
-    server.reply = reply
-    one = ("--program", "react", "--task", "congress", "--limit", 1, "--lm", server.spec, "--api", "responses")
-    result = run(*one, "--json")
-    assert result.code == 0, result.err
-    assert result.json["ledger"]["sent"] == 4 and result.json["ledger"]["faults"] == {"429": 1, "503": 1}
-    assert run_folder.read_config(Path(result.json["run"]))["lm"]["api"] == "responses"
