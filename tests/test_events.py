@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import re
 import subprocess
 import threading
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from evals import events
-from evals.events import EVENTS, Ended, Events, Owed, QueryDone, Resumed, Started, Tally, Waiting, Waits
+from evals.events import EVENTS, Ended, Events, Owed, Resumed, Started, Tally, Waiting, Waits
 from evals.watch import Watch
 from programs.status import Status
 from tools.errors import BudgetReached, DataError, ProviderRefused
@@ -154,34 +153,6 @@ def test_a_full_disk_ends_the_events_and_not_the_run(capsys):
     assert capsys.readouterr().err == "the result cannot be printed (full): no more events, but the run goes on\n"
 
 
-def test_nobody_listening_costs_no_thread():
-    before = threading.active_count()
-    with Events(None) as writer:
-        writer.tell(Resumed(1.0))
-        assert threading.active_count() == before and not writer.heard
-
-
-@pytest.mark.parametrize("reads", [1, 3])
-def test_a_reader_that_goes_away_ends_nothing(reads):
-    script = """
-import sys, time
-from evals.events import Events, Owed
-from tools.command import put_out
-with Events(put_out) as events:
-    for number in range(200):
-        events.tell(Owed(f"q{number}", "x" * 1000))
-        time.sleep(0.002)
-print("went on", file=sys.stderr)
-"""
-    process = subprocess.Popen(
-        [os.sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    for _ in range(reads):
-        process.stdout.readline()
-    process.stdout.close()
-    assert process.stderr.read() == "went on\n" and process.wait(20) == 0
-
-
 def test_waiting_is_told_when_it_is_long_or_has_become_so_and_resuming_after_it():
     waits = Waits()
     other = dataclasses.replace(HELD, reason="budget", seconds=0.0)
@@ -242,22 +213,6 @@ def test_a_finished_run_that_is_asked_again_has_nothing_to_come():
     with Events(lines.append) as writer, Watch(2, [0.5, 0.5], "nDCG@10", lambda: BUSY, quiet=True, events=writer):
         pass
     assert [row["to_come"] for row in told(lines[:-1])] == [{"paid_usd": 0.0, "list_usd": 0.0}]
-
-
-def test_an_event_takes_no_more_of_the_processor_than_a_run_can_spare():
-    """Measured idle: 14 us for a query. A bound that a busy machine keeps."""
-    made = QueryDone(
-        "q", None, 1.5, {**USAGE, "repairs": 0, "input_tokens": 1200, "output_tokens": 300}, "nDCG@10", 0.5
-    )
-
-    def each(count=1000):
-        started = time.process_time()
-        with Events(lambda line: None) as writer:
-            for _ in range(count):
-                writer.tell(made)
-        return (time.process_time() - started) / count
-
-    assert min(each() for _ in range(5)) < 60e-6
 
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev")

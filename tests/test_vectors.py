@@ -19,7 +19,7 @@ from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.progress import Progress, duration
 from tools.records import Document, Usage
-from tools.retrievers import embedding, estimates, inner_products, vectors
+from tools.retrievers import embedding, estimates
 from tools.retrievers.base import Search
 from tools.retrievers.embedding import open_vectors
 from tools.retrievers.vectors import VectorRetriever
@@ -225,19 +225,6 @@ def test_estimates_are_the_same_from_two_threads_as_from_one(large, monkeypatch)
     assert of.of_all(query).tolist() == whole.tolist()
 
 
-def test_a_batch_keeps_candidates_in_little_room_or_says_that_it_cannot(large):
-    of = estimates.from_vectors(open_vectors(Digests(), large, None))
-    queries = Digests().queries([Search("one"), Search("two")])
-    scores = of.of_block(queries, 0, 20_000)
-    scores[1] = 0  # all tied
-    floors, counts = np.full(2, -9, np.float32), np.zeros(2, np.int64)
-    rows, kept = np.zeros((2, 150), np.int64), np.zeros((2, 150), np.float32)
-    inner_products.keep_candidates(scores, of.errors, np.ones(2, np.float32), 0, 10, floors, counts, rows, kept)
-    best = set(np.argsort(-scores[0])[:10].tolist())
-    assert best <= set(rows[0, : counts[0]].tolist()) and 10 <= counts[0] <= 150
-    assert counts[1] == -1
-
-
 READER = """
 import sys; sys.path[:0] = {path!r}
 from pathlib import Path
@@ -262,12 +249,6 @@ def test_two_processes_map_one_file_and_find_the_same(tmp_path, search):
         found, maps = other.communicate()[0].splitlines()
         assert json.loads(found) == [[[list(hit) for hit in hits] for hits in batch] for batch in mine]
         assert maps == "1 []", "one map of the file, and no document embedded"
-
-
-def test_nothing_is_copied_out_of_the_map(large, tmp_path):
-    retriever = VectorRetriever(large, tmp_path, Digests(), "digests")
-    assert np.shares_memory(retriever._estimates.numbers, retriever._vectors)
-    assert not retriever._vectors.flags.writeable
 
 
 # -- embedding a corpus ------------------------------------------------------------------------------------------------
@@ -299,24 +280,6 @@ def test_blocks_are_bounded_in_texts_and_in_characters(monkeypatch):
     lengths = np.array([500, 60, 40, 30, 20, 10, 5, 5])
     assert embedding._blocks(lengths, 3).tolist() == [0, 1, 3, 6, 8]
     assert embedding._blocks(lengths[:0], 3).tolist() == [0]
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_a_build_that_fails_keeps_its_blocks_and_the_next_embeds_only_the_rest(tmp_path):
-    def fail(made, texts):
-        raise ConnectionError("away")
-
-    texts = [f"text {n:03}" for n in range(45)]
-    corpus = documents([*texts[:40], "bad", *texts[40:], "text 003"])  # "bad" is shortest, and comes last
-    with pytest.raises(ConnectionError):
-        open_vectors(Spoilt(fail), corpus, tmp_path)
-    embedder = Digests()
-    made = open_vectors(embedder, corpus, tmp_path)
-    assert len(embedder.given) == 6 and "bad" in embedder.given
-    assert made.tolist() == open_vectors(Digests(), corpus, None).tolist()
-    again = Digests()
-    open_vectors(again, corpus, tmp_path)
-    assert again.given == []
 
 
 KILLED = """
@@ -411,12 +374,6 @@ def test_a_corpus_may_be_empty_or_tiny(tmp_path, search, size):
     assert [len(hits) for hits in retriever.search_many([Search("hearts")] * 9, 5)] == [size] * 9
 
 
-@PRECISIONS
-def test_without_a_home_nothing_is_kept_and_the_hits_are_the_same(corpus, tmp_path, search):
-    kept = VectorRetriever(corpus, tmp_path, Digests(), "digests", search=search)
-    assert VectorRetriever(corpus, None, Digests(), "digests", search=search).search("x", 6) == kept.search("x", 6)
-
-
 @pytest.mark.usefixtures("small_blocks")
 def test_what_embedding_cost_is_kept_with_the_vectors_also_that_of_a_block_that_failed(tmp_path):
     class Billed(Spoilt):
@@ -487,11 +444,3 @@ def test_a_duration_is_said_in_its_two_largest_units():
         "1 h 0 min",
         "2 h 30 min",
     ]
-
-
-def test_nothing_heavy_is_imported_with_the_modules():
-    code = "import sys, tools.retrievers.vectors; print({'numba', 'faiss', 'torch'} & sys.modules.keys())"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(vectors.__file__).parents[2]
-    )
-    assert done.stdout == "set()\n"

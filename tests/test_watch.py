@@ -25,32 +25,16 @@ BUSY = Status(in_flight=16, limit=32, sent=1300, failed=4, usage=USAGE)
 HELD = replace(BUSY, waiting=8, reason="the provider asks to wait (429)", seconds=12.0)
 
 
-def outcome(query_id="q", error=None, paid=0.1, listed=0.2):
-    return {"query_id": query_id, "error": error, "seconds": 1.0, "usage": {"paid_usd": paid, "list_usd": listed}}
-
-
-class Terminal(io.StringIO):
-    """Remembers what was written at once, and when."""
-
-    def __init__(self):
-        super().__init__()
-        self.writes = []
-
-    def write(self, text):
-        self.writes.append((time.monotonic(), text))
-        return super().write(text)
+def outcome(query_id="q", error=None):
+    return {"query_id": query_id, "error": error, "seconds": 1.0, "usage": {"paid_usd": 0.1, "list_usd": 0.2}}
 
 
 class Scene:
     """A run that is at the moment, and does, what a test says."""
 
-    def __init__(self, queries=20, earlier=(), width=None, **named):
+    def __init__(self, queries=20):
         self.now, self.status = 0.0, BUSY
-        self.file = Terminal()
-        console = Console(file=self.file, force_terminal=width is not None, width=width, height=20)
-        self.watch = Watch(
-            queries, earlier, "nDCG@10", lambda: self.status, console=console, clock=lambda: self.now, **named
-        )
+        self.watch = Watch(queries, (), "nDCG@10", lambda: self.status, clock=lambda: self.now)
 
     def after(self, seconds, status=None):
         self.now += seconds
@@ -70,11 +54,11 @@ def drawn(progress, width, **named):
     return text.getvalue()
 
 
-def some(status=BUSY, queries=120, done=30, failed=2, owed=2):
-    tally = Tally.after(queries, [0.5] * done, "nDCG@10", failed)
+def some(status):
+    tally = Tally.after(120, [0.5] * 30, "nDCG@10", 2)
     for number in range(8):
         tally.add(str(number), 0.5, outcome()["usage"], failed=False)
-    for number in range(owed):
+    for number in range(2):
         tally.owe(f"owed {number}")
     return tally.progress(status, 192.5)
 
@@ -92,26 +76,10 @@ def test_the_table_says_all_that_there_is_to_know_at_80_characters():
     assert lines.pop() == "waiting 12 s: the provider asks to wait (429); 8 calls wait"
 
 
-def test_a_narrow_terminal_keeps_queries_dollars_and_what_is_in_flight():
-    lines = drawn(some(HELD), 40, waits=True).splitlines()
-    assert max(map(len, lines)) <= 40 and len(lines) == 5
-    assert lines[0].split() == ["queries", "in", "flight", "dollars"]
-    assert lines[4].startswith("waiting 12 s: the provider")
-    assert drawn(some(), 10).splitlines()[1].strip() == "38/120"
-
-
 @pytest.mark.parametrize("width", [1, 7, 20, 33, 47, 64, 79, 200])
 def test_no_line_is_wider_than_the_terminal(width):
     long = replace(HELD, reason="x" * 300, usage=replace(USAGE, paid_usd=12_345.6, list_usd=None))
     assert max(map(len, drawn(some(long), width, waits=True).splitlines())) <= width
-
-
-def test_columns_stay_where_they_are_while_numbers_grow():
-    def edges(calls, dollars, done):
-        usage = replace(USAGE, calls=calls, paid_usd=dollars, cached_calls=calls // 2)
-        return [column.width for column in columns(some(replace(BUSY, usage=usage), done=done))]
-
-    assert edges(1, 0.0001, 0) == edges(9999, 0.9999, 50) == edges(123_456, 99.0, 90)
 
 
 def test_what_is_to_come_is_the_mean_of_this_sittings_queries_times_those_not_done():
@@ -193,57 +161,12 @@ def test_waiting_and_going_on_are_said_at_once_where_it_is_long(said):
     assert said() == ["goes on after 0:12"]
 
 
-def test_short_waits_and_turns_are_not_said(said):
-    scene = Scene()
-    for _ in range(10):
-        scene.after(0.5, replace(HELD, seconds=0.4))
-        scene.after(0.5, BUSY)
-        scene.after(3.0, replace(BUSY, waiting=200))  # for their turn, with no reason
-    assert said() == []
-    scene.after(0.1, replace(HELD, seconds=0.0))
-    scene.after(0.6)
-    assert said() == []
-    scene.after(0.6)  # it was not said to be long, and has become so
-    assert said() == ["waiting: the provider asks to wait (429); 8 calls wait"]
-
-
 def test_a_provider_that_stutters_does_not_fill_the_log(said):
     scene = Scene()
     for _ in range(20):
         scene.after(0.25, HELD)
         scene.after(0.75, BUSY)
     assert [line.split()[0] for line in said()] == ["waiting", "goes"] * 4
-
-
-def test_the_table_is_drawn_in_its_own_place_in_one_write_and_only_when_it_changes():
-    scene = Scene(width=80)
-    scene.watch._table.start()
-    scene.after(1.0)
-    before = len(scene.file.writes)
-    scene.after(0.1)
-    assert len(scene.file.writes) == before, "nothing looks otherwise"
-    scene.watch.add(outcome(), 0.5)
-    scene.after(1.0, HELD)
-    [(_, frame)] = scene.file.writes[before:]
-    assert frame.startswith("\r\x1b[2K") and frame.count("\x1b[1A") == 4 and "1/20" in frame and "waiting 12 s" in frame
-    scene.after(1.0, BUSY)
-    assert scene.file.writes[-1][1].count("\x1b[1A") == 4, "as high as before, so what is above stays where it is"
-    assert "waiting" not in scene.file.writes[-1][1]
-    scene.watch._table.stop()
-
-
-def test_the_table_is_drawn_at_most_four_times_a_second_however_much_happens():
-    file = Terminal()
-    console = Console(file=file, force_terminal=True, width=80, height=20)
-    with Watch(100_000, [], "nDCG@10", lambda: BUSY, console=console) as watch:
-        started = time.monotonic()
-        while time.monotonic() - started < 1.1:
-            watch.add(outcome(), 0.5)
-            time.sleep(0.001)
-    frames = [at for at, text in file.writes if "queries" in text]
-    assert 3 <= len(frames) <= 1.1 / 0.25 + 4  # the first, the last, and rich's own at the end
-    assert threading.current_thread() is threading.main_thread()
-    assert not [thread for thread in threading.enumerate() if thread.name == "watch"]
 
 
 def test_the_last_state_is_shown_however_the_block_ends(said):
@@ -253,17 +176,8 @@ def test_the_last_state_is_shown_however_the_block_ends(said):
     assert said()[-1].startswith("1/40 queries  nDCG@10 0.2500 so far")
 
 
-def test_a_quiet_watch_says_nothing_and_starts_no_thread(said):
-    before = threading.active_count()
-    with Watch(4, [], "nDCG@10", lambda: BUSY, quiet=True) as watch:
-        assert threading.active_count() == before
-        for _ in range(4):
-            watch.add(outcome(), 0.5)
-    assert said() == []
-
-
 def test_a_terminal_that_stands_still_does_not_hold_up_the_run():
-    class Held(Terminal):
+    class Held(io.StringIO):
         def write(self, text):
             if "\x1b" in text:
                 released.wait(20)
