@@ -51,6 +51,7 @@ FIELDS: dict[str, Part] = {
     "ranked": "judging",
     "judgements": "judging",
     "score": "judging",
+    "quotes": "judging",
     "criteria": "judging",
     "requirements": "judging",
     "description_insight": "judging",
@@ -59,6 +60,7 @@ FIELDS: dict[str, Part] = {
     # thinking aloud
     "reasoning": "either",
     "analysis": "either",
+    "thinking": "either",
     "brainstorming": "either",
 }
 

@@ -11,7 +11,6 @@ from environments.base import Comparison, Environment, Judgements
 from evals.metrics import Ranking
 from optimizers.feedback import DOCUMENTS, FIELDS, PARTS, QUOTE, SEARCHES, feedback, parts_of
 from programs import PROGRAMS, lm
-from programs.rank import Rank
 from tools.corpus import Corpus
 from tools.errors import LimitReached
 from tools.records import Document, Query, Trace, Usage
@@ -44,6 +43,14 @@ def toolbox(corpus):
     return Toolbox(corpus, BM25(corpus), limits=Limits(snippet_chars=10))
 
 
+def searched(toolbox, text, k):
+    """A session that has searched at hop 1."""
+    session = toolbox.open(QUERY)
+    session.hop = 1
+    session.search(text, k)
+    return session
+
+
 def ranked(session, order):
     return session.submit(order), Ranking(order)
 
@@ -59,9 +66,7 @@ def rank_of(session, doc_id):
 
 
 def test_a_document_that_no_search_brought_is_told_with_the_searches_and_its_words(toolbox, corpus):
-    session = toolbox.open(QUERY)
-    session.hop = 1
-    session.search("giraffe", 1)
+    session = searched(toolbox, "giraffe", 1)
     text = feedback(QUERY, *ranked(session, ["d5"]), judging(corpus, {"d2": 1.0}))
     assert "Relevant documents: 1 (1 never surfaced in any search)." in text
     assert '- hop 1, "giraffe": 1 documents, 1 of them new, none of those relevant' in text
@@ -71,9 +76,7 @@ def test_a_document_that_no_search_brought_is_told_with_the_searches_and_its_wor
 
 
 def test_a_document_that_came_back_and_was_shown_to_nobody_has_its_hop_and_rank(toolbox, corpus):
-    session = toolbox.open(QUERY)
-    session.hop = 1
-    session.search("giraffe", 1)
+    session = searched(toolbox, "giraffe", 1)
     session.hop = 2
     session.search("blood", 6)
     rank = rank_of(session, "d4")
@@ -118,47 +121,11 @@ def test_a_document_that_was_kept_and_ranked_low_is_told_with_what_stands_above_
     assert "- d1 " not in text, "what is found is only counted"
 
 
-def test_a_document_that_is_nowhere_in_the_ranking_has_all_of_it_above(toolbox, corpus):
-    session = toolbox.open(QUERY)
-    session.search("giraffe heart", 1)
-    text = feedback(QUERY, *ranked(session, ["d5"]), judging(corpus, {"d2": 1.0, "d5": 0.0}))
-    assert "- place 1: d5." in text
-
-
-def test_of_several_showings_the_longest_says_how_much_was_seen(toolbox, corpus):
-    session = toolbox.open(QUERY)
-    session.hop = 1
-    session.search("giraffe", 1, shown=True)
-    session.hop = 2
-    session.read("d5", 30)
-    session.hop = 3
-    session.search("giraffe heart", 1, shown=True)
-    text = feedback(QUERY, session.trace, Ranking([]), judging(corpus, {"d5": 1.0}))
-    assert f"shown to a model at hop 1, only the first 30 of {len(corpus['d5'].text)} characters" in text
-
-
 def test_where_nothing_is_missed_there_is_nothing_to_tell(toolbox, corpus):
-    session = toolbox.open(QUERY)
-    session.hop = 1
-    session.search("octopus", 3)
+    session = searched(toolbox, "octopus", 3)
     text = feedback(QUERY, *ranked(session, ["d1"]), judging(corpus, {"d1": 1.0, "d5": 0.0}))
     assert "Relevant documents: 1 (1 among the first 10)." in text
     assert "lost" not in text and "judged not relevant" not in text
-
-
-def test_the_last_decision_on_a_document_is_its_fate(toolbox, corpus):
-    # As in a tournament: kept in one round, passed over in the next.
-    session = toolbox.open(QUERY)
-    session.hop = 1
-    found = [snippet.doc_id for snippet in session.search("blood", 6)]
-    for hop, kept in ((2, ["d2", "d3"]), (3, ["d3"])):
-        session.hop = hop
-        session.judge(["d2", "d3"])
-        session.select(kept, among=["d2", "d3"])
-    text = feedback(
-        QUERY, *ranked(session, [*(one for one in found if one != "d2"), "d2"]), judging(corpus, {"d2": 1.0}), cutoff=2
-    )
-    assert "was shown to a model at hop 2, was passed over at hop 3, stands at place" in line_of("d2", text)
 
 
 def test_several_documents_stand_worst_first_and_the_rest_is_counted(toolbox, corpus):
@@ -211,17 +178,6 @@ def test_grades_below_one_are_relevant_where_none_is_higher(toolbox, corpus):
     session = toolbox.open(QUERY)
     text = feedback(QUERY, *ranked(session, []), judging(corpus, {"d1": 0.5, "d2": 0.0}))
     assert "Relevant documents: 1 (1 never" in text and "Nothing was searched for." in text
-
-
-def test_equal_texts_that_are_judged_as_one_are_one(toolbox, corpus):
-    def first(doc_id):
-        return {"d6": "d1"}.get(doc_id, doc_id)
-
-    merged = Judgements({"q1": {"d6": 1.0}}, unit_of=first, judged_by_unit=False)
-    session = toolbox.open(QUERY)
-    session.search("three hearts", 1)
-    text = feedback(QUERY, *ranked(session, ["d1"]), judging(corpus, {}, judgements={"gold": merged}))
-    assert "1 among the first 10" in text
 
 
 def test_a_search_that_repeats_one_or_brings_nothing_new_is_marked(toolbox, corpus):
@@ -320,21 +276,6 @@ def answer(program, query, model):
         return program(query=query)
 
 
-def test_a_program_that_only_ranks_a_pool_gets_the_half_on_judging(corpus):
-    query = Query("q1", QUERY.text, candidates=frozenset(corpus))
-    index = BM25(corpus)
-    program = Rank(Toolbox(corpus, index), window=3, step=2)
-    submission = answer(program, query, lm.connect("offline", statistics=index.statistics))
-    last = submission.ranking[-1]
-    environment = judging(corpus, {last: 1.0, submission.ranking[0]: 0.0}, query)
-    outputs = program.rank_candidates.signature.output_fields
-    text = feedback(query, submission, Ranking(submission.ranking), environment, cutoff=3, outputs=outputs)
-    assert "was shown to a model at hop 2, stands at place 6 of the ranking, below the first 3." in line_of(last, text)
-    assert f"- place 1: {submission.ranking[0]}." in text
-    assert "passed over" not in text, "nothing selects in it"
-    assert "Searches" not in text
-
-
 def test_an_agent_that_calls_tools_gets_everything(corpus):
     index = BM25(corpus)
     agent = React(Toolbox(corpus, index), steps=3, per_search=2)
@@ -349,9 +290,7 @@ def test_an_agent_that_calls_tools_gets_everything(corpus):
 
 
 def test_a_searching_predictor_is_told_of_searches_and_a_judging_one_of_what_was_shown(toolbox, corpus):
-    session = toolbox.open(QUERY)
-    session.hop = 1
-    session.search("octopus blood", 3)
+    session = searched(toolbox, "octopus blood", 3)
     session.judge(["d2"])
     session.select([], among=["d2"])
     given = (QUERY, *ranked(session, ["d1"]), judging(corpus, {"d2": 1.0, "d5": 1.0}))
@@ -422,8 +361,7 @@ def test_no_test_query_of_a_task_gets_feedback_from_its_dev_environment(task):
 
 
 def test_the_same_session_gives_the_same_words(toolbox, corpus):
-    session = toolbox.open(QUERY)
-    session.search("blood", 6)
+    session = searched(toolbox, "blood", 6)
     given = (QUERY, *ranked(session, ["d4"]))
     one = feedback(*given, judging(corpus, {"d1": 1.0, "d2": 1.0, "d3": 1.0}))
     assert one == feedback(*given, judging(corpus, {"d3": 1.0, "d2": 1.0, "d1": 1.0}))
