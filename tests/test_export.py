@@ -11,10 +11,15 @@ import pytrec_eval
 from bad_server import always, moved
 from conftest import lines
 from run_folders import unsealed
+from test_import import world
 
+from environments.base import Judgements
 from evals import export, import_run
 from evals import run as run_command_module
+from evals.score import score
 from tools.command import run_command
+from tools.corpus import Corpus
+from tools.records import Document, Query
 
 HOSTILE = ["a b", "50%", "a%20b", "tab\there", "line\nbreak", "ünï–漢", "../../x", "q\u2028r"]
 
@@ -54,7 +59,7 @@ def exported(tmp_path, capsys):
 
 
 def rows(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in path.open(encoding="utf-8", newline="\n")]  # not at U+2028
 
 
 def rows_of_run(path: Path, name: str) -> dict[str, dict]:
@@ -310,20 +315,12 @@ def test_what_is_not_an_export_is_not_replaced(make, exported, tmp_path, capsys)
     assert (folder / "thesis.tex").read_text() == "years of work"
     assert (folder / "run.trec").is_file()
     assert called(export, run, "--to", "trec", "--out", folder) == 2  # it still is not ours alone
-
-
-def test_a_file_in_the_place_of_the_folder_stays(make, tmp_path):
-    (tmp_path / "out").write_text("mine")
+    (tmp_path / "file").write_text("mine")
     for more in ([], ["--force"]):
-        assert called(export, make("multihop"), "--to", "trec", "--out", tmp_path / "out", *more) == 2
-    assert (tmp_path / "out").read_text() == "mine"
-
-
-def test_nothing_is_left_of_an_export_that_fails(make, tmp_path, capsys):
-    run = copy_of(make("multihop"), tmp_path)
-    (run / "outcomes.jsonl").write_bytes((run / "outcomes.jsonl").read_bytes()[:5000])
-    assert called(export, run, "--to", "atif", "--out", tmp_path / "out") == 3
-    assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == []
+        assert called(export, run, "--to", "trec", "--out", tmp_path / "file", *more) == 2
+        assert called(export, run, "--to", "trec", "--out", tmp_path / "file/out", *more) == 2
+        assert f"{tmp_path}/file/out cannot be written" in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_a_run_that_an_earlier_version_scored_is_exported_without_gold_marks(make, exported, tmp_path, capsys):
@@ -347,16 +344,12 @@ def test_some_queries_can_be_asked_for(make, exported, tmp_path, capsys):
     assert "nobody" in capsys.readouterr().err
 
 
-def test_the_list_names_every_format(capsys):
+def test_the_list_names_every_format_and_a_wrong_one_is_answered_with_the_nearest(capsys):
     assert called(export, "--to", "list", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert list(told) == ["trec", "atif", "openinference", "hub", "mlflow"]
     assert all(told.values())
-
-
-def test_a_wrong_format_is_answered_with_the_nearest(make, capsys):
-    assert called(export, make("multihop"), "--to", "treck", "--out", "x") == 2
-    assert "'trec'" in capsys.readouterr().err
+    assert called(export, "run", "--to", "treck", "--out", "x") == 2 and "'trec'" in capsys.readouterr().err
 
 
 def test_ids_that_nobody_would_choose_survive(tmp_path, exported):
@@ -367,19 +360,16 @@ def test_ids_that_nobody_would_choose_survive(tmp_path, exported):
     trec = exported(run, "trec", place="trec")
     assert all(len(line.split()) == 6 for line in (trec / "run.trec").open("rb"))
     atif = exported(run, "atif", place="atif")
-    written = rows_of_file(atif / "trajectories.jsonl")
+    written = rows(atif / "trajectories.jsonl")
     assert [Trajectory.model_validate(row).trajectory_id for row in written] == HOSTILE
     assert len(list((atif / "queries").iterdir())) == len(HOSTILE)
     told = pyarrow.dataset.dataset(exported(run, "hub", place="hub") / "trajectories").to_table().to_pylist()
     assert {row["query_id"]: row["ranking"] for row in told} == dict.fromkeys(HOSTILE, HOSTILE)
-    for row, query_id in zip(
-        rows_of_file(exported(run, "openinference", place="s") / "spans.jsonl"), HOSTILE, strict=True
-    ):
+    spans = rows(exported(run, "openinference", place="s") / "spans.jsonl")
+    for row, query_id in zip(spans, HOSTILE, strict=True):
         root = as_protobuf(row).resource_spans[0].scope_spans[0].spans[0]
-        assert (
-            json.loads(next(one.value.string_value for one in root.attributes if one.key == "metadata"))["query_id"]
-            == query_id
-        )
+        metadata = next(one.value.string_value for one in root.attributes if one.key == "metadata")
+        assert json.loads(metadata)["query_id"] == query_id
     for trajectories in (run / "outcomes.jsonl", atif / "trajectories.jsonl"):
         words = [
             trec / "run.trec",
@@ -398,22 +388,11 @@ def test_ids_that_nobody_would_choose_survive(tmp_path, exported):
 
 def hostile_run(place: Path):
     """A scored run over ids that nobody would choose, and its environment."""
-    from environments.base import Environment, Judgements
-    from evals.score import score
-    from tools.corpus import Corpus
-    from tools.records import Document, Query
-
-    environment = Environment(
-        task="made/up",
-        data="mini",
-        split="test",
-        source="made up",
+    environment = world(
         documents=Corpus(Document(name, f"number {n}") for n, name in enumerate(HOSTILE)),
         queries=tuple(Query(name, f"which is {name}?") for name in HOSTILE),
         judgements={"gold": Judgements({name: {name: 1.0} for name in HOSTILE})},
-        headline="gold",
         metrics=("nDCG@10", "R@5"),
-        metric="nDCG@10",
     )
     run = place / "runs" / "hostile"
     run.mkdir(parents=True)
@@ -430,15 +409,8 @@ def hostile_run(place: Path):
     return run, environment
 
 
-def rows_of_file(path: Path) -> list[dict]:
-    """As `rows`, but lines end at line feeds alone."""
-    return [json.loads(line) for line in path.open(encoding="utf-8", newline="\n")]
-
-
 def copy_of(run: Path, place: Path) -> Path:
     """A run to be spoilt."""
-    import shutil
-
     return Path(shutil.copytree(run, place / "copy" / run.name))
 
 
@@ -448,12 +420,6 @@ def test_an_export_never_replaces_files_of_a_run(make, exported, tmp_path, capsy
     assert called(export, make(), "--to", "trec", "--out", path, "--force") == 2
     assert "is a run folder" in capsys.readouterr().err
     assert {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()} == before
-
-
-def test_a_place_below_a_file_is_refused_by_its_own_name(make, tmp_path, capsys):
-    (tmp_path / "file").write_text("mine")
-    assert called(export, make(), "--to", "trec", "--out", tmp_path / "file/out") == 2
-    assert f"{tmp_path}/file/out cannot be written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("to", ["trec", "atif", "openinference", "hub"])

@@ -73,13 +73,17 @@ def values(run, metric):
     return run.columns[metric]
 
 
-@pytest.mark.parametrize("program", ["multihop", "tournament"])
+@pytest.mark.parametrize(
+    ("program", "options"),
+    # `score` breaks ties by a search that only orders what had surfaced
+    [("multihop", []), ("tournament", []), ("score", ["-P", "pool=40", "-P", "ties=rank_bm25"])],
+)
 @pytest.mark.parametrize("form", ["ours", "atif"])
-def test_an_exported_run_comes_back_with_the_same_scores_and_the_same_attribution(program, form, tmp_path, capsys):
+def test_an_exported_run_comes_back_with_the_same_scores_attribution_and_searches(program, options, form, tmp_path):
     from evals import export
 
     words = ["--program", program, "--task", "congress", "--data", "mini", "--limit", "4", "--split", "dev"]
-    assert called(*words, "--runs", tmp_path / "runs", module=run_module) == 0
+    assert called(*words, *options, "--runs", tmp_path / "runs", module=run_module) == 0
     (run,) = (tmp_path / "runs").glob("*/*")
     for to in ("trec", "atif"):
         assert called(run, "--to", to, "--out", tmp_path / to, module=export) == 0
@@ -92,33 +96,17 @@ def test_an_exported_run_comes_back_with_the_same_scores_and_the_same_attributio
     back = import_run.import_run(arguments, environment)
     for name in ("scores.csv", "attribution.jsonl"):
         assert (back / name).read_bytes() == (run / name).read_bytes()
-    ours, theirs = read_run(run).scores, read_run(back).scores
-    assert theirs["usage"] == ours["usage"] and theirs["losses"] == ours["losses"]
-    assert theirs["notes"] == [note for note in ours["notes"] if "differs from the paper" not in note]
-
-
-@pytest.mark.parametrize("form", ["ours", "atif"])
-def test_a_search_that_only_orders_what_had_surfaced_is_one_when_it_comes_back(form, tmp_path, capsys):
-    from evals import export
-    from evals.replay import searches
-
-    def only_orders(outcome):
-        return [step.get("among", False) for step in outcome["trace"]["steps"] if step["tool"] == "search"]
-
-    words = ["--program", "score", "-P", "pool=40", "-P", "ties=rank_bm25", "--task", "congress", "--data", "mini"]
-    assert called(*words, "--runs", tmp_path / "runs", module=run_module) == 0
-    (run,) = (tmp_path / "runs").glob("*/*")
-    for to in ("trec", "atif"):
-        assert called(run, "--to", to, "--out", tmp_path / to, module=export) == 0
-    trajectories = run / "outcomes.jsonl" if form == "ours" else tmp_path / "atif" / "trajectories.jsonl"
-    words = [tmp_path / "trec" / "run.trec", "--task", "congress", "--data", "mini", "--encoded"]
-    assert called(*words, "--trajectories", trajectories, "--runs", tmp_path / "back") == 0
-    (back,) = (tmp_path / "back").glob("*/*")
     ours, theirs = read_run(run), read_run(back)
-    assert any(any(only_orders(ours.outcomes[query_id])) for query_id in ours.query_ids)
-    for query_id in ours.query_ids:
-        assert only_orders(theirs.outcomes[query_id]) == only_orders(ours.outcomes[query_id])
-        assert len(searches(theirs.outcomes[query_id])) == len(searches(ours.outcomes[query_id]))
+    assert all(theirs.scores[key] == ours.scores[key] for key in ("usage", "losses"))
+    own = f"{program} differs from the paper's"  # which an import, under another name, cannot know
+    assert theirs.scores["notes"] == [note for note in ours.scores["notes"] if not note.startswith(own)]
+    orders = [only_orders(ours.outcomes[query_id]) for query_id in ours.query_ids]
+    assert [only_orders(theirs.outcomes[query_id]) for query_id in ours.query_ids] == orders
+    assert any(map(any, orders)) == (program == "score")
+
+
+def only_orders(outcome):
+    return [step.get("among", False) for step in outcome["trace"]["steps"] if step["tool"] == "search"]
 
 
 def test_passages_come_back_by_documents_trec_and_a_file_of_their_parents_is_refused(tmp_path, capsys):
@@ -188,9 +176,6 @@ def test_lines_may_come_in_any_order_and_the_rank_column_says_nothing(imported):
 def test_a_gzipped_file_is_read(tmp_path):
     (tmp_path / "run.trec.gz").write_bytes(gzip.compress("\n".join(PLAIN).encode()))
     assert RunFile(tmp_path / "run.trec.gz", world(), encoded=False).ranking("q1").doc_ids == ["d4", "d1"]
-    (tmp_path / "torn.gz").write_bytes(gzip.compress("\n".join(PLAIN * 99).encode())[:60])
-    with pytest.raises(DataError, match="damaged"):
-        RunFile(tmp_path / "torn.gz", world(), encoded=False)
 
 
 @pytest.mark.parametrize(
@@ -234,12 +219,6 @@ def test_scoring_refuses_the_rankings_that_an_import_refuses(query_id, ranking, 
     with pytest.raises(DataError) as refused:
         score_module.score(run.path, world())
     assert "outcomes.jsonl" in str(refused.value) and said in str(refused.value)
-
-
-def test_what_is_not_utf_8_is_refused(tmp_path):
-    (tmp_path / "run").write_bytes(b"q1 Q0 \xff 1 1 x\n")
-    with pytest.raises(DataError, match=r"line 1: .* is not UTF-8"):
-        RunFile(tmp_path / "run", world(), encoded=False)
 
 
 def test_ids_are_decoded_only_where_it_is_asked_for(tmp_path):
@@ -321,21 +300,15 @@ def test_usage_is_known_only_where_every_query_says_it(imported):
     ("row", "said"),
     [
         ("{", "no JSON"),
-        ([], "should be a valid dictionary"),
         ({"steps": []}, "query_id is missing"),
         ({"query_id": "q9", "steps": []}, "query 'q9' is not in the test split"),
-        ({"query_id": "q1"}, "steps is missing"),
+        ({"query_id": "q2", "steps": []}, "query 'q2' is in line 1 already"),
         ({"query_id": "q1", "steps": [{"tool": "dance"}]}, "step 1: there is no tool 'dance'"),
         ({"query_id": "q1", "steps": [{"tool": "search", "doc_ids": ["d9"]}]}, "step 1: document 'd9' is not in"),
         ({"query_id": "q1", "steps": [{"tool": "search", "doc_ids": ["hidden"]}]}, "excluded"),
         ({"query_id": "q2", "steps": [{"tool": "search", "doc_ids": ["d4"]}]}, "not in the pool"),
         ({"query_id": "q1", "steps": [{"tool": "search", "doc_ids": ["d1"], "shown": [1, 2]}]}, "'shown'"),
         ({"query_id": "q1", "steps": [{"tool": "read", "doc_ids": ["d1"], "shown": [10**6]}]}, "more of a document"),
-        (
-            {"query_id": "q1", "steps": [{"tool": "search", "hop": -1}]},
-            "steps[0].hop should be greater",
-        ),
-        ({"query_id": "q1", "steps": [], "usage": {"calls": 1}}, "usage.input_tokens is missing"),
         ({"query_id": "q1", "steps": [], "seconds": -1}, "seconds should be greater"),
         ({"query_id": "q1", "steps": [{"tool": "note", "usage": USED | {"list_usd": -1}}]}, "usage.list_usd should be"),
         ({"query_id": "q1", "steps": [], "ranking": ["d1"]}, "is not that of"),
@@ -351,11 +324,6 @@ def test_a_trajectory_that_cannot_be_is_refused_with_its_line(row, said, importe
         imported(PLAIN, trajectories=[good, row])
     assert said in str(refused.value)
     assert not list((tmp_path / "runs").rglob("outcomes.jsonl"))
-
-
-def test_a_query_twice_is_refused(imported):
-    with pytest.raises(DataError, match="line 2: query 'q1' is in line 1 already"):
-        imported(PLAIN, trajectories=[{"query_id": "q1", "steps": []}] * 2)
 
 
 def test_an_error_of_theirs_is_an_error_here(imported):
@@ -416,11 +384,6 @@ def test_atif_whose_searches_do_not_say_what_they_found_leaves_the_loss_unknown(
     assert (
         "1 of 2 trajectories do not say what their searches found, so their steps are left out" in run.scores["notes"]
     )
-
-
-def test_atif_that_is_no_object_inside_is_refused(imported):
-    with pytest.raises(DataError, match=r"line 1: steps\[0\].tool_calls\[0\] should be"):
-        imported(PLAIN, trajectories=[atif([{"source": "agent", "message": "", "tool_calls": [3]}], session_id="q1")])
 
 
 def test_the_command_scores_prints_and_can_be_given_again(tmp_path, capsys):

@@ -362,7 +362,7 @@ def test_the_text_of_a_document_is_there_on_demand(open_page, runs):
     assert hit.locator(".document").is_visible()
 
 
-def test_keys_lead_through_queries_steps_and_up(open_page, runs):
+def test_keys_lead_through_queries_steps_and_up_and_to_help(open_page, runs):
     page = open_page(f"#/run/{name(runs['long'])}?sort=-value", "run")
     order = attributes(page, "tr[data-query]", "data-query")
     page.keyboard.press("j")
@@ -388,6 +388,11 @@ def test_keys_lead_through_queries_steps_and_up(open_page, runs):
     page.keyboard.press("Escape")
     page.keyboard.press("Escape")
     view_is(page, "overview")
+    page.keyboard.press("?")
+    assert page.get_by_role("dialog", name="Keys").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.get_by_role("dialog", name="Keys").is_visible()
+    assert page.locator("main").get_attribute("data-view") == "overview"
 
 
 def test_the_search_of_a_query_is_that_of_its_list(open_page, runs):
@@ -395,15 +400,6 @@ def test_the_search_of_a_query_is_that_of_its_list(open_page, runs):
     page.keyboard.press("/")
     view_is(page, "run")
     page.wait_for_function("document.activeElement.type === 'search'")
-
-
-def test_help_opens_and_closes_by_keyboard(open_page):
-    page = open_page()
-    page.keyboard.press("?")
-    assert page.get_by_role("dialog", name="Keys").is_visible()
-    page.keyboard.press("Escape")
-    assert not page.get_by_role("dialog", name="Keys").is_visible()
-    assert page.locator("main").get_attribute("data-view") == "overview"
 
 
 def test_the_theme_is_the_systems_until_it_is_chosen_and_then_stays(open_page):

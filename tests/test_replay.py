@@ -177,19 +177,6 @@ def test_what_is_printed_is_what_the_json_has(hops, command):
             assert row["unit"] in printed.out and row["now"]["search"].split()[0] in printed.out
 
 
-def test_what_a_corpus_says_stays_text(hops, tmp_path, command):
-    path = tmp_path / "run"
-    shutil.copytree(hops, path)
-    outcomes = [json.loads(line) for line in (unsealed(path) / "outcomes.jsonl").read_text().splitlines()]
-    for outcome in outcomes:
-        for step in outcome["trace"]["steps"]:
-            if step["tool"] == "search":
-                step["argument"] = "\x1b[31m[bold]red " + step["argument"]
-    (path / "outcomes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in outcomes))
-    printed = command(path, "--depth", 200).out
-    assert "[bold]red" in printed and "\x1b" not in printed
-
-
 def test_a_corpus_that_is_not_at_hand_is_said_in_one_line(run, folder, tmp_path, command):
     assert run("--program", "retrieve", "--task", "congress", "--data", folder, "--split", "all").code == 0
     [path] = scored.folders([tmp_path / "runs"])

@@ -18,9 +18,7 @@ from run_folders import make, pooled, retrieve
 from evals import report as module
 from evals import run as run_module
 from evals import scored
-from evals.reports import groups, page, plots, tables
-from tools.command import run_command
-from tools.errors import UsageError
+from evals.reports import groups, plots, tables
 
 CHROMIUM = Path("/usr/bin/chromium")
 DOMAINS = ("books", "movies", "people", "medical_case", "legal_document")
@@ -37,15 +35,12 @@ def folders(tmp_path):
 
 
 @pytest.fixture
-def command(capsys, tmp_path):
+def command(command_of, tmp_path):
     """`python -m evals.report ARGUMENTS`, in this process, into a folder of its own."""
 
     def given(*arguments: object) -> Result:
-        words = [str(argument) for argument in arguments] or [str(tmp_path / "runs")]
-        words += [] if "--out" in words else ["--out", str(tmp_path / "report")]
-        capsys.readouterr()
-        code = run_command(module.parser(), module.command, words)
-        return Result(code, *capsys.readouterr())
+        out = [] if "--out" in arguments else ["--out", tmp_path / "report"]
+        return command_of(module)(*(arguments or [tmp_path / "runs"]), *out)
 
     return given
 
@@ -514,17 +509,6 @@ def _cells(path):
         return [cell for row in csv.reader(file) for cell in row]
 
 
-@pytest.mark.parametrize(
-    ("cell", "expected"),
-    [
-        *[("=1+1", "'=1+1"), ("@x", "'@x"), ("-x", "'-x"), ("+1", "+1"), (-0.5, "-0.5"), (None, ""), ("a=b", "a=b")],
-        *[("+0.1 (-0.2 to 0.3)", "+0.1 (-0.2 to 0.3)"), ("+1 (=2 to 3)", "'+1 (=2 to 3)"), ("-1%", "-1%")],
-    ],
-)
-def test_a_cell_that_would_be_a_formula_gets_an_apostrophe(cell, expected):
-    assert page._defused(cell) == expected
-
-
 def test_the_page_s_policy_allows_its_own_style_and_nothing_else(folders, written):
     folders("a", {"nDCG@10": [0.1]})
     html = written()
@@ -565,15 +549,6 @@ def test_the_page_is_accessible_in_both_themes_and_narrow(folders, command, tmp_
             assert not found, json.dumps(found)[:2000]
             assert said == []
         browser.close()
-
-
-def test_a_page_out_of_reach_is_refused_in_a_line(folders, command, tmp_path):
-    folders("a", {"nDCG@10": [0.1]})
-    (tmp_path / "file").write_text("")
-    given = command(tmp_path / "runs", "--out", tmp_path / "file" / "report")
-    assert given.code == 2 and given.err.count("\n") == 1
-    with pytest.raises(UsageError):
-        page.check(tmp_path / "file")
 
 
 def test_a_run_that_cannot_be_opened_is_left_out_and_the_others_are_reported(tmp_path):

@@ -54,15 +54,9 @@ def multihop(runs):
 
 
 @pytest.fixture
-def command(capsys):
+def command(command_of):
     """`python -m evals.view ARGUMENTS`, in this process."""
-
-    def given(*arguments):
-        capsys.readouterr()
-        code = run_command(view.parser(), view.command, [str(argument) for argument in arguments])
-        return code, *capsys.readouterr()
-
-    return given
+    return command_of(view)
 
 
 @contextmanager
@@ -214,10 +208,7 @@ def test_a_run_that_an_earlier_version_scored_opens_and_says_how_to_mend_it(runs
     ("spoil", "why"),
     [
         (lambda run: (run / "scores.json").unlink(), "4 queries are answered, and there are no scores"),
-        (lambda run: (run / "scores.csv").unlink(), "4 queries are answered, and there are no scores"),
         (lambda run: (run / "scores.json").write_text("{"), "scores in .* are damaged"),
-        (lambda run: (run / "config.json").write_text("[]"), "config.json is damaged"),
-        (lambda run: (run / "scores.csv").write_text("query_id,error\n"), "scores in .* are damaged"),
     ],
 )
 def test_a_run_that_cannot_be_read_is_listed_with_the_reason(runs, multihop, spoil, why):
@@ -367,20 +358,6 @@ def test_whatever_path_is_asked_for_the_answer_is_a_page_or_a_line(fuzzed, parts
         assert body.count(b"\n") == 1 and json.loads(body)["error"]
 
 
-@pytest.mark.parametrize(
-    "said", [b"\x00\xff\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9\r\n\r\n", b"\r\n", b"A" * 70_000 + b"\r\n"]
-)
-def test_what_is_no_request_is_refused(fuzzed, said):
-    with socket.create_connection(fuzzed.server_address, timeout=10) as connection:
-        connection.sendall(said)
-        connection.shutdown(socket.SHUT_WR)
-        try:
-            got = b"".join(iter(lambda: connection.recv(65536), b""))
-        except ConnectionResetError:  # it closed before it had read all
-            got = b""
-    assert b"200" not in got.partition(b"\r\n")[0] and b"<" not in got
-
-
 def test_a_port_in_use_is_said_in_a_line_and_without_one_the_next_is_taken(runs, command, monkeypatch):
     answers = Answers([runs])
     with view.server(answers, 0) as taken:
@@ -520,15 +497,6 @@ def test_nothing_of_the_environment_or_of_this_machine_is_exported(folder, run, 
     for word in (secret, "in-a-dotenv-file", str(folder), str(Path.home()) + "/", str(tmp_path)):
         assert word not in said
     assert "the key [OPENAI_API_KEY] is not known" in said
-
-
-def test_an_export_that_fails_leaves_the_old_file(runs, tmp_path, command, monkeypatch):
-    (tmp_path / "page.html").write_text("the old one")
-    monkeypatch.setattr("evals.browse.every", lambda answers: iter([("runs.json", b"{}"), ("run/x.json", None)]))
-    with pytest.raises(TypeError):
-        command(runs, "--export", tmp_path / "page.html")
-    assert (tmp_path / "page.html").read_text() == "the old one"
-    assert [path.name for path in tmp_path.glob(".page*")] == []
 
 
 def test_memory_does_not_grow_with_the_number_of_trajectories(tmp_path):
