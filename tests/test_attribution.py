@@ -214,15 +214,6 @@ def test_fates_sum_to_the_missing_recall_whatever_happened(seeds):
         assert sum(losses.documents(1).values()) == sum(losses.documents(k).values())
 
 
-def test_a_query_without_a_relevant_document_is_in_no_mean():
-    losses = Losses([10])
-    losses.add([])
-    assert losses.queries == 0 and sum(losses.shares(10).values()) == 0
-    outcome, _ = random_outcome(1)
-    losses.add(attribute("q", outcome, outcome["ranking"], Judgements({"q": {"d1": 1.0}})))
-    assert losses.queries == 1 and sum(losses.shares(10).values()) == 1
-
-
 def test_the_first_cutoff_is_that_of_the_headline_metric():
     assert cutoffs("nDCG@10", ["nDCG@10", "R@5", "R@20", "RR@10"]) == [10, 5, 20]
     assert cutoffs("R@100", ["R@100", "R@10"]) == [100, 10]

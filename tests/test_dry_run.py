@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from agents import AGENTS
-from evals import dry_run
-from evals.dry_run import DECIDED, POOLED, Range
+from evals.dry_run import DECIDED, POOLED
 from programs import PROGRAMS, context
 from programs.prices import Price
 
@@ -180,13 +179,3 @@ def test_a_rehearsal_that_fails_tells_nothing(run):
     ask = ("--program", "multihop", *ASK, "--limit", "4", "--dry-run", "--lm", "openai/gpt-4o")
     result = run(*ask, "--context", "100")
     assert result.code == 7 and "the queries of the rehearsal failed" in result.err and "tokens larger" in result.err
-
-
-def test_the_two_of_the_rehearsal_stand_at_one_and_two_thirds():
-    from tools.records import Query
-
-    owed = [Query(f"q{n}", "x" * n) for n in (9, 3, 1, 7, 5, 2, 4, 8, 6)]
-    assert [query.query_id for query in dry_run._chosen(owed)] == ["q4", "q7"]
-    assert [query.query_id for query in dry_run._chosen(owed[:1])] == ["q9"]
-    assert dry_run._chosen([]) == []
-    assert Range(1.4, 2.6, 3.0).json() == {"low": 1, "expected": 3, "high": 3}

@@ -107,12 +107,6 @@ def test_too_few_dev_queries_are_refused_in_one_line_that_says_how_many_there_ar
     assert "\n" not in str(refused.value) and "another task" in str(refused.value)
 
 
-@pytest.mark.parametrize("wrong", [{"share": 0.0}, {"share": 1.0}, {"share": math.nan}, {"limit": 1}])
-def test_a_share_or_limit_that_leaves_a_part_empty_is_refused(wrong):
-    with pytest.raises(UsageError, match=r"share|limit"):
-        divide("congress", "mini", **wrong)
-
-
 # Queries that want the same documents
 
 
@@ -245,18 +239,6 @@ def similarity(one, other, everything):
 def runs_of(text):
     found = words(text)
     return {tuple(found[n : n + RUN]) for n in range(max(1, len(found) - RUN + 1))}
-
-
-def test_thousands_of_queries_against_thousands_take_seconds():
-    import time
-
-    generator = random.Random(1)
-    vocabulary = [f"w{n}" for n in range(20_000)]
-    weights = [1 / (n + 1) for n in range(len(vocabulary))]  # Zipf's, so that some words are in every query
-    texts = [" ".join(generator.choices(vocabulary, weights, k=40)) for _ in range(3_000)]
-    began = time.process_time()
-    assert max(similarities(texts[:1000], texts[1000:])) < NEAR
-    assert time.process_time() - began < 20
 
 
 def test_a_near_repeat_is_left_out_of_dev_and_said_without_the_test_query(folder):
