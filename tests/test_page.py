@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from chromium import Watched, chromium
+from run_folders import unsealed
 
 from evals import run, score, view
 from evals.browse import Answers
@@ -46,7 +47,8 @@ def runs(tmp_path_factory):
             assert run_command(run.parser(), run.command, [*words, "--runs", str(place / "runs")]) == 0
             (made[name],) = set((place / "runs").glob("*/*")) - before
         for name in ("failed", "old"):
-            made[name] = shutil.copytree(made["floor"], made["floor"].with_name(f"retrieve-offline-{name}"))
+            copied = made["floor"].with_name(f"retrieve-offline-{name}")
+            made[name] = unsealed(shutil.copytree(made["floor"], copied))
         rows = [json.loads(line) for line in (made["failed"] / "outcomes.jsonl").open()]
         rows[2] |= {"error": "ValueError: the answer\u202e was unusable", "ranking": [], "scores": []}
         (made["failed"] / "outcomes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -195,7 +195,7 @@ WRONG = {
     "k 0": ((*RETRIEVE, "--k", "0"), 2, "'0' is not a whole number"),
     "a budget of nothing": ((*RETRIEVE, "--budget-usd", "0"), 2, "not an amount above 0"),
     "no program": (("--task", "congress"), 2, "--program"),
-    "an empty pool": ((*RETRIEVE, "--pool", ""), 2, "--pool"),
+    "an empty pool": ((*RETRIEVE, "--pool", ""), 2, "has nothing where"),
     "an unknown query": ((*RETRIEVE, "--query-id", "MINI-q99"), 2, "'MINI-q99'"),
     "data that is not there": ((*RETRIEVE, "--data", "full"), 3, "use --data mini"),
     "a folder that is not there": ((*RETRIEVE, "--data", "nowhere"), 3, "'nowhere' is not a folder"),
