@@ -31,6 +31,7 @@ from tools.command import run_command
 
 ROOT = Path(__file__).parent.parent
 WORKERS = 4
+SEED = b"1"  # of the model's answers: one with which optimizers find something better, and so have much to ask
 DATA = ("--task", "writing", "--data", "mini", "--limit", "8")
 BASE = ("--program", "multihop", *DATA, "-P", "hops=1", "-P", "per_hop=5", "--max-concurrent", str(WORKERS))
 OPTIONS = {
@@ -49,7 +50,7 @@ def answers(prompt):
     """Every field that is asked for, the same for the same prompt; demonstrations and advice lengthen searches."""
     [first, others] = re.findall(r"starting with the field `\[\[ ## (\w+) ## \]\]`(.*)", prompt)[-1]
     names = [first, *(name for name in re.findall(r"`\[\[ ## (\w+) ## \]\]`", others) if name != "completed")]
-    return {name: answer(name, prompt, random.Random(zlib.crc32(prompt.encode()))) for name in names}
+    return {name: answer(name, prompt, random.Random(zlib.crc32(SEED + prompt.encode()))) for name in names}
 
 
 def answer(name, prompt, rng):
@@ -327,11 +328,11 @@ def test_a_refused_key_ends_it_at_once(refused, server, compiles, tmp_path):
 
 
 def test_the_held_out_answer_is_not_paid_for_again(compiles, tmp_path):
-    code, _, whole = compiles("copro", tmp_path, "--held-out")
+    code, _, whole = compiles("bootstrap_rs", tmp_path, "--held-out")
     assert code == 0 and whole > 2 * 2 * 48  # two calls for each of the test queries, before and compiled
     expected = kept(tmp_path)
     assert json.loads(expected[1])["held_out"]
-    assert compiles("copro", tmp_path, "--held-out")[::2] == (0, 0)
+    assert compiles("bootstrap_rs", tmp_path, "--held-out")[::2] == (0, 0)
     assert kept(tmp_path) == expected  # the looks at the test split are counted elsewhere
 
 
