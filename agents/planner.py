@@ -214,7 +214,7 @@ class _Work:
         self.lines.join()
         known = {doc_id for one in state["found"] if one["round"] < state["round"] for doc_id in one["doc_ids"]}
         unread: list[list[str]] = [[] for _ in state["plan"]]
-        now = _of_round(state["found"], state["round"])
+        now = sorted((one for one in state["found"] if one["round"] == state["round"]), key=lambda one: one["place"])
         for one in now:
             unread[one["place"]] = [doc_id for doc_id in one["doc_ids"] if doc_id not in known]
             known.update(one["doc_ids"])
@@ -299,10 +299,6 @@ def ranking(state: Mapping[str, Any]) -> list[str]:
             key = (rank, one["round"], one["place"])
             best[doc_id] = min(key, best.get(doc_id, key))
     return sorted(kept, key=kept.__getitem__) + sorted(best.keys() - kept, key=best.__getitem__)
-
-
-def _of_round(found: Sequence[_Found], number: int) -> list[_Found]:
-    return sorted((one for one in found if one["round"] == number), key=lambda one: one["place"])
 
 
 def _notes(state: _State) -> list[str]:

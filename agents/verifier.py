@@ -292,7 +292,7 @@ class _Work:
         return {"judged": [judged]}
 
     def _keep(self, judgements: Sequence[Judgement], shown: list[str]) -> None:
-        verified = [one for one in _surest(judgements) if one.grade >= VERIFIED]
+        verified = [one for one in sorted(judgements, key=lambda one: (-one.grade, one.id)) if one.grade >= VERIFIED]
         kept = self.session.select([one.id for one in verified], among=shown)
         if kept:
             self.session.note(
@@ -387,10 +387,6 @@ def fused(found: Sequence[Mapping[str, Any]]) -> list[str]:
 def _grades(state: Mapping[str, Any]) -> dict[str, int]:
     """Of all documents that were shown; 0 for those that a model did not name."""
     return {doc_id: one["grades"].get(doc_id, 0) for one in state["judged"] for doc_id in one["shown"]}
-
-
-def _surest(judgements: Sequence[Judgement]) -> list[Judgement]:
-    return sorted(judgements, key=lambda one: (-one.grade, one.id))
 
 
 def _of(shown: Sequence[str]) -> Check:

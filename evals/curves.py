@@ -12,13 +12,14 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evals.folder import check_output
 from evals.scored import Run, folders, read, same_contract
+from tools import disk
 from tools.command import Parser, put_out, run_and_leave
 from tools.errors import UnknownName, UsageError
 
@@ -397,24 +398,17 @@ def command(arguments: argparse.Namespace) -> int:
     for path in filter(None, (arguments.csv, arguments.svg)):
         check_output(path)
     result = curves(arguments.runs, arguments.metric, AXES if arguments.by == "all" else [arguments.by])
-    _write((arguments.csv, as_csv), (arguments.svg, as_svg), result=result)
-    if arguments.json:
-        put_out(json.dumps(result) + "\n")
-    else:
-        show(result)
-    return 0
-
-
-def _write(*files: Any, result: Result) -> None:
-    from tools import disk
-
-    wanted: Iterable[tuple[Path | None, Any]] = files
-    for path, made in wanted:
+    for path, made in ((arguments.csv, as_csv), (arguments.svg, as_svg)):
         try:
             if path:
                 disk.replace(path, made(result))
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {error.strerror}; name another file") from None
+    if arguments.json:
+        put_out(json.dumps(result) + "\n")
+    else:
+        show(result)
+    return 0
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ prompts (optimizers/tune.py). What one returns is only one more candidate: optim
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any
 
@@ -215,7 +215,8 @@ def _better_together(job: Job) -> Found:
     made, arguments = {}, {}
     for step in steps:
         row = TELEPROMPTERS[step]
-        one = _with_options(job, settings(step, level, []), teacher=row.teacher)
+        teacher = job.teacher_lm if row.teacher else None
+        one = replace(job, options=settings(step, level, []), teacher_lm=teacher)
         made[step] = _freed(row.make(one)) if row.make else None
         arguments[step] = {
             name: value for name, value in row.arguments(one).items() if name not in ("trainset", "valset")
@@ -259,21 +260,6 @@ def _steps(strategy: str) -> list[str]:
                 "step of better_together", step, [name for name, row in TELEPROMPTERS.items() if row.make]
             )
     return steps
-
-
-def _with_options(job: Job, options: Mapping[str, Any], *, teacher: bool) -> Job:
-    return Job(
-        job.study,
-        job.student,
-        job.plain,
-        job.lm,
-        job.prompt_lm,
-        job.teacher_lm if teacher else None,
-        job.labelled,
-        options,
-        job.workers,
-        job.seed,
-    )
 
 
 def _knn(job: Job) -> Found:

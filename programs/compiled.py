@@ -193,7 +193,8 @@ def check(compiled: Compiled, name: str, program: Any, where: str) -> None:
     current = prompts_of(program)
     for place, prompt in compiled.prompts.items():
         if place not in current:
-            raise UsageError(f"{where} has a prompt for {place!r}, and {name} has {_listed(current)}; compile again")
+            known = ", ".join(current) or "no prompts"
+            raise UsageError(f"{where} has a prompt for {place!r}, and {name} has {known}; compile again")
         now = current[place]
         if now.signature != prompt.signature:
             raise UsageError(
@@ -209,10 +210,6 @@ def check(compiled: Compiled, name: str, program: Any, where: str) -> None:
         raise UsageError(f"{where} has no prompt for {lacking[0]!r} of {name}; compile again")
     for member in compiled.members:
         check(member, name, program, where)
-
-
-def _listed(prompts: Mapping[str, Prompt]) -> str:
-    return ", ".join(prompts) or "no prompts"
 
 
 def apply(compiled: Compiled, program: Any) -> None:

@@ -125,8 +125,9 @@ def seen(lens: str, text: str, statistics: Callable[[], TermStatistics]) -> str:
     """What `text` shows through the lens, in words; empty where nothing was found."""
     if lens == "recollection":
         return _recollection(text, statistics())
-    found = {"stance": _stance, "failure": _failure, "proof": _proof, "authorship": _authorship}[lens](text)
-    return " ".join(found)
+    if lens in ("stance", "proof"):
+        return " ".join(_signs(_STANCE if lens == "stance" else _PROOF, text))
+    return " ".join({"failure": _failure, "authorship": _authorship}[lens](text))
 
 
 def _recollection(text: str, statistics: TermStatistics) -> str:
@@ -135,10 +136,6 @@ def _recollection(text: str, statistics: TermStatistics) -> str:
     heaviest = sorted(weight, key=lambda word: (-weight[word], word))[:HEAVIEST]
     names = re.findall(r"(?<![.!?] )(?<!^)\b[A-Z][a-z]+", text)  # capitals, but for the first word of a sentence
     return " ".join([*heaviest, *dict.fromkeys(names)])
-
-
-def _stance(text: str) -> list[str]:
-    return _signs(_STANCE, text)
 
 
 def _failure(text: str) -> list[str]:
@@ -157,10 +154,6 @@ def _failure(text: str) -> list[str]:
     if sum(map(len, given)) > 6 * max(1, sum(map(len, asked))):
         found.append("assistant answers at length, longer than asked")
     return found
-
-
-def _proof(text: str) -> list[str]:
-    return _signs(_PROOF, text)
 
 
 def _authorship(text: str) -> list[str]:

@@ -185,7 +185,11 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds that a provider asks to wait: retry-after-ms, or Retry-After in seconds or as a date (RFC 9110)."""
-    for name, read in (("retry-after-ms", _milliseconds), ("retry-after", float), ("retry-after", _until)):
+    for name, read in (
+        ("retry-after-ms", lambda text: float(text) / 1000),
+        ("retry-after", float),
+        ("retry-after", _until),
+    ):
         try:
             seconds = read(headers[name])
         except (KeyError, ValueError, TypeError, OverflowError):
@@ -193,10 +197,6 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         if seconds == seconds:  # no NaN
             return max(0.0, seconds)
     return None
-
-
-def _milliseconds(value: str) -> float:
-    return float(value) / 1000
 
 
 def _until(date: str) -> float:

@@ -8,10 +8,12 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NoReturn, TextIO
+from typing import NoReturn, TextIO, TypeVar
 
 from tools import disk, interrupts
 from tools.errors import INTERRUPTED, DataError, RunIncomplete, SextantError, UsageError
+
+Number = TypeVar("Number", int, float)
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -35,28 +37,21 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see --help")
 
 
-def positive(text: str) -> int:
-    """An argument type: a whole number of at least 1."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return number
+def _number(read: Callable[[str], Number], fits: Callable[[Number], bool], what: str) -> Callable[[str], Number]:
+    """An argument type: what `read` makes of the text, where it `fits`."""
+
+    def argument(text: str) -> Number:
+        with suppress(ValueError):
+            if fits(number := read(text)):
+                return number
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+
+    return argument
 
 
-def dollars(text: str) -> float:
-    """An argument type: an amount above 0."""
-    try:
-        amount = float(text)
-    except ValueError:
-        amount = 0.0
-    if not amount > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an amount above 0")
-    return amount
-
-
+positive = _number(int, lambda number: number >= 1, "a whole number of at least 1")
+dollars = _number(float, lambda amount: amount > 0, "an amount above 0")
+temperature = _number(float, lambda number: 0 <= number <= 2, "a number from 0 to 2")
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -67,17 +62,6 @@ def clock(text: str) -> float:
     if not seconds > 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0, as 90s, 30m or 2h")
     return seconds
-
-
-def temperature(text: str) -> float:
-    """An argument type: a number from 0 to 2."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number <= 2:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 2")
-    return number
 
 
 def clean(text: str) -> str:

@@ -65,22 +65,9 @@ class Usage:
     unmetered: int = 0  # those of the calls for which the provider reported no usage, or none that can be
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(
-            self.calls + other.calls,
-            self.repairs + other.repairs,
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            _add_price(self.paid_usd, other.paid_usd),
-            _add_price(self.list_usd, other.list_usd),
-            self.cached_calls + other.cached_calls,
-            self.cached_tokens + other.cached_tokens,
-            self.reasoning_tokens + other.reasoning_tokens,
-            self.unmetered + other.unmetered,
-        )
-
-
-def _add_price(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else a + b
+        pairs = ((getattr(self, name), getattr(other, name)) for name in self.__slots__)
+        sums: Any = (None if a is None or b is None else a + b for a, b in pairs)
+        return Usage(*sums)
 
 
 def total(usages: Iterable[Usage]) -> Usage:

@@ -61,7 +61,8 @@ def grade(value: Any, where: str) -> float:
         if not math.isfinite(number) or abs(number) > LARGEST_GRADE:
             raise ValueError
     except (ValueError, OverflowError):
-        raise DataError(f"{where}: the score {_cell(value)} is not a number up to {LARGEST_GRADE}") from None
+        told = repr(value[:20]) if isinstance(value, str) else shown(value)
+        raise DataError(f"{where}: the score {told} is not a number up to {LARGEST_GRADE}") from None
     return number
 
 
@@ -72,7 +73,3 @@ def judge(qrels: dict[str, dict[str, float]], query_id: Any, doc_id: Any, score:
     if doc_id in qrels.setdefault(query_id, {}):
         raise DataError(f"{where}: {query_id!r} and {doc_id!r} are judged twice")
     qrels[query_id][doc_id] = grade(score, where)
-
-
-def _cell(value: Any) -> str:
-    return repr(value[:20]) if isinstance(value, str) else shown(value)

@@ -111,21 +111,8 @@ def _trajectory(one: Answered, source: Source) -> dict[str, Any]:
 
 
 def _step(step: Step, *, known: bool) -> dict[str, Any]:
-    names = (
-        "tool",
-        "argument",
-        "doc_ids",
-        "hop",
-        "started",
-        "seconds",
-        "retriever",
-        "k",
-        "instruction",
-        "cut",
-        "among",
-    )
     used = {key: getattr(step.usage, key) if known else None for key in USED}
-    return {name: getattr(step, name) for name in (*names, "shown", "lengths", "refused")} | used
+    return {name: getattr(step, name) for name in Step.__slots__ if name != "usage"} | used
 
 
 def _scores(source: Source) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ no TREC file can hold.
 
 from pathlib import Path
 
-from evals.exports.source import Answered, Source
+from evals.exports.source import Source
 from evals.folder import encoded, trec
 
 
@@ -28,7 +28,7 @@ def write(source: Source, folder: Path) -> list[str]:
         ):
             for one in source:
                 qrels.write(_qrels(one.query_id, one.judged["grades"]))
-                relevant.write(_qrels(one.query_id, dict.fromkeys(_counted(one), 1.0)))
+                relevant.write(_qrels(one.query_id, {relevant["unit"]: 1.0 for relevant in one.relevant}))
                 fractions |= any(grade != int(grade) for grade in one.judged["grades"].values())
     if units:
         notes.append("run.trec ranks what is judged, documents.trec the passages or documents that were handed in")
@@ -44,10 +44,6 @@ def _copy(source: Source, path: Path) -> None:
     wanted = {encoded(query_id).encode("utf-8", "backslashreplace") for query_id in source.query_ids}
     with (source.run.path / "run.trec").open("rb") as lines, path.open("wb") as copy:
         copy.writelines(line for line in lines if line.partition(b"\t")[0] in wanted)
-
-
-def _counted(one: Answered) -> list[str]:
-    return [relevant["unit"] for relevant in one.relevant]
 
 
 def _qrels(query_id: str, grades: dict[str, float]) -> str:

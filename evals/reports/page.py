@@ -191,15 +191,11 @@ def _defused(cell: object) -> object:
     if cell is None or isinstance(cell, int | float):
         return "" if cell is None else repr(cell)
     text = readable(cell)
-    return f"'{text}" if _FORMULA.match(text) and not _is_number(text) else text
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
 # A number, and one with its interval as the table of gaps has it; nothing that could be reckoned with.
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?%?( \(-?\d+(\.\d+)?%? to -?\d+(\.\d+)?%?\))?")
-
-
-def _is_number(text: str) -> bool:
-    return bool(_NUMBER.fullmatch(text))
 
 
 def names(paths: Iterable[Path], out: Path) -> list[str]:

@@ -432,7 +432,7 @@ def instructions(group: Group, metric: str = "") -> Plot | None:
     tasks = group.tasks
     for panel in panels:
         panel.ticks = {float(place): short(task) for place, task in enumerate(tasks)}
-    named = metric or _headline(group)
+    named = metric or group.runs[0].metric
     panels[0].y = f"change of {named}"
     title = f"Change of {named} with another instruction: {group.title}"
     caption = (
@@ -440,10 +440,6 @@ def instructions(group: Group, metric: str = "") -> Plot | None:
         f"instruction helps. {INTERVALS} They are of the paired difference."
     )
     return drawn("instruction", f"{group.stem}-instruction-{in_file(named)}", title, caption, lambda: _panels(panels))
-
-
-def _headline(group: Group) -> str:
-    return group.runs[0].metric
 
 
 def _changes(group: Group, kind: str, metric: str) -> list[Series]:

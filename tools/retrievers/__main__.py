@@ -111,7 +111,9 @@ def _indexes(arguments: argparse.Namespace) -> None:
 
     found = store.kept(home())
     if arguments.json:
-        put_out(json.dumps([{**_row(index), "key": dict(index.key)} for index in found]) + "\n")
+        names = ("name", "bytes", "finished", "in_use", "built")
+        rows = [{name: getattr(index, name) for name in names} | {"key": dict(index.key)} for index in found]
+        put_out(json.dumps(rows) + "\n")
         return
     for index in found:
         state = "" if index.finished else "being built" if index.in_use else "half built; the next use goes on"
@@ -149,16 +151,6 @@ def _delete(arguments: argparse.Namespace) -> None:
         say(f"deleted {', '.join(deleted)}" if deleted else "there was nothing to delete")
     if refused:
         raise refused[0]
-
-
-def _row(index: Any) -> dict[str, Any]:
-    return {
-        "name": index.name,
-        "bytes": index.bytes,
-        "finished": index.finished,
-        "in_use": index.in_use,
-        "built": index.built,
-    }
 
 
 def _size(count: int) -> str:
