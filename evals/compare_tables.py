@@ -3,7 +3,7 @@
 from typing import Any
 
 from evals.paste import Best, Grid, Part
-from evals.scored import brief
+from evals.scored import brief, told
 
 Result = dict[str, Any]
 DIGITS = 4  # of means, as in the table of a run
@@ -22,7 +22,7 @@ def parts(result: Result) -> list[Part]:
     for label, run, differences in zip(labels[1:], result["runs"], result["differences"], strict=True):
         made += _comparison(result, label, run, _what(differences["keys"]))
     made += [*_spread(result["systems"], labels), _cost(result["cost"], labels, task_line(result))]
-    return [*made, *_footings(result)]
+    return [*made, *_explained(result), *result["notes"]]
 
 
 def _comparison(result: Result, label: str, run: str, what: str) -> list[Part]:
@@ -78,7 +78,7 @@ def _rows(rows: list[Result]) -> list[list[str]]:
                 _interval(row),
                 *(_p(row[key]) for key in ("p", "p_holm")),
                 f"{row['wins']}/{row['ties']}/{row['losses']}",
-                "-" if row["detectable"] is None else f"{row['detectable']:.3f}",
+                told(row["detectable"], "{:.3f}", "-"),
             ]
         )
     return made
@@ -166,13 +166,11 @@ def _spread(systems: list[Result], labels: list[str]) -> list[Part]:
     metrics = list(dict.fromkeys(metric for _, system in repeated for metric in system["spread"]))
     if not repeated:
         return []
-    rows = [[metric, *(_deviation(system["spread"].get(metric)) for _, system in repeated)] for metric in metrics]
+    rows = [
+        [metric, *(told(system["spread"].get(metric), unknown="-") for _, system in repeated)] for metric in metrics
+    ]
     heads = ["metric", *(f"{label} ({len(system['repeats'])} runs)" for label, system in repeated)]
     return [Grid("standard deviation of the mean between repeats", heads, rows)]
-
-
-def _deviation(value: float | None) -> str:
-    return "-" if value is None else f"{value:.{DIGITS}f}"
 
 
 def _cost(rows: list[Result], labels: list[str], task: str) -> Grid:
@@ -180,21 +178,13 @@ def _cost(rows: list[Result], labels: list[str], task: str) -> Grid:
     cells = [
         [
             label,
-            *(_number(row[f"{key}_per_query"]) for key in ("calls", "input_tokens", "output_tokens")),
-            *(_price(row[f"{key}_per_query"]) for key in ("paid_usd", "list_usd")),
+            *(told(row[f"{key}_per_query"], "{:,.1f}") for key in ("calls", "input_tokens", "output_tokens")),
+            *(told(row[f"{key}_per_query"], "${:.5f}") for key in ("paid_usd", "list_usd")),
             f"{row['failed']} of {row['queries']}",
         ]
         for label, row in zip(labels, rows, strict=True)
     ]
     return Grid("a query cost on average", heads, cells, note=task)
-
-
-def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:,.1f}"
-
-
-def _price(value: float | None) -> str:
-    return "unknown" if value is None else f"${value:.5f}"
 
 
 def _explained(result: Result) -> list[str]:
@@ -204,7 +194,3 @@ def _explained(result: Result) -> list[str]:
         f"p: two-sided sign-flip permutation test over queries; Holm: adjusted for all {tested} comparisons here",
         "w/t/l: queries won, tied, lost; shows: the smallest change that so many queries show at 80 % power",
     ]
-
-
-def _footings(result: Result) -> list[str]:
-    return [*_explained(result), *result["notes"]]

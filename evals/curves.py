@@ -260,19 +260,12 @@ def show(result: Result) -> None:
 
 def _table(axis: str, found: Result) -> "Table":
     """Each run at a few budgets and at its end."""
-    import rich.box
-    from rich.table import Table
+    from evals.terminal import empty, plain
 
-    from evals.terminal import plain
-
-    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     columns = _columns(found["budgets"])
     best = {point["budget"]: point["value"] for point in found["front"]}
-    table.add_column(found["words"])
-    for place in columns:
-        table.add_column(_amount(axis, found["budgets"][place]), justify="right")
-    table.add_column("at its end", justify="right")
-    table.add_column("after", justify="right")
+    heads = [_amount(axis, found["budgets"][place]) for place in columns]
+    table = empty(found["words"], *heads, "at its end", "after")
     for row in found["curves"]:
         cells = []
         for place in columns:

@@ -27,14 +27,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dspy
-import rich.box
 from rich.markup import escape
-from rich.table import Table
 
 from evals import folder as run_folder
 from evals import parameters, pools, setup
 from evals.runner import answered
-from evals.terminal import plain, printed, queries, system_line, task_line
+from evals.terminal import empty, plain, printed, queries, system_line, task_line
 from programs import context, offline
 from programs.adapter import ANSWERED, Adapter, Answered
 from programs.offline_rules import RULES
@@ -553,10 +551,7 @@ def show(found: Estimate, *, as_json: bool) -> None:
     if as_json:
         put_out(json.dumps(found.json()) + "\n")
         return
-    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("to expect")
-    for heading in ("low", "likely", "high"):
-        table.add_column(heading, justify="right")
+    table = empty("to expect", "low", "likely", "high")
     table.add_row("calls", *(f"{value:,.0f}" for value in found.calls))
     table.add_row("tokens in", *(f"{value:,.0f}" for value in found.tokens_in))
     table.add_row("tokens out", *(f"{value:,.0f}" for value in found.tokens_out))

@@ -267,19 +267,10 @@ def show(result: Result) -> None:
     put_out(printed(parts))
 
 
-def _new(*columns: str, left: int = 1) -> "Table":
-    """An empty table, with numbers on the right from column `left` on."""
-    import rich.box
-    from rich.table import Table
-
-    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number < left else "right")
-    return table
-
-
 def _counts(counts: Mapping[str, int]) -> "Table":
-    table, whole = _new("relevant documents that surfaced", "documents", "share"), sum(counts.values())
+    from evals.terminal import empty
+
+    table, whole = empty("relevant documents that surfaced", "documents", "share"), sum(counts.values())
     words = {"both": "then and now", "only_then": "only then", "only_now": "only now", "neither": "neither"}
     for key, said in words.items():
         table.add_row(said, str(counts[key]), f"{counts[key] / whole:.4f}")
@@ -295,7 +286,9 @@ def _recall(recall: Result) -> str:
 
 
 def _hops(rows: Sequence[Result]) -> "Table":
-    table = _new("hop", "searches", "first then", "recall so far", "first now", "recall so far")
+    from evals.terminal import empty
+
+    table = empty("hop", "searches", "first then", "recall so far", "first now", "recall so far")
     for row in rows:
         cells = [[str(row[when]["first"]), f"{row[when]['recall']:.4f}"] for when in ("then", "now")]
         table.add_row(str(row["hop"] or "none"), str(row["searches"]), *cells[0], *cells[1])
@@ -303,9 +296,9 @@ def _hops(rows: Sequence[Result]) -> "Table":
 
 
 def _moved(rows: Sequence[Result], when: str) -> "Table":
-    from evals.terminal import plain
+    from evals.terminal import empty, plain
 
-    table = _new("query", "document", "search", "grade", "hop", "rank", left=3)
+    table = empty("query", "document", "search", "grade", "hop", "rank", words=3)
     for row in sorted(rows, key=lambda row: (row[when]["hop"], row[when]["rank"]))[:SHOWN]:
         at = row[when]
         text = at["search"] if len(at["search"]) <= TEXT else f"{at['search'][: TEXT - 4]} ..."

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evals.scored import counted, told
 from tools.command import Parser, put_out, run_and_leave
 from tools.errors import DataError, UnknownName
 
@@ -66,11 +67,7 @@ def made(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = Fa
 def _summary(groups: Sequence["Group"], runs: int, others: int) -> str:
     tasks = len({task for group in groups for task in group.tasks})
     left_out = f"; {others} folders left out, for the reasons given below" if others else ""
-    return f"{_many(runs, 'run')} of {_many(tasks, 'task')}{left_out}. Made by python -m evals.report."
-
-
-def _many(count: int, thing: str) -> str:
-    return f"{count} {thing}{'' if count == 1 else 's'}"
+    return f"{counted(runs, 'run')} of {counted(tasks, 'task')}{left_out}. Made by python -m evals.report."
 
 
 def _failures(runs: Sequence["Run"]) -> list[str]:
@@ -209,9 +206,13 @@ def _cost(run: "Run") -> list[str]:
     if not run.usage_known:
         return ["unknown"] * 3
     usage, many = run.scores["usage"], run.scores["queries"]
-    price = "unknown" if usage["list_usd"] is None else f"${usage['list_usd'] / many:.5f}"
+    price = None if usage["list_usd"] is None else usage["list_usd"] / many
     tokens = usage["input_tokens"] + usage["output_tokens"]
-    return [f"{usage['calls'] / many:,.1f}", f"{tokens / many:,.0f}", price]
+    return [
+        f"{usage['calls'] / many:,.1f}",
+        f"{tokens / many:,.0f}",
+        told(price, "${:.5f}"),
+    ]
 
 
 def parser() -> Parser:
@@ -247,7 +248,9 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     lines = [report.summary, *report.warnings]
     lines += [f"left out: {row[1]}" for row in report.left_out.rows] if report.left_out else []
-    lines += [f"{_many(len(report.tables), 'table')}, {_many(len(report.plots), 'plot')}: {arguments.out}/index.html"]
+    lines += [
+        f"{counted(len(report.tables), 'table')}, {counted(len(report.plots), 'plot')}: {arguments.out}/index.html"
+    ]
     put_out("".join(f"{readable(line)}\n" for line in lines))
     return 0
 

@@ -144,6 +144,16 @@ def brief(value: Any, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 
+def told(value: float | None, form: str = "{:.4f}", unknown: str = "unknown") -> str:
+    """A number in a table, in the `form` that str.format takes."""
+    return unknown if value is None else form.format(value)
+
+
+def counted(count: int, one: str, more: str = "") -> str:
+    """So many things, in words."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
 def folders(paths: Iterable[Path]) -> list[Path]:
     """The run folders among `paths` and in the folders below them, each once; DataError where there are none."""
     found: dict[Path, Path] = {}

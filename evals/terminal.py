@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from evals.scored import told
 from tools.command import clean, put_out
 
 
@@ -61,6 +62,14 @@ def plain(text: str) -> str:
     return escape(clean(text))
 
 
+def empty(*heads: str, words: int = 1) -> Table:
+    """A table without rows; the first columns hold `words`, the others numbers."""
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="left" if place < words else "right")
+    return table
+
+
 def task_line(scores: dict[str, Any]) -> str:
     """What was asked: task, split, judgements, and whether it is invented data."""
     kind = scores["data"]
@@ -95,14 +104,9 @@ def _table(metrics: dict[str, dict[str, Any]], judgements: str) -> Table:
     names = [name for name in metrics if "[" not in name]
     others = list(dict.fromkeys(name[name.index("[") + 1 : -1] for name in metrics if "[" in name))
     resampled = any("resampled" in metrics[name] for name in names)
-    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("metric")
-    table.add_column(judgements if others else "mean", justify="right")
-    table.add_column("95 % interval", justify="right")
-    if resampled:
-        table.add_column("mean of 1,000 resamples", justify="right")
-    for other in others:
-        table.add_column(escape(other), justify="right")
+    heads = ["metric", judgements if others else "mean", "95 % interval"]
+    heads += ["mean of 1,000 resamples"] if resampled else []
+    table = empty(*heads, *map(escape, others))
     for name in names:
         value = metrics[name]
         low, high = value["low"], value["high"]
@@ -113,7 +117,7 @@ def _table(metrics: dict[str, dict[str, Any]], judgements: str) -> Table:
         if resampled:
             means = value.get("resampled")
             cells.append(f"{means['mean']:.4f} +- {means['error']:.4f}" if means else "")
-        cells += [_mean(metrics.get(f"{name} [{other}]")) for other in others]
+        cells += [told(metrics.get(f"{name} [{other}]", {}).get("mean"), unknown="") for other in others]
         few = f" ({queries(value['queries'])})" if "queries" in value else ""
         table.add_row(escape(name) + few, f"{value['mean']:.4f}", *cells)
     return table
@@ -128,10 +132,7 @@ def losses_table(losses: dict[str, Any]) -> Table:
 
     k = losses["cutoff"]
     shares, documents = losses["at"][str(k)], losses["documents"]
-    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(f"R@{k}: what became of relevant documents")
-    table.add_column("share", justify="right")
-    table.add_column("documents", justify="right")
+    table = empty(f"R@{k}: what became of relevant documents", "share", "documents")
     table.add_column("", no_wrap=True)
     reached = 0.0
     for fate, words in WORDS.items():
@@ -141,10 +142,6 @@ def losses_table(losses: dict[str, Any]) -> Table:
             bar = " " * start + "█" * max(end - start, 1)
             table.add_row(words.format(k=k), f"{shares[fate]:.4f}", str(documents[fate]), bar)
     return table
-
-
-def _mean(measured: dict[str, Any] | None) -> str:
-    return "" if measured is None or measured["mean"] is None else f"{measured['mean']:.4f}"
 
 
 def _bounds(bounds: dict[str, Any]) -> list[str]:

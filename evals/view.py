@@ -25,6 +25,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evals.scored import counted
 from tools import interrupts
 from tools.command import Parser, clean, positive, put_out, run_and_leave, say
 from tools.errors import DataError, SextantError, UsageError
@@ -274,7 +275,7 @@ def command(arguments: argparse.Namespace) -> int:
     answers = Answers(arguments.runs)
     for path, why in answers.unreadable:
         say(f"not shown: {path}: {why}")
-    say(f"{_many(len(answers.run_ids), 'run')}; Ctrl-C ends the page")
+    say(f"{counted(len(answers.run_ids), 'run')}; Ctrl-C ends the page")
     with server(answers, arguments.port) as served, suppress(KeyboardInterrupt):
         put_out(f"{served.address}\n")
         if not arguments.no_open:
@@ -318,13 +319,9 @@ def _export(arguments: argparse.Namespace) -> int:
         size = export(answers, path)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror}; choose another --export, or make room") from None
-    runs, trajectories = _many(len(known), "run"), _many(sum(map(len, known)), "trajectory", "trajectories")
+    runs, trajectories = counted(len(known), "run"), counted(sum(map(len, known)), "trajectory", "trajectories")
     put_out(f"{clean(str(path))}: {runs}, {trajectories}, {size / 1e6:.1f} MB\n")
     return 0
-
-
-def _many(count: int, one: str, more: str = "") -> str:
-    return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from evals.exports.atif import file_name
 from evals.exports.source import Answered, Source, compact
-from evals.scored import USED
+from evals.scored import USED, told
 from tools.errors import UnknownName
 from tools.records import Step
 
@@ -147,7 +147,7 @@ def card(source: Source) -> str:
     front += ["configs:"]
     for table in TABLES:
         front += [f"- config_name: {table}", "  data_files:", "  - split: train", f"    path: {table}/*.parquet"]
-    means = [f"| {name} | {_mean(one['mean'])} |" for name, one in run.scores["metrics"].items()]
+    means = [f"| {name} | {told(one['mean'], unknown='undefined')} |" for name, one in run.scores["metrics"].items()]
     invented = "The data is the bundled miniature: invented, not comparable with published figures." * (
         config["data"] == "mini"
     )
@@ -184,7 +184,3 @@ def _release(task: str) -> str:
     except UnknownName:
         return "the task's release"
     return f"the public release, {release.repository} ({release.licence})"
-
-
-def _mean(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.4f}"
