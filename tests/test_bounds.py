@@ -42,7 +42,7 @@ def test_a_program_stands_between_its_retriever_and_the_oracle_pool(runs):
 def test_the_commands_make_runs_that_are_each_other_s_bounds(run):
     own = run("--program", "multihop", "--task", "congress", "--json").json
     floor = run("--program", "retrieve", "--task", "congress", "--json").json
-    over = ("--program", "tournament", "--task", "congress", "--json", "--pool", "oracle:50")
+    over = ("--program", "multihop", "--task", "congress", "--json", "--pool", "oracle:50")
     ceiling = run(*over).json
     found = beside(Path(own["run"]))
     assert found.floor and found.floor.mean == floor["metrics"]["nDCG@10"]["mean"]
