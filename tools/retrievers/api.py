@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 
 from tools import session
 from tools.account import Account, Receipt, believable
 from tools.corpus import Corpus
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, UsageError
-from tools.post import Server, Unanswered, redirected
+from tools.post import Server, redirected
 from tools.records import Usage
 from tools.refusals import said, subject
 from tools.retrievers.base import Search
@@ -54,6 +55,29 @@ MOST_BYTES = 1 << 18
 _FORMAT = 1  # raised when what is sent for a document changes; no digest of this file, because vectors are paid for
 _KEPT_QUERIES = 4096  # vectors of queries in memory; 12 kB each at 3,072 numbers
 _AGAIN = (408, 409, 425, 429)  # HTTP statuses of what may be answered another time; so may 500 and above
+
+
+class _Transport(httpx.BaseTransport):
+    """Has OpenAI's client send by tools/post.py: with a deadline of the whole, bounds and no redirects."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """The answer to one request for embeddings, which is the only kind that is made."""
+        status, headers, body = self._server.post("/embeddings", request.read(), deadline=time.monotonic() + TIMEOUT)
+        kept = {name: headers[name] for name in ("location", "retry-after") if name in headers}  # the body is unpacked
+        return httpx.Response(status, headers=kept, content=body)
+
+
+def _connect(place: "_Place") -> Any:
+    """OpenAI's client for a place. Nothing of the environment's organization goes to another server."""
+    from openai import OpenAI  # takes half a second
+
+    headers = {"authorization": f"Bearer {place.key or 'none'}", "content-type": "application/json"}
+    transport = _Transport(Server(place.url, headers | openai_account(place.url), largest=LARGEST))
+    client = httpx.Client(transport=transport, follow_redirects=False)
+    return OpenAI(api_key=place.key or "none", base_url=place.url, max_retries=0, http_client=client)
 
 
 class ApiEmbedder:
@@ -278,8 +302,7 @@ class _Endpoint:
         self._settings: dict[str, Any] = {"dimensions": dimensions} if dimensions else {}
         self._most_texts = MOST_TEXTS
         self._answered = False  # whether the model has answered anything yet
-        headers = {"authorization": f"Bearer {place.key or 'none'}", "content-type": "application/json"}
-        self._server = Server(place.url, headers | openai_account(place.url), largest=LARGEST)
+        self._client = _connect(place)
 
     def key(self) -> dict[str, object]:
         longest, normalize = self._row.max_document_tokens, self._row.normalize
@@ -364,17 +387,21 @@ class _Endpoint:
 
     def _answer(self, texts: Sequence[str]) -> dict[str, Any]:
         """The answer to one request, sent once: a list of vectors under "data", else _Failed."""
-        request = {"input": encodable(texts), "model": self._place.model, "encoding_format": "base64", **self._settings}
+        import openai
+
         try:
-            status, headers, body = self._server.post(
-                "/embeddings", json.dumps(request).encode(), deadline=time.monotonic() + TIMEOUT
-            )
-        except Unanswered as failure:
-            raise _Failed(self._clean(str(failure))) from None
+            response = self._client.embeddings.with_raw_response.create(
+                input=encodable(texts), model=self._place.model, encoding_format="base64", **self._settings
+            ).http_response
+        except openai.APIStatusError as refusal:
+            response = refusal.response
+        except openai.APIConnectionError as failure:
+            raise _Failed(self._clean(str(failure.__cause__))) from None
+        status, headers = response.status_code, response.headers
         try:
-            answer = json.loads(body)
+            answer = json.loads(response.content)
         except (ValueError, RecursionError):  # a gateway's page
-            answer = body.decode("utf-8", "replace")
+            answer = response.content.decode("utf-8", "replace")
         if status == 200 and isinstance(answer, dict) and isinstance(answer.get("data"), list):
             return answer
         words, codes = said(answer)
