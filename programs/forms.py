@@ -22,6 +22,7 @@ class Content(TypedDict):
     content: str | None
 
 
+Version = Annotated[str, Field(pattern=r"^[\w.+-]{1,60}$")]
 Outputs = Annotated[list[str | Text | Content | None], Field(min_length=1)]
 
 
@@ -98,13 +99,13 @@ class CompiledForm(TypedDict):
     neighbours: list[NeighbourForm]
     nearest: Count
     origin: Origin
-    versions: dict[str, str]
+    versions: dict[str, Version]
 
 
 class Versions(TypedDict):
     """What is read of a compiled program before all else."""
 
-    versions: NotRequired[dict[str, Any]]
+    versions: NotRequired[dict[str, Version | Count]]
 
 
 class CandidateForm(TypedDict):

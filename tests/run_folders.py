@@ -81,7 +81,7 @@ def pooled(kind: str, size: int, **others: Any) -> dict[str, Any]:
 def unsealed(place: Path) -> Path:
     """The run in `place` without the digests of its lines and scores, as an earlier version has written it."""
     outcomes, scores = place / "outcomes.jsonl", place / "scores.json"
-    rows = [json.loads(line) for line in outcomes.read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in outcomes.read_text(encoding="utf-8").rstrip("\n").split("\n")]
     for row in rows:
         row.pop("digest", None)
     outcomes.write_text("".join(f"{json.dumps(row)}\n" for row in rows))

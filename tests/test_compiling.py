@@ -27,7 +27,7 @@ SETTINGS = {
     "mipro": ("-O", "demos=2", "-O", "candidates=3", "-O", "trials=5"),
     "copro": ("-O", "breadth=5", "-O", "depth=1"),
     # Sampled answers to one prompt come in the order in which threads ask: with one thread always in the same.
-    "simba": ("-O", "candidates=3", "-O", "steps=1", "--max-concurrent", 1),
+    "simba": ("-O", "candidates=6", "-O", "steps=1", "--max-concurrent", 1),
     "gepa": ("-O", "evaluations=6"),
 }
 MAIN = tuple(SETTINGS)

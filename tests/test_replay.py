@@ -31,7 +31,7 @@ PROGRAMS = {
     "reasoning_trace": [],
     "retrieve": [],
     "rewrite": [],
-    "score": ["-P", "pool=40", "-P", "ties=rank_bm25"],
+    "score": ["-P", "pool=60", "-P", "ties=rank_bm25"],
     "subtask": ["-P", "pool=3", "-P", "ties="],
     "tournament": ["-P", "pool=25"],
     "verifier": ["-P", "rounds=2", "-P", "retrievers=bm25,rank_bm25"],
