@@ -12,9 +12,8 @@ from typing import Any, Literal, cast
 import dspy
 
 from programs.rate import retry_after
-from tools import refusals
+from tools import post, refusals
 from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, UsageError
-from tools.post import redirected
 from tools.servers import cleaned
 
 Fault = Literal["refused", "provider", "system"]
@@ -93,7 +92,7 @@ def from_litellm(error: Exception) -> Exception:
         response: Any = getattr(cause, "response", None)
         if getattr(response, "has_redirect_location", False):
             told = dspy.LMConfigurationError(
-                cleaned(redirected(response.status_code, response.headers)), status=response.status_code
+                cleaned(post.redirected(response.status_code, response.headers)), status=response.status_code
             )
             return told
         if response is not None and getattr(error, "retry_after", None) is None:
@@ -110,10 +109,7 @@ def is_untrusted(error: BaseException | None) -> bool:
 
 def untrusted(words: str, model: str) -> dspy.LMConfigurationError:
     """What to do where TLS fails."""
-    return dspy.LMConfigurationError(
-        f"{words}; the certificates of an authority of one's own go into the file that $SSL_CERT_FILE names",
-        model=model,
-    )
+    return dspy.LMConfigurationError(post.untrusted(words), model=model)
 
 
 def refusal(error: BaseException, spec: str) -> ProviderRefused:

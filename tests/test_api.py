@@ -403,3 +403,9 @@ def test_the_models_of_the_table_have_what_a_client_must_know():
     rows = [row for row in models.rows().values() if row.kind == "api"]
     assert {row.name.partition("/")[0] for row in rows} == set(api.PROVIDERS)
     assert all(row.price > 0 and row.max_document_tokens == row.max_query_tokens > 0 and row.source for row in rows)
+
+
+def test_a_certificate_that_nobody_vouches_for_is_not_tried_again(server, certificate):
+    server._server.socket = certificate[1].wrap_socket(server._server.socket, server_side=True)
+    with pytest.raises(ProviderRefused, match=r"certificate.*\$SSL_CERT_FILE"):
+        ApiEmbedder(server.spec.replace("http:", "https:"), dimensions=8).queries([Search("words")])

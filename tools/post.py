@@ -296,6 +296,11 @@ def _trust() -> dict[int, str]:
     return {option: value for option, value in ((pycurl.CAINFO, file), (pycurl.CAPATH, folder)) if value}
 
 
+def untrusted(words: str) -> str:
+    """What is said, and what to do, where TLS fails."""
+    return f"{words}; the certificates of an authority of one's own go into the file that $SSL_CERT_FILE names"
+
+
 def redirected(status: int, headers: Mapping[str, str]) -> str:
     """What is said of an answer that leads elsewhere."""
     place = headers.get("location", "nowhere").partition("?")[0]

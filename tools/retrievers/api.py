@@ -23,7 +23,7 @@ from tools import session
 from tools.account import Account, Receipt, believable
 from tools.corpus import Corpus
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, UsageError
-from tools.post import Server, redirected
+from tools.post import Server, redirected, untrusted
 from tools.records import Usage
 from tools.refusals import said, subject
 from tools.retrievers.base import Search
@@ -396,6 +396,8 @@ class _Endpoint:
         except openai.APIStatusError as refusal:
             response = refusal.response
         except openai.APIConnectionError as failure:
+            if getattr(failure.__cause__, "kind", "") == "TLS":
+                raise ProviderRefused(self._clean(untrusted(f"{self.name}: {failure.__cause__}"))) from None
             raise _Failed(self._clean(str(failure.__cause__))) from None
         status, headers = response.status_code, response.headers
         try:
