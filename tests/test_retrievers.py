@@ -170,8 +170,6 @@ class TestContract:
         assert len(server.requests) - asked <= 1, "the query alone"
 
     def test_another_corpus_gets_another_index(self, spec, corpus, tmp_path):
-        if spec == "pool_bm25":
-            pytest.skip("nothing is kept")
         before = build(spec, corpus, tmp_path).search(QUERIES[0], k=6)
         texts = [document.text for document in corpus.values()]
         changed = Corpus(map(Document, corpus, [*texts[1:], texts[0]]))  # each id has the text of the next
