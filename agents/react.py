@@ -315,11 +315,11 @@ class _Desk:
 
 def _described(tool: dspy.Tool) -> dspy.Tool:
     """The tool as a prompt shows it, without the session behind it: teleprompters copy the inputs of calls."""
+    return dspy.Tool(_no_call, name=tool.name, desc=tool.desc, args=tool.args, arg_types=tool.arg_types)
 
-    def no_call() -> None:
-        raise NotImplementedError("calls are made by the desk of a query")
 
-    return dspy.Tool(no_call, name=tool.name, desc=tool.desc, args=tool.args, arg_types=tool.arg_types)
+def _no_call() -> None:  # not inside `_described`: teleprompters pickle what they have been given
+    raise NotImplementedError("calls are made by the desk of a query")
 
 
 def _nothing_called(turn: _Turn) -> tuple[str, Fault]:
