@@ -601,7 +601,9 @@ class BadServer:
         self._loop = asyncio.new_event_loop()
         self._tasks = set[asyncio.Task[None]]()
         self._refusing = threading.Event()
-        self.port = self._listen(0)
+        self._kept = _bound(0)  # never listens: nobody else is given the port while new connections are refused
+        self.port = int(self._kept.getsockname()[1])
+        self._listen()
         self.url = f"http://127.0.0.1:{self.port}/v1"
         self.spec = f"tiny@{self.url}"
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -650,6 +652,7 @@ class BadServer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
         self._loop.close()
+        self._kept.close()
 
     async def _stop(self) -> None:
         if not self._refusing.is_set():
@@ -659,15 +662,12 @@ class BadServer:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
-    def _listen(self, port: int) -> int:
-        self._listener = socket.socket()
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._listener.bind(("127.0.0.1", port))
+    def _listen(self) -> None:
+        self._listener = _bound(self.port)
         self._listener.listen(1024)
         self._listener.setblocking(False)
         self._loop.add_reader(self._listener, self._accept)
         self._refusing.clear()
-        return int(self._listener.getsockname()[1])
 
     def _accept(self) -> None:
         with suppress(BlockingIOError):
@@ -684,7 +684,7 @@ class BadServer:
         self._loop.remove_reader(self._listener)
         self._listener.close()
         if seconds:
-            self._loop.call_later(seconds, self._listen, self.port)
+            self._loop.call_later(seconds, self._listen)
 
     async def _serve(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -715,6 +715,13 @@ class BadServer:
         finally:
             request.ended = time.monotonic()
             self._busy -= 1
+
+
+def _bound(port: int) -> socket.socket:
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    one.bind(("127.0.0.1", port))
+    return one
 
 
 async def _request(line: Line) -> Try:
