@@ -23,12 +23,12 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 
 from agents.graph import Lines, walk
-from programs import context
-from programs.asking import Check, Fault, Outputs, ask, known_ids
-from programs.lenses import lens, through
-from programs.passage import DESCRIPTION, Passage, batches, noted
 from tools.errors import LimitReached, at_least
+from tools.models.prompting import context
+from tools.models.prompting.asking import Check, Fault, Outputs, ask, known_ids
+from tools.models.prompting.passage import DESCRIPTION, Passage, batches, noted
 from tools.records import Query, Submission
+from tools.retrievers.lens.attributes import lens, through
 from tools.session import Session, Toolbox
 
 

@@ -19,12 +19,12 @@ import dspy
 import pydantic
 from langgraph.graph import END, START, StateGraph
 
-from programs import context
-from programs.adapter import TooLong, notice_leak, refuses
-from programs.asking import Fault, Kind, UnusableAnswer, ask
-from programs.passage import DESCRIPTION, defused
-from programs.protocol import Message
 from tools.errors import DocumentNotFound, LimitReached, UsageError, at_least
+from tools.models.prompting import context
+from tools.models.prompting.adapter import TooLong, notice_leak, refuses
+from tools.models.prompting.asking import Fault, Kind, UnusableAnswer, ask
+from tools.models.prompting.passage import DESCRIPTION, defused
+from tools.models.sending.protocol import Message
 from tools.records import Query, Submission, Usage
 from tools.session import Session, Toolbox
 

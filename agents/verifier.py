@@ -24,13 +24,13 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 
 from agents.graph import Lines, walk
-from programs import context
-from programs.asking import Check, Outputs, ask, filled, known_ids
-from programs.lenses import lens, through
-from programs.passage import DESCRIPTION, Passage, batches, noted, show
 from tools.errors import LimitReached, at_least
+from tools.models.prompting import context
+from tools.models.prompting.asking import Check, Outputs, ask, filled, known_ids
+from tools.models.prompting.passage import DESCRIPTION, Passage, batches, noted, show
 from tools.records import Query, Submission
 from tools.retrievers.fusion import CONSTANT
+from tools.retrievers.lens.attributes import lens, through
 from tools.retrievers.spec import Expressions
 from tools.session import Session, Toolbox
 

@@ -1,9 +1,9 @@
 """How near the rule of equal budgets is to what programs hand in: `python -m benchmarks.anytime RUN [RUN ...]`.
 
-At a trace's last step the ranking of evals/anytime.py is compared with the submission, in nDCG@10, over all queries of
-the runs of each program: docs/budgets.md has the table of OBLIQ-Bench's miniatures. Left out: earlier steps, at which
-nobody knows what would have been handed in; runs over pools and of a part of the queries; of a program's runs of one
-task all but the last that was answered.
+At a trace's last step the ranking of evals/measuring/anytime.py is compared with the submission, in nDCG@10, over all
+queries of the runs of each program: docs/budgets.md has the table of OBLIQ-Bench's miniatures. Left out: earlier steps,
+at which nobody knows what would have been handed in; runs over pools and of a part of the queries; of a program's runs
+of one task all but the last that was answered.
 """
 
 import argparse
@@ -12,10 +12,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from evals import scored
-from evals.anytime import Anytime
-from evals.metrics import judged, ranking_metric
-from tools.command import Parser, put_out, run_and_leave
+from evals.measuring import scored
+from evals.measuring.anytime import Anytime
+from evals.measuring.metrics import judged, ranking_metric
+from tools.console.command import Parser, put_out, run_and_leave
 
 METRIC = "nDCG@10"
 FIRST = 10

@@ -33,16 +33,16 @@ import aiohttp
 import orjson
 
 import environments
-from evals import runner
 from evals.folder import Rows, RunFolder
-from programs import lm
+from evals.running import runner
 from programs.multihop import MultiHop
-from programs.rate import Gate
 from tools import retrievers
-from tools.command import Parser, positive, put_out, run_and_leave, say
+from tools.console.command import Parser, positive, put_out, run_and_leave, say
 from tools.corpus import Corpus
 from tools.errors import RunIncomplete, UsageError
 from tools.home import home
+from tools.models import lm
+from tools.models.sending.gate import Gate
 from tools.records import Query, Usage
 from tools.session import Toolbox
 
@@ -51,14 +51,23 @@ EVERY = 0.001  # seconds of CPU between two looks of --profile; the system's clo
 
 # Part -> the files that belong to it. A moment belongs to the innermost frame that is of any of these.
 PARTS = {
-    "HTTP and protocol": ("tools/post.py", "programs/wire.py", "programs/protocol.py"),
-    "answers kept, budget, gate": (
-        *("programs/metered.py", "programs/answers.py", "programs/metering.py", "programs/prices.py"),
-        *("programs/budget.py", "programs/rate.py", "programs/lm.py"),
+    "HTTP and protocol": (
+        "tools/models/sending/post.py",
+        "tools/models/sending/client.py",
+        "tools/models/sending/protocol.py",
     ),
-    "prompts and answers": ("programs/adapter.py", "programs/fields.py", "programs/passage.py", "programs/context.py"),
+    "answers kept, budget, gate": (
+        *("tools/models/call.py", "tools/models/answers.py", "tools/models/usage.py", "tools/models/prices.py"),
+        *("tools/models/budget.py", "tools/models/sending/gate.py", "tools/models/lm.py"),
+    ),
+    "prompts and answers": (
+        "tools/models/prompting/adapter.py",
+        "tools/models/prompting/fields.py",
+        "tools/models/prompting/passage.py",
+        "tools/models/prompting/context.py",
+    ),
     "search and documents": ("tools/retrievers/", "tools/stored_corpus.py", "tools/corpus.py"),
-    "trace": ("tools/session.py", "tools/records.py", "tools/appeals.py"),
+    "trace": ("tools/session.py", "tools/records.py", "tools/injection.py"),
     "outcomes on disk": ("evals/", "tools/disk.py"),
     "DSPy": ("dspy/",),
     "program": ("programs/", "agents/"),

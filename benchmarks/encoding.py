@@ -16,10 +16,10 @@ import numpy as np
 
 from benchmarks import data
 from benchmarks.rows import Row
-from tools.retrievers.dense import SentenceEmbedder
-from tools.retrievers.embedding import Vectors
-from tools.retrievers.encoding import quiet, threads
-from tools.retrievers.models import BUNDLED, folder_of
+from tools.retrievers.neural.dense import SentenceEmbedder
+from tools.retrievers.neural.encoding import quiet, threads
+from tools.retrievers.neural.models import BUNDLED, folder_of
+from tools.retrievers.vectors.embedding import Vectors
 
 _PASSAGES = 200  # at most; encoding is as fast for any number
 _LENGTH = 1100  # characters on average, as in the hearings

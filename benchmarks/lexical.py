@@ -24,10 +24,10 @@ import numpy as np
 from benchmarks import data
 from benchmarks.rows import Row
 from tools.corpus import Corpus
-from tools.retrievers.base import Retriever, Search
-from tools.retrievers.bm25 import BM25
-from tools.retrievers.rank_bm25 import RankBM25
-from tools.retrievers.rank_bm25 import words as rank_words
+from tools.retriever import Retriever, Search
+from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.lexical.rank_bm25 import RankBM25
+from tools.retrievers.lexical.rank_bm25 import words as rank_words
 from tools.stored_corpus import StoredCorpus
 from tools.text import words
 

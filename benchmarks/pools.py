@@ -13,12 +13,12 @@ from statistics import fmean
 
 import environments
 from environments.base import SPLITS, Environment
-from evals import pools
-from evals.metrics import Ranking, of_query
+from evals.measuring.metrics import Ranking, of_query
+from evals.running import pools
 from tools import retrievers
-from tools.command import Parser, put_out, run_and_leave
+from tools.console.command import Parser, put_out, run_and_leave
 from tools.home import home
-from tools.retrievers.base import Retriever, Search
+from tools.retriever import Retriever, Search
 
 METRIC = "nDCG@10"
 LOTS = 20  # orders by chance of each query

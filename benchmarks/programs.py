@@ -20,10 +20,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import environments
 from agents import AGENTS
 from programs import PROGRAMS
-from programs.budget import Budget
-from tools.command import Parser, positive, put_out, run_and_leave, run_command, say
+from tools.console.command import Parser, positive, put_out, run_and_leave, run_command, say
 from tools.errors import SextantError, UsageError
 from tools.home import home
+from tools.models.budget import Budget
 from tools.table import pick
 
 SYSTEMS = PROGRAMS | AGENTS
@@ -108,12 +108,13 @@ def _asked(name: str, environment: Any) -> tuple[list[int], list[Any]]:
     """Tokens of every prompt that a system sends for the queries, and the steps that it makes."""
     import dspy
 
-    from evals import parameters
-    from programs import context, offline
-    from programs.adapter import Adapter
-    from programs.metered import MeteredLM
+    from evals.running import parameters
     from tools import retrievers
-    from tools.retrievers.bm25 import BM25
+    from tools.models.call import MeteredLM
+    from tools.models.offline import engine as offline
+    from tools.models.prompting import context
+    from tools.models.prompting.adapter import Adapter
+    from tools.retrievers.lexical.bm25 import BM25
     from tools.session import Toolbox
 
     prompts: list[int] = []

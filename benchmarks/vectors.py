@@ -22,10 +22,10 @@ from benchmarks import data
 from benchmarks.rows import Row
 from tools.corpus import Corpus
 from tools.records import Document, Hit
-from tools.retrievers.base import Search
-from tools.retrievers.dense import SentenceEmbedder
-from tools.retrievers.embedding import Vectors
-from tools.retrievers.vectors import Precision, VectorRetriever
+from tools.retriever import Search
+from tools.retrievers.neural.dense import SentenceEmbedder
+from tools.retrievers.vectors.embedding import Vectors
+from tools.retrievers.vectors.vectors import Precision, VectorRetriever
 
 _REAL = 2_000  # texts that are embedded
 _CENTRES = 12_000

@@ -10,7 +10,7 @@ from typing import Any
 
 import environments
 from environments.base import SPLITS
-from tools.command import Parser, clean, positive, put_out, run_and_leave, say
+from tools.console.command import Parser, clean, positive, put_out, run_and_leave, say
 from tools.errors import DataError, UsageError
 from tools.home import home
 from tools.retrievers import RETRIEVERS

@@ -130,7 +130,7 @@ class Environment:
     queries: tuple[Query, ...]  # those of the split, in the release's order
     judgements: Mapping[str, Judgements]  # by name, e.g. "gold" and "pooled"; of those queries
     headline: str  # the judgements that metrics are named after; others are reported beside them
-    metrics: tuple[str, ...]  # names as evals.metrics reads them, in the order of tables
+    metrics: tuple[str, ...]  # names as evals.measuring.metrics reads them, in the order of tables
     metric: str  # the headline metric of the task's own paper, e.g. "nDCG@10"
     comparisons: Mapping[str, tuple[Comparison, ...]] = field(default_factory=dict)  # by query id
     twins: Mapping[str, str] = field(default_factory=dict)  # query id -> the same need in other words, for Flip
@@ -140,7 +140,7 @@ class Environment:
     split_note: str = ""  # whose split it is, where that limits what it can be compared with
     notes: tuple[str, ...] = ()  # what else a reader of its scores should know
     # What programs are told of the task where they have a parameter of that name: "lens" is what makes a document
-    # relevant (programs/lenses.py), "document" what its documents are, in words.
+    # relevant (tools/retrievers/lens/attributes.py), "document" what its documents are, in words.
     hints: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -2,7 +2,8 @@
 
 Labels are kept as released, fractions included (DORIS-MAE's are means over annotators), and gain is linear. Queries
 without a label of 1 or more have no recall, and are left out of its mean, as in the official script. The paper's
-figures are means over 1,000 bootstrap resamples with seed 42; both that and the plain mean are given (evals/stats.py).
+figures are means over 1,000 bootstrap resamples with seed 42; both that and the plain mean are given
+(evals/measuring/stats.py).
 
 The dev split is the release's: another set of queries and documents. There the paper counts triplets (appendix D): how
 often the more relevant of two documents is ranked higher. `:corpus` ranks all documents of the split instead of the

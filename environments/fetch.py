@@ -29,7 +29,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 import environments
 from environments.base import Release
 from environments.remote import Listed, Pause, connect, listing, pinned, status, tried
-from tools import disk, interrupts
+from tools import disk
+from tools.console import interrupts
 from tools.errors import DataError, RunConflict, UsageError
 
 PLAIN_LINES = 10  # of progress, at most, where there is no terminal

@@ -1,9 +1,10 @@
 """Which run is better, by how much, and why: `python -m evals.compare RUN RUN [RUN ...]`. Nothing is run.
 
-The first run is the baseline. Each other one is compared with it query by query, in every metric (evals/stats.py has
-the tests, docs/comparing.md their reasons), and in what became of relevant documents (evals/flows.py). Runs of one
-configuration are repeats of one system (evals/seeds.py). Run folders are all that is read: no corpus, no model, no
-network. Runs that were not asked the same are refused, because their difference would not be that of the systems.
+The first run is the baseline. Each other one is compared with it query by query, in every metric
+(evals/measuring/stats.py has the tests, docs/comparing.md their reasons), and in what became of relevant documents
+(evals/measuring/differences.py). Runs of one configuration are repeats of one system (evals/measuring/repeats.py). Run
+folders are all that is read: no corpus, no model, no network. Runs that were not asked the same are refused, because
+their difference would not be that of the systems.
 
 Left out: clusters of queries, and what a whole run has in common.
 """
@@ -16,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from evals import folder as run_folder
-from evals.scored import CONTRACT, Run, cut, differing, read
-from evals.seeds import SEEDS, System, spread, systems
-from tools.command import Parser, put_out, run_and_leave
+from evals.measuring.repeats import SEEDS, System, spread, systems
+from evals.measuring.scored import CONTRACT, Run, cut, differing, read
+from tools.console.command import Parser, put_out, run_and_leave
 from tools.errors import DataError, UnknownName, UsageError
 
 Result = dict[str, Any]  # what `compare` returns and --json prints
@@ -128,7 +129,7 @@ def _pairs(baseline: System, system: System, metric: str) -> dict[str, tuple[flo
 
 def _compared(baseline: System, system: System, metric: str) -> Result:
     """One row of the comparison; everything is None where no query has the metric in both."""
-    from evals.stats import Paired, paired
+    from evals.measuring.stats import Paired, paired
 
     row: Result = {"run": system.name, "metric": metric, "baseline_mean": None, "mean": None}
     pairs = list(_pairs(baseline, system, metric).values())
@@ -141,7 +142,7 @@ def _compared(baseline: System, system: System, metric: str) -> Result:
 
 def _adjust(comparisons: list[Result]) -> None:
     """Fill in p_holm: over all metrics of all systems that are compared here."""
-    from evals.stats import holm
+    from evals.measuring.stats import holm
 
     tested = [row for row in comparisons if row["p"] is not None]
     for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
@@ -150,7 +151,7 @@ def _adjust(comparisons: list[Result]) -> None:
 
 def _losses(baseline: System, others: list[System]) -> tuple[list[Result], list[str]]:
     """(what became of relevant documents, a row a system; what to say where a run does not tell)."""
-    from evals.flows import compared
+    from evals.measuring.differences import compared
 
     rows, notes = list[Result](), list[str]()
     for system in others:
@@ -165,7 +166,7 @@ def _losses(baseline: System, others: list[System]) -> tuple[list[Result], list[
 
 def _notes(comparisons: list[Result]) -> list[str]:
     """What to know of the rows."""
-    from evals.compare_tables import is_lower_better
+    from evals.showing.compare_tables import is_lower_better
 
     notes = []
     for name in dict.fromkeys(row["run"] for row in comparisons):
@@ -264,7 +265,7 @@ def _cost(system: System) -> Result:
 
 def _moved(baseline: System, system: System, metric: str) -> list[Result]:
     """The queries that moved most: those that gained, most first, then those that lost, most first."""
-    from evals.stats import TIE
+    from evals.measuring.stats import TIE
 
     rows: list[Result] = [
         {"run": system.name, "metric": metric, "query_id": query_id, "baseline": before, "value": after}
@@ -282,8 +283,8 @@ def show(result: Result, form: str = "terminal") -> None:
     if form == "json":
         put_out(json.dumps(result) + "\n")
         return
-    from evals.compare_tables import parts
-    from evals.paste import FORMS
+    from evals.showing.compare_tables import parts
+    from evals.showing.markup import FORMS
 
     put_out(FORMS[form](parts(result)))
 

@@ -1,10 +1,10 @@
 """Which run is better for the same budget: `python -m evals.curves RUN [RUN ...]`. Nothing is run.
 
 A metric, averaged over all queries, after each search, model call, thousand tokens and cent, from stored traces alone:
-what a query had come to before the first step that its budget does not pay for (evals/anytime.py has the rule). A query
-that has ended keeps its value, so a curve ends at the run's score. Bands are 95 % bootstrap intervals over queries, as
-in `evals.stats.bootstrap_mean`. Left out: budgets of time, which say more about the machine; paired differences at a
-budget (evals/compare.py has those of the ends).
+what a query had come to before the first step that its budget does not pay for (evals/measuring/anytime.py has the
+rule). A query that has ended keeps its value, so a curve ends at the run's score. Bands are 95 % bootstrap intervals
+over queries, as in `evals.measuring.stats.bootstrap_mean`. Left out: budgets of time, which say more about the machine;
+paired differences at a budget (evals/compare.py has those of the ends).
 """
 
 import argparse
@@ -18,19 +18,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evals.folder import check_output
-from evals.scored import Run, folders, read, same_contract
+from evals.measuring.scored import Run, folders, read, same_contract
 from tools import disk
-from tools.command import Parser, put_out, run_and_leave
+from tools.console.command import Parser, put_out, run_and_leave
 from tools.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
     from rich.table import Table
 
-    from evals.anytime import Course
+    from evals.measuring.anytime import Course
 
 Result = dict[str, Any]  # what `curves` returns and --json prints
-AXES = ("searches", "calls", "tokens", "usd")  # those of evals.anytime, named here because NumPy is behind that
+AXES = (
+    "searches",
+    "calls",
+    "tokens",
+    "usd",
+)  # those of evals.measuring.anytime, named here because NumPy is behind that
 WORDS = {"searches": "searches", "calls": "model calls", "tokens": "tokens", "usd": "dollars at list price"}
 UNIT = {"searches": 1, "calls": 1, "tokens": 1000, "usd": 0.01}
 COLUMNS = 8  # budgets in a table, beside the end
@@ -93,7 +98,7 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = AXES) 
 
 def _courses(run: Run, metric: str, axes: Sequence[str]) -> "tuple[dict[str, list[Course]], int]":
     """What each query of a run had come to at each cost, by axis, and how many have a ranking and no trajectory."""
-    from evals.anytime import course
+    from evals.measuring.anytime import course
 
     found: dict[str, list[Course]] = {axis: [] for axis in axes}
     bare = 0
@@ -107,8 +112,8 @@ def _courses(run: Run, metric: str, axes: Sequence[str]) -> "tuple[dict[str, lis
 
 def _metric(run: Run, name: str) -> str:
     """The metric that is asked for. UsageError for one that no ranking alone has, UnknownName for no metric."""
-    from evals.anytime import SEEN
-    from evals.metrics import RANKING, Judged, is_pairwise, ranking_metric
+    from evals.measuring.anytime import SEEN
+    from evals.measuring.metrics import RANKING, Judged, is_pairwise, ranking_metric
 
     chosen = name or run.metric
     if chosen in SEEN:
@@ -226,7 +231,7 @@ def bands(values: "np.ndarray[Any, Any]") -> tuple[list[float | None], list[floa
     """
     import numpy as np
 
-    from evals.stats import bootstrap_means
+    from evals.measuring.stats import bootstrap_means
 
     columns = values.shape[1]
     # Columns in which nothing changes are one.
@@ -244,7 +249,7 @@ def _dominates(one: Result, other: Result) -> bool:
 
 def show(result: Result) -> None:
     """Print the tables."""
-    from evals.terminal import printed, queries, system_line, task_line
+    from evals.showing.terminal import printed, queries, system_line, task_line
 
     parts: list[str | Table] = [task_line(result)]
     for run in result["runs"]:
@@ -260,7 +265,7 @@ def show(result: Result) -> None:
 
 def _table(axis: str, found: Result) -> "Table":
     """Each run at a few budgets and at its end."""
-    from evals.terminal import empty, plain
+    from evals.showing.terminal import empty, plain
 
     columns = _columns(found["budgets"])
     best = {point["budget"]: point["value"] for point in found["front"]}
@@ -325,7 +330,7 @@ def as_csv(result: Result) -> str:
 
 def as_svg(result: Result) -> str:
     """A panel for each axis, one under the other: all runs with their bands, and the front."""
-    from evals.plots import MUTED, figure, style, svg
+    from evals.showing.plots import MUTED, figure, style, svg
 
     axes = result["axes"]
     made = figure((7.0, 1.0 + 3.0 * len(axes)))
@@ -362,7 +367,7 @@ def as_svg(result: Result) -> str:
 
 def _tex(text: str) -> str:
     """Text as it is: matplotlib sets what is between two dollar signs as a formula."""
-    from tools.command import clean
+    from tools.console.command import clean
 
     return clean(text).replace("$", r"\$")
 

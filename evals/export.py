@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from evals.exports import FOLDERS, SERVICES
-from tools.command import Parser, clean, positive, put_out, run_and_leave, say
+from evals.formats import FOLDERS, SERVICES
+from tools.console.command import Parser, clean, positive, put_out, run_and_leave, say
 from tools.errors import UnknownName, UsageError
 
 LIST = "list"
@@ -20,9 +20,9 @@ LIST = "list"
 
 def export(run: Path, to: str, out: str, query_ids: list[str], limit: int | None, *, force: bool) -> dict[str, Any]:
     """Write `run` as format `to` at `out`; what was made, for --json."""
-    from evals.exports.place import filling, manifest
-    from evals.exports.source import source
-    from evals.scored import read
+    from evals.formats.place import filling, manifest
+    from evals.formats.source import source
+    from evals.measuring.scored import read
     from tools.table import pick
 
     write = pick("format", to, FOLDERS | SERVICES)

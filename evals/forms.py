@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NotRequired, Required
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from evals.attribution import Fate
+from evals.measuring.attribution import Fate
 from tools.forms import Amount, Count, Number, StepFields, TraceForm, UsageForm
 
 
@@ -125,7 +125,7 @@ class Used(TypedDict):
 
 
 class Read(TypedDict):
-    """What was left out of the documents that models read: evals.scored.cut."""
+    """What was left out of the documents that models read: evals.measuring.scored.cut."""
 
     documents: Count
     cut: Count
@@ -160,7 +160,7 @@ class ScoresForm(TypedDict):
 
 
 class RelevantForm(TypedDict):
-    """A relevant document in attribution.jsonl: evals.attribution.Relevant and History."""
+    """A relevant document in attribution.jsonl: evals.measuring.attribution.Relevant and History."""
 
     unit: str
     grade: Number
@@ -304,7 +304,7 @@ class AtifStep(TypedDict, total=False):
 
 
 class AtifForm(TypedDict):
-    """A line in ATIF, as far as it is read: evals/imports/atif.py says how."""
+    """A line in ATIF, as far as it is read: evals/formats/imported/atif.py says how."""
 
     steps: list[AtifStep]
     final_metrics: NotRequired[AtifMetrics | None]

@@ -16,13 +16,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 from evals import folder as run_folder
 from evals import seal
-from tools.command import Parser, run_and_leave, say
+from tools.console.command import Parser, run_and_leave, say
 from tools.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from environments.base import Environment
-    from evals.imports.trace import Trajectory
-    from evals.imports.trec import RunFile
+    from evals.formats.imported.trace import Trajectory
+    from evals.formats.imported.trec import RunFile
 
 UNKNOWN = "unknown"
 
@@ -57,7 +57,7 @@ class Counted:
 
 def import_run(arguments: argparse.Namespace, environment: "Environment") -> Path:
     """Make the run folder and score it; where it is."""
-    from evals.imports.trec import RunFile
+    from evals.formats.imported.trec import RunFile
     from evals.score import score
     from tools import disk
 
@@ -89,8 +89,8 @@ def _convert(
     spool: IO[bytes], file: "RunFile", trajectories: Path | None, environment: "Environment", counted: Counted
 ) -> None:
     """Write an outcome for every query, those with a trajectory first."""
-    from evals.imports.trace import Trajectory
-    from evals.imports.trajectories import read
+    from evals.formats.imported.trace import Trajectory
+    from evals.formats.imported.trajectories import read
 
     counted.queries = len(environment.queries)
     for number, one in read(trajectories, environment) if trajectories else ():
@@ -152,7 +152,7 @@ def configuration(
     arguments: argparse.Namespace, environment: "Environment", imported: dict[str, Any]
 ) -> run_folder.Config:
     """What config.json of a run says, with what is not known of this one as unknown."""
-    from evals.provenance import origin
+    from evals.running.provenance import origin
 
     folder = None if environment.data in ("mini", "full") else str(Path(environment.data).resolve())
     return {
@@ -211,8 +211,8 @@ def parser() -> Parser:
 def command(arguments: argparse.Namespace) -> int:
     """Check, import, score, print; exit code 7 when queries of the run had failed."""
     import environments
-    from evals import looks
-    from evals.terminal import queries, show
+    from evals.measuring import split_uses
+    from evals.showing.terminal import queries, show
 
     if arguments.name is not None and arguments.name != name_of(arguments.name):
         raise UsageError(
@@ -228,9 +228,9 @@ def command(arguments: argparse.Namespace) -> int:
         say(f"{environment.task}: {queries(len(environment.queries))}")
     path = import_run(arguments, environment)
     config = run_folder.read_config(path)
-    looks.record(config, path)
+    split_uses.record(config, path)
     scores = json.loads((path / "scores.json").read_bytes())
-    seen = looks.count(config["task"], looks.data_of(config), config["program"])
+    seen = split_uses.count(config["task"], split_uses.data_of(config), config["program"])
     show({"run": str(path), **scores, "looks": seen}, as_json=arguments.json)
     return 7 if scores["failed"] else 0
 

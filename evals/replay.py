@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evals import scored
-from tools.command import Parser, positive, put_out, run_and_leave
+from evals.measuring import scored
+from tools.console.command import Parser, positive, put_out, run_and_leave
 from tools.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from environments.base import Environment, Judgements
-    from evals.setup import Engines
+    from evals.running.resolve import Engines
     from tools.records import Query
-    from tools.retrievers.base import Search
+    from tools.retriever import Search
     from tools.retrievers.spec import Spec
 
 Result = dict[str, Any]  # what `replay` returns and --json prints
@@ -41,7 +41,7 @@ def replay(path: Path, retriever: str = "", depth: int | None = None, *, quiet: 
     As many documents as then where no `depth` is given. DataError where the task's data is not at hand, or not the
     same; UsageError for a retriever that does not fit it.
     """
-    from evals.environment import environment_of
+    from evals.running.environment import environment_of
 
     run = scored.read(path)
     environment = environment_of(run.config)
@@ -76,14 +76,14 @@ class _Again:
     def __init__(
         self, config: Mapping[str, Any], environment: "Environment", retriever: str, depth: int | None, *, quiet: bool
     ) -> None:
-        from evals import setup
-        from programs.budget import Budget
+        from evals.running import resolve
         from tools import retrievers
+        from tools.models.budget import Budget
 
         asked = retrievers.check(retriever) if retriever else None
         _refuse(asked, environment, pool=bool(config.get("pool")))
         # No budget, no call: a lens that wanted one is refused before.
-        engines = setup.Engines(argparse.Namespace(json=quiet), environment, Budget(calls=0))
+        engines = resolve.Engines(argparse.Namespace(json=quiet), environment, Budget(calls=0))
         self._engines, self._asked, self._depth = engines, asked, depth
         self._own = _own(config["retriever"])
         self.queries = _pooled(config, environment, engines).queries if config.get("pool") else environment.queries
@@ -104,7 +104,7 @@ class _Again:
 
     def _key(self, query: "Query", step: Row) -> tuple[str, int, "Search"]:
         """(retriever, depth, search) of a step of a query."""
-        from tools.retrievers.base import Search
+        from tools.retriever import Search
 
         told = step.get("instruction") or query.objective
         k = self._depth or step.get("k") or len(step["doc_ids"])
@@ -147,7 +147,7 @@ def _own(config: Mapping[str, Any]) -> dict[str, str]:
 
 def _pooled(config: Mapping[str, Any], environment: "Environment", engines: "Engines") -> "Environment":
     """The environment with the pools that the run's `--pool` made. UsageError where they cannot be made again."""
-    from evals import pools
+    from evals.running import pools
     from tools import retrievers
 
     kept, own = config["pool"], retrievers.check(config["retriever"]["name"])
@@ -211,7 +211,7 @@ class _Tally:
 
     def json(self) -> Result:
         """All of it as plain data."""
-        from evals.stats import paired
+        from evals.measuring.stats import paired
 
         counts = {
             "both": sum(bool(row["then"] and row["now"]) for row in self.relevant),
@@ -246,7 +246,7 @@ class _Tally:
 
 def show(result: Result) -> None:
     """Print the tables."""
-    from evals.terminal import printed, system_line, task_line
+    from evals.showing.terminal import printed, system_line, task_line
 
     replayed, recall = result["replayed"], result["recall"]
     on = replayed["retriever"] or "the retriever that each had"
@@ -268,7 +268,7 @@ def show(result: Result) -> None:
 
 
 def _counts(counts: Mapping[str, int]) -> "Table":
-    from evals.terminal import empty
+    from evals.showing.terminal import empty
 
     table, whole = empty("relevant documents that surfaced", "documents", "share"), sum(counts.values())
     words = {"both": "then and now", "only_then": "only then", "only_now": "only now", "neither": "neither"}
@@ -286,7 +286,7 @@ def _recall(recall: Result) -> str:
 
 
 def _hops(rows: Sequence[Result]) -> "Table":
-    from evals.terminal import empty
+    from evals.showing.terminal import empty
 
     table = empty("hop", "searches", "first then", "recall so far", "first now", "recall so far")
     for row in rows:
@@ -296,7 +296,7 @@ def _hops(rows: Sequence[Result]) -> "Table":
 
 
 def _moved(rows: Sequence[Result], when: str) -> "Table":
-    from evals.terminal import empty, plain
+    from evals.showing.terminal import empty, plain
 
     table = empty("query", "document", "search", "grade", "hop", "rank", words=3)
     for row in sorted(rows, key=lambda row: (row[when]["hop"], row[when]["rank"]))[:SHOWN]:

@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evals.scored import counted, told
-from tools.command import Parser, put_out, run_and_leave
+from evals.measuring.scored import counted, told
+from tools.console.command import Parser, put_out, run_and_leave
 from tools.errors import DataError, UnknownName
 
 if TYPE_CHECKING:
-    from evals.bounds import Gap, Kind
-    from evals.reports.groups import Group
-    from evals.reports.page import Report, Section, Words
-    from evals.reports.plots import Plot
-    from evals.scored import Run
+    from evals.measuring.bounds import Gap, Kind
+    from evals.measuring.scored import Run
+    from evals.showing.report.groups import Group
+    from evals.showing.report.page import Report, Section, Words
+    from evals.showing.report.plots import Plot
 
 
 def made(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False) -> "Report":
@@ -30,12 +30,12 @@ def made(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = Fa
 
     DataError where none has scores; UsageError where runs of one column are over different data, unless `force`.
     """
-    from evals import scored
-    from evals.reports import losses
-    from evals.reports.absent import proposals
-    from evals.reports.groups import grouped
-    from evals.reports.page import Report, Words
-    from evals.reports.plots import Plot
+    from evals.measuring import scored
+    from evals.showing.report import losses
+    from evals.showing.report.absent import proposals
+    from evals.showing.report.groups import grouped
+    from evals.showing.report.page import Report, Words
+    from evals.showing.report.plots import Plot
 
     runs, others = scored.found(paths)
     if not runs:
@@ -81,8 +81,8 @@ def _failures(runs: Sequence["Run"]) -> list[str]:
 
 def _section(group: "Group", metrics: Sequence[str]) -> "Section":
     """A group's tables and plots: the plot by task after the table of the headline metric."""
-    from evals.reports import plots, tables
-    from evals.reports.page import Section
+    from evals.showing.report import plots, tables
+    from evals.showing.report.page import Section
 
     made = tables.tables(group, metrics)
     headlines = {run.metric for run in group.runs}
@@ -110,9 +110,9 @@ def _gap(
     groups: Sequence["Group"], runs: Sequence["Run"], metrics: Sequence[str]
 ) -> tuple["Words | None", list["Plot"]]:
     """(the table of floors and ceilings, the plot of each kind of data)."""
-    from evals import bounds
-    from evals.reports import plots
-    from evals.reports.page import Words
+    from evals.measuring import bounds
+    from evals.showing.report import plots
+    from evals.showing.report.page import Words
 
     rows = []
     for group in groups:
@@ -142,7 +142,7 @@ def _gap(
 
 
 def _gap_row(group: "Group", gap: "Gap") -> list[str]:
-    from evals.reports.groups import short
+    from evals.showing.report.groups import short
 
     paired = ["" if one is None else _with_interval(*one[:3], "+") for one in (gap.gained, gap.missing)]
     closed = "" if gap.closed is None else _percent(*gap.closed)
@@ -184,8 +184,8 @@ def _percent(value: float, low: float | None, high: float | None) -> str:
 
 
 def _runs_table(groups: Sequence["Group"]) -> "Words":
-    from evals.reports.groups import short
-    from evals.reports.page import Words
+    from evals.showing.report.groups import short
+    from evals.showing.report.page import Words
 
     names = ["system", "task", "data", "split", "queries", "failed", "calls", "tokens", "list price", "run"]
     more = ["full task", "data fingerprint", "judgements", "retriever", "model", "code"]
@@ -229,8 +229,8 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Make the report, write it, say where it is."""
-    from evals.reports import page
-    from evals.reports.groups import readable
+    from evals.showing.report import page
+    from evals.showing.report.groups import readable
 
     page.check(arguments.out)
     report = made(arguments.runs, list(dict.fromkeys(arguments.metric)), force=arguments.force)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 # Nothing below may phone home or spin idle cores; said before the libraries that look here are imported. LiteLLM's own
-# switch is in programs/lm.py. NumPy's threads are off; those of the encoders are counted where they work, and
+# switch is in tools/models/lm.py. NumPy's threads are off; those of the encoders are counted where they work, and
 # $OMP_NUM_THREADS bounds them.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -19,27 +19,27 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import environments
 from environments.base import INSTRUCTIONS, SPLITS
 from evals import folder as run_folder
-from evals import listing, parameters, pools, provenance, setup
-from programs import lm
+from evals.running import listing, parameters, pools, provenance, resolve
 from tools import retrievers
-from tools.command import Parser, positive, put_out, run_and_leave, say
+from tools.console.command import Parser, positive, put_out, run_and_leave, say
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError
+from tools.models import lm
 from tools.retrievers import RETRIEVERS
 
 if TYPE_CHECKING:
     from environments.base import Environment
-    from evals.events import Events, Started
     from evals.folder import Config, RunFolder
-    from programs.answers import Books
-    from programs.lm import Model
-    from tools.retrievers.base import Retriever
+    from evals.running.events import Events, Started
+    from tools.models.answers import Books
+    from tools.models.lm import Model
+    from tools.retriever import Retriever
 
 
 def parser() -> Parser:
     """The command line."""
     made = Parser(prog="python -m evals.run", description="Run a search system on a task and score it.")
     add = made.add_argument
-    add("--program", required=True, metavar="NAME", help=f"list, or one of {', '.join(sorted(setup.SYSTEMS))}")
+    add("--program", required=True, metavar="NAME", help=f"list, or one of {', '.join(sorted(resolve.SYSTEMS))}")
     add("--task", metavar="TASK", help="a task, e.g. congress or obliq/congress")
     add("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched, else mini")
     add("--split", default="test", metavar="SPLIT", help=f"which queries: {', '.join(SPLITS)}")
@@ -80,7 +80,7 @@ def parser() -> Parser:
     )
     add("--k", type=positive, metavar="N", help="documents in a ranking; the task's own number, mostly 1000")
     add("--seed", type=int, metavar="N", help="the model's sampling seed, where it takes one")
-    setup.add_model_options(made)
+    resolve.add_model_options(made)
     add(
         "--cassette",
         type=Path,
@@ -101,9 +101,9 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Run what is owed, score, print. Exit code 7 when queries failed or are still owed."""
-    from evals.events import Events
+    from evals.running.events import Events
 
-    with Events(put_out if arguments.json_events else None) as events, setup.children(arguments):
+    with Events(put_out if arguments.json_events else None) as events, resolve.children(arguments):
         events.code = _command(arguments, events)
     return events.code
 
@@ -114,15 +114,15 @@ def _command(arguments: argparse.Namespace, events: "Events") -> int:
         listing.show(as_json=arguments.json)
         return 0
     lm.read_keys()
-    wanted = setup.wanted(arguments)
+    wanted = resolve.wanted(arguments)
     environment = environments.load(
         arguments.task, arguments.data, arguments.split, qrels=arguments.qrels, instruction=arguments.instruction
     ).asking(limit=arguments.limit, query_ids=arguments.query_id)
-    setup.fit(arguments, environment, wanted)
+    resolve.fit(arguments, environment, wanted)
     if arguments.dry_run:
         return _foretold(arguments, environment, wanted)
 
-    from programs.cassette import Cassette
+    from tools.models.cassette import Cassette
 
     cassette = Cassette(arguments.cassette, arguments.lm) if arguments.cassette else None
     ready = _prepared(arguments, environment, wanted)
@@ -145,17 +145,17 @@ def _command(arguments: argparse.Namespace, events: "Events") -> int:
         return _conclude(arguments, asked, folder, books, problem, started, events)
 
 
-def _foretold(arguments: argparse.Namespace, environment: "Environment", wanted: setup.Wanted) -> int:
+def _foretold(arguments: argparse.Namespace, environment: "Environment", wanted: resolve.Wanted) -> int:
     """Print what the run will cost."""
-    from evals import dry_run
+    from evals.running import forecast
 
-    model = setup.connect(arguments, environment, None, setup.budget_of(arguments), seed=arguments.seed)
+    model = resolve.connect(arguments, environment, None, resolve.budget_of(arguments), seed=arguments.seed)
     config = configuration(arguments, environment, None, model, wanted)
-    dry_run.show(dry_run.estimate(arguments, environment, wanted, model, config), as_json=arguments.json)
+    forecast.show(forecast.estimate(arguments, environment, wanted, model, config), as_json=arguments.json)
     return 0
 
 
-def _pooled(environment: "Environment", wanted: setup.Wanted, engines: setup.Engines) -> "Environment":
+def _pooled(environment: "Environment", wanted: resolve.Wanted, engines: resolve.Engines) -> "Environment":
     """The task with the pools of --pool, if there is one; what the searches for them cost is in the books."""
     if not wanted.pool:
         return environment
@@ -165,22 +165,22 @@ def _pooled(environment: "Environment", wanted: setup.Wanted, engines: setup.Eng
 class _Prepared(NamedTuple):
     """What a run needs, once indexes are there. Nothing has been sent but for them."""
 
-    engines: setup.Engines
+    engines: resolve.Engines
     model: "Model"
     config: "Config"
     system: Any
 
 
-def _prepared(arguments: argparse.Namespace, environment: "Environment", wanted: setup.Wanted) -> _Prepared:
-    from tools.retrievers.base import RanksOnly
+def _prepared(arguments: argparse.Namespace, environment: "Environment", wanted: resolve.Wanted) -> _Prepared:
+    from tools.retriever import RanksOnly
     from tools.session import Toolbox
 
-    budget = setup.budget_of(arguments)
-    gate = setup.gate_of(arguments)
-    engines = setup.Engines(arguments, environment, budget, setup.for_lenses(arguments, budget, gate))
+    budget = resolve.budget_of(arguments)
+    gate = resolve.gate_of(arguments)
+    engines = resolve.Engines(arguments, environment, budget, resolve.for_lenses(arguments, budget, gate))
     retriever = engines.build(wanted.retriever)
     others = {name: engines.build(retrievers.check(name)) for name in wanted.others}
-    model = setup.connect(arguments, environment, retriever, budget, seed=arguments.seed, gate=gate)
+    model = resolve.connect(arguments, environment, retriever, budget, seed=arguments.seed, gate=gate)
     config = configuration(arguments, environment, retriever, model, wanted)
     config["retriever"]["others"] = {name: other.name for name, other in others.items()}
     if wanted.pool:
@@ -192,7 +192,7 @@ def _prepared(arguments: argparse.Namespace, environment: "Environment", wanted:
     toolbox = Toolbox(environment.documents, retriever, others=others, limits=limits, checkpoints=path)
     system = wanted.constructor(toolbox, depth=depth, **wanted.values)
     if wanted.compiled and not wanted.isolated:
-        from programs.compiled_forms import assembled
+        from programs.parts.ensembles import assembled
 
         system = assembled(wanted.compiled, system)
     return _Prepared(engines, model, config, system)
@@ -203,7 +203,7 @@ def configuration(
     environment: "Environment",
     retriever: "Retriever | None",
     model: "Model",
-    wanted: setup.Wanted,
+    wanted: resolve.Wanted,
 ) -> "Config":
     """Everything that determines a run's numbers; what does not is under "provenance". No retriever: only its name."""
     values, compiled = wanted.values, wanted.compiled
@@ -249,12 +249,12 @@ def _run(
     events: "Events",
 ) -> SextantError | None:
     """Answer what is owed; return why some of it still is, if it is."""
-    from evals import looks
-    from evals.metrics import of_query
-    from evals.runner import run
+    from evals.measuring import split_uses
+    from evals.measuring.metrics import of_query
+    from evals.running.runner import run
+    from evals.running.watch import Watch
     from evals.score import ranking_of
-    from evals.terminal import queries
-    from evals.watch import Watch
+    from evals.showing.terminal import queries
 
     metric = environment.metric
 
@@ -274,7 +274,7 @@ def _run(
     def report(outcome: run_folder.Outcome) -> None:
         watch.add(outcome, value(outcome))
 
-    workers = arguments.max_concurrent or (1 if model.name == "offline" else setup.WORKERS)
+    workers = arguments.max_concurrent or (1 if model.name == "offline" else resolve.WORKERS)
     try:
         with watch:
             fault = run(
@@ -295,14 +295,14 @@ def _run(
         raise
     finally:
         if folder.outcomes:  # their values have been shown, also where the others are never asked
-            looks.record(run_folder.read_config(folder.path), folder.path)
+            split_uses.record(run_folder.read_config(folder.path), folder.path)
     return RunIncomplete(f"the model's provider failed: {fault}") if fault else None
 
 
 def _started(
     arguments: argparse.Namespace, environment: "Environment", folder: "RunFolder", model: "Model"
 ) -> "Started":
-    from evals.events import Started
+    from evals.running.events import Started
 
     return Started(
         run=str(folder.path),
@@ -331,10 +331,10 @@ def _conclude(
     started: float,
     events: "Events",
 ) -> int:
-    from evals import looks
-    from evals.bounds import beside
+    from evals.measuring import split_uses
+    from evals.measuring.bounds import beside
     from evals.score import partial, score, summary
-    from evals.terminal import show
+    from evals.showing.terminal import show
 
     config = run_folder.read_config(folder.path)
     asked = [query.query_id for query in environment.queries]
@@ -345,7 +345,7 @@ def _conclude(
     else:
         result = score(folder.path, environment, folder.outcomes)
         result["bounds"] = beside(folder.path).json()
-    seen = looks.count(config["task"], looks.data_of(config), config["program"])
+    seen = split_uses.count(config["task"], split_uses.data_of(config), config["program"])
     if books:
         result["ledger"] = books.json()
     result = {"run": str(folder.path), **result, "looks": seen, "seconds": round(time.monotonic() - started, 2)}

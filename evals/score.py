@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from evals import folder as run_folder
 from evals import seal
-from evals.environment import environment_of
-from evals.scored import READ, cut
-from evals.submission import BadRanking, check_ranking
+from evals.measuring.scored import READ, cut
+from evals.running.environment import environment_of
+from evals.running.submission import BadRanking, check_ranking
 from programs import DIFFERS
 from tools import disk
-from tools.command import Parser, run_and_leave
+from tools.console.command import Parser, run_and_leave
 from tools.errors import DataError, RunIncomplete
 from tools.records import Usage, usage_json
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from environments.base import Environment
-    from evals.metrics import Ranking, Values
+    from evals.measuring.metrics import Ranking, Values
 
 
 def score(path: Path, environment: "Environment", outcomes: run_folder.Rows | None = None) -> dict[str, Any]:
@@ -37,8 +37,8 @@ def score(path: Path, environment: "Environment", outcomes: run_folder.Rows | No
     RunIncomplete when the run owes queries. `environment` must be the one that the run was made in. `outcomes` are
     those of the folder, where it is open; they are read one by one, because a run may be larger than memory.
     """
-    from evals import attribution
-    from evals.metrics import collapsed
+    from evals.measuring import attribution
+    from evals.measuring.metrics import collapsed
 
     config = run_folder.read_config(path)
     outcomes = run_folder.read_outcomes(path) if outcomes is None else outcomes
@@ -124,7 +124,7 @@ def partial(environment: "Environment", outcomes: run_folder.Rows, asked: list[s
 
 def _values(query_id: str, rankings: Mapping[str, "Ranking"], environment: "Environment") -> Mapping[str, float | None]:
     """Every metric of a query. Other judgements are under "<metric> [<judgements>]"; comparisons depend on none."""
-    from evals.metrics import is_pairwise, one_query
+    from evals.measuring.metrics import is_pairwise, one_query
 
     values = one_query(query_id, rankings, environment)
     for other in environment.judgements:
@@ -172,7 +172,7 @@ def _differs(program: str) -> list[str]:
 
 def ranking_of(outcome: run_folder.Outcome) -> "Ranking":
     """What an outcome says of a ranking; a failed query has an empty one."""
-    from evals.metrics import Ranking
+    from evals.measuring.metrics import Ranking
 
     return Ranking(outcome["ranking"], outcome.get("scores") or ())
 
@@ -186,7 +186,7 @@ def _weights(name: str, environment: "Environment") -> dict[str, int]:
 
 def _measured(column: Mapping[str, float | None], weights: dict[str, int], *, resampled: bool) -> dict[str, Any]:
     """A metric's mean with its interval, over the queries for which it is defined; None where there are none."""
-    from evals.stats import bootstrap_mean, resampled_mean
+    from evals.measuring.stats import bootstrap_mean, resampled_mean
 
     defined = {query_id: value for query_id, value in column.items() if value is not None}
     if not defined:
@@ -310,8 +310,8 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Score and print; exit code 7 when queries of the run have failed."""
-    from evals.bounds import beside
-    from evals.terminal import show
+    from evals.measuring.bounds import beside
+    from evals.showing.terminal import show
 
     config = run_folder.read_config(arguments.run)
     environment = environment_of(config, arguments.qrels)

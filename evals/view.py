@@ -3,8 +3,8 @@
 A local page, served on 127.0.0.1 and nowhere else, that asks for what is looked at; the exported file carries the same
 answers and needs neither server nor network. That address is open to every user of the machine and to every page in
 the browser, so each path begins with a secret, without which nothing is answered. Texts of corpora and models are data
-in both: a content security policy lets no script run but ours. Left out: what the answers say (evals/browse.py) and how
-it is drawn (evals/page/).
+in both: a content security policy lets no script run but ours. Left out: what the answers say
+(evals/showing/page_data.py) and how it is drawn (evals/page/).
 """
 
 import argparse
@@ -25,18 +25,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evals.scored import counted
-from tools import interrupts
-from tools.command import Parser, clean, positive, put_out, run_and_leave, say
+from evals.measuring.scored import counted
+from tools.console import interrupts
+from tools.console.command import Parser, clean, positive, put_out, run_and_leave, say
 from tools.errors import DataError, SextantError, UsageError
 
 if TYPE_CHECKING:
-    from evals.browse import Answers
+    from evals.showing.page_data import Answers
 
 HOST = "127.0.0.1"
 PORT = 8017
 PORTS = 10  # that are tried where none is named
-PAGE = Path(__file__).parent / "page"
+PAGE = Path(__file__).parent / "showing" / "page"
 
 # Where the skeleton asks for them; the exported page has them inside.
 _STYLE = re.compile(r'<link\b[^>]*"page\.css"[^>]*>')
@@ -67,7 +67,7 @@ def style() -> str:
 
 def script() -> str:
     """Its program: the files of evals/page/ in their order, in a scope of their own."""
-    from evals.browse import SCRIPTS
+    from evals.showing.page_data import SCRIPTS
 
     parts = [(PAGE / name).read_text(encoding="utf-8") for name in SCRIPTS]
     return '(() => {\n"use strict";\n' + "\n".join(parts) + "})();\n"
@@ -123,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             kind, content = self._content(name)
         except SextantError as problem:
-            from evals.browse import NoSuchAnswer
+            from evals.showing.page_data import NoSuchAnswer
 
             missing = isinstance(problem, NoSuchAnswer)
             return self._refuse(HTTPStatus.NOT_FOUND if missing else HTTPStatus.INTERNAL_SERVER_ERROR, str(problem))
@@ -134,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _content(self, path: str) -> tuple[str, bytes]:
-        from evals.browse import NoSuchAnswer
+        from evals.showing.page_data import NoSuchAnswer
 
         files: dict[str, tuple[str, Callable[[], str]]] = {
             "": ("text/html", page),
@@ -185,7 +185,7 @@ def server(answers: "Answers", port: int | None) -> Server:
 
 def export(answers: "Answers", path: Path) -> int:
     """Write the page with every answer in it into one file; its size in bytes. The same bytes for the same runs."""
-    from evals.browse import every
+    from evals.showing.page_data import every
     from tools import disk
 
     before, after = _shell()
@@ -240,7 +240,7 @@ class _Hidden:
 
 
 def _inside(text: str) -> bytes:
-    from evals.browse import plain_json
+    from evals.showing.page_data import plain_json
 
     return plain_json(text)[1:-1]
 
@@ -270,7 +270,7 @@ def command(arguments: argparse.Namespace) -> int:
         return _export(arguments)
     if arguments.query or arguments.limit or arguments.no_texts:
         raise UsageError("--query, --limit and --no-texts are for --export; the page that is served has everything")
-    from evals.browse import Answers
+    from evals.showing.page_data import Answers
 
     answers = Answers(arguments.runs)
     for path, why in answers.unreadable:
@@ -294,8 +294,8 @@ def _open(address: str) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from evals.browse import Answers
     from evals.folder import check_output
+    from evals.showing.page_data import Answers
 
     path: Path = arguments.export
     if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):

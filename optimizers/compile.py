@@ -23,24 +23,24 @@ os.environ.setdefault("TQDM_DISABLE", "1")  # DSPy's and GEPA's bars
 
 from environments.base import INSTRUCTIONS
 from evals import folder as run_folder
-from evals import provenance, setup
 from evals.run import configuration as run_configuration
-from optimizers.bench import Bench, asked_for, check_prompts, started_from
+from evals.running import provenance, resolve
 from optimizers.held_out import command_line, held_out
-from programs import lm
-from programs.compiled import prompts_of, write
+from optimizers.inputs import Bench, asked_for, check_prompts, started_from
+from programs.parts.compiled import prompts_of, write
 from tools import retrievers
-from tools.command import Parser, positive, run_and_leave
+from tools.console.command import Parser, positive, run_and_leave
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
+from tools.models import lm
 from tools.records import usage_json
 
 if TYPE_CHECKING:
     from evals.folder import Config
-    from optimizers.at_work import Ended
-    from optimizers.leaks import Leak
-    from optimizers.objective import Objective
-    from optimizers.study import Candidate, Study
-    from programs.compiled import Compiled
+    from optimizers.evaluations import Candidate, Study
+    from optimizers.running import Ended
+    from optimizers.training.leaks import Leak
+    from optimizers.training.objective import Objective
+    from programs.parts.compiled import Compiled
 
 EFFORT = ("light", "medium", "heavy")
 # The names in optimizers/teleprompters.py, which takes seconds to import.
@@ -67,7 +67,7 @@ def parser() -> Parser:
         description="Compile a program on the dev split: its prompts, or its parameters.",
     )
     add = made.add_argument
-    add("--program", metavar="NAME", help=f"one of {', '.join(sorted(setup.SYSTEMS))}")
+    add("--program", metavar="NAME", help=f"one of {', '.join(sorted(resolve.SYSTEMS))}")
     add("--task", metavar="TASK", help="a task, e.g. congress or obliq/congress")
     _add_optimizing(made)
     add("--held-out", action="store_true", help="then run the program on test, as it was and compiled, and compare")
@@ -78,7 +78,7 @@ def parser() -> Parser:
     add("--limit", type=positive, metavar="N", help="only N of the dev queries")
     add("-P", dest="parameters", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the program")
     add("--k", type=positive, metavar="N", help="documents in a ranking; the task's own number, mostly 1000")
-    setup.add_model_options(made)
+    resolve.add_model_options(made)
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go; this one to DIR/compiled")
     add("--json", action="store_true", help="print one JSON object and nothing else")
     made.set_defaults(compiled=None, pool=None, query_id=[], split="dev")  # what evals.run has besides
@@ -126,8 +126,8 @@ def command(arguments: argparse.Namespace) -> int:
             lm.check_key(spec)
     with run_folder.claim(path, config):
         bench.open(path)
-        from optimizers.at_work import compile_with
-        from optimizers.study import Study
+        from optimizers.evaluations import Study
+        from optimizers.running import compile_with
 
         study = Study(
             path,
@@ -146,8 +146,8 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _prepared(arguments: argparse.Namespace) -> "tuple[Bench, Objective]":
     """What it is compiled with, and by what. All that cannot be is refused here."""
-    from optimizers.objective import objective
-    from optimizers.splits import divide
+    from optimizers.training.objective import objective
+    from optimizers.training.splits import divide
 
     asked = asked_for(arguments)
     training = divide(
@@ -160,7 +160,7 @@ def _prepared(arguments: argparse.Namespace) -> "tuple[Bench, Objective]":
         share=arguments.train_share,
     )
     aim = objective(training.environment, arguments.metric, arguments.price)
-    setup.fit(arguments, training.environment, asked.wanted)
+    resolve.fit(arguments, training.environment, asked.wanted)
     check_prompts(arguments, asked)
     return Bench(arguments, asked, training), aim
 
@@ -256,11 +256,11 @@ def _show(
     arguments: argparse.Namespace,
 ) -> int:
     """Print what was learnt, and say why it ended early if it did."""
-    from evals import looks
+    from evals.measuring import split_uses
     from optimizers.show import show
 
     # Not in the file, which is the same however often the command is given.
-    found["looks"] = looks.count(config["task"], looks.data_of(config), arguments.program)
+    found["looks"] = split_uses.count(config["task"], split_uses.data_of(config), arguments.program)
     found["seconds"] = round(time.monotonic() - started, 2)
     show(found, as_json=arguments.json)
     if problem:
@@ -341,8 +341,8 @@ def _origin(bench: Bench, study: "Study", best: "Candidate") -> dict[str, Any]:
 
 def _leaks(bench: Bench, study: "Study", compiled: "Compiled") -> "list[Leak]":
     """Where the prompts repeat training texts or, which would be worse, test texts; looked for once all is chosen."""
-    from optimizers.leaks import leaks, passages_of, passages_of_task
     from optimizers.result import pieces
+    from optimizers.training.leaks import leaks, passages_of, passages_of_task
 
     texts = pieces(compiled)
     test = passages_of_task(bench.arguments.task, bench.arguments.data, qrels=bench.arguments.qrels)

@@ -1,7 +1,7 @@
 """The held-out answer: the same program on the test split, as it was and compiled, compared query by query.
 
 Two runs like any others, in run folders of their own: what was answered before is not paid for again. Each counts as a
-look at the test split (evals/looks.py).
+look at the test split (evals/measuring/split_uses.py).
 """
 
 import argparse
@@ -17,7 +17,7 @@ from typing import Any
 
 from evals import run
 from evals.compare import compare
-from tools.command import say
+from tools.console.command import say
 from tools.errors import BudgetReached
 from tools.records import Usage, usage_from_json
 

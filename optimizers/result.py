@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from evals.stats import bootstrap_mean, paired
-from optimizers.study import Candidate, Evaluation, Study
-from programs.compiled import Compiled, Prompt
+from evals.measuring.stats import bootstrap_mean, paired
+from optimizers.evaluations import Candidate, Evaluation, Study
+from programs.parts.compiled import Compiled, Prompt
 from tools.records import Usage, usage_json
 
 if TYPE_CHECKING:
-    from optimizers.leaks import Leak
+    from optimizers.training.leaks import Leak
 
 SIGNIFICANT = 0.05
 SHORT = 80  # characters of a demonstration's description and of each of its answers in the diff

@@ -9,8 +9,8 @@ import rich.box
 from rich.markup import escape
 from rich.table import Table
 
-from evals.terminal import printed, queries
-from tools.command import clean, put_out
+from evals.showing.terminal import printed, queries
+from tools.console.command import clean, put_out
 
 ROWS = 12  # candidates in the table; learnt.json has all
 MOVED = 5  # queries with the largest gains, and with the largest losses; learnt.json has all

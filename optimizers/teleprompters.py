@@ -1,7 +1,7 @@
 """The table of teleprompters: how each is made, with what at which effort, and what it may be given.
 
 All are DSPy's own, at work inside `Study.working`, but for two: `knn`, which makes its demonstrations once instead of
-again for each query (programs/compiled_forms.py says how it differs), and `tune`, which searches parameters and no
+again for each query (programs/parts/ensembles.py says how it differs), and `tune`, which searches parameters and no
 prompts (optimizers/tune.py). What one returns is only one more candidate: optimizers/compile.py chooses by validation.
 """
 
@@ -15,14 +15,14 @@ from typing import Any
 import dspy
 from dspy.teleprompt.gepa import InstructionProposer
 
-from optimizers.job import Found, Job
-from optimizers.objective import TIE
+from optimizers.task import Found, Job
+from optimizers.training.objective import TIE
 from optimizers.tune import search
-from programs.adapter import Adapter
-from programs.compiled import Neighbour, plain
-from programs.compiled_forms import Neighbours, fused
-from programs.lenses import instructed
+from programs.parts.compiled import Neighbour, plain
+from programs.parts.ensembles import Neighbours, fused
 from tools.errors import UnknownName, UsageError
+from tools.models.prompting.adapter import Adapter
+from tools.retrievers.lens.attributes import instructed
 
 LEVELS = ("light", "medium", "heavy")
 
@@ -291,7 +291,7 @@ def _knn(job: Job) -> Found:
 
 
 def _ensemble(job: Job) -> Found:
-    from programs.compiled_forms import assembled
+    from programs.parts.ensembles import assembled
 
     programs = [assembled(member, job.plain()) for member in job.members]
     program = dspy.Ensemble(reduce_fn=fused).compile(programs)

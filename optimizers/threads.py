@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
-from evals.runner import GRACE, TICK
-from tools import interrupts
+from evals.running.runner import GRACE, TICK
+from tools.console import interrupts
 
 T = TypeVar("T")
 

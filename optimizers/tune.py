@@ -18,8 +18,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evals import parameters
-from optimizers.job import Found, Job
+from evals.running import parameters
+from optimizers.task import Found, Job
 from tools.errors import UnknownName, UsageError
 
 RETRIEVER = "retriever"

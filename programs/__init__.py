@@ -4,7 +4,7 @@
 # (documents in a ranking) and whatever `-P name=value` may set, annotated int, float, bool, str,
 # Expression or Expressions (retrievers, tools/retrievers/spec.py) or InputFile (tools/disk.py); its forward takes a
 # Query and returns a Submission. For `--lm offline`, every output field of its signatures needs a rule in
-# programs/offline_rules.py.
+# tools/models/offline/rules.py.
 PROGRAMS = {
     "closed_book": "programs.closed_book:ClosedBook",
     "decompose": "programs.decompose:Decompose",

@@ -19,10 +19,10 @@ from collections.abc import Iterator, Sequence
 
 import dspy
 
-from programs.asking import ask, filled
+from programs.parts.rewriting import told
 from programs.query_to_doc import INSTRUCTION
-from programs.rewriting import told
 from tools.errors import LimitReached, at_least
+from tools.models.prompting.asking import ask, filled
 from tools.records import Query, Submission
 from tools.session import Session, Toolbox
 

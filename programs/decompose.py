@@ -18,8 +18,8 @@ from typing import Literal, NamedTuple
 import dspy
 import pydantic
 
-from programs.asking import Check, Fault, Outputs, ask, filled
 from tools.errors import LimitReached, at_least
+from tools.models.prompting.asking import Check, Fault, Outputs, ask, filled
 from tools.records import Query, Submission
 from tools.retrievers.fusion import CONSTANT
 from tools.session import Session, Toolbox

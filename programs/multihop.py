@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 import dspy
 
-from programs import context
-from programs.asking import ask, known_ids
-from programs.lenses import lens, through
-from programs.passage import DESCRIPTION, Passage, batches, noted, show
-from programs.pool import completed
+from programs.parts.pool import completed
 from tools.errors import LimitReached, at_least
+from tools.models.prompting import context
+from tools.models.prompting.asking import ask, known_ids
+from tools.models.prompting.passage import DESCRIPTION, Passage, batches, noted, show
 from tools.records import Query, Submission
+from tools.retrievers.lens.attributes import lens, through
 from tools.session import Session, Toolbox
 
 

@@ -8,7 +8,7 @@ what is shared with the other rewriters is in rewriting.py.
 
 import dspy
 
-from programs.rewriting import Rewriter
+from programs.parts.rewriting import Rewriter
 from tools.records import Query, Submission
 from tools.session import Toolbox
 

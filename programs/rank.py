@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 
 import dspy
 
-from programs import context
-from programs.asking import ask, known_ids
 from programs.multihop import RankCandidates
-from programs.passage import show
-from programs.pool import candidates, completed
+from programs.parts.pool import candidates, completed
 from tools.errors import UsageError, at_least
+from tools.models.prompting import context
+from tools.models.prompting.asking import ask, known_ids
+from tools.models.prompting.passage import show
 from tools.records import Query, Submission
 from tools.session import Session, Toolbox
 

@@ -2,17 +2,17 @@
 
 The model writes criteria for the query, one set for all of its documents as appendix G has it; then it goes through
 them for each document, in writing, and ends in direct quotes, which nothing uses, and a score from 0 to 10. Equal
-scores are ordered by the retriever `ties` (programs/pool.py). `--instruction none` leaves the objective empty: Reason
-without the O.
+scores are ordered by the retriever `ties` (programs/parts/pool.py). `--instruction none` leaves the objective empty:
+Reason without the O.
 """
 
 import dspy
 
-from programs.asking import ask, filled
-from programs.passage import DESCRIPTION, Passage
-from programs.pool import candidates, hand_in
+from programs.parts.pool import candidates, hand_in
 from programs.score import OBJECTIVE, QUOTES, judged
 from tools.errors import at_least
+from tools.models.prompting.asking import ask, filled
+from tools.models.prompting.passage import DESCRIPTION, Passage
 from tools.records import Query, Submission
 from tools.retrievers.spec import Expression
 from tools.session import Toolbox

@@ -8,7 +8,7 @@ example document: here both are asked for. The prompt is ours; what is shared wi
 
 import dspy
 
-from programs.rewriting import Rewriter
+from programs.parts.rewriting import Rewriter
 from tools.records import Query, Submission
 from tools.session import Toolbox
 

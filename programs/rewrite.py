@@ -7,10 +7,10 @@ else is searched with in its place.
 
 import dspy
 
-from programs import lenses
-from programs.asking import ask, filled
-from programs.passage import DESCRIPTION
+from tools.models.prompting.asking import ask, filled
+from tools.models.prompting.passage import DESCRIPTION
 from tools.records import Query, Submission
+from tools.retrievers.lens import attributes
 from tools.session import Toolbox
 
 
@@ -30,12 +30,12 @@ class Rewrite(dspy.Module):
     """OBLIQ-Bench's rewriter: rewrite once, search once."""
 
     def __init__(self, toolbox: Toolbox, *, depth: int = 1000, lens: str = "") -> None:
-        """`lens` is a name of programs/lenses.py: what makes a document relevant in this task."""
+        """`lens` is a name of tools/retrievers/lens/attributes.py: what makes a document relevant in this task."""
         super().__init__()
         self.toolbox = toolbox
         self.depth = depth
-        seen_through = lenses.lens(lens)
-        self.rewrite = dspy.Predict(lenses.through(RewriteDescription, seen_through.search if seen_through else ""))
+        seen_through = attributes.lens(lens)
+        self.rewrite = dspy.Predict(attributes.through(RewriteDescription, seen_through.search if seen_through else ""))
 
     def forward(self, query: Query) -> Submission:
         """The first `depth` documents for the rewritten text."""

@@ -2,17 +2,17 @@
 
 Every document of the pool is shown alone, and gets a score from 0 to 10 after some thinking and direct quotes, as the
 prompt asks that the paper prints (figure 12). Its section 4.2 says that the score comes without reasoning: that is
-`think=false`. Nothing uses the quotes. Equal scores are ordered by the retriever `ties` (programs/pool.py):
+`think=false`. Nothing uses the quotes. Equal scores are ordered by the retriever `ties` (programs/parts/pool.py):
 "dense:intfloat/e5-large-v2" is the paper's. `--instruction none` leaves the objective empty.
 """
 
 import dspy
 
-from programs import context
-from programs.asking import ask, within
-from programs.passage import DESCRIPTION, Passage, show
-from programs.pool import candidates, hand_in
+from programs.parts.pool import candidates, hand_in
 from tools.errors import at_least
+from tools.models.prompting import context
+from tools.models.prompting.asking import ask, within
+from tools.models.prompting.passage import DESCRIPTION, Passage, show
 from tools.records import Query, Submission
 from tools.retrievers.spec import Expression
 from tools.session import Session, Toolbox

@@ -4,7 +4,7 @@ The query is taken apart into requirements, once. Each is judged on each documen
 query for context, and a document's score is the mean of its judgements. How many requirements there are is the model's
 choice, as in the paper; `requirements` is a limit where one is wanted. The paper's judgements say whether a
 requirement is met, and are not told the objective; here they say how far, from 0 to 10, as in the other programs, and
-are. Equal means are ordered by the retriever `ties` (programs/pool.py). `--instruction none` leaves the objective
+are. Equal means are ordered by the retriever `ties` (programs/parts/pool.py). `--instruction none` leaves the objective
 empty: Subtask without the O.
 """
 
@@ -12,11 +12,11 @@ from statistics import fmean
 
 import dspy
 
-from programs.asking import ask, filled
-from programs.passage import DESCRIPTION, Passage
-from programs.pool import candidates, hand_in
+from programs.parts.pool import candidates, hand_in
 from programs.score import OBJECTIVE, judged
 from tools.errors import at_least
+from tools.models.prompting.asking import ask, filled
+from tools.models.prompting.passage import DESCRIPTION, Passage
 from tools.records import Query, Submission
 from tools.retrievers.spec import Expression
 from tools.session import Toolbox

@@ -8,7 +8,7 @@ each place are left out.
 
 `think` is the paper's two-stage variant (D.3.6): an analysis of the query and of each candidate before the ranking, in
 the same call. `lens` is what makes a document relevant in a task, in our words. `solutions` is a file of solutions for
-the oracle variant, Tournament+Soln; the public release has no such file (programs/solutions.py).
+the oracle variant, Tournament+Soln; the public release has no such file (programs/parts/solutions.py).
 """
 
 import random
@@ -19,17 +19,17 @@ from typing import Any
 import dspy
 import pydantic
 
-from programs import context
-from programs.asking import ask, filled, known_ids
-from programs.lenses import lens as lens_named
-from programs.lenses import through
 from programs.multihop import RankCandidates
-from programs.passage import DESCRIPTION, Passage, show
-from programs.pool import candidates, completed
-from programs.solutions import appended, fitting, read, with_solutions
+from programs.parts.pool import candidates, completed
+from programs.parts.solutions import appended, fitting, read, with_solutions
 from tools.disk import InputFile
 from tools.errors import UsageError, at_least
+from tools.models.prompting import context
+from tools.models.prompting.asking import ask, filled, known_ids
+from tools.models.prompting.passage import DESCRIPTION, Passage, show
 from tools.records import Query, Submission
+from tools.retrievers.lens.attributes import lens as lens_named
+from tools.retrievers.lens.attributes import through
 from tools.session import Session, Toolbox
 
 RankBatch = Callable[[list[str], int, int], Sequence[str]]

@@ -56,7 +56,7 @@ class Result(NamedTuple):
 def run(tmp_path, capsys):
     """`python -m evals.run ARGUMENTS`, in this process."""
     from evals import run as module
-    from tools.command import run_command
+    from tools.console.command import run_command
 
     def command(*arguments: object) -> Result:
         words = [str(argument) for argument in arguments]
@@ -83,7 +83,7 @@ def command_of(capsys):
 
     def of(module):
         def command(*arguments: object) -> Result:
-            from tools.command import run_command
+            from tools.console.command import run_command
 
             capsys.readouterr()
             code = run_command(module.parser(), module.command, [str(argument) for argument in arguments])

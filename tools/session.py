@@ -3,7 +3,7 @@
 A `Toolbox` is the shared, read-only side (documents and retriever); `open` starts a `Session`, the private
 side of one query: limits, exclusions, candidate pool, trace. Neither leads to a judgement, so no searcher comes
 by one by mistake; a program that means to does (docs/isolation.md). Exclusions and pools are enforced here, those
-of the query that is asked (`asking`); evals/runner.py holds what is handed in against them once more.
+of the query that is asked (`asking`); evals/running/runner.py holds what is handed in against them once more.
 """
 
 import re
@@ -18,7 +18,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
-from tools.appeals import appeal
 from tools.errors import (
     BudgetReached,
     DataError,
@@ -28,6 +27,7 @@ from tools.errors import (
     RunIncomplete,
     UsageError,
 )
+from tools.injection import appeal
 from tools.records import (
     Document,
     Query,
@@ -42,7 +42,7 @@ from tools.records import (
     usage_from_json,
     usage_json,
 )
-from tools.retrievers.base import Retriever
+from tools.retriever import Retriever
 
 _CURRENT: ContextVar["Session | None"] = ContextVar("session", default=None)
 _ASKED: ContextVar[Query | None] = ContextVar("asked", default=None)

@@ -13,7 +13,8 @@ from functools import cache
 from pathlib import Path
 
 from environments.sources import jsonl
-from tools import disk, interrupts
+from tools import disk
+from tools.console import interrupts
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document

@@ -18,31 +18,31 @@ from tools.retrievers.spec import Spec, Value, parse
 from tools.table import pick
 
 if TYPE_CHECKING:  # NumPy is behind it, and a command's --help lists the names below
-    from tools.account import Account
-    from tools.retrievers.base import Retriever
-    from tools.retrievers.lens import Annotators
+    from tools.retriever import Retriever
+    from tools.retrievers.account import Account
+    from tools.retrievers.lens.index import Annotators
 
 # To add one: a file with a subclass of Retriever, named here.
 RETRIEVERS = {
-    "bm25": "tools.retrievers.bm25:BM25",
-    "bm25s": "tools.retrievers.bm25:BM25S",
-    "rank_bm25": "tools.retrievers.rank_bm25:RankBM25",
-    "pool_bm25": "tools.retrievers.pool_bm25:PoolBM25",
-    "dense": "tools.retrievers.dense:Dense",
-    "api": "tools.retrievers.api:Api",
-    "chroma": "tools.retrievers.chroma:Chroma",
-    "splade": "tools.retrievers.sparse:Sparse",
-    "late": "tools.retrievers.late_interaction:LateInteraction",
-    "cross": "tools.retrievers.cross:CrossEncoder",
+    "bm25": "tools.retrievers.lexical.bm25:BM25",
+    "bm25s": "tools.retrievers.lexical.bm25:BM25S",
+    "rank_bm25": "tools.retrievers.lexical.rank_bm25:RankBM25",
+    "pool_bm25": "tools.retrievers.lexical.pool_bm25:PoolBM25",
+    "dense": "tools.retrievers.neural.dense:Dense",
+    "api": "tools.retrievers.neural.api:Api",
+    "chroma": "tools.retrievers.vectors.chroma:Chroma",
+    "splade": "tools.retrievers.neural.sparse:Sparse",
+    "late": "tools.retrievers.neural.late_interaction:LateInteraction",
+    "cross": "tools.retrievers.neural.cross:CrossEncoder",
     "fusion": "tools.retrievers.fusion:Fusion",
     "rerank": "tools.retrievers.rerank:Rerank",
-    "lens": "tools.retrievers.lens:LensIndex",
+    "lens": "tools.retrievers.lens.index:LensIndex",
 }
 
 # What fills vectors, for the kinds that only store them. To add one: a class that satisfies Embedder, named here.
 EMBEDDERS = {
-    "dense": "tools.retrievers.dense:SentenceEmbedder",
-    "api": "tools.retrievers.api:ApiEmbedder",
+    "dense": "tools.retrievers.neural.dense:SentenceEmbedder",
+    "api": "tools.retrievers.neural.api:ApiEmbedder",
 }
 
 # Those that count words: they send nothing and load no weights.

@@ -12,7 +12,7 @@ import time
 import typing
 from typing import Any
 
-from tools.command import Parser, clean, put_out, run_and_leave, say
+from tools.console.command import Parser, clean, put_out, run_and_leave, say
 from tools.errors import UsageError
 from tools.home import home
 
@@ -41,7 +41,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> None:
     from tools.retrievers import RETRIEVERS
-    from tools.retrievers.models import expression_of, rows
+    from tools.retrievers.neural.models import expression_of, rows
 
     kinds = [_kind(name) for name in RETRIEVERS]
     models = [

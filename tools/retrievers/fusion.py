@@ -13,7 +13,7 @@ from typing import Any, Literal
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.records import Hit
-from tools.retrievers.base import Retriever, Search, best
+from tools.retriever import Retriever, Search, best
 from tools.retrievers.spec import Value, spell
 
 CONSTANT = 60  # k in the paper's formula, which found it near the best on all of its collections

@@ -11,7 +11,7 @@ from typing import Any
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.records import Hit
-from tools.retrievers.base import Retriever, Search
+from tools.retriever import Retriever, Search
 from tools.retrievers.spec import spell
 
 

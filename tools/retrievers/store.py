@@ -31,12 +31,13 @@ T = TypeVar("T")
 
 _LOG = logging.getLogger("sextant")
 _MANIFEST = "index.json"
-_HERE = Path(__file__).parent
+_ROOT = Path(__file__).parents[2]
 
 
-def code(*modules: str) -> str:
-    """A digest of the source files that decide what an index holds, e.g. `code("postings.py", "../text.py")`."""
-    sources = b"\0".join((_HERE / module).read_bytes() for module in sorted(modules))
+def code(*modules: str, **rooms: str) -> str:
+    """A digest of the sources that decide what an index holds: `code("tools/text", lexical="bm25 counting")`."""
+    own = (f"tools/retrievers/{room}/{name}" for room, names in rooms.items() for name in names.split())
+    sources = b"\0".join((_ROOT / f"{module}.py").read_bytes() for module in sorted((*modules, *own)))
     return hashlib.blake2b(sources, digest_size=8).hexdigest()
 
 

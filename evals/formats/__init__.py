@@ -1,0 +1,12 @@
+"""What a run can be written as, for other people's tools. Names only; importing it loads no format."""
+
+# To add one: a module beside this one with a function write(source, folder), whose docstring's first line is what
+# --to list says. It fills an empty folder and returns what a reader should know of the result.
+FOLDERS = {
+    "trec": "evals.formats.trec:write",
+    "atif": "evals.formats.atif:write",
+    "openinference": "evals.formats.openinference:write",
+    "hub": "evals.formats.hub:write",
+}
+# The same for what is not a folder of ours: a function write(source, address, *, force).
+SERVICES = {"mlflow": "evals.formats.mlflow:write"}

@@ -1,0 +1,186 @@
+"""A folder that `datasets` loads, and that huggingface_hub.upload_folder can put on the Hub as it is.
+
+Three tables in Parquet, each in a folder of its own with a file a run, so that several runs fit into one data set:
+trajectories (a row a query), scores (a row a query and metric), runs (a row a run). README.md is the card. Nothing is
+uploaded here. Left out: the texts of documents and queries, whose licences are their owners' matter; what a system
+wrote (searches, notes, answers) is in, and may quote them.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evals.formats.atif import file_name
+from evals.formats.source import Answered, Source, compact
+from evals.measuring.scored import USED, told
+from tools.errors import UnknownName
+from tools.records import Step
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS = 64  # queries in a row group: what is held in memory at once
+TABLES = ("trajectories", "scores", "runs")
+
+
+def write(source: Source, folder: Path) -> list[str]:
+    """A data set for the Hugging Face Hub: Parquet of trajectories, scores and runs, and a card."""
+    (folder / "README.md").write_text(card(source), encoding="utf-8", errors="replace")
+    schemas, name = _schemas(), file_name(source.run.path.name)
+    tables: dict[str, Iterable[dict[str, Any]]] = {
+        "trajectories": (_trajectory(one, source) for one in source),
+        "scores": _scores(source),
+        "runs": [_run(source)],
+    }
+    for table, rows in tables.items():
+        _parquet(folder / f"{table}/{name}.parquet", schemas[table], rows)
+    return ["to put it on the Hub, in that folder: hf upload OWNER/NAME . --repo-type dataset"]
+
+
+def _parquet(path: Path, schema: "pa.Schema", rows: Iterable[dict[str, Any]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path.parent.mkdir()
+    left = iter(rows)
+    # As a file: pyarrow takes no path that is not UTF-8.
+    with path.open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        while batch := [json.loads(compact(row)) for row in islice(left, ROWS)]:  # well-formed text alone
+            writer.write_batch(pa.RecordBatch.from_pylist(batch, schema))
+
+
+def _schemas() -> dict[str, "pa.Schema"]:
+    import pyarrow as pa
+
+    text, texts, whole = pa.string(), pa.list_(pa.string()), pa.int64()
+    number, numbers = pa.float64(), pa.list_(pa.int64())
+    usage = [
+        ("calls", whole),
+        ("input_tokens", whole),
+        ("output_tokens", whole),
+        ("paid_usd", number),
+        ("list_usd", number),
+    ]
+    values = pa.list_(pa.struct([("metric", text), ("value", number)]))
+    relevant = pa.struct([("unit", text), ("grade", number), ("place", whole), ("lost_as", text)])
+    step = [
+        ("tool", text),
+        ("argument", text),
+        ("doc_ids", texts),
+        ("hop", whole),
+        ("started", number),
+        ("seconds", number),
+    ]
+    step += [("retriever", text), ("k", whole), ("instruction", text), ("cut", whole), ("among", pa.bool_())]
+    step += [("shown", numbers), ("lengths", numbers), ("refused", text), *usage]
+    row = [
+        ("run", text),
+        ("query_id", text),
+        ("ranking", texts),
+        ("ranking_scores", pa.list_(number)),
+        ("answer", text),
+    ]
+    row += [("error", text), ("seconds", number), *usage, ("values", values), ("relevant", pa.list_(relevant))]
+    about = [(key, text) for key in _ABOUT] + [("depth", whole), ("queries", whole), ("failed", whole), *usage]
+    return {
+        "trajectories": pa.schema([*row, ("steps", pa.list_(pa.struct(step))), ("notes", texts)]),
+        "scores": pa.schema([("run", text), ("query_id", text), ("metric", text), ("value", number)]),
+        "runs": pa.schema([*about, ("means", values), ("config", text)]),
+    }
+
+
+_ABOUT = ("run", "task", "data", "data_fingerprint", "split", "judgements", "program", "retriever", "lm")
+
+
+def _trajectory(one: Answered, source: Source) -> dict[str, Any]:
+    """A row of trajectories."""
+    return {
+        "run": source.run.path.name,
+        "query_id": one.query_id,
+        "ranking": one.outcome["ranking"],
+        "ranking_scores": one.outcome.get("scores") or [],
+        **{key: one.outcome.get(key) for key in ("answer", "error", "seconds")},
+        **{key: getattr(one.usage, key, None) for key in USED},
+        "values": [{"metric": name, "value": value} for name, value in one.values.items()],
+        "relevant": one.relevant,
+        "steps": [_step(step, known=one.usage is not None) for step in one.steps],
+        "notes": one.outcome["trace"].get("notes", []),
+    }
+
+
+def _step(step: Step, *, known: bool) -> dict[str, Any]:
+    used = {key: getattr(step.usage, key) if known else None for key in USED}
+    return {name: getattr(step, name) for name in Step.__slots__ if name != "usage"} | used
+
+
+def _scores(source: Source) -> Iterator[dict[str, Any]]:
+    """Rows of scores; a metric that is undefined for a query has none."""
+    for query_id in source.query_ids:
+        for name, column in source.run.columns.items():
+            if column[query_id] is not None:
+                yield {"run": source.run.path.name, "query_id": query_id, "metric": name, "value": column[query_id]}
+
+
+def _run(source: Source) -> dict[str, Any]:
+    """The row of runs: means and usage are of the whole run, however few of its queries are exported."""
+    run, config = source.run, source.run.config
+    named = {"run": run.path.name, "retriever": config["retriever"]["name"], "lm": config["lm"]["name"]}
+    named |= {"data": run.scores["data"], "judgements": run.scores["judgements"]}
+    return {
+        **{key: named.get(key, config.get(key)) for key in (*_ABOUT, "depth")},
+        "data": config["data"],  # no folder of the user's machine
+        "queries": run.scores["queries"],
+        "failed": run.scores["failed"],
+        **{key: run.scores["usage"].get(key) for key in USED},
+        "means": [{"metric": name, "value": one["mean"]} for name, one in run.scores["metrics"].items()],
+        "config": compact({key: value for key, value in config.items() if key != "provenance"}),
+    }
+
+
+def card(source: Source) -> str:
+    """README.md: YAML that the Hub reads, and what a stranger has to know."""
+    run, config = source.run, source.run.config
+    front = ["---", "license: unknown", "pretty_name: " + compact(f"Search trajectories on {config['task']}")]
+    front += ["tags:", *(f"- {tag}" for tag in ("agentic-search", "information-retrieval", "trajectories", "sextant"))]
+    front += ["configs:"]
+    for table in TABLES:
+        front += [f"- config_name: {table}", "  data_files:", "  - split: train", f"    path: {table}/*.parquet"]
+    means = [f"| {name} | {told(one['mean'], unknown='undefined')} |" for name, one in run.scores["metrics"].items()]
+    invented = "The data is the bundled miniature: invented, not comparable with published figures." * (
+        config["data"] == "mini"
+    )
+    lines = [
+        *front,
+        "---",
+        f"# Search trajectories on {config['task']}, {config['split']} split",
+        "",
+        f"{config['program']} over {config['retriever']['name']}, model {config['lm']['name']}; "
+        f"{len(source.query_ids)} of {run.scores['queries']} queries. {invented}",
+        "",
+        "| metric | mean |",
+        "|---|---|",
+        *means,
+        "",
+        "`trajectories` has a row a query (ranking, steps, fates of relevant documents), `scores` a row a query "
+        "and metric, `runs` a row a run with its configuration. Their `train` split is all there is: the queries are "
+        f"those of the {config['split']} split of {config['task']}, so what is trained on them cannot be tested there.",
+        "",
+        "Texts of documents and queries are not columns, because their licences are not ours to pass on; ids are those "
+        f"of {_release(config['task'])}. What the system wrote, searches, notes and "
+        "answers, is included and may quote them. The `license` above is yours to set.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _release(task: str) -> str:
+    """The public release of a task, with its licence."""
+    import environments
+
+    try:
+        release = environments.suite(task.partition("/")[0]).release
+    except UnknownName:
+        return "the task's release"
+    return f"the public release, {release.repository} ({release.licence})"

@@ -1,0 +1,120 @@
+"""A run on an MLflow server, or in its database: parameters, metrics, artifacts.
+
+Needs the package mlflow-skinny, and for a database also SQLAlchemy and alembic (mlflow brings all three). MLflow allows
+fewer characters in names: nDCG@10 becomes nDCG_at_10, "nDCG@10 [pooled]" nDCG_at_10/pooled. What nobody knows, such as
+the usage of an imported run, is not logged. Left out: traces; --to openinference makes those, and MLflow takes them.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from evals.formats.source import Source
+from tools import disk
+from tools.errors import DataError, UsageError
+
+KEY = "sextant.run"  # the tag by which a run is found again
+_LONGEST = 6000  # characters of a parameter's value, MLflow's own limit
+_ARTIFACTS = ("config.json", "scores.json", "scores.csv", "run.trec", "attribution.jsonl")
+
+
+def write(source: Source, address: str, *, force: bool) -> list[str]:
+    """A run of MLflow's: parameters, metrics, artifacts. --out is sqlite:///FILE or http://host:port"""
+    if "://" not in address:
+        raise UsageError(
+            f"--out {address!r} is no address of MLflow's; give sqlite:///{address}.db or http://host:port"
+        )
+    client, problem = _client(address)
+    experiment, run = source.run.config["task"], source.run
+    key = f"{run.path.name} {run.config['data_fingerprint']}"
+    try:
+        found = client.get_experiment_by_name(experiment)
+        experiment_id = found.experiment_id if found else client.create_experiment(experiment, _artifacts(address))
+        known = client.search_runs([experiment_id], f"tags.`{KEY}` = {json.dumps(key)}", max_results=1)
+        if known and not force:
+            raise UsageError(f"{address} has {run.path.name} already ({known[0].info.run_id}); --force logs it again")
+        run_id = client.create_run(experiment_id, run_name=run.path.name, tags=_tags(source) | {KEY: key}).info.run_id
+        _log(client, run_id, source)
+        client.set_terminated(run_id)
+    except problem as error:
+        raise DataError(f"MLflow at {address} does not take it: {str(error).partition(chr(10))[0]}") from None
+    return [f"experiment {experiment}, run {run_id}"]
+
+
+def _client(address: str) -> tuple[Any, Any]:
+    """(MLflow's client, the exceptions that it raises)."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nothing may phone home
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_ALLOW_HTTP_REDIRECTS", "false")  # a run and a token go to the address that is given
+    try:
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracking import MlflowClient
+    except ImportError as error:
+        raise UsageError(f"--to mlflow needs the package {error.name}, which is missing: pip install mlflow") from None
+    try:
+        return MlflowClient(tracking_uri=address), MlflowException
+    except (MlflowException, ImportError) as error:
+        raise UsageError(f"MLflow cannot open {address}: {str(error).partition(chr(10))[0]}") from None
+
+
+def _artifacts(address: str) -> str | None:
+    """Where artifacts go: beside a database, for which MLflow would take the working folder; else its own choice."""
+    scheme, _, database = address.partition(":///")
+    return (Path(database).resolve().parent / "mlartifacts").as_uri() if scheme == "sqlite" else None
+
+
+def _log(client: Any, run_id: str, source: Source) -> None:
+    from mlflow.entities import Metric, Param
+
+    metrics = [Metric(name, value, 0, 0) for name, value in measured(source).items()]
+    params = [Param(name, value) for name, value in parameters(source).items()]
+    for start in range(0, max(len(metrics), len(params)), 100):  # MLflow's limit of a batch
+        client.log_batch(run_id, metrics=metrics[start : start + 100], params=params[start : start + 100])
+    with disk.temporary_folder() as folder:
+        for name in _ARTIFACTS:
+            if (source.run.path / name).is_file():
+                (folder / name).symlink_to((source.run.path / name).resolve())
+        client.log_artifacts(run_id, str(folder))
+
+
+def parameters(source: Source) -> dict[str, str]:
+    """The configuration, keys in keys as "lm.name"."""
+    flat = dict[str, str]()
+    for key, value in source.run.config.items():
+        inner = {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, dict) else {key: value}
+        if key != "provenance":
+            flat |= {_name(name): _text(one) for name, one in inner.items()}
+    return flat
+
+
+def measured(source: Source) -> dict[str, float]:
+    """Means with their intervals, shares of losses, usage; what is undefined or not known is left out."""
+    scores = source.run.scores
+    values: dict[str, Any] = {}
+    for metric, one in scores["metrics"].items():
+        values |= {metric: one["mean"], f"{metric}/low": one["low"], f"{metric}/high": one["high"]}
+    losses = scores.get("losses") or {"at": {}}
+    for cutoff, shares in losses["at"].items():
+        values |= {f"losses_at_{cutoff}/{fate}": share for fate, share in shares.items()}
+    values |= {f"usage/{key}": value for key, value in scores["usage"].items()}
+    values |= {key: scores[key] for key in ("queries", "failed")}
+    return {_name(name): float(value) for name, value in values.items() if value is not None}
+
+
+def _tags(source: Source) -> dict[str, str]:
+    config, provenance = source.run.config, source.run.config["provenance"]
+    tags = {"task": config["task"], "program": config["program"], "git_revision": provenance.get("git_revision")}
+    return {f"sextant.{key}": str(value) for key, value in tags.items() if value}
+
+
+def _name(name: str) -> str:
+    """A name as MLflow allows it."""
+    plain = name.replace(" [", "/").replace("]", "").replace("@", "_at_")
+    return re.sub(r"[^A-Za-z0-9_./ :-]", "_", plain)[:250]
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 4] + " ..."

@@ -1,0 +1,185 @@
+"""Spans in OpenInference's vocabulary, as OTLP/JSON: a line of spans.jsonl is the TracesData of one query.
+
+That is the form of OpenTelemetry's file exporter, so a collector's otlpjsonfile receiver takes it as it is; Phoenix and
+MLflow take the same as protobuf (docs/exchange.md has the ten lines). A query is a trace:
+
+    AGENT       the query; its answer or ranking
+      CHAIN       a hop
+        RETRIEVER   a search and its documents          TOOL   a read
+        RERANKER    an order that was made              CHAIN  what was judged, selected, dropped, noted
+          LLM         the model calls made for a step, taken together: their tokens and price
+      EVALUATOR   the metrics, as trace.evaluations
+
+Ids are digests of run, query and place, so that the same run gives the same spans. A run records durations and no time
+of day: a trace ends when outcomes.jsonl was last written. Left out: prompts, which are not kept, and answers,
+texts of documents, and retrievers' scores, which no trace has.
+"""
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from evals.formats.source import Answered, Source, compact, put_line
+from tools.records import Step, Usage
+
+_KINDS = {"search": "RETRIEVER", "read": "TOOL", "rank": "RERANKER"}  # all others are CHAIN
+_INTERNAL = 1  # SPAN_KIND_INTERNAL
+_ERROR = 2  # STATUS_CODE_ERROR
+
+
+def write(source: Source, folder: Path) -> list[str]:
+    """OpenInference spans as OTLP/JSON lines: spans.jsonl, for OpenTelemetry collectors, Phoenix, MLflow."""
+    ended = (source.run.path / "outcomes.jsonl").stat().st_mtime_ns
+    resource = {
+        "attributes": _attributes({"service.name": "sextant", "openinference.project.name": source.run.config["task"]})
+    }
+    with (folder / "spans.jsonl").open("w", encoding="utf-8") as file:
+        for one in source:
+            scope = {"scope": {"name": "sextant"}, "spans": spans(one, source, ended)}
+            put_line(file, {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]})
+    return []
+
+
+def spans(one: Answered, source: Source, ended: int) -> list[dict[str, Any]]:
+    """The spans of one query, whose trace ends at `ended`, in nanoseconds since 1970."""
+    steps = one.steps
+    seconds = one.outcome.get("seconds") or max((step.started + step.seconds for step in steps), default=0.0)
+    trace = _Trace(f"{source.run.path.name}\0{one.query_id}", ended - round(seconds * 1e9))
+    root = trace.add(source.run.config["program"], "AGENT", "", (0.0, seconds), _of_query(one, source))
+    if one.outcome["error"] is not None:
+        trace.spans[0]["status"] = {"code": _ERROR, "message": one.outcome["error"]}
+    parents = {0: root}
+    for hop in dict.fromkeys(step.hop for step in steps if step.hop):
+        within = [step for step in steps if step.hop == hop]
+        span = (min(step.started for step in within), max(step.started + step.seconds for step in within))
+        parents[hop] = trace.add(f"hop {hop}", "CHAIN", root, span, {})
+    for step in steps:
+        during = (step.started, step.started + step.seconds)
+        kind = _KINDS.get(step.tool, "CHAIN")
+        parent = trace.add(step.tool, kind, parents[step.hop], during, _of_step(step, one))
+        if one.usage is not None and step.usage.calls:
+            trace.add("model calls", "LLM", parent, during, _of_model(step.usage, source))
+    if one.values:
+        trace.add("scores", "EVALUATOR", root, (seconds, seconds), _of_scores(one))
+    return trace.spans
+
+
+class _Trace:
+    """The spans of one trace as they are made."""
+
+    def __init__(self, name: str, began: int) -> None:
+        self._digest = sha256(name.encode("utf-8", "surrogatepass"))
+        self._began = began
+        self.spans: list[dict[str, Any]] = []
+
+    def add(self, name: str, kind: str, parent: str, during: tuple[float, float], attributes: Mapping[str, Any]) -> str:
+        """One more span, between two points of time in seconds; its id."""
+        place = self._digest.copy()
+        place.update(b"\0%d" % len(self.spans))
+        start, end = (self._began + round(point * 1e9) for point in during)
+        self.spans.append(
+            {
+                "traceId": self._digest.hexdigest()[:32],
+                "spanId": place.hexdigest()[:16],
+                **({"parentSpanId": parent} if parent else {}),
+                "name": name,
+                "kind": _INTERNAL,
+                "startTimeUnixNano": str(start),
+                "endTimeUnixNano": str(end),
+                "attributes": _attributes({"openinference.span.kind": kind, **attributes}),
+                "status": {},
+            }
+        )
+        return str(self.spans[-1]["spanId"])
+
+
+def _of_query(one: Answered, source: Source) -> dict[str, Any]:
+    config, ranking = source.run.config, one.outcome["ranking"]
+    answer = one.outcome.get("answer") or ""
+    return {
+        "input.value": one.text,
+        "output.value": answer or compact(ranking),
+        **({} if answer else {"output.mime_type": "application/json"}),
+        "session.id": source.run.path.name,
+        "agent.name": config["program"],
+        "tag.tags": [config["task"], config["split"]],
+        "metadata": compact(
+            {
+                "query_id": one.query_id,
+                "retriever": config["retriever"]["name"],
+                "lm": config["lm"]["name"],
+                "relevant": one.relevant,
+            }
+        ),
+    }
+
+
+def _of_step(step: Step, one: Answered) -> dict[str, Any]:
+    attributes: dict[str, Any] = {"input.value": step.argument} if step.argument else {}
+    if step.refused:
+        attributes["output.value"] = step.refused
+    if step.tool == "search":
+        told = {"k": step.k, "retriever": step.retriever} | (
+            {"instruction": step.instruction} if step.instruction else {}
+        )
+        return attributes | {"metadata": compact(told)} | _documents("retrieval.documents", step, one)
+    if step.tool == "read":
+        return attributes | {
+            "tool.name": "read",
+            "tool.parameters": compact({"doc_id": step.argument}),
+            **_documents("output.documents", step, one),
+        }
+    return attributes | _documents(
+        "reranker.output_documents" if step.tool == "rank" else "output.documents", step, one
+    )
+
+
+def _documents(prefix: str, step: Step, one: Answered) -> dict[str, Any]:
+    """A step's documents, each with its rank, how much of it was shown, and its grade where it has one."""
+    gold, attributes = one.gold(step.doc_ids), dict[str, Any]()
+    for place, doc_id in enumerate(step.doc_ids):
+        known: dict[str, Any] = {"rank": place + 1}
+        if step.shown:
+            known |= {"shown_chars": step.shown[place], "chars": step.lengths[place]}
+        if doc_id in gold:
+            known["grade"] = gold[doc_id]
+        attributes[f"{prefix}.{place}.document.id"] = doc_id
+        attributes[f"{prefix}.{place}.document.metadata"] = compact(known)
+    return attributes
+
+
+def _of_model(usage: Usage, source: Source) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
+        "llm.token_count.prompt": usage.input_tokens,
+        "llm.token_count.completion": usage.output_tokens,
+        "llm.token_count.total": usage.input_tokens + usage.output_tokens,
+        "metadata": compact({"calls": usage.calls, "repairs": usage.repairs, "paid_usd": usage.paid_usd}),
+        "llm.model_name": source.run.config["lm"]["name"],
+    }
+    return attributes | ({} if usage.list_usd is None else {"llm.cost.total": usage.list_usd})
+
+
+def _of_scores(one: Answered) -> dict[str, Any]:
+    attributes: dict[str, Any] = {"output.value": compact(one.values), "output.mime_type": "application/json"}
+    for place, (name, value) in enumerate(one.values.items()):
+        prefix = f"trace.evaluations.{place}.evaluation"
+        attributes |= {f"{prefix}.name": name, f"{prefix}.score": value, f"{prefix}.annotator_kind": "CODE"}
+    return attributes
+
+
+def _attributes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": _value(value)} for key, value in values.items()]
+
+
+def _value(value: Any) -> dict[str, Any]:
+    """A value as OTLP/JSON has it: whole numbers of 64 bits are strings there."""
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)}
+    if isinstance(value, float):
+        return {"doubleValue": value}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return {"arrayValue": {"values": [_value(one) for one in value]}}
+    return {"stringValue": str(value)}

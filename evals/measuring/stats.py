@@ -1,0 +1,232 @@
+"""Uncertainty of a mean over queries, and of the difference of two. Pure functions; every seed is an argument.
+
+The test of a difference is a paired randomisation test, whose use in retrieval is that of Smucker, Allan and Carterette
+(2007). Left out: clusters of queries, and tests of several systems at once. Repeated runs of one system are averaged
+within queries before they come here (evals/measuring/repeats.py).
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Interval(NamedTuple):
+    """A mean and its 95 % interval; the bounds are None where there is no spread to estimate them from."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+DRAWS = 20_000_000  # of queries for an interval: over 2,000 queries it is of fewer than 10,000 resamples, and quick
+
+
+def bootstrap_mean(
+    values: Sequence[float], weights: Sequence[float] | None = None, *, resamples: int | None = None, seed: int = 0
+) -> Interval:
+    """The mean with its percentile bootstrap interval (Efron and Tibshirani 1993, chapter 13).
+
+    Of 10,000 resamples, or of as many as make 20 million draws, but at least 2,000, unless it is told. Queries are the
+    unit that is resampled; `weights`, one a value and above 0, say how much each counts. With one value there is a mean
+    and no interval; with none, ValueError.
+    """
+    if not values:
+        raise ValueError("no values to average")
+    array = np.asarray(values, dtype=np.float64)
+    weight = np.ones(len(array)) if weights is None else np.asarray(weights, dtype=np.float64)
+    mean = float(np.average(array, weights=weight))
+    if len(array) < 2:
+        return Interval(mean, None, None)
+    resamples = resamples or max(2_000, min(10_000, DRAWS // len(array)))
+    generator, alike = np.random.default_rng(seed), bool((weight == 1).all())
+    means = np.empty(resamples)
+    step = max(1, 2_000_000 // len(array))  # resamples at a time: 16 MB of draws, whatever the queries
+    for start in range(0, resamples, step):
+        count = min(step, resamples - start)
+        draws = generator.integers(0, len(array), size=(count, len(array)))
+        totals = len(array) if alike else weight[draws].sum(axis=1)
+        means[start : start + count] = (array * weight)[draws].sum(axis=1) / totals
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Interval(mean, float(low), float(high))
+
+
+def bootstrap_means(rows: np.ndarray, *, resamples: int | None = None, seed: int = 0) -> list[Interval]:
+    """`bootstrap_mean` of each column, where a row is a query: every column is of the same resamples.
+
+    So what adds up in each row adds up in each resample. It takes about as long for ten columns as for one.
+    """
+    means = rows.mean(axis=0)
+    if len(rows) < 2:
+        return [Interval(float(mean), None, None) for mean in means]
+    low, high = np.quantile(means_of_resamples(rows, resamples=resamples, seed=seed), [0.025, 0.975], axis=0)
+    return [Interval(*map(float, bounds)) for bounds in zip(means, low, high, strict=True)]
+
+
+def means_of_resamples(rows: np.ndarray, *, resamples: int | None = None, seed: int = 0) -> np.ndarray:
+    """The mean of each column in each resample of the rows, shape (resamples, columns).
+
+    The rows that are drawn, and how often, are those of `bootstrap_mean`. At least one row.
+    """
+    many = len(rows)
+    resamples = resamples or max(2_000, min(10_000, DRAWS // many))
+    generator = np.random.default_rng(seed)
+    drawn = np.empty((resamples, rows.shape[1]))
+    step = max(1, 2_000_000 // many)  # resamples at a time: 16 MB of draws, whatever the queries
+    for start in range(0, resamples, step):
+        count = min(step, resamples - start)
+        draws = generator.integers(0, many, size=(count, many)) + np.arange(count)[:, None] * many
+        times = np.bincount(draws.ravel(), minlength=count * many).reshape(count, many)  # each query was drawn
+        drawn[start : start + count] = times.astype(np.float64) @ rows / many
+    return drawn
+
+
+class Resampled(NamedTuple):
+    """A mean over bootstrap resamples and their standard deviation, which BIRCO prints as mean and error."""
+
+    mean: float
+    error: float
+
+
+def resampled_mean(values: Sequence[float], *, resamples: int = 1000, seed: int = 42) -> Resampled:
+    """BIRCO's figure for a metric: the mean of `resamples` resampled means, and their standard deviation.
+
+    Its script seeds NumPy's global generator (Mersenne Twister) with 42 anew for each metric and draws as
+    many queries as there are, with replacement. With ValueError for no values.
+    """
+    if not values:
+        raise ValueError("no values to average")
+    array = np.asarray(values, dtype=np.float64)
+    generator = np.random.RandomState(seed)
+    means = [array[generator.choice(len(array), len(array), replace=True)].mean() for _ in range(resamples)]
+    return Resampled(float(np.mean(means)), float(np.std(means)))
+
+
+class Paired(NamedTuple):
+    """How two systems differ over the same queries; what cannot be told of so few queries is None."""
+
+    difference: float  # mean of after - before
+    low: float | None  # of its 95 % interval
+    high: float | None
+    p: float  # two-sided, of no difference
+    wins: int  # queries that `after` does better
+    ties: int
+    losses: int
+    queries: int
+    detectable: float | None  # the smallest difference that so many queries show in 80 % of cases
+
+
+TIE = 1e-12  # two values that differ by less are the same: they were summed in another order
+EXACT = 16  # so many differences have 2^16 assignments of signs, which are enumerated
+GROUP = 8  # differences whose signs are drawn together: one random byte
+
+
+def paired(
+    before: Sequence[float],
+    after: Sequence[float],
+    *,
+    seed: int = 0,
+    permutations: int = 19_999,
+    resamples: int | None = None,
+) -> Paired:
+    """Compare two systems by their values for the same queries, which must be in the same order.
+
+    The interval is a percentile bootstrap over queries, as in `bootstrap_mean`; p is that of `sign_flip`.
+    ValueError for no queries, or not the same number of them.
+    """
+    if len(before) != len(after):
+        raise ValueError(f"{len(before)} and {len(after)} values cannot be paired")
+    differences = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
+    differences[np.abs(differences) < TIE] = 0.0
+    interval = bootstrap_mean(differences.tolist(), resamples=resamples, seed=seed)
+    wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
+    return Paired(
+        *interval,
+        p=sign_flip(differences.tolist(), permutations=permutations, seed=seed),
+        wins=wins,
+        ties=len(differences) - wins - losses,
+        losses=losses,
+        queries=len(differences),
+        detectable=_detectable(differences),
+    )
+
+
+def sign_flip(differences: Sequence[float], *, permutations: int = 19_999, seed: int = 0) -> float:
+    """Two-sided p of a mean difference of 0 by the sign-flip permutation test (Fisher 1935).
+
+    If the systems do not differ, each query's difference could as well have the other sign; p is the share of all
+    such assignments with a sum at least as far from 0. Exact up to 16 differences other than 0; beyond that, of
+    `permutations` random assignments and the one that was seen: (b + 1) / (m + 1), which is never 0 (Phipson and
+    Smyth 2010). A difference of 0 has no sign, so it changes nothing.
+    """
+    moved = np.asarray([difference for difference in differences if difference], dtype=np.float64)
+    if not len(moved):
+        return 1.0
+    # Sums that are equal on paper differ in their last bits; without the margin chance would decide about them.
+    extreme = abs(moved.sum()) - 1e-10 * np.abs(moved).sum()
+    if len(moved) <= EXACT:
+        return float((np.abs(_signed_sums(moved)) >= extreme).mean())
+    count = int((np.abs(_random_signed_sums(moved, permutations, seed)) >= extreme).sum())
+    return (count + 1) / (permutations + 1)
+
+
+def _signed_sums(values: np.ndarray) -> np.ndarray:
+    """The sums under each of the 2^n assignments of signs."""
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate([sums + value, sums - value])
+    return sums
+
+
+def _random_signed_sums(values: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """`count` sums under random signs. Eight values at a time: a random byte is a place in the table of their sums."""
+    groups = np.pad(values, (0, -len(values) % GROUP)).reshape(-1, GROUP)
+    tables = np.stack([_signed_sums(group) for group in groups]).ravel()
+    offsets = np.arange(len(groups), dtype=np.int32) * 2**GROUP
+    generator = np.random.default_rng(seed)
+    sums = np.empty(count)
+    step = max(1, 200_000 // len(groups))  # assignments at a time: 1 MB of places, which stays in the cache
+    for start in range(0, count, step):
+        size = (min(step, count - start), len(groups))
+        places = generator.integers(0, 2**GROUP, size, dtype=np.uint8) + offsets
+        sums[start : start + step] = np.take(tables, places).sum(axis=1)
+    return sums
+
+
+FEWEST = 7  # queries for which the power can be 80 %: with six, all must move one way to be significant
+
+
+def _detectable(differences: np.ndarray) -> float | None:
+    """The mean difference with 80 % power at alpha .05, two-sided: so many standard errors as Student's t says.
+
+    2.95 of them with 20 queries, 2.80 with very many. None where the differences have no spread to estimate it from, as
+    0 would say that anything can be shown, and where they are fewer than seven.
+    """
+    many = len(differences)
+    if many < FEWEST or not (spread := float(differences.std(ddof=1))) > TIE:
+        return None
+    return (_t_quantile(0.975, many - 1) + _t_quantile(0.8, many - 1)) * spread / math.sqrt(many)
+
+
+def _t_quantile(share: float, freedom: float) -> float:
+    """Student's t by its expansion around the normal (Abramowitz and Stegun 26.7.5): to .0002 from freedom 6 on."""
+    z = NormalDist().inv_cdf(share)
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92_160,
+    )
+    return sum(term / freedom**power for power, term in enumerate(terms))
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Adjusted p values, in the order given: below .05 they hold for all comparisons together (Holm 1979)."""
+    adjusted, floor = [0.0] * len(ps), 0.0
+    for rank, place in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
+        floor = max(floor, min(1.0, (len(ps) - rank) * ps[place]))
+        adjusted[place] = floor
+    return adjusted

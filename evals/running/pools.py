@@ -1,0 +1,144 @@
+"""`--pool oracle:300`: candidate pools as a condition of a run, built before any program sees a query.
+
+OBLIQ-Bench (section 3) measures how well a system ranks when it need not find: the pool of a query is the union of
+what several retrievers put first. `union:K` is that alone: what is reached over it is a lower bound on the best
+possible system. `oracle:K` has every relevant document as well: an upper bound on these retrievers with this system
+behind them. Both have K documents. A pool is a set, searching in it tells ranks in it and no scores (`RanksOnly`), and
+relevant documents that were put in stand among neighbours, so that their ranks do not tell them from the others
+(docs/pools.md has what is left of it). This is the one place outside of scoring that reads judgements.
+"""
+
+import dataclasses
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+from typing import TYPE_CHECKING, Any, Literal
+
+from tools.errors import UsageError
+from tools.retrievers import check
+from tools.retrievers.spec import Spec, parse
+
+if TYPE_CHECKING:
+    from environments.base import Environment
+    from tools.records import Query
+    from tools.retriever import Retriever
+
+KINDS = ("oracle", "union")
+HELD = 2_000_000  # hits of searches that are held at a time: an oracle needs the rank of every document
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What `--pool` asks for."""
+
+    kind: Literal["oracle", "union"]
+    size: int  # documents of each query's pool
+    parts: tuple[Spec, ...]  # the retrievers whose first documents make the union
+
+    def config(self, names: Sequence[str], environment: "Environment") -> dict[str, Any]:
+        """What a run's configuration says of it; `names` are the complete names of its parts.
+
+        "gold" is a digest of the relevant documents that each query's pool has: other judgements make other pools.
+        """
+        known: dict[str, Any] = {"kind": self.kind, "size": self.size, "of": list(names)}
+        if self.kind == "oracle":
+            gold = json.dumps({query.query_id: sorted(_relevant(environment, query)) for query in environment.queries})
+            known["gold"] = hashlib.sha256(gold.encode()).hexdigest()[:16]
+        return known
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.size}({','.join(map(str, self.parts))})"
+
+
+def read(text: str, retriever: Spec) -> Pool:
+    """The pool that `text` describes: "oracle:300", or "oracle:300(bm25,dense)" to name the retrievers.
+
+    Without names they are the run's own `retriever`, or the parts of it where it is a fusion. UsageError otherwise.
+    """
+    form = "write oracle:SIZE or union:SIZE, or with retrievers: oracle:300(bm25,dense)"
+    spec = parse(text)
+    size = int(spec.subject) if spec.subject.isdecimal() and len(spec.subject) < 10 else 0
+    if spec.kind not in KINDS or size < 1 or spec.options:
+        raise UsageError(f"--pool {text!r} is no pool; {form}")
+    own = retriever.parts if retriever.kind == "fusion" else (retriever,)
+    parts = tuple(check(str(part)) for part in spec.parts) or own
+    return Pool("oracle" if spec.kind == "oracle" else "union", size, parts)
+
+
+def check_room(environment: "Environment", pool: Pool) -> None:
+    """UsageError where a query has more relevant documents than its pool has places."""
+    many = {query.query_id: len(_relevant(environment, query)) for query in environment.queries}
+    query_id = max(many, key=many.__getitem__)
+    if pool.kind == "oracle" and many[query_id] > pool.size:
+        raise UsageError(
+            f"{pool} has no room for the {many[query_id]} relevant documents of query {query_id!r}; "
+            f"use oracle:{4 * many[query_id]}, so that they are a quarter of it"
+        )
+
+
+def pooled(environment: "Environment", pool: Pool, retrievers: "Sequence[Retriever]") -> "Environment":
+    """`environment` with a pool for every query; `retrievers` are those of the pool's parts."""
+    from tools.retriever import Search
+
+    check_room(environment, pool)
+    depth = pool.size if pool.kind == "union" else len(environment.documents)
+    secret = "" if pool.kind == "union" else environment.fingerprint
+    queries, at_once, made = environment.queries, max(1, HELD // depth), list["Query"]()
+    for some in (queries[first : first + at_once] for first in range(0, len(queries), at_once)):
+        searches = [Search(query.text, query.objective, query.excluded) for query in some]
+        lists = [retriever.search_many(searches, depth) for retriever in retrievers]
+        for query, *found in zip(some, *lists, strict=True):
+            order = _in_turn([[hit.doc_id for hit in hits] for hits in found])
+            if pool.kind == "oracle":
+                order = _infused(order, environment, query, pool.size, random.Random(f"{secret}:{query.query_id}"))
+            made.append(dataclasses.replace(query, candidates=frozenset(order[: pool.size])))
+    return dataclasses.replace(environment, queries=tuple(made))
+
+
+def _in_turn(rankings: Iterable[Sequence[str]]) -> list[str]:
+    """The documents of several rankings, which are gone through together, rank by rank."""
+    return list(dict.fromkeys(doc_id for rank in zip_longest(*rankings) for doc_id in rank if doc_id is not None))
+
+
+def _infused(order: list[str], environment: "Environment", query: "Query", size: int, draw: random.Random) -> list[str]:
+    """`size` documents, all relevant ones of the query among them; where parents are judged, the best passage of each.
+
+    Half are the first in `order`. The other places are shared among the relevant documents further down: each brings
+    its neighbours, and its own place among these is drawn by lot. A query that lacks none gets the neighbours of a
+    document that is drawn by lot. Where more than a quarter would be relevant, fewer are the first.
+    """
+    relevant, unit_of = set(_relevant(environment, query)), _unit_of(environment)
+    if not relevant <= {unit_of(doc_id) for doc_id in order}:  # a retriever may leave out what shares no word
+        unranked = sorted(set(environment.documents.doc_ids) - set(order) - query.excluded)
+        order += draw.sample(unranked, len(unranked))
+    head = max(0, min(size // 2, size - 2 * len(relevant)))
+    met = relevant.intersection(map(unit_of, order[:head]))
+    rest, places = list[str](), list[int]()
+    for doc_id in order[head:]:
+        if (unit := unit_of(doc_id)) not in relevant:
+            rest.append(doc_id)
+        elif unit not in met:
+            met.add(unit)
+            places.append(len(rest))
+            rest.append(doc_id)
+    places = places or [int(len(rest) ** draw.random()) - 1]
+    each = (size - head) // len(places)
+    starts = [min(max(0, place - draw.randrange(each)), max(0, len(rest) - each)) for place in places]
+    blocks = dict.fromkeys(number for start in starts for number in range(start, start + each))
+    others = (number for number in range(len(rest)) if number not in blocks)
+    chosen = [*blocks, *islice(others, size - head - len(blocks))]
+    return order[:head] + [rest[number] for number in chosen if number < len(rest)]
+
+
+def _relevant(environment: "Environment", query: "Query") -> list[str]:
+    """What the leading judgements give more than 0 for a query: documents, or parents where these are judged."""
+    return [judged for judged, grade in environment.qrels.get(query.query_id, {}).items() if grade > 0]
+
+
+def _unit_of(environment: "Environment") -> Callable[[str], str]:
+    """What the leading judgements judge in place of a document."""
+    judgements = environment.judgements[environment.headline]
+    return judgements.unit_of if judgements.unit_of and judgements.judged_by_unit else str

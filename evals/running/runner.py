@@ -1,0 +1,330 @@
+"""Ask one system every query that is owed, and record what it hands in. Scores nothing, prints nothing.
+
+Two kinds of failure are kept apart. A fault of the system is an outcome: recorded, never repeated, scored 0,
+because dropping it would let a system gain by crashing on hard queries. A fault of the provider says nothing about
+the system: nothing is recorded and the query stays owed.
+"""
+
+import contextvars
+import gc
+import math
+import queue
+import threading
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from evals.folder import Outcome, RunFolder, alike, check_outcome
+from evals.measuring.anytime import handed_in
+from evals.running.submission import check_ranking
+from tools import disk, session
+from tools.console import interrupts
+from tools.errors import DataError, LimitReached, RunIncomplete, SextantError
+from tools.models.lm import Model
+from tools.models.sending.faults import fault, refusal
+from tools.models.sending.servers import cleaned
+from tools.records import Document, Query, Submission, Trace, Usage, trace_json, usage_json
+from tools.session import Session
+
+# Provider faults in a row after which a run gives up until it is resumed. Each of them stands for a call that was tried
+# again as often as tools.models.call.Patience says, so this many mean an outage and not bad luck.
+OUTAGE = 5
+ALIKE = 5  # queries that failed alike, and are most of those that ended, after which a run stops once to say so
+GRACE = 3.0  # seconds that calls in flight are waited for after a Ctrl-C, and a query after its time is up
+TICK = 0.1  # seconds between two looks at what the threads do, where none of them has finished anything
+
+
+class System(Protocol):
+    """What is run: a program, an agent, or anything else that turns a query into a submission."""
+
+    def __call__(self, *, query: Query) -> Submission:
+        """Search for one query, in a session of its own."""
+        ...
+
+
+def run(
+    system: System,
+    queries: Sequence[Query],
+    documents: Mapping[str, Document],
+    folder: RunFolder,
+    model: Model,
+    *,
+    workers: int = 1,
+    on_outcome: Callable[[Outcome], None] = lambda outcome: None,
+    on_owed: Callable[[str, str], None] = lambda query_id, reason: None,
+) -> str | None:
+    """Answer every query that `folder` owes, `workers` at a time; return the last provider fault, if any.
+
+    `documents` are the corpus: what is handed in is held against it, and against the query that was asked.
+
+    Outcomes are written by the calling thread, in the order in which they finish; `on_owed` is told of queries that
+    the provider left unanswered, and why. BudgetReached and ProviderRefused end the run after the queries in flight.
+    KeyboardInterrupt stops at the next call of each query: what was sent is waited for, GRACE seconds at most, so
+    that it is not paid for in vain; at the second one nothing is waited for.
+    """
+    todo = deque(query for query in queries if query.query_id not in folder.outcomes)
+    crew = _Crew(lambda query: attempt(system, query, documents, model), todo, model)
+    with _collected_seldom():
+        for _ in range(workers):
+            crew.hire()
+        try:
+            return _collect(crew, folder, on_outcome, on_owed)
+        finally:
+            if not crew.hurried:
+                model.settle()
+
+
+@contextmanager
+def _collected_seldom() -> Iterator[None]:
+    """Python looks for garbage in cycles seldom, and not in what is there already: the corpus, the index, the modules.
+
+    With hundreds of queries at work a look takes 0.1 s, and by default there are so many that they are a tenth of the
+    time. What a query leaves behind has few cycles.
+    """
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+class _Crew:
+    """The threads that answer queries, and what each of them is at."""
+
+    def __init__(self, ask: Callable[[Query], Outcome | Exception], todo: deque[Query], model: Model) -> None:
+        self.model = model
+        self.done: queue.SimpleQueue[tuple[str, Outcome | Exception]] = queue.SimpleQueue()
+        self.stopped = threading.Event()
+        self.hurried = False  # whether nothing is waited for any more: at the second Ctrl-C
+        self._ask = ask
+        self._todo = todo
+        self._at = dict[threading.Thread, tuple[str, float]]()  # the query of each, and when it is overdue
+        self._working = set[threading.Thread]()
+        self._giving_up = threading.Lock()  # a query ends, or is given up, and not both
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody is at work, or has left something to be collected."""
+        return bool(self._working) or not self.done.empty()
+
+    def hire(self) -> None:
+        """One more thread: a daemon, in no pool, which would hold up Ctrl-C until the slowest returns."""
+        thread = threading.Thread(target=self._work, daemon=True)
+        self._working.add(thread)
+        thread.start()
+
+    def overdue(self) -> list[str]:
+        """Queries that hang outside of any call, which has a deadline of its own: they are given up, others go on."""
+        now = time.monotonic()
+        with self._giving_up:
+            late = {thread: query_id for thread, (query_id, due) in list(self._at.items()) if now > due}
+            for thread in late:
+                del self._at[thread]
+        for thread in late:
+            self._working.discard(thread)
+            self.hire()
+        return list(late.values())
+
+    def _work(self) -> None:
+        me = threading.current_thread()
+        try:
+            while me in self._working and not self.stopped.is_set() and (query := _next(self._todo)):
+                self._at[me] = query.query_id, time.monotonic() + self.model.query_seconds + GRACE
+                result = contextvars.copy_context().run(self._ask, query)
+                with self._giving_up:
+                    in_time = self._at.pop(me, None)
+                if in_time:
+                    self.done.put((query.query_id, result))
+        finally:  # whatever happens: who waits for this thread must not wait forever
+            self._working.discard(me)
+
+
+def _next(todo: deque[Query]) -> Query | None:
+    try:
+        return todo.popleft()
+    except IndexError:  # looking first would not do: another worker may take the last one in between
+        return None
+
+
+def _collect(
+    crew: _Crew,
+    folder: RunFolder,
+    on_outcome: Callable[[Outcome], None],
+    on_owed: Callable[[str, str], None],
+) -> str | None:
+    failed = Counter(alike(one["error"]) for one in folder.outcomes.values() if one["error"] is not None)
+    faults = _Faults(crew.model.name, {kind for kind, count in failed.items() if count >= ALIKE})
+
+    def take(query_id: str, result: Outcome | Exception) -> None:
+        if isinstance(result, dict):
+            faults.in_a_row = 0
+            folder.append(result)
+            on_outcome(result)
+            if faults.most_ended_alike(result["error"]):
+                crew.stopped.set()
+            return
+        if faults.end_the_run(result):
+            crew.stopped.set()
+        on_owed(query_id, _line(result))
+
+    looked = 0.0
+    try:
+        while crew.busy:
+            interrupts.check()
+            if (now := time.monotonic()) >= looked + TICK:
+                looked = now
+                for query_id in crew.overdue():
+                    take(query_id, TimeoutError(f"the query took longer than {crew.model.query_seconds:g} s"))
+            with suppress(queue.Empty):
+                take(*crew.done.get(timeout=TICK))
+    except KeyboardInterrupt:
+        crew.stopped.set()
+        crew.hurried = True  # unless this is done before a second one
+        _finish(crew, folder)
+        crew.hurried = False
+        raise
+    finally:
+        crew.stopped.set()
+    if faults.ending:
+        raise faults.ending
+    return faults.last
+
+
+def _finish(crew: _Crew, folder: RunFolder) -> None:
+    """Write what has finished, and what finishes while the calls in flight are waited for."""
+    crew.model.halt()
+    ends = time.monotonic() + GRACE
+    try:
+        while crew.busy and (left := ends - time.monotonic()) > 0:
+            interrupts.check()
+            with suppress(queue.Empty):
+                if isinstance(result := crew.done.get(timeout=min(left, TICK))[1], dict):
+                    folder.append(result)
+    finally:  # also at the second Ctrl-C
+        while not crew.done.empty():
+            if isinstance(result := crew.done.get()[1], dict):
+                folder.append(result)
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+@dataclass(slots=True)
+class _Faults:
+    """What kept queries from being answered, and when that is reason to stop."""
+
+    model: str
+    told: set[str]  # failures for which an earlier sitting has stopped; who gives the command again wants to go on
+    in_a_row: int = 0
+    last: str | None = None
+    ending: SextantError | None = None
+    _ended: int = 0
+    _kinds: Counter[str] = field(default_factory=Counter)
+
+    def end_the_run(self, error: Exception) -> bool:
+        if isinstance(error, SextantError):
+            self.ending = self.ending or error
+        elif fault(error) == "refused":
+            self.ending = self.ending or refusal(error, self.model)
+        else:
+            self.in_a_row += 1
+            self.last = _line(error)
+            self.most_ended_alike(f"the model's provider failed: {self.last}")
+        return bool(self.ending) or self.in_a_row >= OUTAGE
+
+    def most_ended_alike(self, error: str | None) -> bool:
+        """Count a query that ended, with an error or None; whether that is reason to stop the run and look."""
+        self._ended += 1
+        if error is None or (kind := alike(error)) in self.told:
+            return False
+        self._kinds[kind] += 1
+        count, first = self._kinds[kind], error.strip().partition("\n")[0]
+        if count < ALIKE or 2 * count <= self._ended:
+            return False
+        self.ending = self.ending or RunIncomplete(f"{count} of {self._ended} queries ended alike: {first}")
+        return True
+
+
+def attempt(system: System, query: Query, documents: Mapping[str, Document], model: Model) -> Outcome | Exception:
+    """One query's outcome with `model`, or the exception for which it stays owed."""
+    with model.active():
+        return answered(system, query, documents)
+
+
+def answered(system: System, query: Query, documents: Mapping[str, Document]) -> Outcome | Exception:
+    """The same with the model that is active already; in a context of its own, because a session is opened in it."""
+    started = time.perf_counter()
+    error = fields = None
+    try:
+        with session.asking(query):
+            submission = _searched(system, query)
+        fields = _fields(submission, query, documents)
+    except (Exception, SystemExit) as exception:  # noqa: BLE001  # the system under test may raise anything
+        if isinstance(exception, DataError):  # nothing that a system does; every query would meet it
+            return exception
+        if isinstance(exception, Exception) and fault(exception) != "system":
+            return exception
+        error = exception
+    opened = session.current()  # of this context, so of this query; there is none after a submission
+    if opened and opened.fault:
+        return opened.fault  # the error followed from an answer that the provider owed
+    if error:
+        fields = _fields_of_failure(query, opened, error)
+    seconds = round(time.perf_counter() - started, 4)
+    return {"query_id": query.query_id, **(fields or {}), "seconds": seconds}
+
+
+def _searched(system: System, query: Query) -> Submission:
+    """What the system hands in; where a limit of the query ends it, what its trace would have handed in by then."""
+    try:
+        return system(query=query)
+    except LimitReached:
+        opened = session.current()
+        if opened is None:
+            raise
+        return handed_in(opened)
+
+
+def _fields(submission: Submission, query: Query, documents: Mapping[str, Document]) -> Outcome:
+    """What is recorded of a submission. An exception when it is none for this query, or cannot be scored or written."""
+    if not isinstance(submission, Submission):
+        raise TypeError(f"the system handed in {type(submission).__name__!r}, not a Submission")
+    ranking = list(submission.ranking)
+    check_ranking(ranking, query, documents)
+    if submission.trace.query_id != query.query_id:
+        raise ValueError(f"the trace is of query {submission.trace.query_id!r}, and {query.query_id!r} was asked")
+    fields: Outcome = {
+        "ranking": ranking,
+        "answer": submission.answer,
+        "trace": trace_json(submission.trace),
+        "usage": usage_json(submission.usage),
+        "error": None,
+    }
+    if submission.scores:
+        fields["scores"] = scores = [float(score) for score in submission.scores]
+        if not all(map(math.isfinite, scores)):
+            raise ValueError("a score is not a finite number")
+    line = disk.dumps({"query_id": submission.trace.query_id, **fields})
+    check_outcome(line.encode("utf-8", "backslashreplace"))
+    return fields
+
+
+def _fields_of_failure(query: Query, opened: Session | None, error: BaseException) -> Outcome:
+    if opened:
+        opened.abandon("error")
+    return {
+        "ranking": [],
+        "answer": "",
+        "trace": trace_json(opened.trace if opened else Trace(query.query_id)),
+        "usage": usage_json(opened.usage if opened else Usage()),
+        "error": cleaned(f"{type(error).__name__}: {error}"),
+        "traceback": cleaned("".join(traceback.format_exception(error))),
+    }

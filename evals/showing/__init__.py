@@ -1,0 +1,1 @@
+"""Figures and trajectories for a person: terminal, tables, plots, the page, reports."""

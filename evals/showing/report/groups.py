@@ -1,0 +1,288 @@
+"""Which runs may stand in one table, and what the systems in it are called.
+
+A group is a suite's variant, over the same data, split and queries. Within it a column is a task; its runs must have
+the same data fingerprint, or the difference between two of them would not be that of the systems. A system is the same
+program, retriever and model in several columns; where two runs of a column would have the same name, what differs in
+their configurations is added to it.
+"""
+
+import hashlib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import environments
+from evals.folder import Config
+from evals.measuring.bounds import FLOOR, complete
+from evals.measuring.scored import Run
+from tools.console.command import clean
+from tools.errors import UsageError
+
+PAPERS = {"obliq": "OBLIQ-Bench", "crumb": "CRUMB", "birco": "BIRCO", "multiconir": "MultiConIR"}
+DATA = {"mini": "mini (bundled, invented)", "full": "full release", "folder": "a folder's data"}
+SPLITS = {"all": "all queries", "test": "test split", "dev": "dev split"}
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What answered, whatever the task; the pool apart, because a sweep goes over it."""
+
+    name: str  # as a reader sees it, without the pool
+    pool: str = ""  # "oracle" or "union"
+    size: int = 0
+    of: tuple[str, ...] = ()  # the retrievers of the pool, where they are not the run's own
+    instruction: str = "task"
+
+    def __str__(self) -> str:
+        told = "" if self.instruction == "task" else f", instruction: {self.instruction}"
+        by = f" by {' and '.join(self.of)}" if self.of else ""
+        size = f" of {self.size}" if self.size else ""
+        return f"{self.name}{f', {self.pool} pool{size}{by}' if self.pool else ''}{told}"
+
+    def resized(self, size: int) -> "System":
+        """The same over another size of its pool."""
+        return replace(self, size=size if self.pool else 0)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that may stand in one table, in the order of its rows, and the system of each."""
+
+    suite: str
+    variant: str
+    data: str  # mini, full or folder
+    split: str
+    asked: str  # in words; empty for all queries of the split
+    runs: tuple[Run, ...]
+    systems: dict[str, System]  # by run.name
+    lm: str  # where all runs have the same one: then it is not in the systems' names
+
+    @property
+    def title(self) -> str:
+        """What the heading of its tables says."""
+        variant = f":{self.variant}" if self.variant else ""
+        parts = [DATA.get(self.data, self.data), SPLITS.get(self.split, self.split), self.asked]
+        return readable(f"{PAPERS.get(self.suite, self.suite)}{variant}, {', '.join(filter(None, parts))}")
+
+    @property
+    def stem(self) -> str:
+        """The beginning of its files' names."""
+        return in_file("-".join(filter(None, [self.suite, self.variant, self.data, self.split]))) + self.part
+
+    @property
+    def part(self) -> str:
+        """What tells its files from those of a group that was asked other queries; empty for all of the split."""
+        return f"-part-{hashlib.sha256(self.asked.encode('utf-8', 'replace')).hexdigest()[:6]}" if self.asked else ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether these are all queries of a split of the full release: what a paper's figure may stand beside."""
+        return self.data == "full" and not self.asked
+
+    @property
+    def tasks(self) -> list[str]:
+        """Full names, in the suite's order."""
+        return sorted({str(run.config["task"]) for run in self.runs}, key=_task_order)
+
+    def of_task(self, task: str) -> list[Run]:
+        """The runs of a column."""
+        return [run for run in self.runs if run.config["task"] == task]
+
+    def system(self, run: Run) -> System:
+        """What answered in a run."""
+        return self.systems[run.name]
+
+
+def readable(text: object) -> str:
+    """Text of a run as a reader may see it: no control characters, no half of a character."""
+    return clean(str(text).encode("utf-8", "replace").decode())
+
+
+def short(task: str) -> str:
+    """A task without its suite and variant."""
+    return readable(environments.parts(task)[1] or task)
+
+
+def in_file(text: str) -> str:
+    """A name as a part of a file's name: letters, digits and what is between them."""
+    return re.sub(r"[^\w.-]+", "-", readable(text).replace("@", ""), flags=re.ASCII).strip("-.") or "other"
+
+
+def _task_order(task: str) -> tuple[int, int, str]:
+    """Suites and tasks in the order of their tables, strange ones at the end."""
+    suite, name, _ = environments.parts(task)
+    suites = list(environments.SUITES)
+    names = list(environments.suite(suite).tasks) if suite in suites else []
+    return (
+        suites.index(suite) if suite in suites else len(suites),
+        names.index(name) if name in names else len(names),
+        task,
+    )
+
+
+def grouped(runs: Iterable[Run], *, force: bool = False) -> tuple[list[Group], list[str]]:
+    """(the groups in the order of a report, what was forced). UsageError for columns of different data."""
+    members: dict[tuple[str, ...], list[Run]] = defaultdict(list)
+    for run in sorted(runs, key=lambda run: run.name):
+        suite, _, variant = environments.parts(run.config["task"])
+        members[suite, variant, run.config["data"], run.config["split"], _asked(run.config)].append(run)
+    forced = [problem for runs_of in members.values() for problem in _disagreements(runs_of)]
+    if forced and not force:
+        raise UsageError(f"{forced[0]}; report them apart, or give --force")
+    suites = list(environments.SUITES)
+    order = {"full": 0, "folder": 1, "mini": 2}
+    keys = sorted(
+        members,
+        key=lambda key: (
+            suites.index(key[0]) if key[0] in suites else len(suites),
+            order.get(key[2], 3),
+            _variant_order(*key[:2]),
+            key,
+        ),
+    )
+    return [_group(key, members[key]) for key in keys], forced
+
+
+def _variant_order(suite: str, variant: str) -> int:
+    known = environments.suite(suite).variants if suite in environments.SUITES else ()
+    return known.index(variant) if variant in known else 0
+
+
+def _asked(config: Config) -> str:
+    """Which of a split's queries, in words; empty for all of them."""
+    limit, named = config["asked"]["limit"], config["asked"]["query_ids"]
+    if named:
+        text = f"the queries {', '.join(named)}"
+        digest = hashlib.sha256(json.dumps(named).encode()).hexdigest()[:6]
+        return text if len(text) <= 80 else f"{text[:66]} ... ({digest})"
+    return f"the first {limit} queries of each task" if limit else ""
+
+
+def _disagreements(runs: Sequence[Run]) -> list[str]:
+    """What to say of runs of one column over different data; the objective is part of a fingerprint."""
+    first: dict[tuple[str, str], Run] = {}
+    problems = []
+    for run in runs:
+        known = first.setdefault((run.config["task"], run.config["instruction"]), run)
+        one, other = known.config["data_fingerprint"], run.config["data_fingerprint"]
+        if one != other:
+            problems.append(
+                f"{known.name} and {run.name} are not over the same data of {run.config['task']}: "
+                f"their fingerprints are {one} and {other}"
+            )
+    return problems
+
+
+def _group(key: tuple[str, ...], runs: list[Run]) -> Group:
+    models = {run.config["lm"]["name"] for run in runs}
+    systems = _systems(runs, name_models=len(models) > 1)
+    suite, variant, data, split, asked = key
+    ordered = sorted(runs, key=lambda run: (_place(run, systems[run.name]), _task_order(run.config["task"]), run.name))
+    return Group(suite, variant, data, split, asked, tuple(ordered), systems, "" if len(models) > 1 else models.pop())
+
+
+def _place(run: Run, system: System) -> tuple[Any, ...]:
+    """Where a system stands in a table: bare retrievers first, pools by size after everything else."""
+    instructions = {"task": 0, "generic": 1, "none": 2}
+    searching = run.config["program"] != FLOOR
+    return (
+        system.pool,
+        searching,
+        system.name,
+        system.of,
+        system.size,
+        instructions.get(system.instruction, 3),
+        system.instruction,
+    )
+
+
+def _systems(runs: Sequence[Run], *, name_models: bool) -> dict[str, System]:
+    """run.name -> its system."""
+    bases: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
+    for run in runs:
+        bases[_base(run)].append(run)
+    systems = {}
+    for members in bases.values():
+        extra = _told_apart(members)
+        for run in members:
+            name = _name(run, with_model=name_models) + (f" ({extra[run.name]})" if extra[run.name] else "")
+            pool = run.config.get("pool") or {}
+            systems[run.name] = System(
+                readable(name),
+                str(pool.get("kind", "")),
+                int(pool.get("size", 0)),
+                tuple(map(readable, _strange_parts(run.config))),
+                readable(run.config["instruction"]),
+            )
+    return systems
+
+
+def _base(run: Run) -> tuple[Any, ...]:
+    config = run.config
+    pool = config.get("pool") or {}
+    return (
+        _name(run, with_model=True),
+        pool.get("kind"),
+        pool.get("size"),
+        _strange_parts(config),
+        config["instruction"],
+    )
+
+
+def _strange_parts(config: Config) -> tuple[str, ...]:
+    """The retrievers of the pool where one of them is not in the run's own."""
+    own = complete(config)
+    parts = tuple((config.get("pool") or {}).get("of", ()))
+    return parts if any(part not in own for part in parts) else ()
+
+
+def _name(run: Run, *, with_model: bool) -> str:
+    config = run.config
+    compiled = config.get("compiled")
+    optimizer = (compiled or {}).get("optimizer")
+    made = f", compiled with {optimizer}" if optimizer else ", compiled" if compiled else ""
+    model = f", {config['lm']['name']}" if with_model else ""
+    imported = ", imported" if config.get("imported") else ""
+    return f"{config['program']} over {config['retriever']['name']}{made}{model}{imported}"
+
+
+# What tells runs of one name apart, from what a reader wants to know to what is only there to be exact.
+_LEVELS = (("parameters", "compiled", "lm", "retriever", "files", "depth", "max_p", "judgements"), ("code", "versions"))
+
+
+def _told_apart(runs: Sequence[Run]) -> dict[str, str]:
+    """run.name -> what is added to the name, empty where no column has two of these runs."""
+    by_task: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        by_task[run.config["task"]].append(run)
+    several = [column for column in by_task.values() if len(column) > 1]
+    if not several:
+        return {run.name: "" for run in runs}
+    flat = {run.name: _flat(run) for run in runs}
+    keys: list[str] = []
+    for level in _LEVELS:
+        known = sorted({key for one in flat.values() for key in one if key.split(".")[0] in level})
+        keys += [key for key in known if any(len({flat[run.name].get(key) for run in col}) > 1 for col in several)]
+        told = {run.name: ", ".join(_said(key, flat[run.name].get(key)) for key in keys) for run in runs}
+        if all(len({told[run.name] for run in column}) == len(column) for column in several):
+            return told
+    return {run.name: run.path.name for run in runs}  # the same configuration in several folders
+
+
+def _said(key: str, value: str | None) -> str:
+    """A value of a configuration in a name: "hops=3"; of what is only there to be exact, with its key."""
+    return f"{key.partition('.')[2] or key}={'none' if value is None else value}"
+
+
+def _flat(run: Run) -> dict[str, str]:
+    """Key -> value as text, keys in keys as "lm.seed"."""
+    flat = dict[str, str]()
+    for key, value in (run.config | {"judgements": run.scores["judgements"]}).items():
+        if key == "compiled":
+            value = value and value.get("digest")
+        inner = value if isinstance(value, dict) else {"": value}
+        flat |= {f"{key}.{name}".rstrip("."): str(one) for name, one in inner.items()}
+    return flat

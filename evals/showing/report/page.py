@@ -1,0 +1,203 @@
+"""A report as files: index.html, report.md, a CSV file for each table, an SVG file for each plot.
+
+The page holds everything in itself, runs no script, and its policy of contents allows none; plots are images in it, so
+nothing in them is part of the page. Text of runs is data: escaped in HTML and Markdown, without control characters, and
+in CSV a cell that a spreadsheet would take for a formula gets an apostrophe before it. The same runs make the same
+bytes.
+"""
+
+import base64
+import csv
+import hashlib
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from evals.formats.place import filling
+from evals.showing.markup import in_markdown
+from evals.showing.report.absent import Absent
+from evals.showing.report.groups import readable, short
+from evals.showing.report.plots import Plot
+from evals.showing.report.tables import HEADS, Table
+from tools import disk
+from tools.errors import UsageError
+
+GENERATOR = "sextant evals.report"
+_TEMPLATES = Path(__file__).parent / "templates"
+_FORMULA = re.compile(r"[=+\-@\t\r]")
+
+
+@dataclass(slots=True)
+class Words:
+    """A table of text and numbers that were written before; cells beyond the names are in its CSV file only."""
+
+    stem: str
+    title: str
+    names: list[str]
+    rows: list[list[str]]
+    words: set[int] = field(default_factory=set)  # columns of short words, beside the first
+    long: set[int] = field(default_factory=set)  # columns of text that may need several lines
+    more: list[str] = field(default_factory=list)  # names of the columns that only the CSV file has
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Section:
+    """A group's part of the report."""
+
+    stem: str
+    title: str
+    notes: list[str]
+    items: list[Table | Plot]
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything in it, before it is written."""
+
+    title: str
+    summary: str
+    warnings: list[str]
+    sections: list[Section]
+    gap: Words | None
+    gap_plots: list[Plot]
+    losses: Words | None
+    loss_plots: list[Plot]
+    runs: Words
+    left_out: Words | None
+    absent: list[Absent]
+
+    @property
+    def plots(self) -> list[Plot]:
+        """All its plots."""
+        return [
+            *(item for section in self.sections for item in section.items if isinstance(item, Plot)),
+            *self.gap_plots,
+            *self.loss_plots,
+        ]
+
+    @property
+    def tables(self) -> list[Table | Words]:
+        """All its tables."""
+        made = [item for section in self.sections for item in section.items if isinstance(item, Table)]
+        return [*made, *(table for table in (self.gap, self.losses, self.runs, self.left_out) if table)]
+
+
+# Files
+
+
+def check(out: Path) -> None:
+    """UsageError for a folder that has something in it which is no report: nothing of the user's is overwritten."""
+    page = out / "index.html"
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is a file; --out is a folder")
+    if out.is_dir() and any(out.iterdir()) and not (page.is_file() and GENERATOR in page.read_text("utf-8", "replace")):
+        raise UsageError(f"{out} is not empty and holds no earlier report; choose another --out")
+
+
+def write(report: Report, out: Path) -> list[Path]:
+    """Write the report into a folder, in place of an earlier one; the files, index.html first."""
+    files = {"index.html": html(report), "report.md": markdown(report)}
+    files |= {f"tables/{table.stem}.csv": as_csv(table) for table in report.tables}
+    files |= {f"plots/{plot.stem}.svg": plot.light for plot in report.plots}
+    with filling(out, force=True) as folder:
+        for name, text in files.items():
+            disk.make_private((folder / name).parent)
+            disk.replace(folder / name, text)
+    for old in (*out.glob("tables/*.csv"), *out.glob("plots/*.svg")):
+        if old.relative_to(out).as_posix() not in files:
+            old.unlink()  # of an earlier report: a reader would take it for a part of this one
+    return [out / name for name in files]
+
+
+# HTML and Markdown
+
+
+def html(report: Report) -> str:
+    """The page."""
+    from markupsafe import Markup
+
+    style = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return _rendered("report.html", report, escape=True, style=Markup(style), style_hash=digest)
+
+
+def markdown(report: Report) -> str:
+    """The same for a page in Markdown."""
+    text = _rendered("report.md", report, escape=False)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def _rendered(name: str, report: Report, *, escape: bool, **values: Any) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    made = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=escape,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else readable(value),
+    )
+    made.filters |= {"image": image, "md": escaped}
+    context = {field: getattr(report, field) for field in Report.__dataclass_fields__}
+    return made.get_template(name).render(context | values, heads=HEADS, generator=GENERATOR)
+
+
+def image(svg: str) -> str:
+    """An SVG file as an address that has it inside."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+
+
+def escaped(text: object) -> str:
+    """Text in Markdown, in a cell of a table as well."""
+    return in_markdown(readable(text)).replace("\\&", "&amp;").replace("\\<", "&lt;")  # for lax readers as well
+
+
+# CSV
+
+
+def as_csv(table: Table | Words) -> str:
+    """A table as CSV: of figures a line each, with interval and source; of words as it stands."""
+    rows = _figure_rows(table) if isinstance(table, Table) else [[*table.names, *table.more], *table.rows]
+    file = io.StringIO(newline="")
+    csv.writer(file, lineterminator="\n").writerows([_defused(cell) for cell in row] for row in rows)
+    return file.getvalue()
+
+
+_HEAD = ["kind", "system", "task", "judgements", "metric", "value", "low", "high", "error", "queries", "failed", "best"]
+_HEAD += ["source", "note", "resampled_mean", "resampled_error"]
+
+
+def _figure_rows(table: Table) -> Iterator[Sequence[object]]:
+    yield _HEAD
+    for row in table.rows:
+        for column, cell in zip(table.columns, row.cells, strict=True):
+            if cell is not None:
+                task = column.tasks[0] if len(column.tasks) == 1 else f"mean of {', '.join(map(short, column.tasks))}"
+                what = [row.kind, row.label, task, column.judgements, column.metric]
+                numbers = [cell.value, cell.low, cell.high, cell.error, cell.queries, cell.failed]
+                more = ["yes" if cell.best else "", cell.source, cell.note, *(cell.resampled or (None, None))]
+                yield [*what, *numbers, *more]
+
+
+def _defused(cell: object) -> object:
+    """A cell that no spreadsheet takes for a formula (CWE-1236); numbers stay numbers."""
+    if cell is None or isinstance(cell, int | float):
+        return "" if cell is None else repr(cell)
+    text = readable(cell)
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+
+
+# A number, and one with its interval as the table of gaps has it; nothing that could be reckoned with.
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?%?( \(-?\d+(\.\d+)?%? to -?\d+(\.\d+)?%?\))?")
+
+
+def names(paths: Iterable[Path], out: Path) -> list[str]:
+    """Files as they are called inside the report."""
+    return [path.relative_to(out).as_posix() for path in paths]

@@ -1,0 +1,462 @@
+"""The tables of a group of runs: tasks are columns, systems are rows, and the papers' rows stand apart from ours.
+
+There is a table for each metric that the suite's paper prints, and for MultiConIR's protocols one with the conditions
+as columns (its Tables 1 and 13 to 20). Published rows are there only beside runs over whole splits of the full release,
+for the same split and judgements. Left out: significance, which is that of `python -m evals.compare`.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import environments
+from evals import published
+from evals.measuring.metrics import is_pairwise
+from evals.measuring.scored import Run
+from evals.showing.report.groups import PAPERS, Group, System, in_file, short
+
+Kind = Literal["ours", "union", "gold", "published"]
+# What stands above the rows of a kind.
+HEADS: dict[Kind, str] = {
+    "ours": "",
+    "union": "Over pools as retrieved: lower bounds",
+    "gold": "Over pools with gold put in: upper bounds",
+    "published": "Published, as printed",
+}
+DECIMALS = {"multiconir": 4}  # as the papers print them; the others have 3
+DECLINE = "Decline"  # Win(1) - Win(10), in Table 1 of MultiConIR
+LOWER_IS_BETTER = ("Flip", DECLINE)
+CONDITIONS = tuple(range(1, 11))
+LADDERS = ("monotonicity", "format", "length512", "length1024")  # Win(k) is the k-th rung of a ladder of documents
+MEAN = "*"  # a task that is the mean of all of a suite's, as in evals.published
+MARGIN = 1e-12  # two means that differ by less are the same: they were summed in another order
+
+NOTES = {
+    "Win": "Win: the share of comparisons in which the better document is scored strictly higher",
+    "Flip": "Flip: the share of comparisons that come out otherwise when the query is told as prose; lower is better",
+    DECLINE: "Decline is Win(1) - Win(10); lower is better",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A task by some judgements in a metric, or the mean of such over tasks."""
+
+    tasks: tuple[str, ...]
+    metric: str
+    judgements: str
+    label: str
+    below: str = ""  # a second line under it
+    figure_task: str = ""  # what evals.published calls it
+    leads: bool = True  # by the judgements that lead its task; others stand beside them
+
+
+@dataclass(slots=True)
+class Cell:
+    """One figure with where it comes from."""
+
+    value: float
+    text: str
+    source: str  # a run folder, or a paper's table and row
+    low: float | None = None
+    high: float | None = None
+    error: float | None = None  # the standard error that a paper prints
+    queries: int | None = None
+    failed: int | None = None
+    resampled: tuple[float, float] | None = None  # BIRCO's mean over bootstrap resamples, and its error
+    note: str = ""
+    best: bool = False
+
+    @property
+    def title(self) -> str:
+        """What is behind the figure, in a line."""
+        interval = "" if self.low is None else f"95 % interval {self.low:.4f} to {self.high:.4f}"
+        error = "" if self.error is None else f"standard error {self.error}"
+        many = "" if self.queries is None else f"{self.queries} queries"
+        failed = f"{self.failed} of them failed and count 0" if self.failed else ""
+        return "; ".join(filter(None, [interval, error, many, failed, self.note, self.source]))
+
+
+@dataclass(slots=True)
+class Row:
+    """A system's figures, a cell for each column."""
+
+    kind: Kind
+    label: str
+    cells: list[Cell | None]
+    system: System | None = None  # None for a paper's
+    ranked: bool = True  # may be the best of its column: not a bound
+
+
+@dataclass(slots=True)
+class Table:
+    """One table of a report."""
+
+    stem: str  # of its file's name
+    title: str
+    columns: list[Column]
+    rows: list[Row]
+    notes: list[str] = field(default_factory=list)
+
+    def of_kind(self, kind: Kind) -> list[Row]:
+        """Its rows of one kind."""
+        return [row for row in self.rows if row.kind == kind]
+
+
+def tables(group: Group, metrics: Sequence[str] = ()) -> list[Table]:
+    """The tables of a group: of `metrics`, or of those that its suite's paper prints."""
+    made = [_by_task(group, name) for name in metrics_of(group, metrics)]
+    if not metrics or any(name.startswith("Win") for name in metrics):
+        made += _by_condition(group)
+    for table in made:
+        _mark_best(table)
+    return [table for table in made if table.rows]
+
+
+def metrics_of(group: Group, wanted: Sequence[str] = ()) -> list[str]:
+    """The metrics that have a table by task, in the order of a run's own: those `wanted`, else those of the paper.
+
+    All of them where the paper has none.
+    """
+    names = list(dict.fromkeys(name for run in group.runs for name in run.columns if "[" not in name))
+    names = [name for name in names if not name.startswith("Win(")]
+    if wanted:
+        return [name for name in names if name in wanted]
+    headlines = {run.metric for run in group.runs}
+    printed = {figure.metric for figure in published.figures() if figure.task.startswith(f"{group.suite}/")}
+    return [name for name in names if name in headlines | printed | {"Triplets"}] or names
+
+
+# By task
+
+
+def _by_task(group: Group, metric: str) -> Table:
+    columns = [column for task in group.tasks for column in task_columns(group, task, metric)]
+    if mean := _mean_column(group, metric):
+        columns.append(mean)
+    rows = _our_rows(group, columns)
+    notes = [NOTES[metric]] if metric in NOTES else []
+    if any(cell and cell.resampled for row in rows for cell in row.cells):
+        notes.append(
+            "BIRCO's figures are means over 1,000 bootstrap resamples; these are plain means, the CSV file has both"
+        )
+    return Table(f"{group.stem}-{in_file(metric)}", metric, columns, [*rows, *_published_rows(group, columns)], notes)
+
+
+def task_columns(group: Group, task: str, metric: str) -> list[Column]:
+    """A task in a metric: by the judgements that lead, then by the others that it is scored by."""
+    names = _judgements(group, task, metric)
+    return [
+        Column(
+            (task,),
+            metric,
+            name,
+            short(task),
+            name if len(names) > 1 else "",
+            _figure_task(task, name, names),
+            leads=name == names[0],
+        )
+        for name in names
+    ]
+
+
+def _judgements(group: Group, task: str, metric: str) -> list[str]:
+    """The judgements by which a task's runs are scored in a metric, the paper's first."""
+    found = dict[str, None]()
+    for run in group.of_task(task):
+        for name in run.columns:
+            plain, _, rest = name.partition(" [")
+            if plain == metric:
+                found[rest.removesuffix("]") or run.scores["judgements"]] = None
+    names = list(found)
+    if is_pairwise(metric):
+        return names[:1]  # comparisons depend on no judgements
+    return sorted(names, key=lambda name: (name not in ("gold", "document"), names.index(name)))
+
+
+def _figure_task(task: str, judgements: str, names: list[str]) -> str:
+    """The task by its published name; CRUMB's and the like are published by one kind of judgements only."""
+    named = judgements in ("gold", "pooled")
+    return task if named or judgements == names[0] else ""
+
+
+def _mean_column(group: Group, metric: str) -> Column | None:
+    """The mean over all tasks of a suite, as papers print it; None where some of them are missing."""
+    known = environments.suite(group.suite).tasks if group.suite in environments.SUITES else {}
+    if not known or {short(task) for task in group.tasks} != set(known):
+        return None
+    return Column(tuple(group.tasks), metric, "", "mean", "of tasks", _mean_task(group))
+
+
+def _mean_task(group: Group) -> str:
+    return f"{group.suite}/{MEAN}" + (f":{group.variant}" if group.variant else "")
+
+
+# By the size of the pool
+
+
+def sweep_tasks(group: Group) -> list[str]:
+    """The tasks that a system was run on over pools of one kind and several sizes."""
+    found = []
+    for task in group.tasks:
+        pooled = {group.system(run) for run in group.of_task(task) if group.system(run).pool}
+        if len(pooled) > len({system.resized(0) for system in pooled}):
+            found.append(task)
+    return found
+
+
+def sweep(group: Group, task: str, metric: str) -> Table:
+    """A task's metric with sizes of pools as columns: what a plot of the sweep is drawn from."""
+    systems = {group.system(run): run for run in group.of_task(task) if group.system(run).pool}
+    sizes = sorted({system.size for system in systems})
+    columns = [Column((task,), metric, leading(run), str(size)) for size in sizes for run in group.of_task(task)[:1]]
+    rows = []
+    for plain in dict.fromkeys(system.resized(0) for system in systems):
+        runs = [systems.get(plain.resized(size)) for size in sizes]
+        cells = [_our_cell([run], column) for run, column in zip(runs, columns, strict=True)]
+        if any(cells):
+            rows.append(Row("gold" if plain.pool == "oracle" else "union", str(plain), cells, plain, ranked=False))
+    stem = f"{group.stem}-{in_file(short(task))}-pool-sweep-{in_file(metric)}"
+    return Table(stem, f"{metric} by size of the pool, {short(task)}", columns, rows)
+
+
+# By the number of conditions
+
+
+def _by_condition(group: Group) -> list[Table]:
+    """MultiConIR's tables: each domain of the protocol of complexity, and the mean over the domains of each one."""
+    tasks = [task for task in group.tasks if any("Win(1)" in run.columns for run in group.of_task(task))]
+    made = []
+    if len(tasks) > 1:
+        made.append(_conditions(group, tuple(tasks)))
+    if len(tasks) == 1 or group.variant == "complexity":
+        made += [_conditions(group, (task,)) for task in tasks]
+    return made
+
+
+def _conditions(group: Group, tasks: tuple[str, ...]) -> Table:
+    columns = condition_columns(group, tasks)
+    over = short(tasks[0]) if len(tasks) == 1 else f"mean over {len(tasks)} domains"
+    stem = f"{group.stem}-Win-by-conditions" + (f"-{in_file(short(tasks[0]))}" if len(tasks) == 1 else "")
+    ladder = group.variant in LADDERS
+    what = "Win by conditions met" if ladder else "Win by conditions in the query"
+    notes = ["columns: the document that meets so many of the query's ten conditions, over the one that meets one less"]
+    notes = notes if ladder else [NOTES[DECLINE]]
+    rows = _our_rows(group, columns)
+    systems = {str(system) for run, system in _pairs(group) if run.config["task"] in tasks}
+    if lacking := sorted(systems - {row.label for row in rows}):
+        notes.append(f"not run in all of these domains, so not in the mean: {'; '.join(lacking)}")
+    return Table(stem, f"{what}, {over}", columns, [*rows, *_published_rows(group, columns)], notes)
+
+
+def condition_columns(group: Group, tasks: tuple[str, ...]) -> list[Column]:
+    """Win(1) to Win(10) over some domains. On a ladder Win(1) is its top, so the columns go from 10 to 1."""
+    known = environments.suite("multiconir").tasks
+    whole = {short(task) for task in tasks} == set(known)
+    figure_task = tasks[0] if len(tasks) == 1 else _mean_task(group) if whole else ""
+    if group.variant not in LADDERS:
+        wins = [Column(tasks, f"Win({k})", "", str(k), "", figure_task) for k in CONDITIONS]
+        decline = Column(tasks, DECLINE, "", DECLINE, "", figure_task)
+        return [*wins, decline] if group.variant == "complexity" else wins
+    return [Column(tasks, f"Win({k})", "", f"{11 - k}", f"over {10 - k}", figure_task) for k in reversed(CONDITIONS)]
+
+
+# Cells
+
+
+def _pairs(group: Group) -> Iterable[tuple[Run, System]]:
+    return ((run, group.system(run)) for run in group.runs)
+
+
+def _our_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
+    """A row a system, in the group's order; none for a system without a value here."""
+    by_system: dict[System, dict[str, Run]] = {}
+    for run, system in _pairs(group):
+        by_system.setdefault(system, {})[run.config["task"]] = run
+    rows = []
+    for system, runs in by_system.items():
+        cells = [_our_cell([runs.get(task) for task in column.tasks], column) for column in columns]
+        if any(cells) and _shown(system, by_system):
+            kind: Kind = "gold" if system.pool == "oracle" else "union" if system.pool else "ours"
+            rows.append(Row(kind, str(system), cells, system, ranked=kind == "ours"))
+    return rows
+
+
+def _shown(system: System, by_system: Mapping[System, Collection[str]]) -> bool:
+    """Whether a system has a row: of a sweep over sizes of pools, the largest, and those of several tasks."""
+    sizes = [one.size for one in by_system if one.resized(0) == system.resized(0)]
+    return system.size == max(sizes) or len(by_system[system]) > 1
+
+
+def _our_cell(runs: Sequence[Run | None], column: Column) -> Cell | None:
+    there = [run for run in runs if run is not None]
+    if len(there) < len(runs):
+        return None
+    if column.metric == DECLINE:
+        first, last = (mean_over(there, f"Win({k})", "") for k in (1, 10))
+        value = None if first is None or last is None else first["mean"] - last["mean"]
+        return None if value is None else _cell(there, {"mean": value})
+    measured = mean_over(there, column.metric, column.judgements)
+    return None if measured is None else _cell(there, measured)
+
+
+def _cell(runs: Sequence[Run], measured: dict[str, Any]) -> Cell:
+    resampled = measured.get("resampled")
+    beside = published.beside(runs[0].config).get(measured.get("name", "")) if len(runs) == 1 else None
+    return Cell(
+        measured["mean"],
+        f"{measured['mean'] + 0.0:.4f}",
+        ", ".join(run.name for run in runs),
+        measured.get("low"),
+        measured.get("high"),
+        queries=sum(run.scores["queries"] for run in runs),
+        failed=sum(run.scores["failed"] for run in runs),
+        resampled=(resampled["mean"], resampled["error"]) if resampled else None,
+        note=f"the paper's {beside.system}, {beside.table}, is {beside.value}" if beside else "",
+    )
+
+
+def measured_in(run: Run, metric: str, judgements: str) -> tuple[str, dict[str, Any]] | None:
+    """(the name of a metric by these judgements in a run's scores, what it measured); None where it has no mean."""
+    plain = not judgements or judgements == run.scores["judgements"] or is_pairwise(metric)
+    name = metric if plain else f"{metric} [{judgements}]"
+    measured = run.scores["metrics"].get(name)
+    return (name, measured) if isinstance(measured, dict) and measured.get("mean") is not None else None
+
+
+def mean_over(runs: Sequence[Run], metric: str, judgements: str) -> dict[str, Any] | None:
+    """Mean and interval of one run, or of the mean over several tasks' runs; None where one of them has no value."""
+    found = [measured_in(run, metric, judgements or leading(run)) for run in runs]
+    known = [one for one in found if one is not None]
+    if len(known) < len(found) or not known:
+        return None
+    if len(known) == 1:
+        return known[0][1] | {"name": known[0][0]}
+    columns = [
+        [value for value in run.columns[name].values() if value is not None]
+        for run, (name, _) in zip(runs, known, strict=True)
+    ]
+    low, high = stratified(columns)
+    return {"mean": sum(one["mean"] for _, one in known) / len(known), "low": low, "high": high}
+
+
+def leading(run: Run) -> str:
+    """The judgements that a mean over tasks takes: the paper's, whichever lead the run."""
+    names = {name.partition(" [")[2].removesuffix("]") for name in run.columns} | {str(run.scores["judgements"])}
+    return next((name for name in ("gold", "document") if name in names), str(run.scores["judgements"]))
+
+
+def stratified(columns: Sequence[Sequence[float]], *, resamples: int = 2_000, seed: int = 0) -> tuple[float, float]:
+    """The 95 % percentile bootstrap interval of the mean of several means, each resampled for itself."""
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    means = np.zeros(resamples)
+    for column in columns:
+        values = np.asarray(column, dtype=np.float64)
+        step = max(1, 2_000_000 // len(values))  # resamples at a time: 16 MB of draws, whatever the queries
+        for start in range(0, resamples, step):
+            count = min(step, resamples - start)
+            draws = generator.integers(0, len(values), size=(count, len(values)))
+            means[start : start + count] += values[draws].mean(axis=1) / len(columns)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
+
+
+# What the papers print
+
+
+def _published_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
+    """The papers' rows for these columns, by system; several of one where the paper's tables contradict each other."""
+    found: dict[str, dict[str, dict[int, published.Figure]]] = {}
+    for place, column in enumerate(columns):
+        for figure in figures_for(group, column):
+            found.setdefault(figure.system, {}).setdefault(figure.table, {}).setdefault(place, figure)
+    return [
+        _published_row(group, system, row, len(columns))
+        for system in sorted(found)
+        for row in _together(list(found[system].values()))
+    ]
+
+
+def _together(rows: list[dict[int, published.Figure]]) -> list[list[dict[int, published.Figure]]]:
+    """Rows of several tables in as few as hold them: what continues or repeats a row goes with it."""
+    kept: list[list[dict[int, published.Figure]]] = []
+    for row in sorted(rows, key=len, reverse=True):
+        for members in kept:
+            if all(row[place].value == one[place].value for one in members for place in row.keys() & one.keys()):
+                members.append(row)
+                break
+        else:
+            kept.append([row])
+    return kept
+
+
+def figures_for(group: Group, column: Column) -> list[published.Figure]:
+    """What the paper prints for a column, whatever the system; nothing for runs that it may not stand beside."""
+    if not group.whole or not column.figure_task:
+        return []
+    return [
+        figure
+        for figure in published.figures()
+        if (figure.task, figure.metric, figure.split) == (column.figure_task, column.metric, group.split)
+        and figure.judgements in ("", column.judgements)
+    ]
+
+
+def is_bound(figure: published.Figure) -> bool:
+    """Whether a published figure is no system's: the maximum, or a ranking of pools with gold in them."""
+    return "bound, not a" in figure.note
+
+
+def _published_row(group: Group, system: str, rows: list[dict[int, published.Figure]], many: int) -> Row:
+    paper, decimals = PAPERS.get(group.suite, group.suite), DECIMALS.get(group.suite, 3)
+    figures = [figure for row in rows for figure in row.values()]
+    numbers = sorted({int(figure.table.split()[-1]) for figure in figures})
+    cells: list[Cell | None] = [None] * many
+    for place, figure in ((place, figure) for row in rows for place, figure in row.items()):
+        source = f"{paper}, {figure.table}, row {figure.row}"
+        text = f"{figure.value:.{decimals}f}"
+        cells[place] = cells[place] or Cell(figure.value, text, source, error=figure.error, note=figure.note)
+    where = f"Table{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+    label = f"{system} ({paper}, {where})"
+    return Row("published", label, cells, None, ranked=not any(map(is_bound, figures)))
+
+
+def why_no_published(group: Group, made: Sequence[Table]) -> str:
+    """Why a group has no published row; empty where it has some."""
+    if any(table.of_kind("published") for table in made):
+        return ""
+    if group.data == "mini":
+        task = group.tasks[0]
+        return (
+            "No published figures: these are the bundled miniatures, which are invented. They stand beside runs over "
+            f"the full release: python -m environments fetch {task}, then python -m evals.run --data full"
+        )
+    if group.data != "full":
+        return "No published figures: the data is a folder's, not the pinned release that evals.run --data full reads"
+    if group.asked:
+        return "No published figures: only a part of the queries was asked"
+    splits = {
+        figure.split
+        for figure in published.figures()
+        for task in group.tasks
+        if figure.task in (task, _mean_task(group))
+    }
+    if splits and group.split not in splits:
+        return f"No published figures: the paper's are for --split {' and '.join(sorted(splits))}"
+    return "No published figures: the paper has none for this variant and these metrics"
+
+
+def _mark_best(table: Table) -> None:
+    """The best of each column, among ours and among the published ones apart; bounds take no part."""
+    for kind in ("ours", "published"):
+        rows = [row for row in table.rows if row.kind == kind and row.ranked]
+        for place, column in enumerate(table.columns):
+            cells = [cell for row in rows if (cell := row.cells[place]) is not None]
+            if len(cells) < 2:
+                continue
+            choose = min if column.metric in LOWER_IS_BETTER else max
+            best = choose(cell.value for cell in cells)
+            for cell in cells:
+                cell.best = abs(cell.value - best) < MARGIN

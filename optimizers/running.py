@@ -1,0 +1,119 @@
+"""A teleprompter at work: what it is given, how it is watched, and why it stopped if it did not come to its end."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from typing import Any
+
+import dspy
+
+from optimizers.evaluations import Study
+from optimizers.inputs import Bench, started_from
+from optimizers.task import Job
+from optimizers.teleprompters import TELEPROMPTERS
+from optimizers.threads import interruptible
+from optimizers.training.labels import labelled
+from tools.console.command import say
+from tools.errors import Halt, RunIncomplete, SextantError
+from tools.models.prompting.adapter import Adapter
+from tools.models.sending.faults import fault, refusal
+from tools.models.sending.servers import cleaned
+
+
+@dataclass(slots=True)
+class Ended:
+    """How it ended."""
+
+    problem: SextantError | None = None  # why before its time
+    forms: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # by candidate, of what is more than prompts
+
+
+def compile_with(bench: Bench, study: Study) -> Ended:
+    """Evaluate the program before, and what the teleprompter finds. KeyboardInterrupt once all in flight is booked."""
+    ended = Ended()
+    context = dspy.context(lm=bench.student.lm, adapter=Adapter(), trace=None, num_threads=bench.workers)
+    try:
+        with context, study.working(bench.student.lm), _quiet(study):
+            interruptible(lambda: _work(bench, study, ended.forms), lambda: _halt(bench, study))
+    except Halt as halt:
+        ended.problem = _why(halt.reason, bench)
+    except KeyboardInterrupt:
+        say(f"what was answered and evaluated is safe in {study.folder}; the same command goes on")
+        raise
+    except SextantError:
+        raise
+    except Exception as error:  # noqa: BLE001  # a library's optimizer may raise anything; what was evaluated is kept
+        study.log(error)
+        first = cleaned(" ".join(f"{type(error).__name__}: {error}".split()))
+        name = bench.arguments.optimizer
+        ended.problem = RunIncomplete(f"{name} broke off: {first}; optimizer.log has more")
+    return ended
+
+
+def _work(bench: Bench, study: Study, forms: dict[str, Mapping[str, Any]]) -> None:
+    """All that sends anything. What it books is on disk when it ends, however it does."""
+    try:
+        job = _job(bench, study)
+        study.before = study.candidate(job.student, started_from(bench.asked)).digest
+        before = study.evaluate(job.student, "validation")
+        if warning := study.objective.check_spread([one.metrics[study.objective.metric] or 0.0 for one in before]):
+            bench.tell(warning)
+        found = TELEPROMPTERS[bench.arguments.optimizer].run(job)
+        study.returned = study.evaluate(found.program, "validation")[0].candidate
+        forms[study.returned] = found.form
+    finally:
+        bench.settle()
+
+
+def _halt(bench: Bench, study: Study) -> None:
+    study.stop()
+    bench.halt()
+
+
+def _why(reason: Exception, bench: Bench) -> SextantError:
+    """What stopped a teleprompter, as an error of ours; a bare one is of the model that writes instructions."""
+    if isinstance(reason, SextantError):
+        return reason
+    if fault(reason) == "refused":
+        return refusal(reason, bench.arguments.prompt_lm or bench.arguments.lm)
+    first = str(reason).strip().partition("\n")[0]
+    return RunIncomplete(f"the model's provider failed: {first}")
+
+
+def _job(bench: Bench, study: Study) -> Job:
+    asked = bench.asked
+    return Job(
+        study=study,
+        student=study.instrument(bench.program(), started_from(asked)),
+        plain=bench.program,
+        lm=bench.student.lm,
+        prompt_lm=bench.prompter and bench.prompter.lm,
+        teacher_lm=bench.teacher.lm if bench.teacher else None,
+        labelled=lambda: labelled(study.parts["train"], study.training.environment, bench.retriever),
+        options=asked.options,
+        workers=bench.workers,
+        seed=bench.arguments.seed,
+        members=asked.members,
+        ranges=asked.ranges,
+        variant=lambda chosen: study.instrument(bench.program(chosen), chosen),
+    )
+
+
+@contextmanager
+def _quiet(study: Study) -> Iterator[None]:
+    """What DSPy prints and logs goes to optimizer.log in the folder; our own talk still reaches the terminal."""
+    with study.open_log() as log:
+        handler = logging.StreamHandler(log)
+        loggers = [logging.getLogger(name) for name in ("dspy", "gepa", "py.warnings")]
+        before = [(logger.handlers, logger.propagate) for logger in loggers]
+        for logger in loggers:
+            logger.handlers, logger.propagate = [handler], False
+        logging.captureWarnings(True)
+        try:
+            with redirect_stdout(log), redirect_stderr(log):
+                yield
+        finally:
+            logging.captureWarnings(False)
+            for logger, (handlers, propagate) in zip(loggers, before, strict=True):
+                logger.handlers, logger.propagate = handlers, propagate

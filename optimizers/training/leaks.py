@@ -1,0 +1,136 @@
+"""Finds, in the pieces of a compiled prompt, text of the documents that are wanted and of the queries that are judged.
+
+A demo may quote what it was made from, and a model that writes instructions copies from the examples it was shown. A
+prompt with such text scores well on the queries that it quotes and says nothing of others. Flagged is, for each piece
+and passage, the longest run of words (lower case, without punctuation) that they have in common, when it is longer than
+`BOUND`. What was compiled on (train, validation) and what it will be measured on (test) are told apart: a demo of a
+train query has that query's text in it and is flagged as such, which is to be known and no fault.
+
+What is left out: text that was paraphrased, and ids of documents.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from environments import load
+from environments.base import Environment, Judgements
+from optimizers.training.splits import Training
+from tools.corpus import Corpus, indexed_text
+from tools.records import Query
+
+# Longest run, in words, that counts as chance. Instructions of our programs share at most 6 words with any of 28,315
+# passages of hearings, and queries and wanted passages of dev there fewer than 8 with those of test. Printed formulas
+# run longer: 2 % of all passages share more than 12 words with one of another hearing.
+BOUND = 12
+SHOWN = 200  # characters of a run that a finding quotes
+
+_WORD = re.compile(r"\w+")
+
+Kind = Literal["gold document", "query"]
+Split = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A text that a compiled prompt should not hold."""
+
+    kind: Kind
+    split: Split
+    owner: str  # the id of the document or query
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """The longest run of words that a piece of a prompt has in common with a passage."""
+
+    piece: str
+    kind: Kind
+    split: Split
+    owner: str
+    length: int  # in words
+    text: str  # the run, lower-cased and without punctuation, cut to `SHOWN` characters
+
+
+def leaks(texts: Mapping[str, str], passages: Iterable[Passage], *, bound: int = BOUND) -> list[Leak]:
+    """Every passage of which a text has a run of more than `bound` words, the longest first.
+
+    `texts` are the pieces of a prompt by name, e.g. "reader.next_search demo 2". One finding per piece and passage.
+    """
+    where = _places(texts, bound + 1)
+    found = [
+        Leak(piece, passage.kind, passage.split, passage.owner, len(run), " ".join(run)[:SHOWN])
+        for passage in passages
+        for piece, run in _longest_runs(tokens(passage.text), where, bound + 1).items()
+    ]
+    return sorted(found, key=lambda leak: (-leak.length, leak.piece, leak.split, leak.kind, leak.owner))
+
+
+def tokens(text: str) -> list[str]:
+    """The words of a text in order: lower case, no punctuation, stop words kept."""
+    return _WORD.findall(text.casefold())
+
+
+Places = Mapping[tuple[str, ...], Sequence[tuple[str, int]]]  # a run of words -> (piece, where in it the run begins)
+
+
+def _places(texts: Mapping[str, str], width: int) -> Places:
+    """Where every run of `width` words of the texts stands."""
+    places: dict[tuple[str, ...], list[tuple[str, int]]] = {}
+    for piece, text in texts.items():
+        for start, run in enumerate(_runs(tokens(text), width)):
+            places.setdefault(run, []).append((piece, start))
+    return places
+
+
+def _runs(words: Sequence[str], width: int) -> Iterator[tuple[str, ...]]:
+    return zip(*(words[offset:] for offset in range(width)), strict=False)
+
+
+def _longest_runs(words: Sequence[str], places: Places, width: int) -> dict[str, Sequence[str]]:
+    """For each piece, the longest run of `width` words or more that it has in common with `words`."""
+    longest: dict[str, Sequence[str]] = {}
+    before: dict[tuple[str, int], int] = {}  # where in a piece the last run began -> the length of what ends with it
+    for start, run in enumerate(_runs(words, width)):
+        here = {}
+        for piece, place in places.get(run, ()):
+            # A run that follows on another, here and in the piece, makes it longer by a word.
+            length = here[piece, place] = before.get((piece, place - 1), width - 1) + 1
+            if length > len(longest.get(piece, ())):
+                end = start + width
+                longest[piece] = words[end - length : end]
+        before = here
+    return longest
+
+
+def passages_of(training: Training) -> Iterator[Passage]:
+    """The train and the validation queries and the documents that are wanted for them."""
+    yield from _passages("train", training.train, training.environment)
+    yield from _passages("validation", training.validation, training.environment)
+
+
+def passages_of_task(task: str, data: str | None, *, qrels: str = "") -> Iterator[Passage]:
+    """The same of the test split. For the command alone, and only when a program has been compiled."""
+    environment = load(task, data, "test", qrels=qrels)
+    yield from _passages("test", environment.queries, environment)
+
+
+def _passages(split: Split, queries: Sequence[Query], environment: Environment) -> Iterator[Passage]:
+    for query in queries:
+        yield Passage("query", split, query.query_id, query.text)
+    judgements = environment.judgements[environment.headline]
+    for doc_id in _wanted(queries, judgements, environment.documents):
+        yield Passage("gold document", split, doc_id, indexed_text(environment.documents[doc_id]))
+
+
+def _wanted(queries: Sequence[Query], judgements: Judgements, documents: Corpus) -> Iterator[str]:
+    """The ids of the documents that are relevant to a query, each once; a unit's documents all are when it is."""
+    relevant = {judged: None for query in queries for judged in judgements.relevant(query.query_id)}
+    unit_of = judgements.unit_of
+    if unit_of is None:
+        yield from (doc_id for doc_id in relevant if doc_id in documents)
+        return
+    units = set(relevant) if judgements.judged_by_unit else {unit_of(doc_id) for doc_id in relevant}
+    yield from (doc_id for doc_id in documents if unit_of(doc_id) in units)

@@ -1,0 +1,209 @@
+"""The child's side of an isolated run (evals/running/isolated.py): a program, and stand-ins for session and model.
+
+The process has no corpus, index, key or judgement. What the stand-ins are asked goes to the parent, which has session
+and model, as one JSON object, and the answer is waited for: parallel lines of work take turns. Of a session there is
+what programs use, and no snapshot is taken up. The engine without a model works here, on the statistics of the
+parent's corpus, because it reads a call's inputs and not its prompt; the call is counted over there.
+"""
+
+import builtins
+import inspect
+import json
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Self
+
+import dspy
+
+from programs.parts import ensembles
+from programs.parts.compiled import NAME, check, read
+from tools import errors, session
+from tools.errors import UsageError
+from tools.models import lm
+from tools.models.budget import Budget
+from tools.models.call import MeteredLM
+from tools.models.offline import engine as offline
+from tools.models.prompting.adapter import ANSWERED, Answered
+from tools.records import Query, Snippet, Submission, Usage, trace_from_json, usage_from_json
+from tools.table import pick
+from tools.text import TermStatistics
+
+# Of tools.session.Session: what goes to the parent, and what comes back, as it is.
+CALLS: tuple[str, ...] = ("blame", "invented", "join", "leaked", "note", "rank", "read", "search", "select", "shorten")
+CALLS += ("snapshot", "unusable", "whole")
+_LINE: ContextVar[int] = ContextVar("line", default=0)  # the parent's number for a branch; 0 outside of any
+
+
+def dumps(message: Mapping[str, Any]) -> bytes:
+    """A message as it is sent; sets and tuples go as lists."""
+    return json.dumps(message, default=list).encode()
+
+
+class _Parent:
+    """Who is asked, by one thread at a time."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._asking = threading.Lock()
+
+    def ask(self, call: str, *arguments: Any, **named: Any) -> Any:
+        question = dumps({"call": call, "line": _LINE.get(), "arguments": arguments, "named": named})
+        with self._asking:
+            self.connection.send_bytes(question)
+            answer = json.loads(self.connection.recv_bytes())
+        if "error" in answer:
+            raise _raised(*answer["error"])
+        return answer["value"]
+
+
+def _raised(name: str, words: str, number: int) -> Exception:
+    """The parent's exception as one of the same kind; `number` is how the parent knows it again."""
+    kinds = (getattr(module, name, None) for module in (errors, dspy, builtins))
+    kind = next((one for one in kinds if isinstance(one, type) and issubclass(one, Exception)), Exception)
+    body = {"__init__": lambda self: None, "__str__": lambda self: words, "number": number}
+    made: Any = type(name, (kind,), body)
+    return made()  # type: ignore[no-any-return]
+
+
+class _Session:
+    """Stands in for tools.session.Session."""
+
+    def __init__(self, parent: _Parent, query_id: str) -> None:
+        self.query_id = query_id
+        self._ask = parent.ask
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in CALLS:
+            raise AttributeError(f"the session of an isolated program has no {name!r}")
+        return partial(self._ask, name)
+
+    hop = property(fset=lambda self, hop: self._ask("hop", hop))
+
+    @contextmanager
+    def branch(self, hop: int | None = None, *, line: int | None = None) -> Iterator[None]:
+        mine = self._ask("branch", hop, line)
+        token = _LINE.set(mine)
+        try:
+            yield
+        finally:
+            _LINE.reset(token)
+            self._ask("leave", mine)
+
+    def charge(self, usage: Usage) -> None:
+        if usage != Usage(repairs=1):
+            raise UsageError("an isolated program books repairs only; calls are booked where they are made")
+        self._ask("repaired")
+
+    def search(self, text: str, k: int = 10, **how: Any) -> list[Snippet]:
+        return [Snippet(*row) for row in self._ask("search", text, k, **how)]
+
+    def judge(self, doc_ids: Sequence[str], chars: int | None = None, *, fit: Callable[[Any], Any] = list) -> list[str]:
+        shown: list[str] = fit(self._ask("texts", doc_ids, chars))
+        self._ask("judged", doc_ids, chars, shown)
+        return shown
+
+    def submit(self, ranking: Sequence[str], **how: Any) -> Submission:
+        steps, used = self._ask("submit", ranking, **how)
+        session.enter(None)
+        trace, answer, scores = trace_from_json(self.query_id, steps), how.get("answer", ""), how.get("scores", ())
+        return Submission(tuple(ranking), trace, answer, usage_from_json(used), tuple(scores))
+
+
+class _Toolbox:
+    """Stands in for tools.session.Toolbox."""
+
+    checkpoints: Path | None = None  # an agent that keeps some keeps them in memory
+
+    def __init__(self, parent: _Parent) -> None:
+        self._parent = parent
+
+    def open(self, query: Query, snapshot: Mapping[str, Any] | None = None) -> _Session:
+        if snapshot:
+            raise UsageError("an isolated program cannot take up a session where another one stood")
+        self._parent.ask("open", query.text, query.objective)
+        made = _Session(self._parent, query.query_id)
+        session.enter(made)  # type: ignore[arg-type]
+        return made
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+class _Model(MeteredLM):
+    """Stands in for the run's model: without a key, a budget or a ledger."""
+
+    def __init__(self, parent: _Parent, about: Mapping[str, Any]) -> None:
+        engine = offline.OfflineEngine(lambda: TermStatistics(*parent.ask("statistics")))
+        engines: dict[str, Any] = {"engine": engine, "async_engine": offline.AsyncOfflineEngine(engine)}
+        super().__init__(about["model"], Budget(), free=True, window=about["window"], **engines, **about["settings"])
+        self.tools = about["tools"] or None
+        self._ask = parent.ask
+        self._written = engine.written if about["offline"] else lambda: None
+
+    def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
+        outputs, text, finish = self._ask("ask", prompt, messages, kwargs, self._written())
+        ANSWERED.set(Answered(text, finish))
+        return outputs
+
+    def converse(self, messages: Sequence[Any], tools: Sequence[Any]) -> Any:
+        return self._ask("converse", messages, tools)
+
+
+class _Host:
+    """What the parent has done here: the methods are its tasks."""
+
+    def __init__(self, parent: _Parent) -> None:
+        self._parent = parent
+        self._constructor: Any = None
+        self._system: Any = None
+        self._model: _Model | None = None
+
+    def describe(self, system: str) -> list[tuple[str, str, Any]]:
+        """Name, type and default of what the program's constructor may be given by name."""
+        self._constructor = pick("program", system, {system: system})
+        parameters = inspect.signature(self._constructor.__init__).parameters.values()
+        return [(one.name, one.annotation.__name__, one.default) for one in parameters if one.kind is one.KEYWORD_ONLY]
+
+    def begin(self, program: str, given: Mapping[str, Any]) -> None:
+        self._system = self._constructor(_Toolbox(self._parent), **given)
+        if Path(NAME).exists():
+            compiled = read(Path())
+            check(compiled, program, self._system, "--compiled")
+            self._system = ensembles.assembled(compiled, self._system)
+
+    def answer(self, query: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+        sets = {name: None if query[name] is None else frozenset(query[name]) for name in ("excluded", "candidates")}
+        self._model = self._model or _Model(self._parent, model)
+        with lm.Model("", {}, self._model).active():
+            made = self._system(query=Query(**{**query, **sets}))
+        if not isinstance(made, Submission):
+            raise TypeError(f"the system handed in {type(made).__name__!r}, not a Submission")
+        return {"ranking": made.ranking, "answer": made.answer, "scores": made.scores}
+
+    def done(self, task: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What came of a task."""
+        try:
+            return {"done": getattr(self, task)(**given)}
+        except BaseException as error:  # noqa: BLE001  # the parent says what becomes of it
+            told = "".join(traceback.format_exception(error))
+            number, kind = getattr(error, "number", -1), type(error).__name__
+            return {"failed": {"number": number, "kind": kind, "words": str(error), "traceback": told}}
+        finally:
+            session.enter(None)
+
+
+def main(descriptor: int, *, shielded: bool) -> None:
+    """Do what the parent says until it is gone."""
+    parent = _Parent(Connection(descriptor))
+    parent.connection.send_bytes(dumps({"shielded": shielded}))
+    host = _Host(parent)
+    with suppress(EOFError, OSError):
+        while True:
+            done = host.done(**json.loads(parent.connection.recv_bytes()))
+            parent.connection.send_bytes(dumps({**done, "threads": threading.active_count() - 1}))

@@ -1,0 +1,1 @@
+"""What programs share: pools, rewriting, solutions, compiled prompts, ensembles."""

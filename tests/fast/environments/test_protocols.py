@@ -1,0 +1,304 @@
+"""Whole runs on tasks of every benchmark, against what independent code makes of the same files."""
+
+import csv
+import json
+import math
+import re
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+import pytrec_eval
+from rank_bm25 import BM25Okapi
+
+import environments
+from environments.sources import multiconir_csv
+from tools.home import home
+
+
+@pytest.fixture
+def retrieve(run):
+    def call(task, *words):
+        return run("--program", "retrieve", "--task", task, "--data", "mini", "--split", "all", *words)
+
+    return call
+
+
+def trec(result) -> dict[str, dict[str, float]]:
+    with (Path(result["run"]) / "run.trec").open() as file:
+        run = pytrec_eval.parse_run(file)
+    # An id with a blank in it, which math has, is percent-encoded there.
+    return {query_id: {unquote(doc_id): score for doc_id, score in scores.items()} for query_id, scores in run.items()}
+
+
+def evaluated(run, qrels, measures) -> dict[str, float]:
+    grades = {q: {doc_id: int(grade) for doc_id, grade in judged.items()} for q, judged in qrels.items()}
+    values = pytrec_eval.RelevanceEvaluator(grades, measures).evaluate(run)
+    names = {name for value in values.values() for name in value}
+    return {name: sum(value[name] for value in values.values()) / len(qrels) for name in names}
+
+
+@pytest.mark.parametrize("task", ["twitter", "math", "wildchat"])
+def test_gold_and_pooled_are_both_reported_and_either_may_lead(retrieve, task):
+    gold, pooled = retrieve(task, "--json").json, retrieve(task, "--json", "--qrels", "pooled").json
+    assert (gold["judgements"], pooled["judgements"]) == ("gold", "pooled")
+    judgements = environments.load(task, "mini", "all").judgements
+    for name, led in (("gold", gold), ("pooled", pooled)):
+        theirs = evaluated(trec(led), judgements[name].qrels, {"ndcg_cut.10", "recall.100"})
+        assert led["metrics"]["nDCG@10"]["mean"] == pytest.approx(theirs["ndcg_cut_10"])
+        assert led["metrics"]["R@100"]["mean"] == pytest.approx(theirs["recall_100"])
+    assert gold["metrics"]["nDCG@10 [pooled]"] == pooled["metrics"]["nDCG@10"]
+    assert "pooled" in retrieve(task).out.splitlines()[3]
+
+
+def test_what_a_query_masks_is_never_handed_in(retrieve):
+    for task in ("math", "writing"):
+        masks = {query.query_id: query.excluded for query in environments.load(task, "mini", "all").queries}
+        outcomes = (Path(retrieve(task, "--json").json["run"]) / "outcomes.jsonl").read_text().splitlines()
+        for outcome in map(json.loads, outcomes):
+            assert masks[outcome["query_id"]] and not masks[outcome["query_id"]] & set(outcome["ranking"])
+
+
+def test_equal_texts_are_merged_only_beside_the_official_figures(retrieve):
+    metrics = retrieve("wildchat", "--json").json["metrics"]
+    environment = environments.load("wildchat", "mini", "all")
+    repeats = environment.documents.repeats()
+    merged_run: dict[str, dict[str, float]] = {}
+    for query_id, scores in trec(retrieve("wildchat", "--json").json).items():
+        units = merged_run.setdefault(query_id, {})
+        for doc_id, score in scores.items():
+            unit = repeats.get(doc_id, doc_id)
+            units[unit] = max(score, units.get(unit, 0.0))
+    merged_qrels = {q: {repeats.get(d, d): g for d, g in grades.items()} for q, grades in environment.qrels.items()}
+    theirs = evaluated(merged_run, merged_qrels, {"ndcg_cut.10"})["ndcg_cut_10"]
+    assert metrics["nDCG@10 [gold, equal texts merged]"]["mean"] == pytest.approx(theirs)
+    assert metrics["nDCG@10"]["mean"] != pytest.approx(theirs, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["tip_of_the_tongue", "set_ops", "clinical_trial"])
+def test_max_p_ranks_documents_by_their_best_passage_and_writes_their_ids(retrieve, name):
+    result = retrieve(f"crumb/{name}", "--json").json
+    config = json.loads((Path(result["run"]) / "config.json").read_text())
+    assert config["max_p"] is True and config["depth"] == 2000
+    environment = environments.load(f"crumb/{name}", "mini", "all")
+    parents = {passage.parent for passage in environment.documents.stream()}
+    run = trec(result)
+    assert {doc_id for ranking in run.values() for doc_id in ranking} <= parents
+    theirs = evaluated(run, environment.qrels, {"ndcg_cut.10", "recall.100"})
+    assert result["metrics"]["nDCG@10"]["mean"] == pytest.approx(theirs["ndcg_cut_10"])
+    for line in (Path(result["run"]) / "outcomes.jsonl").read_text().splitlines():
+        outcome = json.loads(line)
+        best = {}  # by brute force over the passages' scores
+        for passage, score in zip(outcome["ranking"], outcome["scores"], strict=True):
+            parent = environment.documents[passage].parent
+            best[parent] = max(score, best.get(parent, -math.inf))
+        ranked = sorted(run[outcome["query_id"]], key=run[outcome["query_id"]].__getitem__, reverse=True)
+        assert [best[parent] for parent in ranked] == sorted(best.values(), reverse=True)
+
+
+def test_papers_gain_the_graded_labels_and_recall_the_binary_ones(retrieve):
+    result = retrieve("crumb/paper_retrieval", "--json").json
+    judgements = environments.load("crumb/paper_retrieval", "mini", "all").judgements["passage"]
+    run = trec(result)
+    assert result["metrics"]["nDCG@10"]["mean"] == pytest.approx(
+        evaluated(run, judgements.qrels, {"ndcg_cut.10"})["ndcg_cut_10"]
+    )
+    assert result["metrics"]["R@10"]["mean"] == pytest.approx(
+        evaluated(run, judgements.binary, {"recall.10"})["recall_10"]
+    )
+
+
+@pytest.mark.parametrize("task", ["doris_mae", "birco/clinical_trial", "relic"])
+def test_birco_ranks_pools_and_gives_the_plain_and_the_resampled_mean(retrieve, task):
+    result = retrieve(task, "--json", "--split", "test").json
+    environment = environments.load(task, "mini", "test")
+    with (Path(result["run"]) / "scores.csv").open() as file:
+        values = {row["query_id"]: row for row in csv.DictReader(file)}
+    for query in environment.queries:
+        grades = environment.qrels[query.query_id]
+        ranking = sorted((run := trec(result)[query.query_id]), key=run.__getitem__, reverse=True)
+        assert set(ranking) <= query.candidates
+        gained = sum(grades[d] / math.log2(rank + 1) for rank, d in enumerate(ranking[:10], start=1))
+        ideal = sorted(grades.values(), reverse=True)[:10]
+        expected = gained / sum(grade / math.log2(rank + 1) for rank, grade in enumerate(ideal, start=1))
+        assert float(values[query.query_id]["nDCG@10"]) == pytest.approx(expected)
+        relevant = {doc_id for doc_id, grade in grades.items() if grade >= 1}
+        recall = values[query.query_id]["R@5"]
+        assert (recall == "") == (not relevant)
+        assert not relevant or float(recall) == pytest.approx(len(relevant & set(ranking[:5])) / len(relevant))
+    for name, measured in result["metrics"].items():
+        column = [float(row[name]) for row in values.values() if row[name]]
+        np.random.seed(42)
+        means = [np.mean(np.random.choice(column, len(column), replace=True)) for _ in range(1000)]
+        assert measured["mean"] == pytest.approx(np.mean(column))
+        assert measured["resampled"] == {"mean": pytest.approx(np.mean(means)), "error": pytest.approx(np.std(means))}
+        assert measured.get("queries", len(values)) == len(column)
+
+
+def test_dev_triplets_are_counted_in_birco(retrieve):
+    metrics = retrieve("arguana", "--json", "--split", "dev").json["metrics"]
+    assert 0 <= metrics["Triplets"]["mean"] <= 1
+    assert "Triplets" not in retrieve("arguana", "--json", "--split", "test").json["metrics"]
+
+
+def published_bm25(query: str, texts: list[str]) -> list[float]:
+    """The scores of MultiConIR's script, in this file's own words: an index a row, text.lower().split()."""
+    return list(BM25Okapi([text.lower().split() for text in texts]).get_scores(query.lower().split()))
+
+
+@pytest.mark.parametrize("domain", environments.suite("multiconir").tasks)
+def test_bm25_by_pool_reproduces_the_published_procedure_on_all_four_protocols(retrieve, domain):
+    name, folder = environments.multiconir.TASKS[domain].name, environments.MINI / "multiconir"
+
+    def ladder(row, query):
+        scores = published_bm25(row[query], [row["Positive"], *(row[f"HN{n}"] for n in range(1, 11))])
+        return [first > second for first, second in pairwise(scores)]
+
+    def ours(variant):
+        return retrieve(f"{domain}:{variant}", "--retriever", "pool_bm25", "--json").json["metrics"]
+
+    rows = multiconir_csv.read(folder, name, "Task1")
+    metrics = ours("complexity")
+    for k in range(1, 11):
+        pairs = [published_bm25(row[f"Query{k}"], [row["Positive"], row[f"HN{k}"]]) for row in rows]
+        assert metrics[f"Win({k})"]["mean"] == pytest.approx(np.mean([a > b for a, b in pairs])), k
+    rows = multiconir_csv.read(folder, name, "Task2_&_3")
+    wins = np.array([ladder(row, "Query10") for row in rows])
+    metrics = ours("monotonicity")
+    assert [metrics[f"Win({k})"]["mean"] for k in range(1, 11)] == pytest.approx(wins.mean(axis=0).tolist())
+    prose = np.array([ladder(row, "Natural_Query10") for row in rows])
+    assert ours("format")["Flip"]["mean"] == pytest.approx((wins != prose).sum() / (10 * len(rows)))
+    for variant, file in (("length512", "512"), ("length1024", "1024")):
+        padded = np.array([ladder(row, "Query10") for row in multiconir_csv.read(folder, name, file)])
+        metrics = ours(variant)
+        assert [metrics[f"Win({k})"]["mean"] for k in range(1, 11)] == pytest.approx(padded.mean(axis=0).tolist())
+
+
+def test_a_domain_is_a_search_task_over_all_its_documents(retrieve):
+    result = retrieve("movies", "--json").json
+    environment = environments.load("movies", "mini", "all")
+    assert len(environment.documents) == 90 and all(query.candidates is None for query in environment.queries)
+    theirs = evaluated(trec(result), environment.qrels, {"ndcg_cut.10", "recall.100"})
+    assert result["metrics"]["nDCG@10"]["mean"] == pytest.approx(theirs["ndcg_cut_10"])
+
+
+def test_what_a_query_says_of_its_task_can_be_its_own_anybodys_or_nothing():
+    own, generic, none = (
+        environments.load("relic", "mini", instruction=kind).queries[0].objective
+        for kind in ("task", "generic", "none")
+    )
+    assert "literary analysis" in own and "literary" not in generic and generic and none == ""
+
+
+@pytest.mark.parametrize("program", ["retrieve", "rewrite", "multihop"])
+@pytest.mark.parametrize("task", ["wildchat", "crumb/set_ops", "crumb/legal_qa:document", "relic", "books:format"])
+def test_every_program_runs_on_every_kind_of_task(run, program, task):
+    result = run("--program", program, "--task", task, "--data", "mini", "--limit", 2, "--json")
+    assert result.code == 0, result.err
+    assert result.json["queries"] == 2 and result.json["failed"] == 0
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("--task", "congress", "--qrels", "pooled"), "has no pooled judgements"),
+        (("--task", "congress", "--qrels", "poled"), "did you mean 'pooled'"),
+        (("--task", "crumb/legal_qa", "--qrels", "document"), "has no judgements by document"),
+        (("--task", "relic", "--instruction", "tsak"), "did you mean 'task'"),
+        (("--task", "books", "--retriever", "pool_bm25"), "has none; use another"),
+        (("--task", "people:monotonicity", "--k", "5"), "leave out --k"),
+        (("--task", "clinical_trial"), "say crumb/clinical_trial or birco/clinical_trial"),
+    ],
+)
+def test_what_does_not_fit_together_is_said_in_one_line(run, words, said):
+    result = run("--program", "retrieve", "--data", "mini", *words)
+    assert result.code == 2 and said in result.err and result.err.count("\n") == 1
+    assert not (home() / "indexes").exists(), "it was said before an index was built"
+
+
+def test_which_judgements_lead_costs_no_second_run_and_can_be_changed_afterwards(retrieve, capsys):
+    from evals import score
+    from tools.console.command import run_command
+
+    gold, pooled = retrieve("twitter", "--json").json, retrieve("twitter", "--json", "--qrels", "pooled").json
+    assert gold["run"] == pooled["run"]
+    capsys.readouterr()
+    assert run_command(score.parser(), score.command, [gold["run"], "--qrels", "gold", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"] == gold["metrics"]
+
+
+def test_triplets_weigh_alike_whatever_their_query(retrieve):
+    result = retrieve("doris_mae", "--json", "--split", "dev").json
+    environment = environments.load("doris_mae", "mini", "dev")
+    won = total = 0
+    for line in (Path(result["run"]) / "outcomes.jsonl").read_text().splitlines():
+        outcome = json.loads(line)
+        scores = dict(zip(outcome["ranking"], outcome["scores"], strict=True))
+        grades = environment.qrels[outcome["query_id"]]
+        for better in grades:
+            for worse in grades:
+                if grades[better] - grades[worse] > 0.25 and grades[worse] > max(grades.values()) / 2:
+                    total += 1
+                    won += scores.get(better, -math.inf) > scores.get(worse, -math.inf)
+    assert result["metrics"]["Triplets"]["mean"] == pytest.approx(won / total)
+    assert "resampled" not in result["metrics"]["Triplets"]
+
+
+def test_a_metric_that_no_query_defines_is_said_to_be_undefined(retrieve):
+    result = retrieve("people:format", "--limit", "1", "--json").json
+    assert result["metrics"]["Flip"] == {"mean": None, "low": None, "high": None, "queries": 0}
+    assert "undefined" in retrieve("people:format", "--limit", "1").out
+
+
+def test_a_ranking_that_ends_before_a_cutoff_is_said(retrieve):
+    assert "rankings end at 5 documents" in retrieve("twitter", "--k", "5").out
+
+
+def test_equal_texts_in_one_ladder_stay_two_documents_as_published(tmp_path, run):
+    shutil.copytree(environments.MINI / "multiconir", tmp_path / "copy")
+    path = tmp_path / "copy/datasets/Task2_&_3/Movies_Task2_&_3.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        row["HN4"] = row["HN3"]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    environment = environments.load("movies:monotonicity", str(tmp_path / "copy"), "all")
+    assert {len(query.candidates) for query in environment.queries} == {11}
+    words = ("--program", "retrieve", "--task", "movies:monotonicity", "--data", tmp_path / "copy", "--split", "all")
+    assert run(*words, "--retriever", "pool_bm25", "--json").json["metrics"]["Win(4)"]["mean"] == 0.0, "a tie is a loss"
+
+
+@pytest.mark.parametrize(
+    "task, place, said",
+    [
+        ("crumb/set_ops", "crumb/legal_qa", "is the folder of another task"),
+        ("relic", "birco/datasets/arguana", "is the folder of another task"),
+        ("twitter", "obliq/tip-of-tongue/congress", "is the folder of another task"),
+        ("books", "obliq/tip-of-tongue/congress", "neither datasets/ of the release nor a port"),
+    ],
+)
+def test_another_tasks_folder_is_refused(run, task, place, said):
+    result = run("--program", "retrieve", "--task", task, "--data", environments.MINI / place)
+    assert result.code in (2, 3) and said in result.err and result.err.count("\n") == 1
+
+
+def test_parents_that_no_judgement_names_are_refused(tmp_path, run):
+    shutil.copytree(environments.MINI / "crumb/set_operation_entity_retrieval", tmp_path / "copy")
+    path = tmp_path / "copy/passage_corpus.jsonl"
+    path.write_text(re.sub(r'"parent_id": "', '"parent_id": "zz', path.read_text()))
+    result = run("--program", "retrieve", "--task", "set_ops", "--data", tmp_path / "copy")
+    assert result.code == 3 and "are all files from the same release?" in result.err
+
+
+def test_binary_labels_that_are_not_there_are_missed(tmp_path, run):
+    shutil.copytree(environments.MINI / "crumb/scientific_paper", tmp_path / "copy")
+    path = tmp_path / "copy/eval/query_labels.jsonl"
+    path.write_text(path.read_text().replace("passage_binary_qrels", "binary"))
+    result = run("--program", "retrieve", "--task", "paper_retrieval", "--data", tmp_path / "copy")
+    assert result.code == 3 and "has no passage_binary_qrels" in result.err

@@ -1,0 +1,938 @@
+"""Every public form of a data set, read as it is published; and no damaged or hostile one read as whole.
+
+Files are made on the spot, in exactly the form that a release or its conversion has, and go through environments.load.
+"""
+
+import csv
+import gzip
+import io
+import json
+import math
+import os
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from functools import cache
+from itertools import cycle, islice
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from mutations import mutated
+
+import environments
+from environments.card import findings
+from environments.sources import kept
+from evals.measuring.metrics import Ranking, collapsed, per_query
+from tools.errors import DataError, UsageError
+from tools.stored_corpus import StoredCorpus
+
+MANY = 60  # mutations of a form
+
+
+# --- The forms, each as {file: bytes}; one good small data set apiece ------------------------------------------------
+
+
+def jsonl(rows) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def tsv(*rows) -> bytes:
+    return "".join("\t".join(map(str, row)) + "\n" for row in rows).encode()
+
+
+def parquet(rows, schema=None) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), buffer, write_page_checksum=True)
+    return buffer.getvalue()
+
+
+def gzipped(files):
+    return {f"{name}.gz": gzip.compress(data, mtime=0) for name, data in files.items()}
+
+
+OBLIQ_TEXTS = {
+    "p 1": 'Show that √2 is "irrational".',
+    "p/2": "A second\nproblem.",
+    "p3": "A third,\twith a tab.",
+    "p4": "One more.",
+}
+OBLIQ_QUERIES = {"q1": "Find the trick.", "q2": "Another trick?", "q3": "The last."}
+
+
+def obliq():
+    inside = "analogues/math/queries+qrels"
+    return {
+        "analogues/math/corpus/corpus.jsonl": jsonl({"_id": i, "text": t} for i, t in OBLIQ_TEXTS.items()),
+        f"{inside}/queries.jsonl": jsonl({"_id": i, "text": t} for i, t in OBLIQ_QUERIES.items()),
+        f"{inside}/qrels.tsv": tsv(
+            ("query_id", "corpus_id", "score"), ("q1", "p/2", 2), ("q2", "p 1", 2), ("q2", "p4", 0), ("q3", "p4", 2)
+        ),
+        f"{inside}/qrels_pool.tsv": tsv(
+            ("query-id", "corpus-id", "score"), ("q1", "p/2", 2), ("q1", "p3", 1), ("q2", "p 1", 2), ("q3", "p4", 2)
+        ),
+        f"{inside}/per_query_excluded_ids.json": json.dumps({"q1": ["p 1"], "q2": ["p3"], "q3": []}).encode(),
+    }
+
+
+CRUMB_LABELS = pa.list_(pa.struct([("id", pa.string()), ("label", pa.float32())]))
+
+
+def crumb_corpus(ids, parents=True):
+    return [
+        {
+            "document_id": name,
+            "document_content": f"What is said about {name} – in Markdown.\n\n- a list",
+            "parent_id": name.partition(":")[0] if parents and ":" in name and not name.startswith("C") else None,
+            "metadata": "{}",
+        }
+        for name in ids
+    ]
+
+
+def crumb_query(number, passages, documents, binary=(), content=None, instruction="Find them."):
+    def cell(labels):
+        return [{"id": name, "label": float(label)} for name, label in labels]
+
+    return {
+        "query_id": f"2021-{number}",
+        "query_content": content or f"Query {number}?",
+        "instruction": instruction,
+        "passage_qrels": cell(passages),
+        "passage_binary_qrels": cell(binary) if binary else None,
+        "full_document_qrels": cell(documents),
+        "use_max_p": True,
+        "metadata": "{}",
+    }
+
+
+PASSAGES = ("A:0", "A:1", "B:0", "B:1", "C:0", "D:0")  # C's have no parent_id: the official script cuts at the colon
+CRUMB_QUERIES = {
+    "eval": [
+        crumb_query(1, [("A:0", 1), ("B:1", 0)], [("A", 1), ("C", 0.5)]),
+        crumb_query(2, [("B:0", 2)], [("B", 2)], instruction=None),
+    ],
+    "val": [crumb_query(3, [("C:0", 1)], [("C", 1)])],
+}
+
+
+def crumb_raw():
+    place = "set_operation_entity_retrieval"
+    return {
+        f"{place}/passage_corpus.jsonl": jsonl(crumb_corpus(PASSAGES)),
+        f"{place}/full_document_corpus.jsonl": jsonl(crumb_corpus("ABCD")),
+        f"{place}/eval/query_labels.jsonl": jsonl(CRUMB_QUERIES["eval"]),
+        f"{place}/val/query_labels.jsonl": jsonl(CRUMB_QUERIES["val"]),
+    }
+
+
+def crumb_parquet(*, as_text=False):
+    labels = pa.string() if as_text else CRUMB_LABELS
+    columns = ("passage_qrels", "passage_binary_qrels", "full_document_qrels")
+    schema = pa.schema(
+        [("query_id", pa.string()), ("query_content", pa.string()), ("instruction", pa.string())]
+        + [(name, labels) for name in columns]
+        + [("use_max_p", pa.bool_()), ("metadata", pa.string())]
+    )
+    corpus = pa.schema([(name, pa.string()) for name in ("document_id", "document_content", "parent_id", "metadata")])
+
+    def rows(part):
+        return [row | {n: json.dumps(row[n]) for n in columns if as_text} for row in CRUMB_QUERIES[part]]
+
+    place = "set_operation_entity_retrieval"
+    return {
+        f"passage_corpus/{place}/0000.parquet": parquet(crumb_corpus(PASSAGES[:3]), corpus),
+        f"passage_corpus/{place}/0001.parquet": parquet(crumb_corpus(PASSAGES[3:]), corpus),
+        f"full_document_corpus/{place}/0000.parquet": parquet(crumb_corpus("ABCD"), corpus),
+        f"evaluation_queries/{place}/0000.parquet": parquet(rows("eval"), schema),
+        f"validation_queries/{place}/0000.parquet": parquet(rows("val"), schema),
+    }
+
+
+def birco_object(text=str, number=float):
+    return {
+        "query": {text("q 1"): "Who said it?", text("q2"): "Another claim [MASK]."},
+        "corpus": {text(f"d{n}"): text(f"Passage {n} with „quotes“ and 🐙.") for n in range(4)},
+        "qrel": {
+            text("q 1"): {text("d0"): number(1), text("d1"): number(0)},
+            text("q2"): {text("d2"): number(2), text("d1"): number(1), text("d3"): number(0)},
+        },
+    }
+
+
+def birco(ending, dump):
+    dev = {
+        "query": {"v1": "A dev query."},
+        "corpus": {f"v{n}d": f"Dev passage {n}." for n in range(3)},
+        "qrel": {"v1": {"v0d": 1.5, "v1d": 0.5, "v2d": 0.0}},
+    }
+    place = "datasets/relic"
+    return {
+        f"{place}/test_set.{ending}": dump(birco_object(np.str_, np.float64) if ending == "pickle" else birco_object()),
+        f"{place}/dev_set.{ending}": dump(dev),
+    }
+
+
+def numpy_1(pickled: bytes) -> bytes:
+    """The same pickle as NumPy 1 would have written it; from protocol 4 on, names and frames have lengths."""
+    pickled = pickled.replace(b"\x8c\x16numpy._core.multiarray", b"\x8c\x15numpy.core.multiarray")
+    pickled = pickled.replace(b"cnumpy._core.multiarray", b"cnumpy.core.multiarray")
+    return pickled[:3] + (len(pickled) - 11).to_bytes(8, "little") + pickled[11:] if pickled[2] == 0x95 else pickled
+
+
+TENS = range(1, 11)
+LADDER = ("Positive", *(f"HN{n}" for n in TENS))
+CSVS = {
+    "Task1": (*(f"Query{n}" for n in TENS), *LADDER, *(f"HN_{n}" for n in TENS)),
+    "Task2_&_3": ("Query10", "Natural_Query10", *LADDER),
+    "512": ("Query10", *LADDER),
+    "1024": ("Query10", *LADDER),
+}
+
+
+def table(columns, rows) -> bytes:
+    file = io.StringIO(newline="")
+    writer = csv.writer(file)
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return b"\xef\xbb\xbf" + file.getvalue().encode()
+
+
+def multiconir():
+    return {
+        f"datasets/{'Task4' if name.isdigit() else name}/Legal Document_{name}.csv": table(
+            ("Unnamed: 0", *columns),
+            [[n, *(f'{name} {column} of {n}:\n"quoted", and more' for column in columns)] for n in (1, 2, 3)],
+        )
+        for name, columns in CSVS.items()
+    }
+
+
+BEIR_TEXTS = {"d 1": ("A title", "About dams."), "d/2": ("", "About ferries."), "d3": ("Third", "Örtliche Brücken.")}
+
+
+def beir():
+    return {
+        "corpus.jsonl": jsonl({"_id": i, "title": h, "text": t, "metadata": {}} for i, (h, t) in BEIR_TEXTS.items()),
+        "queries.jsonl": jsonl({"_id": q, "text": f"Query {q}", "metadata": {}} for q in ("q1", "q2", "of train")),
+        "qrels/test.tsv": tsv(("query-id", "corpus-id", "score"), ("q1", "d 1", 1), ("q2", "d/2", 2), ("q2", "d3", 0)),
+        "qrels/train.tsv": tsv(("query-id", "corpus-id", "score"), ("of train", "d3", 1)),
+    }
+
+
+def mteb():
+    corpus = [{"id": i, "title": h, "text": t} for i, (h, t) in BEIR_TEXTS.items()]
+    qrels = [("q1", "d 1", 1.0), ("q2", "d/2", 2.0), ("q2", "d3", 0.0)]
+    return {
+        "data/corpus/test-00000-of-00002.parquet": parquet(corpus[:2]),
+        "data/corpus/test-00001-of-00002.parquet": parquet(corpus[2:]),
+        "data/queries/test-00000-of-00001.parquet": parquet([{"id": q, "text": f"Query {q}"} for q in ("q1", "q2")]),
+        "data/default/test-00000-of-00001.parquet": parquet(
+            [{"query-id": q, "corpus-id": d, "score": s} for q, d, s in qrels]
+        ),
+        "data/default/train-00000-of-00001.parquet": parquet([{"query-id": "t", "corpus-id": "d3", "score": 1.0}]),
+    }
+
+
+TREC_REST = {
+    "qrels.txt": b"301 0 X-1 1\n301 0 X-2 0\n302 Q0 X-3 2\n",
+    "corpus.jsonl": jsonl({"docno": f"X-{n}", "title": f"T{n}", "text": f"Body {n}"} for n in (1, 2, 3)),
+}
+SGML = """<top>
+<num> Number: 301
+<title> International crime & punishment
+<desc> Description:
+What is known at p < 0.05 about it?
+<narr> Narrative:
+Anything helps.
+</top>
+
+<top><num>302</num><title>Closed</title></top>
+<top><num>303</num><title>Not judged</title></top>
+"""
+XML = """<?xml version="1.0"?>
+<!-- as TREC CT has it -->
+<topics task="2021">
+  <topic number="301">Patient is a 45-year-old &amp; ill.</topic>
+  <topic type="x" number='302'><title>Closed</title><desc>And said.</desc></topic>
+</topics>
+"""
+
+FORMS = {
+    "OBLIQ": ("math", "all", obliq),
+    "OBLIQ gzipped": ("math", "all", lambda: gzipped(obliq())),
+    "CRUMB raw": ("set_ops", "all", crumb_raw),
+    "CRUMB Parquet": ("set_ops", "test", crumb_parquet),
+    "BIRCO pickle 2": ("relic", "test", lambda: birco("pickle", lambda content: pickle.dumps(content, 2))),
+    "BIRCO pickle 4": ("relic", "dev", lambda: birco("pickle", lambda content: pickle.dumps(content, 4))),
+    "BIRCO JSON": ("relic", "all", lambda: birco("json", lambda content: json.dumps(content).encode())),
+    "MultiConIR": ("legal_document", "all", multiconir),
+    "MultiConIR padded": ("legal_document:length512", "all", multiconir),
+    "BEIR": ("congress", "all", beir),
+    "MTEB": ("relic", "test", mteb),
+    "TREC SGML": ("congress", "all", lambda: {"topics.txt": SGML.encode(), **TREC_REST}),
+    "TREC XML": ("congress", "all", lambda: {"topics.xml": XML.encode(), **TREC_REST}),
+}
+
+
+@cache
+def good(form):
+    return FORMS[form][2]()
+
+
+def put(folder: Path, files) -> Path:
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return folder
+
+
+def load(form_or_task, folder, split=None, **more):
+    task, usual, _ = FORMS.get(form_or_task, (form_or_task, "all", None))
+    return environments.load(task, str(folder), split or usual, **more)
+
+
+def floats(grades):
+    return all(type(grade) is float for labels in grades.values() for grade in labels.values())
+
+
+# --- 1. Each form as it is -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("packed", [dict, gzipped], ids=["plain", "gzipped"])
+def test_obliqs_folder_has_pooled_judgements_and_masks_whether_gzipped_or_not(packed, tmp_path):
+    world = load("math", put(tmp_path, packed(obliq())))
+    assert {i: d.text for i, d in world.documents.items()} == OBLIQ_TEXTS
+    assert {q.query_id: q.text for q in world.queries} == OBLIQ_QUERIES
+    assert {q.query_id: q.excluded for q in world.queries} == {"q1": {"p 1"}, "q2": {"p3"}, "q3": frozenset()}
+    assert all(q.candidates is None for q in world.queries)
+    assert world.qrels == {"q1": {"p/2": 2.0}, "q2": {"p 1": 2.0, "p4": 0.0}, "q3": {"p4": 2.0}}
+    assert (world.headline, set(world.judgements)) == ("gold", {"gold", "pooled"})
+    assert world.judgements["pooled"].qrels["q1"] == {"p/2": 2.0, "p3": 1.0}
+    assert floats(world.qrels) and floats(world.judgements["pooled"].qrels)
+    assert load("math", tmp_path, qrels="pooled").headline == "pooled"
+
+
+@pytest.mark.parametrize("name", ["qrels_pool.tsv", "per_query_excluded_ids.json"])
+def test_a_file_that_need_not_be_there_is_read_gzipped_beside_plain_ones(name, tmp_path):
+    plain = load("math", put(tmp_path, obliq())).fingerprint
+    [path] = tmp_path.rglob(name)
+    path.with_name(f"{name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    assert load("math", tmp_path).fingerprint == plain
+
+
+CRUMB_FORMS = {"raw": crumb_raw, "Parquet": crumb_parquet, "text cells": lambda: crumb_parquet(as_text=True)}
+
+
+@pytest.mark.parametrize("form", CRUMB_FORMS)
+def test_crumb_is_the_same_raw_and_as_parquet_with_cells_as_lists_or_as_text(form, tmp_path):
+    world = load("set_ops", put(tmp_path, CRUMB_FORMS[form]()), "test")
+    assert list(world.documents) == list(PASSAGES)
+    assert world.documents["A:1"].text.startswith("What is said about A:1 – in Markdown.\n")
+    assert {i: d.parent for i, d in world.documents.items()} == {
+        name: "" if name == "C:0" else name[0] for name in PASSAGES
+    }
+    assert [(q.query_id, q.text) for q in world.queries] == [("2021-1", "Query 1?"), ("2021-2", "Query 2?")]
+    # The second row has no instruction: the task's own stands in.
+    assert [q.objective for q in world.queries] == ["Find them.", environments.crumb.TASKS["set_ops"].instruction]
+    assert (world.headline, set(world.judgements), world.max_p) == ("document", {"document", "passage"}, True)
+    assert world.qrels == {"2021-1": {"A": 1.0, "C": 0.5}, "2021-2": {"B": 2.0}}
+    passage = world.judgements["passage"]
+    assert passage.qrels == {"2021-1": {"A:0": 1.0, "B:1": 0.0}, "2021-2": {"B:0": 2.0}}
+    assert floats(world.qrels) and floats(passage.qrels) and passage.binary is None
+    assert collapsed(["B:1", "A:1", "B:0", "C:0", "A:0"], world.judgements["document"]) == ["B", "A", "C"]
+    assert [q.query_id for q in load("set_ops", tmp_path, "dev").queries] == ["2021-3"]
+    whole = load("set_ops:document", tmp_path, "test")
+    assert list(whole.documents) == list("ABCD") and whole.judgements["document"].unit_of is None
+
+
+@pytest.mark.parametrize("place", ["scientific_paper/{raw}.jsonl", "{hub}/paper_retrieval/0000.parquet"])
+def test_binary_labels_stand_beside_graded_ones_in_paper_retrieval(place, tmp_path):
+    rows = [
+        crumb_query(1, [("P1", 0.5), ("P2", 7)], [], binary=[("P2", 1)]),
+        crumb_query(2, [("P1", 3)], [], binary=[("P1", 1)]),
+    ]
+    files = {
+        place.format(raw="passage_corpus", hub="passage_corpus"): crumb_corpus(("P1", "P2")),
+        place.format(raw="eval/query_labels", hub="evaluation_queries"): rows,
+    }
+    dump = jsonl if place.endswith("jsonl") else parquet
+    world = load("paper_retrieval", put(tmp_path, {name: dump(content) for name, content in files.items()}), "test")
+    assert world.qrels == {"2021-1": {"P1": 0.5, "P2": 7.0}, "2021-2": {"P1": 3.0}}
+    assert world.judgements["passage"].binary == {"2021-1": {"P2": 1.0}, "2021-2": {"P1": 1.0}}
+    assert set(world.judgements) == {"passage"}
+
+
+@pytest.mark.parametrize("numpy_version", [1, 2])
+@pytest.mark.parametrize("protocol", range(6))
+def test_birco_is_read_from_a_pickle_of_any_protocol_and_of_either_numpy(protocol, numpy_version, tmp_path):
+    kinds = islice(cycle([np.float64, np.float32, np.int64, np.int32, np.uint8, float, int]), protocol, None)
+    pickled = pickle.dumps(birco_object(np.str_, lambda label: next(kinds)(label)), protocol)
+    if numpy_version == 1:
+        pickled = numpy_1(pickled)
+        assert b"numpy.core.multiarray" in pickled and b"_core" not in pickled
+    world = load("relic", put(tmp_path, {"datasets/relic/test_set.pickle": pickled}), "test")
+    assert {i: d.text for i, d in world.documents.items()} == birco_object()["corpus"]
+    assert {q.query_id: q.text for q in world.queries} == birco_object()["query"]
+    assert world.qrels == birco_object()["qrel"] and floats(world.qrels)
+    assert {q.query_id: q.candidates for q in world.queries} == {"q 1": {"d0", "d1"}, "q2": {"d1", "d2", "d3"}}
+    ids = [*world.documents, *world.qrels, *(document.text for document in world.documents.values())]
+    assert all(type(text) is str for text in ids)
+
+
+def test_birco_with_numbers_for_ids_and_fractions_for_labels_is_read_alike_from_pickle_and_json(tmp_path):
+    content = {
+        "query": {0: "A query."},
+        "corpus": {10: "One.", 11: np.str_("")},
+        "qrel": {0: {10: np.float64(1.25), 11: np.float16(0.5)}},
+    }
+    files = {f"p{n}/doris-mae/test_set.pickle": pickle.dumps(content, n) for n in range(6)}
+    files["j/test_set.json"] = json.dumps(content, default=float).encode()
+    put(tmp_path, files)
+    worlds = [load("doris_mae", folder, "test") for folder in sorted(tmp_path.iterdir()) if folder.name != "home"]
+    assert len({world.fingerprint for world in worlds}) == 1 and len(worlds) == 7
+    assert worlds[0].qrels == {"0": {"10": 1.25, "11": 0.5}}
+
+
+def test_birco_has_both_splits_and_compares_on_dev_only(tmp_path):
+    put(tmp_path, good("BIRCO JSON"))
+    dev, both = load("relic", tmp_path, "dev"), load("relic", tmp_path, "all")
+    assert [(c.better, c.worse) for c in dev.comparisons["v1"]] == [("v0d", "v1d"), ("v0d", "v2d"), ("v1d", "v2d")]
+    assert not both.comparisons and len(both.documents) == 7 and len(both.queries) == 3
+    corpus = load("relic:corpus", tmp_path, "test")
+    assert all(query.candidates is None for query in corpus.queries)
+
+
+def test_multiconirs_csvs_keep_quoted_newlines_and_have_a_byte_order_mark(tmp_path):
+    put(tmp_path, multiconir())
+    search = load("legal_document", tmp_path)
+    assert search.queries[0].text == 'Task2_&_3 Query10 of 1:\n"quoted", and more'
+    assert search.documents["1-Positive"].text == 'Task2_&_3 Positive of 1:\n"quoted", and more'
+    assert len(search.documents) == 3 * (11 + 21) and search.qrels["2"] == {"2-Positive": 1.0}
+    complexity = load("legal_document:complexity", tmp_path)
+    assert len(complexity.queries) == 30
+    assert [(c.label, c.better, c.worse) for c in complexity.comparisons["3-q4"]] == [
+        ("Win(4)", "3-T1-Positive", "3-T1-HN4")
+    ]
+    assert complexity.queries[3].candidates == {"1-T1-Positive", "1-T1-HN4"}
+    ladder = load("legal_document:monotonicity", tmp_path)
+    assert ladder.qrels["1-q10"] == {f"1-{name}": 10.0 - n for n, name in enumerate(LADDER)}
+    assert [(c.label, c.better, c.worse) for c in ladder.comparisons["1-q10"]] == [
+        (f"Win({k})", f"1-{LADDER[k - 1]}", f"1-{LADDER[k]}") for k in TENS
+    ]
+    styles = load("legal_document:format", tmp_path)
+    assert styles.twins == {f"{n}-prose": f"{n}-list" for n in (1, 2, 3)}
+    padded = load("legal_document:length512", tmp_path)
+    assert padded.documents["1-512-HN10"].text == '512 HN10 of 1:\n"quoted", and more'
+    assert floats(ladder.qrels) and load("legal_document:length1024", tmp_path).documents["3-1024-HN1"]
+
+
+@pytest.mark.parametrize("inside", ["", "Books"])
+def test_multiconirs_second_version_is_a_search_task_in_beirs_form(inside, tmp_path):
+    files = beir()
+    files["qrels.jsonl"] = jsonl([{"query-id": "q1", "corpus-id": "d3", "score": 1}])
+    world = load("books", put(tmp_path / inside, {n: d for n, d in files.items() if "qrels/" not in n}) and tmp_path)
+    assert world.qrels == {"q1": {"d3": 1.0}} and world.documents["d 1"].title == "A title"
+    with pytest.raises(DataError, match="holds no datasets/ of the release"):
+        load("books:format", tmp_path)
+
+
+@pytest.mark.parametrize("form", [beir, mteb])
+def test_beirs_form_has_titles_and_only_the_queries_that_the_test_split_judges(form, tmp_path):
+    world = load("congress", put(tmp_path, form()))
+    assert {i: (d.title, d.text) for i, d in world.documents.items()} == BEIR_TEXTS
+    assert [q.text for q in world.queries] == ["Query q1", "Query q2"]
+    assert world.qrels == {"q1": {"d 1": 1.0}, "q2": {"d/2": 2.0, "d3": 0.0}} and floats(world.qrels)
+    pool = load("relic", tmp_path, "test")
+    assert [q.candidates for q in pool.queries] == [{"d 1"}, {"d/2", "d3"}]
+
+
+def test_beirs_tables_may_be_json_lines_in_folders_too(tmp_path):
+    files = beir()
+    files |= {f"{name}/part.jsonl": files.pop(f"{name}.jsonl") for name in ("corpus", "queries")}
+    assert list(load("congress", put(tmp_path, files)).documents) == list(BEIR_TEXTS)
+
+
+def test_trec_topics_are_sgml_with_unclosed_tags_or_xml(tmp_path):
+    sgml = load("congress", put(tmp_path / "sgml", {"topics.txt": SGML.encode(), **TREC_REST}))
+    assert [(q.query_id, q.text) for q in sgml.queries] == [
+        ("301", "International crime & punishment What is known at p < 0.05 about it? Anything helps."),
+        ("302", "Closed"),
+    ]
+    assert sgml.qrels == {"301": {"X-1": 1.0, "X-2": 0.0}, "302": {"X-3": 2.0}} and floats(sgml.qrels)
+    assert (sgml.documents["X-2"].title, sgml.documents["X-2"].text) == ("T2", "Body 2")
+    xml = load("congress", put(tmp_path / "xml", {"topics.xml": XML.encode(), **TREC_REST}))
+    assert [q.text for q in xml.queries] == ["Patient is a 45-year-old & ill.", "Closed And said."]
+
+
+# --- 2. Hostile pickles ----------------------------------------------------------------------------------------------
+
+
+class Calls:
+    """Pickles as a call of `function`."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+def in_a_label(payload):
+    content = birco_object()
+    content["qrel"]["q2"]["d1"] = payload
+    return content
+
+
+def nested(kind):
+    """`kind` containers nested a million deep, as instructions: Python's own pickler would not write them."""
+    return {"tuple": b")" + b"\x85" * 1_000_000, "list": b"]" * 1_000_000 + b"a" * 999_999}[kind]
+
+
+def laughs():
+    level = {"ha": 1}
+    for _ in range(40):
+        level = dict.fromkeys("0123456789", level)
+    return level
+
+
+# Each gives a pickle that creates the marker file when it is loaded: see the end of the test.
+LIVE = {
+    "in a label": lambda m: pickle.dumps(in_a_label(Calls(os.system, f"touch {m}"))),
+    "protocol 0": lambda m: pickle.dumps(Calls(os.system, f"touch {m}"), 0),
+    "getattr": lambda m: f"cbuiltins\ngetattr\n(cpathlib\nPath\n(V{m}\ntRVtouch\ntR(tR.".encode(),
+    "in an object array": lambda m: pickle.dumps(np.array([Calls(os.system, f"touch {m}")], dtype=object)),
+    "INST": lambda m: f"(S'touch {m}'\nios\nsystem\n.".encode(),
+    "OBJ": lambda m: f"(cos\nsystem\nS'touch {m}'\no.".encode(),
+}
+WHOLE = pickle.dumps(birco_object(np.str_, np.float64))
+INERT = {
+    "a persistent id": b"P12\n.",
+    "an extension code": b"\x80\x02\x82\x01.",
+    "bytes of 64 GiB": b"\x80\x04\x8e" + (2**36).to_bytes(8, "little") + b"x.",
+    "a memo entry numbered four billion": b"\x80\x02}r\xff\xff\xff\xff.",
+    "a key of 5,000 digits": pickle.dumps({"query": {10**5000: "x"}, "corpus": {"d": "x"}, "qrel": {}}),
+    "one key as a number and as a text": pickle.dumps({"query": {1: "x", "1": "x"}, "corpus": {}, "qrel": {}}),
+    "tuples nested deep for a key": b"\x80\x02}" + nested("tuple") + b"K\x01s.",
+    "lists nested deep": b"\x80\x02" + nested("list") + b".",
+    "dicts that hold each other ten times": pickle.dumps(in_a_label(laughs())),
+    "a scalar of objects": b"\x80\x02cnumpy._core.multiarray\nscalar\n"
+    b"cnumpy\ndtype\nX\x02\x00\x00\x00O8\x85RK\x01\x86R.",
+    "a set": pickle.dumps(in_a_label({1})),
+    "something after its end": WHOLE + b"junk",
+    "nothing": b"",
+    "Git LFS's pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n",
+    **{f"broken off after {share:.0%}": WHOLE[: int(len(WHOLE) * share)] for share in (0.1, 0.5, 0.99)},
+}
+
+
+def refusal(pickled: bytes, folder: Path) -> str:
+    put(folder, {"datasets/relic/test_set.pickle": pickled})
+    with pytest.raises(DataError) as caught:
+        load("relic", folder, "test")
+    message = str(caught.value)
+    assert message.startswith(str(folder / "datasets/relic/test_set.pickle")) and message.isprintable()
+    return message
+
+
+@pytest.mark.parametrize("payload", LIVE)
+def test_a_hostile_pickle_is_refused_and_nothing_in_it_runs(payload, tmp_path):
+    marker = tmp_path / "marker"
+    pickled = LIVE[payload](str(marker))
+    assert re.search(r"it names '[\w.]+', .* Nothing in it was run", refusal(pickled, tmp_path))
+    assert not marker.exists()
+    # The payload is a live one: Python's own unpickler runs it.
+    with suppress(Exception):  # what comes after the marker does not matter
+        pickle.loads(pickled)
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("payload", INERT)
+def test_a_pickle_that_is_no_plain_data_is_refused_in_one_line(payload, tmp_path):
+    assert re.search("is refused: |fetch it again", refusal(INERT[payload], tmp_path))
+
+
+# --- 3. Damage -------------------------------------------------------------------------------------------------------
+
+
+def spoilt_rows(random, rows):
+    """`rows` with one of them left out, doubled, or with another cell in it."""
+    place = random.randrange(len(rows))
+    cells = list(rows[place])
+    cells[random.randrange(len(cells))] = random.choice(["", "nine\nlines\x00", "9" * 5000, "1e999", "NaN", "x\ty"])
+    return [*rows[:place], *random.choice([[], [rows[place]] * 2, [cells]]), *rows[place + 1 :]]
+
+
+def spoilt(random, name, data):
+    """`data` of the file `name` with a fault in its bytes or in what it says."""
+    if name.endswith(".gz") and random.random() < 0.5:
+        return gzip.compress(spoilt(random, name.removesuffix(".gz"), gzip.decompress(data)))
+    if random.random() < 0.5:
+        return mutated(random, data)
+
+    def changed(value):
+        return json.loads(mutated(random, json.dumps(value).encode()))
+
+    match Path(name).suffix:
+        case ".pickle":
+            return pickle.dumps(changed(pickle.loads(data)), random.randrange(6))
+        case ".parquet":
+            with suppress(pa.ArrowException, TypeError, AttributeError, ValueError, OverflowError):
+                return parquet(changed(pq.read_table(io.BytesIO(data)).to_pylist()))
+        case ".csv":
+            columns, *rows = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""))
+            return table(columns, spoilt_rows(random, rows))
+        case ".tsv" | ".txt":
+            return tsv(*spoilt_rows(random, [line.split("\t") for line in data.decode().splitlines()]))
+    return mutated(random, data)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_damaged_folder_is_an_environment_or_an_error_of_one_line_that_names_the_file(form):
+    for seed in range(MANY):
+        random = Random(f"{form} {seed}")
+        name = random.choice(sorted(good(form)))
+        with tempfile.TemporaryDirectory() as place:
+            folder = put(Path(place), good(form) | {name: spoilt(random, name, good(form)[name])})
+            try:
+                world = load(form, folder)
+                assert world.fingerprint and world.queries and len(world.documents)
+            except (DataError, UsageError) as error:
+                message = str(error)
+                assert place in message and message.isprintable() and len(message) < 1000, (seed, message)
+
+
+UNPADDED = ("search", "complexity", "monotonicity", "format")
+
+
+def used(form, name):
+    """Whether a form's split needs the file at all."""
+    if form == "MultiConIR padded":
+        return "_512" in name
+    return not any(part in name for part in ("train", "full_document", "Task4"))
+
+
+TEXT_FILES = [
+    (form, name)
+    for form in FORMS
+    for name in good(form)
+    if used(form, name) and not name.endswith((".gz", ".parquet", ".pickle"))
+]
+
+
+@pytest.mark.parametrize(("form", "name"), TEXT_FILES)
+def test_a_junk_line_does_not_vanish(form, name, tmp_path):
+    rows = good(form)[name].split(b"\n")
+    for place in range(0, len(rows), 1 + len(rows) // 20):
+        spoilt = b"\n".join([*rows[:place], b"}{ junk", *rows[place:]])
+        with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
+            put(Path(folder), good(form) | {name: spoilt})
+            tasks = [form] if form != "MultiConIR" else [f"legal_document:{variant}" for variant in UNPADDED]
+            try:
+                worlds = [load(task, folder) for task in tasks]
+            except DataError as error:
+                assert str(Path(folder) / name) in str(error)
+                continue
+            # Between the quotes of a CSV cell, or inside a topic's field, it is a part of the text.
+            said = {q.text for w in worlds for q in w.queries} | {d.text for w in worlds for d in w.documents.values()}
+            assert any("}{ junk" in text for text in said), f"line {place + 1}"
+
+
+@pytest.mark.parametrize(("form", "name"), [pair for pair in TEXT_FILES if pair[1].endswith((".jsonl", ".json"))])
+def test_json_that_breaks_off_within_a_line_is_refused_wherever_that_is(form, name, tmp_path):
+    data = good(form)[name]
+    put(tmp_path, good(form))
+    for end in range(1, len(data) - 1, 1 + len(data) // 60):
+        if data[end - 1 : end] == b"\n" or data[end : end + 1] == b"\n":
+            continue
+        (tmp_path / name).write_bytes(data[:end])
+        with pytest.raises(DataError, match=r"(, line \d+: (not|byte)|is not whole JSON)") as caught:
+            load(form, tmp_path)
+        assert str(tmp_path / name) in str(caught.value)
+
+
+LABELS = "eval/query_labels.jsonl"
+SAID = {
+    "a grade with an underscore": ("OBLIQ", "qrels.tsv", b"q1\tp/2\t2", b"q1\tp/2\t1_0", r"line 2: the score '1_0'"),
+    "a grade in another script": ("OBLIQ", "qrels.tsv", b"q1\tp/2\t2", "q1\tp/2\t２".encode(), r"line 2: the score"),
+    "a pooled document": ("OBLIQ", "qrels_pool.tsv", b"p3", b"p9", r"line 3: the document 'p9' is not in the corpus"),
+    "a mask twice": ("OBLIQ", "ids.json", b'"q2":', b'"q1":', r"the key 'q1' is there twice"),
+    "a field twice": ("OBLIQ", "corpus.jsonl", b'{"_id": "p3",', b'{"_id": "p2", "_id": "p3",', "line 3: the key"),
+    "a mask for nobody": ("OBLIQ", "ids.json", b'"q3": []', b'"q3": [], "q4": []', r"entry for the query 'q4'"),
+    "a mask that is a number": ("OBLIQ", "ids.json", b'["p 1"]', b"[1]", r"query 'q1': the id 1 is not a string"),
+    "a mask that is missing": ("OBLIQ", "ids.json", b', "q3": []', b"", r"no entry for query 'q3'"),
+    "a label twice": ("CRUMB raw", LABELS, b'"id": "C"', b'"id": "A"', r"line 1, .*'A' is judged twi"),
+    "a label that is true": ("CRUMB raw", LABELS, b'"label": 2.0', b'"label": true', r"line 2, pass"),
+    "a label that is NaN": ("CRUMB raw", LABELS, b'"label": 0.5', b'"label": NaN', r"line 1, full_"),
+    "an instruction that is none": ("CRUMB raw", LABELS, b'n": null', b'n": []', r"'instruction'"),
+    "a passage twice": ("CRUMB raw", "passage_corpus.jsonl", b'id": "A:1"', b'id": "A:0"', r"line 2: the id 'A:0' was"),
+    "one id for two queries": ("CRUMB raw", "/val/query_labels.jsonl", b"2021-3", b"2021-1", r"have the same id"),
+    "a passage's key twice": ("BIRCO JSON", "test_set.json", b'"d1": "', b'"d0": "', r"the key 'd0' is there twice"),
+    "an empty pool": ("BIRCO JSON", "dev_set.json", b'{"v0d": 1.5, "v1d": 0.5, "v2d": 0.0}', b"{}", r"pool is empty"),
+    "a label in words": ("BIRCO JSON", "test_set.json", b'"d1": 1.0', b'"d1": "x"', r"of 'q2', document 'd1': the sco"),
+    "a column twice": ("MultiConIR", "Task1.csv", b",HN2,", b",HN1,", r"no column 'HN2'"),
+    "a column too many": ("MultiConIR", "_3.csv", b"Unnamed: 0", b"HN3", r"has the column 'HN3' twice"),
+    "a quote too many": ("MultiConIR", "Task1.csv", b'""quoted""', b'"quoted""', r"breaks off after row 0"),
+    "a title that is a number": ("BEIR", "corpus.jsonl", b'"title": ""', b'"title": 0', r"line 2: field 'title'"),
+    "a document twice": ("TREC XML", "corpus.jsonl", b"X-2", b"X-1", r"line 2: the id 'X-1' was there before"),
+    "a topic without an end": ("TREC SGML", "topics.txt", b"Anything helps.\n</top>", b"", r"topic 1 has no end"),
+    "the last topic without an end": ("TREC SGML", "topics.txt", b"judged</title></top>", b"", r"topic 3 has no end"),
+    "a topic without a title": (
+        "TREC SGML",
+        "topics.txt",
+        b"<title>Closed",
+        b"<titel>",
+        r"topic 2 has neither",
+    ),
+    "a topic without a number": ("TREC XML", "topics.xml", b'number="301"', b'nr="301"', r"topic 1 has 0 numbers"),
+    "a topic twice": ("TREC XML", "topics.xml", b"'302'", b"'301'", r"topic '301' is there twice"),
+    "words between topics": ("TREC XML", "topics.xml", b"<topics", b"lost <topics", r"'lost' stands outside of any"),
+}
+
+
+@pytest.mark.parametrize("fault", SAID)
+def test_a_fault_is_said_where_it_is(fault, tmp_path):
+    form, ending, old, new, message = SAID[fault]
+    put(tmp_path, good(form))
+    [path] = [tmp_path / name for name in good(form) if name.endswith(ending)]
+    assert old in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
+    with pytest.raises(DataError, match=message) as caught:
+        load(form, tmp_path, "dev" if "dev_set" in ending else None)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "message"),
+    [
+        ("MTEB", "data/corpus/test-00001-of-00002.parquet", r"holds 1 of the 2 parts of test"),
+        ("CRUMB Parquet", "passage_corpus/set_operation_entity_retrieval/0000.parquet", r"has no part 0000, but later"),
+        ("OBLIQ", "analogues/math/queries+qrels/per_query_excluded_ids.json", r"per_query_excluded_ids\.json"),
+        ("BEIR", "qrels/test.tsv", None),
+    ],
+)
+def test_a_part_that_is_missing_is_missed(form, name, message, tmp_path):
+    put(tmp_path, good(form))
+    (tmp_path / name).unlink()
+    if message is None:
+        (tmp_path / "qrels/dev.tsv").write_bytes(good(form)[name])
+        message = r"holds several splits and no test\.tsv"
+    with pytest.raises(DataError, match=message):
+        load(form, tmp_path)
+
+
+def test_a_flipped_byte_in_a_parquet_page_with_a_checksum_is_noticed(tmp_path):
+    name = "data/corpus/test-00000-of-00002.parquet"
+    put(tmp_path, good("MTEB"))
+    data = good("MTEB")[name]
+    place = data.index(b"About dams.")
+    (tmp_path / name).write_bytes(data[:place] + b"a" + data[place + 1 :])
+    with pytest.raises(DataError, match=r"test-00000-of-00002\.parquet cannot be read as Parquet after row 0"):
+        load("MTEB", tmp_path)
+
+
+def test_a_column_name_that_would_break_the_message_is_shown_escaped(tmp_path):
+    put(
+        tmp_path,
+        good("BEIR") | {"corpus.jsonl": jsonl([{"a\nb\x1b": "x" * 10_000} | {f"k{n}": 1 for n in range(500)}])},
+    )
+    with pytest.raises(DataError, match=r"line 1: none of the columns _id, .*; it has 'a\\nb\\x1b'") as caught:
+        load("BEIR", tmp_path)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 1000
+
+
+SIZE = 50_000_000
+LONG = {
+    "a text": (b'{"_id": "p9", "text": "' + b"word " * (SIZE // 5) + b'"}\n', "read"),
+    "a text in other letters": (b'{"_id": "p9", "text": "' + "щ🐙".encode() * (SIZE // 6) + b'"}\n', "read"),
+    "a text that breaks off": (b'{"_id": "p9", "text": "' + b"word " * (SIZE // 5), "line 5: not a whole JSON object"),
+    "one number": (
+        b'{"_id": "p9", "text": ' + b"9" * SIZE + b"}\n",
+        "line 5: the JSON is nested too deeply, or has too",
+    ),
+    "brackets": (b"[" * SIZE + b"\n", "line 5: the JSON is nested too deeply"),
+    "no line end": (b"\0" * 70_000_000, "line 5: longer than 64 MiB"),
+}
+READ = """
+import sys, time
+import environments
+begun = time.monotonic()
+try:
+    world = environments.load("math", sys.argv[1], "all")
+    said = "read" if len(world.documents["p9"].text) > 16_000_000 else "lost"
+except environments.DataError as error:
+    said = str(error)
+# Not getrusage's peak: that one begins with the size of the process that started this one.
+peak = next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(time.monotonic() - begun, peak, said)
+"""
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_a_line_of_50_mb_is_read_or_refused_in_little_time_and_memory(kind, tmp_path):
+    line, expected = LONG[kind]
+    put(tmp_path, obliq())
+    corpus = tmp_path / "analogues/math/corpus/corpus.jsonl"
+    corpus.write_bytes(corpus.read_bytes() + line)
+    # A process of its own: the peak of this one's memory has many fathers.
+    done = subprocess.run([sys.executable, "-c", READ, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    seconds, mebibytes, said = done.stdout.split(" ", 2)
+    assert expected in said and (expected == "read" or str(corpus) in said)
+    assert float(seconds) < 10 and int(mebibytes) < 1024
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "per_query_excluded_ids.json", "corpus.parquet"])
+def test_a_small_file_that_unpacks_to_very_much_is_refused(name, tmp_path):
+    put(tmp_path, beir() if name.endswith("parquet") else obliq())
+    [path] = tmp_path.rglob(f"{Path(name).stem}.json*")
+    if name.endswith("parquet"):
+        table = pa.table({"_id": [f"p{n}" for n in range(100)], "text": ["x" * (1 << 20)] * 100})
+        pq.write_table(table, path.with_name(name), compression="zstd", use_dictionary=False)
+    else:
+        blank = b"\n" + b" " * (1 << 20)
+        path.with_name(f"{name}.gz").write_bytes(gzip.compress(path.read_bytes() + blank * 100))
+    path.unlink()
+    with pytest.raises(DataError, match=rf"{name}.* unpacks to more than 100 times its size"):
+        load("math", tmp_path)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_large_corpus_is_known_by_its_content_and_not_by_its_times(packed, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "_SETTLED", -1)  # files that have just been written are not waited for
+    put(tmp_path, obliq())
+    [path] = tmp_path.rglob("corpus.jsonl")
+    whole = path.read_bytes() + json.dumps({"_id": "long", "text": "ferry " * 1_500_000}).encode()
+    path, made = (path.with_name("corpus.jsonl.gz"), gzip.compress) if packed else (path, bytes)
+    next(path.parent.iterdir()).unlink()
+    first, second = (made(whole.replace(b"ferry ", word)) for word in (b"ferry ", b"kiosk "))
+    path.write_bytes(first)
+    world, times = load("math", tmp_path), path.stat()
+    assert isinstance(world.documents, StoredCorpus)
+    assert load("math", tmp_path).fingerprint == world.fingerprint
+    path.write_bytes(second)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert path.stat().st_size == times.st_size and load("math", tmp_path).fingerprint != world.fingerprint
+    [noted] = tmp_path.rglob(kept._DIGESTS)
+    noted.write_text(json.dumps(dict.fromkeys(json.loads(noted.read_text()), "of another content")))
+    list(findings("obliq/math", str(tmp_path)))
+    assert "of another content" not in noted.read_text()
+
+
+# --- 4. Against counts made another way ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("task", ["arguana", "doris_mae"])
+def test_bircos_dev_triplets_are_what_a_double_loop_counts(task, seed, tmp_path):
+    dice = Random(seed)
+    documents = [f"d{n}" for n in range(30)]
+    qrel = {}
+    for number in range(5):
+        steps = [dice.choice([0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0]) for _ in documents]
+        labels = dict(zip(documents, steps, strict=True))
+        qrel[f"q{number}"] = dict(dice.sample(sorted(labels.items()), dice.randint(2, 30))) | {"d0": 1.0}
+    content = {"query": {q: f"Query {q}." for q in qrel}, "corpus": dict.fromkeys(documents, "text"), "qrel": qrel}
+    folder = environments.birco.TASKS[task].folder
+    world = load(task, put(tmp_path, {f"datasets/{folder}/dev_set.json": json.dumps(content).encode()}), "dev")
+    for query_id, labels in qrel.items():
+        half = max(labels.values()) / 2
+        expected = set()
+        for a, x in labels.items():
+            for b, y in labels.items():
+                counts = x - y > 0.25 and x > half and y > half if task == "doris_mae" else x > y
+                if counts:
+                    expected.add((a, b))
+        found = [(c.better, c.worse) for c in world.comparisons[query_id]]
+        assert len(found) == len(set(found)) and set(found) == expected
+        assert all(c.label == "Triplets" for c in world.comparisons[query_id])
+
+
+def by_hand(best, grades):
+    """{metric: value} of units in the order of their best score, `best` being {unit: score}."""
+    order = sorted(best, key=lambda unit: -best[unit])
+    gain = sum(grades.get(unit, 0) / math.log2(n + 2) for n, unit in enumerate(order[:10]))
+    ideal = sum(g / math.log2(n + 2) for n, g in enumerate(sorted(grades.values(), reverse=True)[:10]))
+    relevant = [unit for unit, grade in grades.items() if grade >= 1]
+    first = next((n + 1 for n, unit in enumerate(order[:10]) if unit in relevant), 0)
+    return {
+        "nDCG@10": gain / ideal,
+        "R@10": sum(unit in order[:10] for unit in relevant) / len(relevant),
+        "R@100": sum(unit in order[:100] for unit in relevant) / len(relevant),
+        "RR@10": 1 / first if first else 0.0,
+    }
+
+
+def random_ranking(dice, doc_ids):
+    """A ranking of some of the documents and its scores, all different."""
+    chosen = dice.sample(doc_ids, dice.randint(1, len(doc_ids)))
+    scores = sorted((dice.random() for _ in chosen), reverse=True)
+    return Ranking(chosen, scores), dict(zip(chosen, scores, strict=True))
+
+
+def check_by_hand(world, judgements, unit_of, grades, seed):
+    dice = Random(seed)
+    rankings, expected = {}, {}
+    for query in world.queries:
+        rankings[query.query_id], scores = random_ranking(dice, list(world.documents))
+        best = {}
+        for doc_id, score in scores.items():
+            best[unit_of[doc_id]] = max(score, best.get(unit_of[doc_id], 0.0))
+        merged = {}
+        for doc_id, grade in grades[query.query_id].items():
+            unit = unit_of.get(doc_id, doc_id)
+            merged[unit] = max(grade, merged.get(unit, 0.0))
+        expected[query.query_id] = by_hand(best, merged)
+    values = per_query(rankings, world, judgements)
+    for query_id, numbers in expected.items():
+        assert {name: values[name][query_id] for name in numbers} == pytest.approx(numbers)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_maxp_is_what_brute_force_makes_of_it(seed, tmp_path):
+    dice = Random(seed)
+    passages = [f"{parent}:{n}" for parent in "ABDEFGHIJKLMNOPQRS" for n in range(dice.randint(1, 5))]
+    passages += [f"C:{n}" for n in range(3)]  # without a parent_id
+    dice.shuffle(passages)
+    grades = {
+        f"2021-{q}": {p: float(dice.randint(0, 2)) for p in dice.sample("ABCDEFGHIJKLMNOPQRS", 8)} | {"E": 1.0}
+        for q in range(4)
+    }
+    rows = [crumb_query(q, [], list(grades[f"2021-{q}"].items())) for q in range(4)]
+    world = load(
+        "set_ops",
+        put(tmp_path, {"passage_corpus.jsonl": jsonl(crumb_corpus(passages)), "eval/query_labels.jsonl": jsonl(rows)}),
+        "test",
+    )
+    check_by_hand(world, "document", {p: p.partition(":")[0] for p in passages}, grades, seed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_equal_texts_merged_are_what_brute_force_makes_of_them(seed, tmp_path):
+    dice = Random(seed)
+    texts = {f"d{n}": f"Text {dice.randint(0, 15)}." for n in range(40)}
+    grades = {
+        f"q{q}": {d: float(dice.randint(0, 2)) for d in dice.sample(list(texts), 10)} | {"d0": 1.0} for q in range(4)
+    }
+    inside = "queries+qrels"
+    world = load(
+        "wildchat",
+        put(
+            tmp_path,
+            {
+                "corpus/corpus.jsonl": jsonl({"_id": i, "text": t} for i, t in texts.items()),
+                f"{inside}/queries.jsonl": jsonl({"_id": q, "text": "A failure."} for q in grades),
+                f"{inside}/qrels.tsv": tsv(*((q, d, g) for q, labels in grades.items() for d, g in labels.items())),
+            },
+        ),
+    )
+    first = {doc_id: next(other for other in texts if texts[other] == text) for doc_id, text in texts.items()}
+    check_by_hand(world, "gold, equal texts merged", first, grades, seed)
+    check_by_hand(world, "gold", {doc_id: doc_id for doc_id in texts}, grades, seed)

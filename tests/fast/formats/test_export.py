@@ -1,0 +1,441 @@
+"""A run in other formats says what the run says: checked with the formats' own packages."""
+
+import base64
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import pytrec_eval
+from bad_server import always, moved
+from conftest import lines
+from foreign_runs import world
+from run_folders import unsealed
+
+from environments.base import Judgements
+from evals import export, import_run
+from evals import run as run_command_module
+from evals.score import score
+from tools.console.command import run_command
+from tools.corpus import Corpus
+from tools.records import Document, Query
+
+HOSTILE = ["a b", "50%", "a%20b", "tab\there", "line\nbreak", "ünï–漢", "../../x", "q\u2028r"]
+
+
+def called(module, *arguments):
+    return run_command(module.parser(), module.command, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory):
+    """A scored run of a program on a miniature; each is made once."""
+    made = {}
+    place = tmp_path_factory.mktemp("made")
+
+    def run(program="multihop", task="congress"):
+        key = (program, task)
+        if key not in made:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("SEXTANT_HOME", str(place / "home"))
+                words = ["--program", program, "--task", task, "--data", "mini", "--limit", 6]
+                assert called(run_command_module, *words, "--runs", place / f"runs-{len(made)}") == 0
+            (made[key],) = (place / f"runs-{len(made)}").glob("*/*")
+        return made[key]
+
+    return run
+
+
+@pytest.fixture
+def exported(tmp_path, capsys):
+    """`python -m evals.export RUN --to FORMAT`, to a folder of its own."""
+
+    def run(path, to, *arguments, place="out"):
+        assert called(export, path, "--to", to, "--out", tmp_path / place, *arguments) == 0, capsys.readouterr().err
+        return tmp_path / place
+
+    return run
+
+
+def rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.open(encoding="utf-8", newline="\n")]  # not at U+2028
+
+
+def rows_of_run(path: Path, name: str) -> dict[str, dict]:
+    return {row["query_id"]: row for row in map(json.loads, (path / name).open(encoding="utf-8"))}
+
+
+def values(path: Path) -> dict[str, dict[str, float]]:
+    """query -> metric -> value of a run's scores.csv."""
+    from evals.measuring.scored import read
+
+    columns = read(path).columns
+    return {query: {name: column[query] for name, column in columns.items()} for query in next(iter(columns.values()))}
+
+
+@pytest.mark.parametrize("task", ["congress", "crumb/clinical_trial", "crumb/paper_retrieval"])
+def test_pytrec_eval_gets_our_numbers_from_the_trec_files(task, make, exported):
+    run = make("retrieve", task)
+    folder = exported(run, "trec")
+    ranked = pytrec_eval.parse_run((folder / "run.trec").open())
+    grades = pytrec_eval.parse_qrel((folder / "qrels.trec").open())
+    relevant = pytrec_eval.parse_qrel((folder / "relevant.trec").open())
+    gained = pytrec_eval.RelevanceEvaluator(grades, {"ndcg_cut.10"}).evaluate(ranked)
+    found = pytrec_eval.RelevanceEvaluator(relevant, {"recall.100"}).evaluate(ranked)
+    ours = values(run)
+    assert len(gained) == len(ours)
+    for query_id, metrics in ours.items():
+        assert gained[query_id]["ndcg_cut_10"] == pytest.approx(metrics["nDCG@10"], abs=1e-9)
+        if metrics["R@100"] is not None:
+            assert found[query_id]["recall_100"] == pytest.approx(metrics["R@100"], abs=1e-9)
+
+
+def test_a_trec_run_of_passages_is_there_beside_the_one_of_what_is_judged(make, exported):
+    run = make("retrieve", "crumb/clinical_trial")
+    folder = exported(run, "trec")
+    assert (folder / "run.trec").read_bytes() == (run / "run.trec").read_bytes()
+    handed_in = pytrec_eval.parse_run((folder / "documents.trec").open())
+    for query_id, row in rows_of_run(run, "outcomes.jsonl").items():
+        assert sorted(handed_in[query_id], key=handed_in[query_id].get, reverse=True) == row["ranking"]
+
+
+def test_fractions_stay_fractions_in_qrels_and_it_is_said(make, exported, capsys):
+    folder = exported(make("retrieve", "birco/doris_mae"), "trec")
+    assert "fractions" in capsys.readouterr().err
+    written = {tuple(line.split()[::2]): line.split()[3] for line in (folder / "qrels.trec").open()}
+    judged = rows_of_run(make("retrieve", "birco/doris_mae"), "attribution.jsonl")
+    assert written == {
+        (query_id, unit): f"{grade:g}" for query_id, row in judged.items() for unit, grade in row["grades"].items()
+    }
+
+
+@pytest.mark.parametrize("program", ["multihop", "react", "tournament"])
+def test_trajectories_are_valid_atif_and_say_what_happened(program, make, exported):
+    from atif import Trajectory
+
+    run = make(program)
+    folder = exported(run, "atif")
+    outcomes, judged = rows_of_run(run, "outcomes.jsonl"), rows_of_run(run, "attribution.jsonl")
+    written = rows(folder / "trajectories.jsonl")
+    assert [row["trajectory_id"] for row in written] == list(judged)
+    for row in written:
+        made, outcome = Trajectory.model_validate(row), outcomes[row["trajectory_id"]]
+        steps = outcome["trace"]["steps"]
+        assert made.steps[0].message == judged[row["trajectory_id"]]["text"]
+        searches = [step for step in steps if step["tool"] == "search"]
+        called = [step for step in made.steps[1:] if step.tool_calls and step.tool_calls[0].function_name == "search"]
+        assert [step.tool_calls[0].arguments["query"] for step in called] == [step["argument"] for step in searches]
+        for step, search in zip(called, searches, strict=True):
+            (result,) = step.observation.results
+            assert result.source_call_id == step.tool_calls[0].tool_call_id
+            assert result.extra["doc_ids"] == search["doc_ids"]
+            assert result.extra["gold"].keys() == judged[row["trajectory_id"]]["grades"].keys() & set(search["doc_ids"])
+        asked = sum(step.llm_call_count for step in made.steps[1:])
+        assert asked == outcome["usage"]["calls"] or program == "tournament"
+        assert made.final_metrics.total_prompt_tokens == outcome["usage"]["input_tokens"]
+        assert made.extra["ranking"] == outcome["ranking"]
+        assert made.extra["metrics"] == pytest.approx(values(run)[row["trajectory_id"]])
+    singles = [json.loads(path.read_text()) for path in (folder / "queries").iterdir()]
+    assert sorted(one["trajectory_id"] for one in singles) == sorted(judged)
+
+
+def as_protobuf(row):
+    """TracesData of a line of OTLP/JSON, in which ids are hex and not base64."""
+    from google.protobuf.json_format import ParseDict
+    from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+    for span in row["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+        for key in ("traceId", "spanId", "parentSpanId"):
+            if key in span:
+                span[key] = base64.b64encode(bytes.fromhex(span[key])).decode()
+    return ParseDict(row, TracesData())
+
+
+def known_names() -> set[str]:
+    """The attributes that OpenInference knows."""
+    from openinference.semconv import trace
+
+    classes = [getattr(trace, name) for name in dir(trace) if name.endswith("Attributes")]
+    return {value for one in classes for value in vars(one).values() if isinstance(value, str)}
+
+
+@pytest.mark.parametrize("program", ["multihop", "react", "tournament"])
+def test_spans_are_otlp_in_openinference_s_vocabulary(program, make, exported):
+    from openinference.semconv.trace import OpenInferenceSpanKindValues as Kind
+
+    run = make(program)
+    outcomes, names = rows_of_run(run, "outcomes.jsonl"), known_names()
+    written = rows(exported(run, "openinference") / "spans.jsonl")
+    assert len(written) == len(outcomes)
+    ids = set()
+    for row, outcome in zip(written, outcomes.values(), strict=True):
+        (resource,) = as_protobuf(row).resource_spans
+        spans = resource.scope_spans[0].spans
+        ids |= {span.span_id for span in spans}
+        assert {(len(span.trace_id), len(span.span_id)) for span in spans} == {(16, 8)}
+        assert [span.name for span in spans if not span.parent_span_id] == [program]
+        assert {span.parent_span_id for span in spans[1:]} <= {span.span_id for span in spans}
+        assert all(span.start_time_unix_nano <= span.end_time_unix_nano for span in spans)
+        assert spans[0].end_time_unix_nano == (run / "outcomes.jsonl").stat().st_mtime_ns
+        told = [{one.key: one.value for one in span.attributes} for span in spans]
+        for attributes in told:
+            assert attributes["openinference.span.kind"].string_value in {kind.value for kind in Kind}
+            plain = {".".join(part for part in key.split(".") if not part.isdecimal()) for key in attributes}
+            assert all(any(key == name or key.endswith(f".{name}") for name in names) for key in plain), plain
+        steps = outcome["trace"]["steps"]
+        found = [one for one in told if one["openinference.span.kind"].string_value == "RETRIEVER"]
+        searches = [step for step in steps if step["tool"] == "search"]
+        assert len(found) == len(searches)
+        for attributes, search in zip(found, searches, strict=True):
+            assert attributes["input.value"].string_value == search["argument"]
+            for place, doc_id in enumerate(search["doc_ids"]):
+                assert attributes[f"retrieval.documents.{place}.document.id"].string_value == doc_id
+        kinds = [one["openinference.span.kind"].string_value for one in told]
+        assert kinds.count("LLM") == sum(step.get("usage", {}).get("calls", 0) > 0 for step in steps)
+        assert kinds.count("EVALUATOR") == 1
+        scores = next(one for one in told if one["openinference.span.kind"].string_value == "EVALUATOR")
+        assert json.loads(scores["output.value"].string_value) == pytest.approx(values(run)[outcome["query_id"]])
+    assert len(ids) == sum(len(row["resourceSpans"][0]["scopeSpans"][0]["spans"]) for row in written)
+
+
+def test_model_calls_carry_their_tokens_and_price(make, exported, tmp_path):
+    run = copy_of(make("multihop"), tmp_path)
+    written = [json.loads(line) for line in (unsealed(run) / "outcomes.jsonl").open()]
+    for row in written:
+        for step in row["trace"]["steps"]:
+            if "usage" in step:
+                step["usage"] |= {"input_tokens": 100, "output_tokens": 7, "list_usd": 0.25}
+    lines(run / "outcomes.jsonl", map(json.dumps, written))
+    span = next(
+        span
+        for span in as_protobuf(rows(exported(run, "openinference") / "spans.jsonl")[0])
+        .resource_spans[0]
+        .scope_spans[0]
+        .spans
+        if span.name == "model calls"
+    )
+    told = {one.key: one.value for one in span.attributes}
+    assert told["llm.token_count.prompt"].int_value == 100
+    assert told["llm.token_count.completion"].int_value == 7
+    assert told["llm.token_count.total"].int_value == 107
+    assert told["llm.cost.total"].double_value == 0.25
+    atif = rows(exported(run, "atif", place="atif") / "trajectories.jsonl")[0]
+    metrics = next(step["metrics"] for step in atif["steps"] if "metrics" in step)
+    assert (metrics["prompt_tokens"], metrics["completion_tokens"], metrics["cost_usd"]) == (100, 7, 0.25)
+
+
+def test_the_hub_folder_has_a_card_and_tables_that_say_what_the_run_says(make, exported):
+    import pyarrow.dataset
+    from huggingface_hub import DatasetCard
+
+    run = make("react")
+    folder = exported(run, "hub")
+    data = DatasetCard.load(folder / "README.md").data.to_dict()
+    tables = {}
+    for one in data["configs"]:
+        (files,) = one["data_files"]
+        tables[one["config_name"]] = pyarrow.dataset.dataset(sorted(folder.glob(files["path"]))).to_table().to_pylist()
+    outcomes, ours = rows_of_run(run, "outcomes.jsonl"), values(run)
+    assert len(tables["trajectories"]) == len(outcomes)
+    for row in tables["trajectories"]:
+        outcome = outcomes[row["query_id"]]
+        assert row["ranking"] == outcome["ranking"]
+        assert row["calls"] == outcome["usage"]["calls"]
+        assert [(s["tool"], s["argument"], s["doc_ids"]) for s in row["steps"]] == [
+            (s["tool"], s["argument"], s["doc_ids"]) for s in outcome["trace"]["steps"]
+        ]
+    scores = {(row["query_id"], row["metric"]): row["value"] for row in tables["scores"]}
+    assert scores == {(q, m): value for q, metrics in ours.items() for m, value in metrics.items() if value is not None}
+    (about,) = tables["runs"]
+    assert about["queries"] == len(outcomes) and about["program"] == "react"
+    assert "provenance" not in about["config"]
+
+
+def test_the_hub_folder_has_no_text_of_a_document_that_the_system_did_not_write(make, exported):
+    import environments
+
+    folder = exported(make("retrieve"), "hub")
+    (file,) = (folder / "trajectories").iterdir()
+    import pyarrow.parquet
+
+    everything = json.dumps(pyarrow.parquet.read_table(file).to_pylist(), ensure_ascii=False)
+    documents = environments.load("congress", "mini").documents
+    assert not [doc_id for doc_id, document in documents.items() if document.text[:60] in everything]
+
+
+def test_mlflow_has_what_the_run_says(make, tmp_path, capsys):
+    import mlflow
+
+    run, address = make("multihop"), f"sqlite:///{tmp_path}/ml.db"
+    assert called(export, run, "--to", "mlflow", "--out", address) == 0
+    client = mlflow.MlflowClient(tracking_uri=address)
+    experiment = client.get_experiment_by_name("obliq/congress")
+    (logged,) = client.search_runs([experiment.experiment_id])
+    scores = json.loads((run / "scores.json").read_text())
+    assert logged.info.run_name == run.name and logged.info.status == "FINISHED"
+    assert logged.data.params["parameters.hops"] == "4"
+    assert logged.data.metrics["nDCG_at_10"] == scores["metrics"]["nDCG@10"]["mean"]
+    assert logged.data.metrics["losses_at_10/found"] == scores["losses"]["at"]["10"]["found"]
+    artifact = client.download_artifacts(logged.info.run_id, "run.trec", str(tmp_path))
+    assert Path(artifact).read_bytes() == (run / "run.trec").read_bytes()
+    assert called(export, run, "--to", "mlflow", "--out", address) == 2  # it is there already
+    assert "--force" in capsys.readouterr().err
+
+
+def test_a_redirect_of_an_mlflow_server_is_not_followed_with_a_run(make, bad, elsewhere, capsys):
+    bad.script = always(moved(f"http://localhost:{elsewhere.port}/"))
+    assert called(export, make("multihop"), "--to", "mlflow", "--out", bad.url.removesuffix("/v1")) == 3
+    assert "does not take it" in capsys.readouterr().err and bad.tries and not elsewhere.tries
+
+
+def test_without_mlflow_one_line_says_what_to_install(make, capsys, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
+    monkeypatch.setitem(__import__("sys").modules, "mlflow.exceptions", None)
+    assert called(export, make("multihop"), "--to", "mlflow", "--out", "sqlite:///x.db") == 2
+    assert "pip install" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("to", ["trec", "atif", "openinference", "hub"])
+def test_the_same_run_gives_the_same_bytes_and_an_export_replaces_an_export(to, make, exported):
+    folder = exported(make("multihop"), to)
+    before = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    exported(make("multihop"), to)
+    assert before == {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert [path.name for path in folder.parent.iterdir() if path.name.startswith(".")] == []
+
+
+def test_what_is_not_an_export_is_not_replaced(make, exported, tmp_path, capsys):
+    run, folder = make("multihop"), tmp_path / "out"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("years of work")
+    assert called(export, run, "--to", "trec", "--out", folder) == 2
+    assert "--force" in capsys.readouterr().err
+    assert called(export, run, "--to", "trec", "--out", folder, "--force") == 0
+    assert (folder / "thesis.tex").read_text() == "years of work"
+    assert (folder / "run.trec").is_file()
+    assert called(export, run, "--to", "trec", "--out", folder) == 2  # it still is not ours alone
+    (tmp_path / "file").write_text("mine")
+    for more in ([], ["--force"]):
+        assert called(export, run, "--to", "trec", "--out", tmp_path / "file", *more) == 2
+        assert called(export, run, "--to", "trec", "--out", tmp_path / "file/out", *more) == 2
+        assert f"{tmp_path}/file/out cannot be written" in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_run_that_an_earlier_version_scored_is_exported_without_gold_marks(make, exported, tmp_path, capsys):
+    run = copy_of(make("multihop"), tmp_path)
+    (unsealed(run) / "attribution.jsonl").unlink()
+    for to in ("trec", "atif", "openinference", "hub"):
+        folder = exported(run, to, place=to)
+        assert "evals.score" in capsys.readouterr().err
+        assert not (folder / "qrels.trec").exists()
+    assert rows(tmp_path / "atif" / "trajectories.jsonl")[0]["extra"]["relevant"] == []
+
+
+def test_some_queries_can_be_asked_for(make, exported, tmp_path, capsys):
+    run = make("multihop")
+    some = list(rows_of_run(run, "outcomes.jsonl"))[3:5]
+    folder = exported(run, "atif", "--query-id", some[1], "--query-id", some[0])
+    assert [row["trajectory_id"] for row in rows(folder / "trajectories.jsonl")] == some
+    folder = exported(run, "trec", "--limit", "2", place="trec")
+    assert len({line.split()[0] for line in (folder / "run.trec").open()}) == 2
+    assert called(export, run, "--to", "trec", "--out", tmp_path / "none", "--query-id", "nobody") == 2
+    assert "nobody" in capsys.readouterr().err
+
+
+def test_the_list_names_every_format_and_a_wrong_one_is_answered_with_the_nearest(capsys):
+    assert called(export, "--to", "list", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert list(told) == ["trec", "atif", "openinference", "hub", "mlflow"]
+    assert all(told.values())
+    assert called(export, "run", "--to", "treck", "--out", "x") == 2 and "'trec'" in capsys.readouterr().err
+
+
+def test_ids_that_nobody_would_choose_survive(tmp_path, exported):
+    import pyarrow.dataset
+    from atif import Trajectory
+
+    run, environment = hostile_run(tmp_path)
+    trec = exported(run, "trec", place="trec")
+    assert all(len(line.split()) == 6 for line in (trec / "run.trec").open("rb"))
+    atif = exported(run, "atif", place="atif")
+    written = rows(atif / "trajectories.jsonl")
+    assert [Trajectory.model_validate(row).trajectory_id for row in written] == HOSTILE
+    assert len(list((atif / "queries").iterdir())) == len(HOSTILE)
+    told = pyarrow.dataset.dataset(exported(run, "hub", place="hub") / "trajectories").to_table().to_pylist()
+    assert {row["query_id"]: row["ranking"] for row in told} == dict.fromkeys(HOSTILE, HOSTILE)
+    spans = rows(exported(run, "openinference", place="s") / "spans.jsonl")
+    for row, query_id in zip(spans, HOSTILE, strict=True):
+        root = as_protobuf(row).resource_spans[0].scope_spans[0].spans[0]
+        metadata = next(one.value.string_value for one in root.attributes if one.key == "metadata")
+        assert json.loads(metadata)["query_id"] == query_id
+    for trajectories in (run / "outcomes.jsonl", atif / "trajectories.jsonl"):
+        words = [
+            trec / "run.trec",
+            "--encoded",
+            "--trajectories",
+            trajectories,
+            "--task",
+            "-",
+            "--runs",
+            tmp_path / "b",
+        ]
+        back = import_run.import_run(import_run.parser().parse_args(list(map(str, words))), environment)
+        for name in ("scores.csv", "attribution.jsonl"):
+            assert (back / name).read_bytes() == (run / name).read_bytes()
+
+
+def hostile_run(place: Path):
+    """A scored run over ids that nobody would choose, and its environment."""
+    environment = world(
+        documents=Corpus(Document(name, f"number {n}") for n, name in enumerate(HOSTILE)),
+        queries=tuple(Query(name, f"which is {name}?") for name in HOSTILE),
+        judgements={"gold": Judgements({name: {name: 1.0} for name in HOSTILE})},
+        metrics=("nDCG@10", "R@5"),
+    )
+    run = place / "runs" / "hostile"
+    run.mkdir(parents=True)
+    arguments = import_run.parser().parse_args(["x", "--task", "-", "--name", "hostile"])
+    config = import_run.configuration(arguments, environment, {"usage": True, "notes": []})
+    (run / "config.json").write_text(json.dumps(config))
+    search = {"tool": "search", "argument": "\ud800 lone", "doc_ids": HOSTILE, "hop": 1, "k": 8, "retriever": "x"}
+    read = {"tool": "read", "argument": HOSTILE[3], "doc_ids": [HOSTILE[3]], "hop": 1, "shown": [3], "lengths": [8]}
+    trace = {"steps": [search, read], "notes": [], "invented_ids": 0}
+    usage = {"calls": 1, "repairs": 0, "input_tokens": 5, "output_tokens": 2, "paid_usd": None, "list_usd": None}
+    common = {"ranking": HOSTILE, "answer": "", "trace": trace, "usage": usage, "error": None, "seconds": 1.0}
+    lines(run / "outcomes.jsonl", (json.dumps({"query_id": name} | common) for name in HOSTILE))
+    score(run, environment)
+    return run, environment
+
+
+def copy_of(run: Path, place: Path) -> Path:
+    """A run to be spoilt."""
+    return Path(shutil.copytree(run, place / "copy" / run.name))
+
+
+def test_an_export_never_replaces_files_of_a_run(make, exported, tmp_path, capsys):
+    path = make("retrieve")
+    before = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
+    assert called(export, make(), "--to", "trec", "--out", path, "--force") == 2
+    assert "is a run folder" in capsys.readouterr().err
+    assert {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()} == before
+
+
+@pytest.mark.parametrize("to", ["trec", "atif", "openinference", "hub"])
+def test_a_full_disk_is_named_with_the_place_and_nothing_is_left(make, tmp_path, little_room, capsys, to):
+    path = make()
+    capsys.readouterr()
+    with little_room(1000):
+        assert called(export, path, "--to", to, "--out", tmp_path / "out") == 3
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"error: {tmp_path}/out cannot be written: ") and "; make room, or" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("to", ["trec", "atif", "openinference", "hub"])
+def test_folders_whose_names_are_not_utf_8_are_read_and_written(make, exported, tmp_path, to, capsys):
+    path = tmp_path / os.fsdecode(b"h\xff")
+    shutil.copytree(make("retrieve"), path)
+    assert list(exported(path, to, place=os.fsdecode(b"out\xff")).iterdir())
+    assert "out\N{REPLACEMENT CHARACTER}" in capsys.readouterr().out

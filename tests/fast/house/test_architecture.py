@@ -1,0 +1,70 @@
+"""The diagram of imports in the README, held. Imports inside functions count too."""
+
+import ast
+import sys
+from graphlib import TopologicalSorter
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+MAY_IMPORT = {
+    "tools": set(),
+    "environments": {"tools"},  # never programs: data does not know who searches it
+    "programs": {"tools"},  # never environments: that is where the answers are
+    "agents": {"tools", "programs"},
+    "evals": {"tools", "environments", "programs", "agents"},
+    "benchmarks": {"tools", "environments", "programs", "agents", "evals"},
+    "optimizers": {"tools", "environments", "programs", "agents", "evals"},
+}
+
+
+def imports(path: Path, *, tables: bool = True) -> set[str]:
+    """Dotted names that a module imports, of this project's packages, or names in a table ("module:attribute")."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+        elif tables and isinstance(node, ast.Constant) and isinstance(node.value, str) and ":" in node.value:
+            names.add(node.value.partition(":")[0])
+    return {name for name in names if name.split(".")[0] in MAY_IMPORT}
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for package in MAY_IMPORT:
+        for path in (ROOT / package).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@pytest.mark.parametrize("module", modules())
+def test_packages_import_only_downwards(module):
+    package = module.split(".")[0]
+    used = {name.split(".")[0] for name in imports(modules()[module])} - {package}
+    assert used <= MAY_IMPORT[package], f"{module} may not import {used - MAY_IMPORT[package]}"
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    known = modules()
+    graph = {m: (imports(path, tables=False) & known.keys()) - {m} for m, path in known.items()}
+    TopologicalSorter(graph).prepare()  # raises CycleError and names the cycle
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_no_other_distribution_brings_a_package_of_our_names(package):
+    # `agents` is also what openai-agents installs, and `evals` what OpenAI's evals install.
+    others = set(packages_distributions().get(package, [])) - {"sextant"}
+    assert not others, f"{others} also installs a top-level {package!r}; drop that dependency"
+    module = sys.modules.get(package) or __import__(package)
+    assert Path(module.__file__).is_relative_to(ROOT)
+
+
+@pytest.mark.parametrize("module", modules())
+def test_a_file_says_at_its_top_what_it_is_for(module):
+    assert ast.get_docstring(ast.parse(modules()[module].read_text(encoding="utf-8")))

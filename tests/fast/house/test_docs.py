@@ -1,0 +1,116 @@
+"""The README and the documents say what the commands print, and name only what is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def rows(text: str) -> list[list[str]]:
+    """The table of scores in a printout: metric, mean, low, high."""
+    pattern = r"^ ?((?:nDCG|R|RR)@\d+) +(\d\.\d{4}) +(\d\.\d{4}) to (\d\.\d{4})"
+    return [list(match) for match in re.findall(pattern, text, re.M)]
+
+
+def test_the_readmes_printout_is_what_the_main_job_prints(run):
+    printed = run("--program", "multihop", "--task", "congress").out
+    assert rows(README) == rows(printed) and len(rows(printed)) == 7
+    for line in printed.splitlines()[:2]:
+        assert line in README
+
+
+def test_the_readmes_floor_is_what_retrieve_prints(run):
+    printed = {row[0]: row[1] for row in rows(run("--program", "retrieve", "--task", "congress").out)}
+    floor = re.search(r"`--program retrieve`: nDCG@10 (\S+) and R@100\s+(\S+) on", README)
+    assert floor and floor.groups() == (printed["nDCG@10"], printed["R@100"])
+
+
+def test_the_readmes_compilation_is_what_tuning_prints(tmp_path, capsys):
+    from optimizers import compile
+    from tools.console.command import run_command
+
+    words = ["--program", "multihop", "--task", "congress", "--optimizer", "tune", "--runs", str(tmp_path)]
+    assert run_command(compile.parser(), compile.command, words) == 0
+    printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
+    shown = README.partition("--optimizer tune` begins with\n\n```\n")[2].partition("\n```")[0]
+    assert shown.count("\n") > 10 and printed.startswith(shown)
+
+
+def test_the_readmes_dry_run_is_what_it_prints(run):
+    words = "--program multihop --task congress --lm openai/gpt-5-mini --dry-run"
+    printed = "\n".join(line.rstrip() for line in run(*words.split()).out.splitlines())
+    shown = README.partition(f"{words}\n")[2].partition("```\n")[2].partition("\n```")[0]
+    assert shown.count("\n") > 10 and printed.startswith(shown)
+
+
+def test_the_miniatures_table_in_the_results_is_what_the_programs_print(run):
+    results = (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## The miniature")[2]
+    for program in ("retrieve", "rewrite", "multihop"):
+        metrics = run("--program", program, "--task", "congress", "--split", "all", "--json").json["metrics"]
+        cells = [f"{metrics[name]['mean']:.4f}" for name in ("nDCG@10", "R@10", "R@100", "R@1000")]
+        assert f"| {program} | {' | '.join(cells)} |" in results
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name
+)
+def test_a_link_leads_somewhere(path):
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), target
+
+
+def test_every_option_in_the_readme_exists():
+    from benchmarks import calls, retrieval
+    from evals import compare, curves, export, import_run, replay, report, run, view
+    from optimizers import compile
+
+    commands = (run, calls, retrieval, compare, compile, curves, replay, view, report, export, import_run)
+    parsers = [command.parser() for command in commands]
+    known = {option for parser in parsers for action in parser._actions for option in action.option_strings}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)) <= known | {"--strict"}
+
+
+def _row(document, name, column):
+    """A cell of a table with these row and column names."""
+    head, found = [], None
+    for line in (ROOT / "docs" / document).read_text().splitlines():
+        cells = [cell.strip().strip("`") for cell in line.strip("|").split("|")]
+        head = cells if "--" not in line and cells[0] in ("a query", "nDCG@10") else head
+        if cells[0] == name and column in head:
+            found = cells[head.index(column)]
+    return found
+
+
+@pytest.mark.parametrize("name", ["rewrite", "decompose", "multihop", "tournament"])
+def test_the_table_of_calls_is_what_the_benchmark_counts(name):
+    from benchmarks.programs import counted
+
+    [counts] = counted("obliq/congress", [name], 3)
+    for column in ("calls", "tokens of prompts", "largest prompt", "searches", "documents shown"):
+        assert counts[column] == _row("programs.md", name, column), column
+
+
+@pytest.mark.parametrize(
+    ("name", "task"), [("planner", "birco/relic"), ("tournament", "crumb/code_retrieval"), ("react", "obliq/twitter")]
+)
+def test_the_table_of_scores_is_what_the_programs_reach(name, task, tmp_path):
+    from benchmarks.programs import score
+
+    assert score(name, task, tmp_path) == _row("programs.md", name, task.partition("/")[2])
+
+
+def test_the_readmes_tree_names_no_file_that_is_not_there_and_nearly_all_that_are():
+    tree = README.partition("## The house")[2].partition("```\n\n```")[0]
+    named = set(re.findall(r"\b[a-z_0-9]+\.py\b", tree))
+    there = {
+        p.name
+        for d in ("agents", "benchmarks", "environments", "evals", "optimizers", "programs", "tools")
+        for p in (ROOT / d).rglob("*.py")
+    }
+    assert named <= there
+    folders = ("environments/sources", "evals/exports", "evals/imports", "evals/reports")
+    readers = {path.name for folder in folders for path in (ROOT / folder).glob("*.py")}
+    assert there - named - readers <= {"__init__.py", "parameters.py", "provenance.py"}

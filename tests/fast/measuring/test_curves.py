@@ -1,0 +1,438 @@
+"""Equal budgets: the rule against rankings made by hand and by brute force, the curves against scores.csv."""
+
+import csv
+import json
+import math
+import os
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import lines
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from run_folders import make
+
+from evals import curves as module
+from evals.curves import as_csv, as_svg, bands, curves
+from evals.measuring import scored
+from evals.measuring.anytime import AXES, Anytime, Seen, course, judged_at, places
+from evals.measuring.metrics import judged, ranking_metric
+from evals.measuring.stats import bootstrap_mean
+from tools.console.command import run_command
+from tools.errors import DataError, UnknownName, UsageError
+
+
+@pytest.fixture
+def command(command_of):
+    """`python -m evals.curves ARGUMENTS`, in this process."""
+    return command_of(module)
+
+
+def step(tool, doc_ids="", hop=1, **rest):
+    """A step as it is on disk; documents are letters."""
+    return {"tool": tool, "argument": "", "doc_ids": list(doc_ids), "hop": hop, "started": 0, "seconds": 0, **rest}
+
+
+def used(calls=0, tokens=0, usd=0.0):
+    return {
+        "calls": calls,
+        "repairs": 0,
+        "input_tokens": tokens,
+        "output_tokens": 0,
+        "paid_usd": 0.0,
+        "list_usd": usd,
+    }
+
+
+FOUND = ([step("search", "a"), step("stop")], "a", "a", used(), None)  # a query whose document the first search brings
+
+
+@pytest.fixture
+def scripted(tmp_path):
+    """A scored run folder of outcomes: `queries` has (steps, ranking, gold, usage, error) for each query."""
+
+    def made(name, queries, config=None, metric="nDCG@10", list_usd=0.0):
+        outcomes, attributed, values = [], [], []
+        for number, (steps, ranking, gold, usage, error) in enumerate(queries):
+            query_id, grades = f"q{number}", dict.fromkeys(gold, 1.0)
+            relevant = [{"unit": one, "grade": 1.0, "place": 0, "lost_as": "unknown"} for one in gold]
+            trace = {"steps": steps, "notes": [], "invented_ids": 0}
+            about = {"query_id": query_id, "ranking": list(ranking), "trace": trace, "usage": usage, "error": error}
+            outcomes.append(json.dumps(about))
+            attributed.append(json.dumps({"query_id": query_id, "grades": grades, "relevant": relevant}))
+            values.append(ranking_metric(metric, judged(list(ranking), grades, gold)))
+        path = make(tmp_path / name, {metric: values}, config, usage=used() | {"list_usd": list_usd})
+        lines(path / "outcomes.jsonl", outcomes)
+        lines(path / "attribution.jsonl", attributed)
+        return path
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def miniature(tmp_path_factory):
+    """Folders of runs on the miniature of congress, and on passages that are judged by parent, by program."""
+    from evals import run
+
+    place = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SEXTANT_HOME", str(tmp_path_factory.mktemp("home")))
+        for words in (
+            *(["--program", name, "--task", "congress"] for name in ("retrieve", "multihop", "planner")),
+            ["--program", "tournament", "--task", "congress", "-P", "pool=30"],
+            ["--program", "multihop", "--task", "crumb/clinical_trial", "-P", "rerank=5"],
+        ):
+            with pytest.MonkeyPatch.context() as silent:
+                silent.setattr("evals.showing.terminal.put_out", lambda *_, **__: None)
+                runs = ["--data", "mini", "--limit", "4", "--runs", str(place), "--json"]
+                assert run_command(run.parser(), run.command, [*words, *runs]) == 0
+    return place
+
+
+def test_a_scripted_trace_is_ranked_as_by_hand_after_every_step():
+    script = [
+        (step("search", "abcd"), "abcd"),  # the retriever's order
+        (step("search", "da"), "adbc"),  # a has ranks 1 and 2, d has 4 and 1
+        (step("judge", "abd", shown=[1, 1, 1], lengths=[2, 2, 2]), "adbc"),  # to be shown decides nothing
+        (step("select", "bd"), "bdac"),  # selected ones first, in the order of their selection
+        (step("drop", "a"), "bdca"),  # a dropped one last
+        (step("search", "ea", 2), "bdeca"),  # what is dropped stays last, whatever it gains
+        (step("select", "e", 2), "bdeca"),
+        (step("note", hop=2), "bdeca"),
+        (step("select", "c", 1), "bcdea"),  # a parallel reading of hop 1: its first beside the other's first
+        (step("drop", "b", 2), "cdeab"),  # and was dropped with less than a has
+        (step("rank", "be", 2), "becda"),  # a ranking stands above all decisions before it
+        (step("drop", "e", 3), "bcdae"),  # but not above those after it
+        (step("rank", "da", 3), "dacbe"),  # of rankings, the last; b is no longer dropped, and never selected again
+        (step("rank", "", 3), "dacbe"),
+        (step("search", "f", 3), "dacfbe"),
+        (step("select", "f", 3), "dacfbe"),  # of other documents: the ranking stands
+        (step("select", "a", 3), "cdfabe"),  # of its documents: the selections stand, and it is over
+        (step("stop"), "cdfabe"),
+    ]
+    sofar = Anytime({}, "abcdef")
+    for one, expected in script:
+        sofar.add(one)
+        assert "".join(sofar.ranking(10)) == expected, one
+        assert sofar.places(10) == {doc_id: place for place, doc_id in enumerate(expected, start=1)}
+    assert "".join(sofar.ranking(2)) == "cd" and sofar.places(2) == {"c": 1, "d": 2}
+
+
+def test_units_are_placed_by_their_best_document():
+    sofar = Anytime({"a1": "A", "a2": "A", "b1": "B"}, ["A", "B", "c"])
+    sofar.add(step("search", ["a2", "a1", "b1", "c"]))
+    assert sofar.places(10) == {"A": 1, "B": 2, "c": 3} and sofar.places(3) == {"A": 1, "B": 2}
+    sofar.add(step("drop", ["a2"]))
+    sofar.add(step("select", ["c"]))
+    assert sofar.places(10) == {"c": 1, "A": 2, "B": 3}
+    seen = Seen({"a1": "A", "a2": "A"}, ["A", "B"])
+    assert seen.add(step("search", ["a2", "c"])) and seen.surfaced == {"A"} and not seen.shown
+    assert not seen.add(step("search", ["a1"])) and seen.add(step("read", ["a1"], shown=[5], lengths=[9]))
+    assert seen.shown == {"A"} and not seen.add(step("judge", ["b"], shown=[0], lengths=[9]))
+
+
+def by_brute_force(steps) -> list[str]:
+    """The rule once more, from all steps at once and in fractions."""
+    last = max((number for number, one in enumerate(steps) if one["tool"] == "rank" and one["doc_ids"]), default=-1)
+    head = list(dict.fromkeys(steps[last]["doc_ids"])) if last >= 0 else []
+    after = {d for one in steps[last + 1 :] if one["tool"] == "select" for d in one["doc_ids"]}
+    head = [] if after & {*head} else head
+    gained, order, decided, chosen = {}, [], {}, {}
+    for number, one in enumerate(steps):
+        once = list(dict.fromkeys(one["doc_ids"]))
+        order += [d for d in once if d not in order and one["tool"] in ("search", "select", "drop", "rank")]
+        for rank, doc_id in enumerate(once, start=1):
+            if one["tool"] == "search":
+                gained[doc_id] = gained.get(doc_id, 0) + Fraction(1, 60 + rank)
+            if one["tool"] in ("select", "drop"):
+                decided[doc_id] = (one["tool"], number)
+                if one["tool"] == "drop":
+                    chosen.pop(doc_id, None)
+                else:
+                    chosen.setdefault(doc_id, (one["hop"], rank, number))
+            if one["tool"] == "rank" and decided.get(doc_id, ("",))[0] == "drop":
+                decided.pop(doc_id)
+    dropped = {doc_id for doc_id, (tool, _) in decided.items() if tool == "drop"}
+
+    def key(doc_id):
+        if doc_id in head and doc_id not in dropped:
+            return (0, head.index(doc_id))
+        if doc_id in chosen:
+            return (1, chosen[doc_id])
+        return (2 + (doc_id in dropped), -gained.get(doc_id, 0), order.index(doc_id))
+
+    return sorted(order, key=key)
+
+
+STEPS = st.lists(
+    st.builds(
+        lambda tool, ids, hop: step(tool, ids, hop),
+        st.sampled_from(["search", "search", "select", "drop", "rank", "judge"]),
+        st.lists(st.sampled_from("abcdefghijkl"), max_size=8, unique=True),
+        st.integers(1, 3),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(STEPS, st.sampled_from([{}, {one: one.upper() for one in "abcd"}, dict.fromkeys("abcgh", "X")]), st.data())
+def test_taking_steps_one_by_one_comes_to_what_all_of_them_at_once_come_to(steps, units, data):
+    wanted = data.draw(st.sets(st.sampled_from("ABXefgij")))
+    depth = data.draw(st.integers(1, 12))
+    sofar, known, seen = Anytime(units, wanted), set(), Seen(units, wanted)
+    for number, one in enumerate(steps, start=1):
+        sofar.add(one)
+        seen.add(one)
+        expected = by_brute_force(steps[:number])
+        assert sofar.ranking(depth) == expected[:depth]
+        assert sofar.places(depth) == places(expected[:depth], units, wanted)
+        assert known <= seen.surfaced  # what has surfaced stays so
+        known = set(seen.surfaced)
+
+
+@given(st.lists(st.sampled_from("abcdefgh"), unique=True), st.dictionaries(st.sampled_from("abcxyz"), st.just(2.0)))
+def test_places_alone_are_enough_for_every_metric(ranking, grades):
+    relevant = {unit for unit in grades if unit != "x"}
+    found = places(ranking, {}, {*grades})
+    few = judged_at(found, grades, sorted(grades.values(), reverse=True), relevant)
+    for name in ("nDCG@3", "nDCG", "R@2", "P@5", "RR", "RR@2"):
+        assert ranking_metric(name, few) == ranking_metric(name, judged(ranking, grades, relevant))
+
+
+def test_what_a_budget_buys_ends_before_the_first_step_that_it_does_not_pay_for():
+    steps = [
+        step("search", "xa", usage=used(1, 300, 0.004)),
+        step("select", "a", usage=used(2, 1200, 0.01)),
+        step("search", "b", hop=2, refused="no more"),
+        step("search", "bx", hop=2),
+        step("stop", usage=used(1, 100)),
+    ]
+    outcome = {"ranking": list("ab"), "trace": {"steps": steps}, "usage": used(5, 2000, 0.02), "error": None}
+    row = {"grades": {"a": 1.0, "b": 1.0}, "relevant": [{"unit": "a"}, {"unit": "b"}]}
+    made = course(outcome, row, "R@1", AXES, 1000)
+    assert [list(zip(*made["searches"], strict=True))] == [[(0, 0), (1, 0.5), (2, 0.5)]]
+    assert list(zip(*made["calls"], strict=True)) == [(0, 0), (1, 0), (3, 0.5), (4, 0.5), (5, 0.5)]
+    assert list(made["tokens"].costs) == [0, 300, 1500, 1600, 2000]
+    assert list(made["usd"].costs) == [0, 0.004, 0.014, 0.02]
+    recall = course(outcome, row, "R@10", AXES, 1000)
+    assert list(recall["searches"].values) == [0, 0.5, 1.0] and list(recall["usd"].values) == [0, 0.5, 1.0, 1.0]
+    assert list(course(outcome, row, "surfaced", ["calls"], 1000)["calls"].values) == [0, 0.5, 1.0, 1.0, 1.0]
+    assert course(outcome, {"grades": {}, "relevant": []}, "R@10", AXES, 1000) is None
+
+
+def test_a_query_that_has_ended_keeps_its_value_and_a_failed_one_ends_with_nothing(scripted):
+    long = ([step("search", "xa"), step("search", "a"), step("search", "z"), step("stop")], "za", "a", used(), None)
+    failed = ([step("search", "a"), step("search", "b"), step("stop")], "", "a", used(), "ValueError: no")
+    result = curves([scripted("run", [FOUND, long, failed])], axes=["searches"])
+    found = result["axes"]["searches"]
+    [row] = found["curves"]
+    second = 1 / math.log2(3)
+    assert found["budgets"] == [1, 2, 3]
+    assert row["mean"] == pytest.approx([(1 + second + 1) / 3, 2 / 3, (1 + second) / 3])
+    assert row["spent"] == pytest.approx([1, 5 / 3, 2]) and row["ended"] == pytest.approx([1 / 3, 2 / 3, 1])
+    assert (row["end"], row["cost"], row["largest"]) == pytest.approx(((1 + second) / 3, 2, 3))
+    assert [(point["budget"], point["runs"]) for point in found["front"]] == [(1, ["run"])]
+
+
+def test_every_curve_ends_at_the_mean_of_scores_csv(miniature):
+    for path in scored.folders([miniature]):
+        run = scored.read(path)
+        for metric, column in run.columns.items():
+            if "[" in metric:
+                continue  # of judgements that do not lead
+            result = curves([path], metric)
+            exact = math.fsum(column.values()) / len(column)
+            for found in result["axes"].values():
+                [row] = found["curves"]
+                assert row["mean"][-1] == row["end"] == exact
+                assert (row["low"][-1], row["high"][-1]) == pytest.approx(
+                    (run.scores["metrics"][metric]["low"], run.scores["metrics"][metric]["high"])
+                )
+                assert row["ended"][-1] == 1.0 and row["spent"][-1] == pytest.approx(row["cost"])
+
+
+def test_budgets_rise_and_what_has_surfaced_never_falls(miniature):
+    for path in scored.folders([miniature]):
+        run = scored.read(path)
+        for metric in ("surfaced", "shown"):
+            for found in curves([path], metric)["axes"].values():
+                assert (np.diff(found["budgets"]) > 0).all()
+                for row in found["curves"]:
+                    assert all((np.diff(row[name]) >= 0).all() for name in ("mean", "spent", "ended"))
+            relevant = [run.relevant(query_id) for query_id in run.query_ids]
+            reached = {"surfaced": lambda one: one.history.rank > 0, "shown": lambda one: one.history.chars > 0}
+            shares = [sum(map(reached[metric], one)) / len(one) for one in relevant if one]
+            assert row["end"] == pytest.approx(sum(shares) / len(shares))
+
+
+@pytest.mark.parametrize(
+    ("program", "apart"), [("retrieve", 0), ("tournament", 0), ("multihop", 0.01), ("planner", 0.01)]
+)
+def test_before_the_end_the_ranking_is_near_to_what_is_handed_in(miniature, program, apart):
+    [path] = (miniature / "obliq-congress").glob(f"{program}-*")
+    run = scored.read(path)
+    for query_id in run.query_ids:
+        outcome, row = run.outcomes[query_id], run.judged[query_id]
+        sofar = Anytime({}, ())
+        for one in outcome["trace"]["steps"]:
+            sofar.add(one)
+        relevant = [one["unit"] for one in row["relevant"]]
+        values = [
+            ranking_metric("nDCG@10", judged(ranking, row["grades"], relevant))
+            for ranking in (sofar.ranking(1000), outcome["ranking"])
+        ]
+        assert values[0] == pytest.approx(values[1], abs=apart)
+        assert apart or sofar.ranking(1000) == outcome["ranking"]
+
+
+@pytest.mark.parametrize("many", [2, 50, 700])
+def test_a_band_is_the_bootstrap_interval_of_the_mean_at_each_budget(many):
+    values = np.random.default_rng(7).random((many, 4))
+    values[:, 2] = values[:, 1]
+    low, high = bands(values)
+    for place in range(4):
+        interval = bootstrap_mean(values[:, place].tolist())
+        assert (low[place], high[place]) == pytest.approx((interval.low, interval.high))
+    assert bands(values[:1]) == ([None] * 4, [None] * 4)
+
+
+def test_the_front_is_what_no_point_and_no_run_is_better_and_cheaper_than(scripted):
+    generator = np.random.default_rng(3)
+    paths = []
+    for name in "abcd":
+        queries = []
+        for _ in range(5):
+            steps = [step("search", generator.permutation(list("wxyzg"))) for _ in range(generator.integers(1, 6))]
+            queries.append(([*steps, step("stop")], generator.permutation(list("wxyzg")).tolist(), "g", used(), None))
+        for steps, *_ in queries:
+            for one in steps:
+                one["doc_ids"] = list(map(str, one["doc_ids"]))
+        paths.append(scripted(name, queries))
+    found = curves(paths)["axes"]["searches"]
+    points = [(b, m) for row in found["curves"] for b, m in zip(found["budgets"], row["mean"], strict=True)]
+    best = {(b, m) for b, m in points if not any((c <= b and n >= m and (c, n) != (b, m)) for c, n in points)}
+    assert {(point["budget"], point["value"]) for point in found["front"]} == best
+    ends = {row["label"]: (row["cost"], row["end"]) for row in found["curves"]}
+    for row in found["curves"]:
+        mine = ends[row["label"]]
+        beaten = any(cost <= mine[0] and end >= mine[1] and (cost, end) != mine for cost, end in ends.values())
+        assert row["front"] is not beaten
+
+
+def test_runs_that_were_not_asked_the_same_are_refused(scripted, command):
+    a, b = scripted("a", [FOUND]), scripted("b", [FOUND], {"depth": 50})
+    refused = command(a, b)
+    assert refused.code == 2 and refused.out == "" and "depth (1000, 50)" in refused.err
+    more = scripted("c", [FOUND, FOUND])
+    assert "queries (1, 2, 1 in common)" in command(a, more).err
+
+
+def test_an_unknown_price_takes_only_that_run_off_that_axis(scripted, command):
+    priced = ([step("search", "a", usage=used(1, 50, 0.02)), step("stop")], "a", "a", used(1, 50, 0.02), None)
+    unpriced = ([step("search", "a", usage=used(1, 50, None)), step("stop")], "a", "a", used(1, 50, None), None)
+    a, b = scripted("a", [priced, priced], list_usd=0.04), scripted("b", [unpriced, unpriced], list_usd=None)
+    result = curves([a, b])
+    assert [len(result["axes"][axis]["curves"]) for axis in AXES] == [2, 2, 2, 1]
+    assert result["refused"] == [{"run": str(b), "axis": "usd", "why": "the price of its model is not known"}]
+    printed = command(a, b)
+    assert printed.code == 0 and f"{b} has no curve by dollars at list price: the price" in printed.out
+    alone = command(b, "--by", "usd")
+    assert alone.code == 2 and len(alone.err.splitlines()) == 1 and "the price of its model is not known" in alone.err
+
+
+def test_imported_runs_are_shown_by_what_is_known_of_them(scripted, command):
+    imported = scripted("imported", [FOUND], {"imported": {"usage": False}}, list_usd=None)
+    assert list(curves([imported])["axes"]) == ["searches"]
+    bare = scripted("bare", [([], "a", "a", used(), None)])
+    refused = command(bare)
+    assert refused.code == 2 and "1 of 1 queries have a ranking and no trajectory" in refused.err
+    assert [row["run"] for row in curves([imported, bare])["axes"]["searches"]["curves"]] == [str(imported)]
+
+
+def test_what_has_no_value_before_the_end_or_is_no_metric_is_named(scripted, command):
+    path = scripted("run", [FOUND])
+    with pytest.raises(UnknownName, match=r"nDGC@10.*nDCG"):
+        curves([path], "nDGC@10")
+    with pytest.raises(UsageError, match=r"evals\.score .* --qrels pooled"):
+        curves([path], "nDCG@10 [pooled]")
+    for wrong in ("Win(3)", "Flip"):
+        with pytest.raises(UsageError, match=r"counted over comparisons.*nDCG@10 or surfaced or shown"):
+            curves([path], wrong)
+    offline = command(path, "--by", "tokens")
+    assert offline.code == 2 and "no run used any tokens" in offline.err
+    nowhere = command(path, "--svg", path / "no folder/plot.svg")
+    assert nowhere.code == 2 and nowhere.out == "" and "plot.svg cannot be written" in nowhere.err
+    (path / "attribution.jsonl").unlink()  # as in a run that an earlier version scored
+    with pytest.raises(DataError, match=r"evals\.score"):
+        curves([path])
+
+
+def test_a_cheap_run_and_a_dear_one_both_have_a_curve():
+    assert module._budgets("searches", 3) == [1, 2, 3]
+    cents = module._budgets("usd", 0.031)
+    assert cents[:3] == [0, 0.001, 0.002] and cents[-1] == 0.031
+    assert module._budgets("tokens", 2500)[:3] == [0, 100, 200]
+    many = module._budgets("calls", 123_456)
+    assert len(many) < 500 and many[-1] == 123_456 and {1, 2, 4, 8, 65_536, 120_000} <= set(many)
+
+
+def test_the_table_the_plot_and_the_csv_say_the_same(miniature, command, tmp_path):
+    paths = sorted((miniature / "obliq-congress").iterdir())
+    svg, table = tmp_path / "plot.svg", tmp_path / "points.csv"
+    result = command(*paths, "--svg", svg, "--csv", table, "--json").json
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = result["axes"]["searches"]
+    for row in found["curves"]:
+        kept = [float(one["mean"]) for one in rows if one["run"] == row["run"] and one["axis"] == "searches"]
+        assert kept == row["mean"]
+    assert {float(one["budget"]) for one in rows if one["axis"] == "searches" and one["front"] == "1"} == {
+        point["budget"] for point in found["front"]
+    }
+    assert as_svg(result) == svg.read_text() and as_csv(result) == table.read_text()
+    assert all(path.name in svg.read_text() for path in paths) and "searches a query, at most" in svg.read_text()
+    printed = command(*paths).out
+    assert "Pareto front: 1: " in printed and "at its end" in printed and "mini: bundled" in printed
+    for row in found["curves"]:
+        assert f"{row['end']:.4f}" in next(
+            line for line in printed.splitlines() if line.startswith(f" {row['label']} ")
+        )
+
+
+def test_names_of_folders_are_text_and_nothing_else(scripted, tmp_path):
+    path = scripted(r"$\frac{1}$ [bold]x <script>alert(1)<", [FOUND, FOUND])
+    result = curves([path])
+    drawn = as_svg(result)
+    assert "<script" not in drawn and "frac" in drawn
+
+
+def test_a_run_folder_is_all_that_it_reads(miniature, tmp_path, monkeypatch, command):
+    monkeypatch.setattr("environments.load", lambda *_, **__: pytest.fail("the corpus was read"))
+    assert command(Path(miniature) / "obliq-congress", "--json").code == 0
+
+
+def test_an_outcome_that_is_missing_is_named_in_a_line(scripted, command):
+    path = scripted("a", [([step("search", "ab")], "ab", "a", used(1), None)])
+    (path / "outcomes.jsonl").unlink()
+    result = command(path)
+    assert (result.code, result.out, result.err.count("\n")) == (3, "", 1)
+    assert "no outcome of 1 of its 1 queries, e.g. 'q0'" in result.err
+
+
+def test_a_table_or_plot_does_not_take_the_place_of_a_file_of_a_run(scripted, command):
+    path = scripted("a", [([step("search", "ab")], "ab", "a", used(1), None)])
+    before = (path / "scores.csv").read_bytes()
+    for option in ("--csv", "--svg"):
+        result = command(path, option, path / "scores.csv")
+        assert result.code == 2 and "is a file of the run" in result.err
+    assert (path / "scores.csv").read_bytes() == before
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_printed_and_drawn(scripted, command, tmp_path):
+    path = scripted(os.fsdecode(b"h\xff"), [([step("search", "ab")], "ab", "a", used(1), None)])
+    result = command(path, "--svg", tmp_path / "plot.svg")
+    assert result.code == 0 and "h\N{REPLACEMENT CHARACTER}" in result.out and result.out.encode()
+    assert (tmp_path / "plot.svg").stat().st_size

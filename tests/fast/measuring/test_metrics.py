@@ -1,0 +1,239 @@
+"""Every metric against pytrec_eval and ir_measures, against a brute-force count, or against sums done by hand."""
+
+import math
+
+import ir_measures
+import numpy as np
+import pytest
+import pytrec_eval
+
+from environments.base import Comparison, Environment, Judgements
+from evals.folder import trec
+from evals.measuring.metrics import Ranking, judge, per_query, ranking_metric
+from evals.measuring.stats import bootstrap_mean, resampled_mean
+from tools.corpus import Corpus
+from tools.errors import UnknownName
+from tools.records import Document, Query
+
+# RR@10 and P@10 over a short run have no name of their own there: they are computed over the first ten.
+TREC_EVAL = {
+    "nDCG@5": "ndcg_cut_5",
+    "nDCG@10": "ndcg_cut_10",
+    "nDCG@50": "ndcg_cut_50",
+    "R@1": "recall_1",
+    "R@5": "recall_5",
+    "R@10": "recall_10",
+    "R@20": "recall_20",
+    "R@50": "recall_50",
+    "R@100": "recall_100",
+    "R@1000": "recall_1000",
+    "P@10": "P_10",
+    "RR@10": "recip_rank",
+}
+
+
+def values(rankings, qrels, metric, **judgements) -> dict[str, float | None]:
+    judged = Judgements(qrels, **judgements)
+    return {query_id: ranking_metric(metric, judge(rankings.get(query_id, ()), judged, query_id)) for query_id in qrels}
+
+
+def reference(run_file: str, qrels, metric: str) -> dict[str, float]:
+    run: dict[str, dict[str, float]] = {}
+    for line in run_file.splitlines():
+        query_id, _, doc_id, rank, score, _ = line.split("\t")
+        if metric != "RR@10" or int(rank) <= 10:
+            run.setdefault(query_id, {})[doc_id] = float(score)
+    name = TREC_EVAL[metric]
+    measure = name.replace("_cut_", "_cut.").replace("recall_", "recall.").replace("P_", "P.")
+    results = pytrec_eval.RelevanceEvaluator(qrels, {measure})
+    return {query_id: values[name] for query_id, values in results.evaluate(run).items()}
+
+
+def random_case(seed: int):
+    """Rankings cut out of tied scores, with unjudged documents, graded judgements and judged zeros."""
+    generator = np.random.default_rng(seed)
+    rankings, qrels = {}, {}
+    for number in range(6):
+        documents = [f"d{n}" for n in generator.permutation(1500)]
+        scores = generator.integers(0, 5, size=1500)  # five values for 1,500 documents: ties everywhere
+        order = np.lexsort((documents, -scores))[: generator.integers(1, 1200)]
+        rankings[f"q{number}"] = [documents[place] for place in order]
+        judged = generator.choice(1500, size=40, replace=False)
+        qrels[f"q{number}"] = {f"d{n}": int(generator.integers(0, 4)) for n in judged} | {"d0": 1}
+    return rankings, qrels
+
+
+@pytest.mark.parametrize("metric", TREC_EVAL)
+@pytest.mark.parametrize("seed", range(8))
+def test_a_metric_is_what_pytrec_eval_makes_of_the_run_file(metric, seed):
+    rankings, qrels = random_case(seed)
+    theirs = reference("".join(trec(query_id, ranking, "tag") for query_id, ranking in rankings.items()), qrels, metric)
+    assert values(rankings, qrels, metric) == pytest.approx(theirs, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_metric_has_ir_measures_name_and_value(seed):
+    rankings, qrels = random_case(seed)
+    run = {q: {d: -float(place) for place, d in enumerate(ranking)} for q, ranking in rankings.items()}
+    measures = [ir_measures.parse_measure(name) for name in TREC_EVAL]
+    for theirs in ir_measures.iter_calc(measures, qrels, run):
+        ours = values(rankings, qrels, str(theirs.measure))[theirs.query_id]
+        assert ours == pytest.approx(theirs.value, abs=1e-9), theirs
+
+
+def test_fractions_are_gained_as_they_are():
+    # trec_eval knows whole grades only, but a linear gain does not mind its unit: quarters times four are whole.
+    generator = np.random.default_rng(5)
+    for _ in range(20):
+        quarters = {f"d{n}": int(grade) for n, grade in enumerate(generator.integers(0, 9, size=30))} | {"d0": 3}
+        ranking = [f"d{n}" for n in generator.permutation(40)]
+        ours = values({"q": ranking}, {"q": {d: grade / 4 for d, grade in quarters.items()}}, "nDCG@10")
+        theirs = reference(trec("q", ranking, "tag"), {"q": quarters}, "nDCG@10")
+        assert ours == pytest.approx(theirs, abs=1e-12)
+
+
+def test_a_query_without_a_ranking_counts_as_zero():
+    qrels = {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 1}}
+    assert values({"q1": ["a"], "q2": []}, qrels, "nDCG@10") == {"q1": 1.0, "q2": 0.0, "q3": 0.0}
+
+
+def test_gain_is_linear_in_the_grade():
+    # With grades 2 and 1 in the wrong order: (1 + 2 / log2(3)) / (2 + 1 / log2(3)).
+    value = values({"q": ["b", "a"]}, {"q": {"a": 2, "b": 1}}, "nDCG@10")["q"]
+    assert value == pytest.approx(0.8597, abs=1e-4)
+
+
+def test_recall_is_undefined_where_no_label_reaches_one_and_gain_is_not():
+    qrels = {"q": {"a": 0.75, "b": 0.5}}
+    assert values({"q": ["b", "a"]}, qrels, "R@5") == {"q": None}
+    gained, ideal = 0.5 + 0.75 / math.log2(3), 0.75 + 0.5 / math.log2(3)
+    assert values({"q": ["b", "a"]}, qrels, "nDCG@10")["q"] == pytest.approx(gained / ideal)
+
+
+def test_recall_takes_the_binary_labels_where_the_release_has_them():
+    qrels, binary = {"q": {"a": 3.0, "b": 2.0, "c": 1.0}}, {"q": {"a": 0.0, "b": 1.0, "c": 1.0}}
+    assert values({"q": ["a", "b"]}, qrels, "R@10", binary=binary) == {"q": 0.5}
+    assert values({"q": ["a", "b"]}, qrels, "nDCG@10", binary=binary) == values({"q": ["a", "b"]}, qrels, "nDCG@10")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_max_p_is_the_best_passage_of_each_document(seed):
+    generator = np.random.default_rng(seed)
+    passages = [f"D{document}:{number}" for document in range(30) for number in range(4)]
+    scores = {passage: float(generator.random()) for passage in passages}
+    qrels = {"q": {f"D{n}": int(generator.integers(0, 3)) for n in range(12)} | {"D0": 2}}
+    best: dict[str, float] = {}
+    for passage, score in scores.items():  # by brute force: no order, no cut
+        document = passage.split(":")[0]
+        best[document] = max(score, best.get(document, 0.0))
+    theirs = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "recall.5"}).evaluate({"q": best})["q"]
+    ranking = {"q": sorted(passages, key=scores.__getitem__, reverse=True)}
+
+    def parent(passage):
+        return passage.partition(":")[0]
+
+    assert values(ranking, qrels, "nDCG@10", unit_of=parent)["q"] == pytest.approx(theirs["ndcg_cut_10"])
+    assert values(ranking, qrels, "R@5", unit_of=parent)["q"] == pytest.approx(theirs["recall_5"])
+
+
+def test_merged_texts_are_one_document_with_its_best_grade():
+    first = {"b": "a"}  # b has a's text
+
+    def unit(doc_id):
+        return first.get(doc_id, doc_id)
+
+    qrels = {"q": {"b": 2, "c": 1}}
+    apart = values({"q": ["a", "c", "b"]}, qrels, "nDCG@10")["q"]
+    merged = values({"q": ["a", "c", "b"]}, qrels, "nDCG@10", unit_of=unit, judged_by_unit=False)["q"]
+    assert merged == 1.0 and apart == pytest.approx((1 / math.log2(3) + 2 / 2) / (2 + 1 / math.log2(3)))
+
+
+def comparing(comparisons, metrics, twins=None) -> Environment:
+    documents = Corpus(Document(doc_id, doc_id) for doc_id in ("P", "H1", "H2", "H3"))
+    return Environment(
+        task="t",
+        data="mini",
+        split="all",
+        source="here",
+        documents=documents,
+        queries=tuple(Query(query_id, "x") for query_id in comparisons),
+        judgements={"gold": Judgements({query_id: {"P": 1.0} for query_id in comparisons})},
+        headline="gold",
+        metrics=metrics,
+        metric=metrics[0],
+        comparisons=comparisons,
+        twins=twins or {},
+    )
+
+
+LADDER = (Comparison("Win(1)", "P", "H1"), Comparison("Win(2)", "H1", "H2"), Comparison("Win(3)", "H2", "H3"))
+
+
+# Twelve rows done by hand: the ranking, its scores, and which of P > H1, H1 > H2, H2 > H3 it wins.
+ROWS = [
+    (["P", "H1", "H2", "H3"], [4, 3, 2, 1], [1, 1, 1]),
+    (["H3", "H2", "H1", "P"], [4, 3, 2, 1], [0, 0, 0]),
+    (["P", "H1", "H2", "H3"], [4, 4, 2, 1], [0, 1, 1]),
+    (["P", "H1", "H2", "H3"], [1, 1, 1, 1], [0, 0, 0]),
+    (["H1", "P", "H2", "H3"], [4, 3, 2, 2], [0, 1, 0]),
+    (["P", "H2", "H1", "H3"], [4, 3, 2, 1], [1, 0, 1]),
+    (["P"], [1], [1, 0, 0]),
+    (["H1"], [1], [0, 1, 0]),
+    ([], [], [0, 0, 0]),
+    (["P", "H2"], [2, 1], [1, 0, 1]),
+    (["P", "H1", "H2", "H3"], [], [1, 1, 1]),
+    (["H2", "P", "H3"], [], [1, 0, 1]),
+]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_win_is_a_strictly_higher_score_and_what_is_not_ranked_is_below(row):
+    doc_ids, scores, wins = row
+    environment = comparing({"q": LADDER}, ("Win", "Win(1)", "Win(2)", "Win(3)", "Win(4)"))
+    got = per_query({"q": Ranking(doc_ids, scores)}, environment)
+    assert [got[f"Win({k})"]["q"] for k in (1, 2, 3)] == wins
+    assert got["Win(4)"]["q"] is None
+    assert got["Win"]["q"] == pytest.approx(sum(wins) / 3)
+
+
+@pytest.mark.parametrize("first", ROWS[:5])
+@pytest.mark.parametrize("second", ROWS[:5])
+def test_a_flip_is_a_comparison_that_comes_out_otherwise_for_the_twin(first, second):
+    environment = comparing({"list": LADDER, "prose": LADDER}, ("Flip",), twins={"prose": "list"})
+    rankings = {"list": Ranking(*first[:2]), "prose": Ranking(*second[:2])}
+    flips = sum(a != b for a, b in zip(first[2], second[2], strict=True)) / 3
+    assert per_query(rankings, environment)["Flip"] == {"list": None, "prose": pytest.approx(flips)}
+
+
+def test_a_metric_that_is_none_is_named():
+    with pytest.raises(UnknownName, match="nDGC"):
+        values({"q": ["a"]}, {"q": {"a": 1}}, "nDGC@10")
+
+
+def test_blanks_in_ids_do_not_shift_the_columns_of_a_run_file():
+    line = trec("a query", ["doc 1"], "tag")
+    assert line.split() == ["a%20query", "Q0", "doc%201", "1", "1", "tag"]
+
+
+def test_the_interval_agrees_with_scipys_bootstrap():
+    from scipy.stats import bootstrap
+
+    values = np.random.default_rng(3).beta(0.3, 1.0, size=80)
+    ours = bootstrap_mean(values.tolist())
+    theirs = bootstrap((values,), np.mean, n_resamples=10_000, method="percentile", rng=1).confidence_interval
+    assert ours.mean == pytest.approx(values.mean())
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.01)
+
+
+def test_one_query_has_a_mean_and_no_interval():
+    assert bootstrap_mean([0.5]) == (0.5, None, None)
+
+
+def test_bircos_figure_is_the_mean_of_resampled_means_with_its_seed():
+    sample = np.random.default_rng(1).random(50)
+    np.random.seed(42)  # as its script does, before each metric
+    means = [np.mean(np.random.choice(sample, size=len(sample), replace=True)) for _ in range(1000)]
+    ours = resampled_mean(sample.tolist())
+    assert ours.mean == pytest.approx(np.mean(means), abs=1e-12)
+    assert ours.error == pytest.approx(np.std(means), abs=1e-12)
+    assert ours.error == pytest.approx(sample.std() / math.sqrt(50), rel=0.1)

@@ -1,0 +1,110 @@
+"""The papers' tables as data: figures read off the papers by eye, averages recomputed, and never beside a miniature."""
+
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import environments
+from evals.measuring.metrics import PAIRWISE, RANKING
+from evals.published import Figure, beside, figures, look_up
+
+# Read off the papers by eye: task, system, metric, judgements, value, table.
+BY_EYE = [
+    ("obliq/twitter", "GPT-5.2 Multi-Hop Agent", "nDCG@10", "pooled", 0.215, "Table 2"),
+    ("obliq/twitter", "Oracle GPT-5.2 Tournament", "R@100", "gold", 0.745, "Table 2"),
+    ("obliq/wildchat", "Gemini-2-Embedding", "nDCG@50", "pooled", 0.148, "Table 2"),
+    ("obliq/wildchat", "BM25", "R@10", "pooled", 0.005, "Table 2"),
+    ("birco/doris_mae", "E5-L-v2", "nDCG@10", "", 0.720, "Table 5"),
+    ("birco/arguana", "Subtask+O GPT4", "nDCG@10", "", 0.695, "Table 5"),
+    ("birco/clinical_trial", "RankLLaMA", "R@5", "", 0.098, "Table 5"),
+    ("birco/relic", "Rank+O GPT4", "nDCG@10", "", 0.623, "Table 5"),
+    ("multiconir/*:complexity", "BM25", "Win(1)", "", 0.2859, "Table 1"),
+    ("multiconir/*:complexity", "GritLM-7B", "Win(10)", "", 0.7595, "Table 1"),
+    ("multiconir/books:format", "GritLM-7B", "Flip", "", 0.0535, "Table 2"),
+    ("multiconir/*:format", "BM25", "Flip", "", 0.1619, "Table 2"),
+]
+
+
+@pytest.mark.parametrize("task, system, metric, judgements, value, table", BY_EYE)
+def test_a_figure_is_what_the_paper_prints(task, system, metric, judgements, value, table):
+    assert [f.value for f in look_up(task, system, metric, judgements) if f.table == table] == [value]
+
+
+def test_every_figure_is_a_fraction_of_a_known_task_and_metric_with_its_source():
+    known = set(environments.tasks())
+    for figure in figures():
+        plain = figure.task.partition(":")[0]
+        assert plain in known or plain.endswith("/*"), figure
+        kind = re.split(r"[@(]", figure.metric)[0]
+        assert kind in {*RANKING, *PAIRWISE, "AP", "Decline"}, figure
+        assert (-1 if kind == "Decline" else 0) <= figure.value <= 1, figure
+        assert figure.table.startswith("Table ") and figure.row, figure
+    assert len(figures()) > 3500
+
+
+def test_no_figure_is_there_twice():
+    keys = [(f.task, f.system, f.metric, f.judgements, f.split, f.table, f.row) for f in figures()]
+    assert len(keys) == len(set(keys))
+
+
+def test_bircos_averages_are_those_of_its_five_tasks():
+    cells: dict[str, list[float]] = defaultdict(list)
+    printed: dict[str, Figure] = {}
+    for figure in figures():
+        if figure.table == "Table 5" and figure.metric == "nDCG@10":
+            if figure.task == "birco/*":
+                printed[figure.system] = figure
+            else:
+                cells[figure.system].append(figure.value)
+    compared = 0
+    for system, figure in printed.items():
+        if len(cells[system]) == 5 and "differs from the mean" not in figure.note:
+            assert figure.value == pytest.approx(sum(cells[system]) / 5, abs=0.0011), system
+            compared += 1
+    assert compared > 20
+
+
+@pytest.fixture
+def config(run):
+    result = run("--program", "retrieve", "--task", "wildchat", "--retriever", "rank_bm25", "--split", "all", "--json")
+    return json.loads((Path(result.json["run"]) / "config.json").read_text())
+
+
+def test_a_published_figure_stands_beside_a_whole_run_of_the_release_and_never_beside_a_miniature(config):
+    assert beside(config) == {}
+    full = config | {"data": "full"}
+    assert {"nDCG@10", "R@100"} <= beside(full).keys()
+    assert {figure.system for figure in beside(full).values()} == {"BM25"}
+
+
+@pytest.mark.parametrize("task", ["congress", "writing"])
+def test_the_package_that_a_task_s_script_calls_stands_beside_that_script_s_figures(run, task):
+    found = run("--program", "retrieve", "--task", task, "--retriever", "bm25s", "--split", "all", "--json")
+    config = json.loads((Path(found.json["run"]) / "config.json").read_text()) | {"data": "full"}
+    assert {figure.system for figure in beside(config).values()} == {"BM25"}
+    assert beside(config | {"retriever": {"name": "bm25", "with": ""}}) == {}
+
+
+@pytest.mark.parametrize(
+    "otherwise",
+    [
+        {"data": "folder"},
+        {"split": "test"},
+        {"asked": {"limit": 5, "query_ids": []}},
+        {"asked": {"limit": None, "query_ids": ["q1"]}},
+        {"compiled": "abc"},
+        {"depth": 10},
+        {"parameters": {"hops": 2}},
+        {"instruction": "none"},
+        {"task": "obliq/congress"},
+        {"retriever": {"name": "bm25", "with": ""}},
+        {"program": "multihop"},
+        {"lm": {"name": "openai/x"}},
+    ],
+    ids=str,
+)
+def test_nor_beside_a_run_that_did_something_else(config, otherwise):
+    assert beside(config | {"data": "full"} | otherwise) == {}

@@ -1,0 +1,270 @@
+"""The paired comparison against SciPy, against brute force, and against simulations of what it promises."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+
+from evals.measuring.stats import bootstrap_mean, bootstrap_means, holm, paired, sign_flip
+
+
+def flipped_sums(differences) -> list[float]:
+    """The sum under every assignment of signs; exact, because the values are multiples of 1/16."""
+    assignments = itertools.product((1.0, -1.0), repeat=len(differences))
+    return [sum(d * sign for d, sign in zip(differences, signs, strict=True)) for signs in assignments]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_p_is_that_of_scipys_exact_permutation_test(seed):
+    generator = np.random.default_rng(seed)
+    before, after = generator.random(9), generator.random(9)
+    theirs = scipy_stats.permutation_test(
+        (after, before), lambda x, y, axis: np.mean(x - y, axis=axis), permutation_type="samples", vectorized=True
+    )
+    assert paired(before, after).p == pytest.approx(theirs.pvalue, abs=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(-16, 16), min_size=1, max_size=10))
+def test_p_is_the_share_of_all_signs_that_are_as_extreme(sixteenths):
+    differences = [number / 16 for number in sixteenths]
+    sums = flipped_sums(differences)  # zeros included: a zero doubles both counts
+    seen = abs(sum(differences))
+    assert sign_flip(differences) == pytest.approx(sum(abs(total) >= seen for total in sums) / len(sums), abs=1e-12)
+
+
+def test_sums_that_are_equal_on_paper_count_as_equal():
+    # 0.1 + 0.2 - 0.3 is 5.6e-17 in one order and 0 in another; every assignment with a sum of 0 must count alike.
+    assert sign_flip([0.1, 0.2, -0.3]) == 1.0
+    assert sign_flip([0.3, -0.2, -0.1]) == 1.0
+    assert sign_flip([0.1] * 10) == 2 / 2**10
+
+
+def test_sixteen_differences_are_enumerated_and_seventeen_are_drawn():
+    generator = np.random.default_rng(2)
+    differences = generator.normal(0.3, 1, 17).tolist()
+    assert sign_flip(differences[:16], seed=1) == sign_flip(differences[:16], seed=2)
+    assert (sign_flip(differences[:16]) * 2**16).is_integer()
+    sums = np.zeros(1)  # the brute force over 2^17
+    for difference in differences:
+        sums = np.concatenate([sums + difference, sums - difference])
+    exact = float((np.abs(sums) >= abs(sum(differences)) - 1e-12).mean())
+    drawn = [sign_flip(differences, seed=seed) for seed in range(5)]
+    assert len(set(drawn)) > 1
+    assert drawn == pytest.approx([exact] * 5, abs=4 * math.sqrt(exact * (1 - exact) / 19_999))
+
+
+def test_a_drawn_p_is_never_zero_and_counts_what_was_seen():
+    assert sign_flip([1.0] * 100) == 1 / 20_000
+    assert sign_flip([1.0] * 100, permutations=99) == 1 / 100
+
+
+def test_the_same_seed_gives_the_same_comparison():
+    generator = np.random.default_rng(4)
+    before, after = generator.random(200), generator.random(200)
+    assert paired(before, after, seed=3) == paired(before, after, seed=3)
+    assert paired(before, after, seed=3).p != paired(before, after, seed=4).p
+
+
+def test_the_interval_of_a_difference_agrees_with_scipys_bootstrap():
+    generator = np.random.default_rng(5)
+    before, after = generator.random(60), generator.random(60)
+    ours = paired(before, after)
+    theirs = scipy_stats.bootstrap((after - before,), np.mean, n_resamples=10_000, method="percentile", rng=1)
+    assert ours.difference == pytest.approx((after - before).mean())
+    assert (ours.low, ours.high) == pytest.approx(tuple(theirs.confidence_interval), abs=0.005)
+
+
+def test_identical_values_differ_by_nothing():
+    same = paired([0.1, 0.5, 0.9], [0.1, 0.5, 0.9])
+    assert same == (0.0, 0.0, 0.0, 1.0, 0, 3, 0, 3, None)
+
+
+def test_the_last_bits_of_a_value_are_no_difference():
+    before = [0.1 + 0.2, 0.7, 0.4]
+    assert paired(before, [0.3, 0.7, 0.5])[4:8] == (1, 2, 0, 3)
+    assert paired(before, [0.3, 0.7, 0.4]).p == 1.0
+
+
+def test_swapping_the_sides_swaps_wins_and_losses():
+    generator = np.random.default_rng(6)
+    before, after = generator.integers(0, 3, 14) / 2, generator.integers(0, 3, 14) / 2
+    one, other = paired(before, after), paired(after, before)
+    assert one.difference == -other.difference and one.p == other.p
+    assert (one.wins, one.ties, one.losses) == (other.losses, other.ties, other.wins)
+    assert one.wins + one.ties + one.losses == one.queries == 14
+
+
+def test_one_query_has_a_difference_and_no_more():
+    assert paired([0.25], [0.75]) == (0.5, None, None, 1.0, 1, 0, 0, 1, None)
+
+
+def test_values_that_cannot_be_paired_are_refused():
+    with pytest.raises(ValueError, match="2 and 1"):
+        paired([1, 2], [1])
+    with pytest.raises(ValueError, match="no values"):
+        paired([], [])
+
+
+def within(share: float, expected: float, trials: int, errors: float = 3.0) -> bool:
+    """Whether a simulated share is within sampling error of the promised one."""
+    return abs(share - expected) <= errors * math.sqrt(expected * (1 - expected) / trials)
+
+
+def null_p(generator, queries: int = 30) -> float:
+    """p of two systems that differ by chance alone."""
+    return sign_flip((generator.normal(size=queries) * 0.2).tolist(), permutations=999)
+
+
+def test_without_a_difference_one_comparison_in_twenty_is_significant():
+    generator = np.random.default_rng(7)
+    ps = [null_p(generator) for _ in range(1000)]
+    assert within(np.mean([p <= 0.05 for p in ps]), 0.05, 1000)
+    assert scipy_stats.kstest(ps, "uniform").pvalue > 0.001
+
+
+def test_with_coarse_values_no_more_than_one_in_twenty_is_significant():
+    # Recall of one gold document, found or not: ties are frequent and p is one of few numbers, so the test is careful.
+    generator = np.random.default_rng(8)
+    ps = []
+    for _ in range(1000):
+        before, after = generator.integers(0, 2, 24), generator.integers(0, 2, 24)
+        ps.append(sign_flip((after - before).tolist(), permutations=999))
+    assert np.mean([p <= 0.05 for p in ps]) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1000)
+
+
+def test_after_holm_at_most_one_family_in_twenty_has_a_false_find():
+    generator = np.random.default_rng(9)
+    families = [min(holm([null_p(generator, 20) for _ in range(6)])) <= 0.05 for _ in range(600)]
+    assert np.mean(families) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 600)
+
+
+# Differences around 0 with their standard deviation: spread as by chance, evenly, with outliers, and most of them ties.
+DIFFERENCES = {
+    "normal": (lambda generator, n: generator.normal(0, 0.3, n), 0.3),
+    "uniform": (lambda generator, n: generator.uniform(-0.5, 0.5, n), math.sqrt(1 / 12)),
+    "laplace": (lambda generator, n: generator.laplace(0, 0.2, n), 0.2 * math.sqrt(2)),
+    "ties": (lambda generator, n: np.where(generator.random(n) < 0.4, generator.normal(0, 0.5, n), 0), math.sqrt(0.1)),
+    "lopsided": (lambda generator, n: generator.exponential(0.3, n) - 0.3, 0.3),
+}
+
+
+def standard_errors(queries: int) -> float:
+    """How many of them `detectable` is, by SciPy's t."""
+    return float(sum(scipy_stats.t.ppf([0.975, 0.8], queries - 1)))
+
+
+def power(name, queries: int, trials: int, sign: int = 1) -> float:
+    """The share of comparisons that are significant where the true difference is the one that is called detectable."""
+    generator = np.random.default_rng(10)
+    draw, spread = DIFFERENCES[name]
+    smallest = sign * standard_errors(queries) * spread / math.sqrt(queries)
+    ps = (sign_flip((draw(generator, queries) + smallest).tolist(), permutations=999) for _ in range(trials))
+    return sum(p <= 0.05 for p in ps) / trials
+
+
+@pytest.mark.parametrize("queries", [20, 50, 200])
+@pytest.mark.parametrize("name", ["normal", "uniform", "laplace", "ties"])
+def test_what_is_called_detectable_is_detected_four_times_in_five(name, queries):
+    assert within(power(name, queries, 500), 0.8, 500)
+
+
+def test_what_is_called_detectable_is_the_spread_times_what_students_t_says():
+    generator = np.random.default_rng(15)
+    for queries in (7, 20, 80, 3000):
+        values = generator.normal(0.1, 0.3, queries)
+        expected = standard_errors(queries) * values.std(ddof=1) / math.sqrt(queries)
+        assert paired(np.zeros(queries), values, resamples=10).detectable == pytest.approx(expected, rel=1e-4)
+    assert paired(np.zeros(6), generator.random(6)).detectable is None
+
+
+def test_where_differences_are_lopsided_or_coarse_the_power_is_another_as_the_document_says():
+    assert 0.85 < power("lopsided", 50, 500) < 0.95 and 0.70 < power("lopsided", 50, 500, sign=-1) < 0.80
+    generator, changed, smallest = (
+        np.random.default_rng(16),
+        0.5,
+        0.265,
+    )  # recall of one document: half of 50 queries move
+    assert smallest == pytest.approx(standard_errors(50) * math.sqrt((changed - smallest**2) / 50), abs=0.001)
+    shares = [(changed + smallest) / 2, (changed - smallest) / 2, 1 - changed]
+    ps = [sign_flip(generator.choice([1.0, -1.0, 0.0], 50, p=shares).tolist(), permutations=999) for _ in range(500)]
+    assert 0.64 < np.mean([p <= 0.05 for p in ps]) < 0.8
+
+
+def test_columns_are_resampled_together_and_each_as_if_it_were_alone():
+    generator = np.random.default_rng(11)
+    rows = generator.dirichlet([1, 2, 3], 40) - generator.dirichlet([3, 2, 1], 40)
+    intervals = bootstrap_means(rows)
+    for column, interval in zip(rows.T, intervals, strict=True):
+        assert interval == pytest.approx(bootstrap_mean(column.tolist()))
+    assert sum(interval.mean for interval in intervals) == pytest.approx(0)
+    assert bootstrap_means(rows[:1])[0][1:] == (None, None)
+
+
+def repeated(generator, queries: int, runs: tuple[int, int], apart: float, noise: float) -> list[np.ndarray]:
+    """Two systems' values, a row a query and a column a run: equal in the mean, `apart` in a query, noisy in a run."""
+    shifts = (0, generator.normal(0, apart, queries))
+    return [
+        np.add(shift, generator.normal(0, noise, (many, queries))).T for shift, many in zip(shifts, runs, strict=True)
+    ]
+
+
+NESTED = [((3, 3), 0.3, 0.1), ((1, 3), 0.2, 0.2), ((2, 2), 0.05, 0.3)]  # runs, apart in a query, noise in a run
+
+
+@pytest.mark.parametrize(("runs", "apart", "noise"), NESTED)
+def test_with_repeats_the_interval_covers_and_the_test_errs_as_often_as_they_say(runs, apart, noise):
+    generator, covered, ps = np.random.default_rng(12), 0, []
+    for _ in range(600):
+        before, after = repeated(generator, 50, runs, apart, noise)
+        result = paired(before.mean(axis=1), after.mean(axis=1), permutations=499, resamples=1000)
+        covered += result.low <= 0 <= result.high
+        ps.append(result.p)
+    assert within(covered / 600, 0.94, 600)  # percentile intervals of 50 queries are a little narrow, repeats or not
+    assert within(np.mean([p <= 0.05 for p in ps]), 0.05, 600)
+
+
+def test_to_draw_repeats_again_within_queries_would_count_their_noise_twice():
+    generator, covered = np.random.default_rng(13), 0
+    for _ in range(300):
+        values = repeated(generator, 50, (3, 3), 0.05, 0.3)
+        drawn = generator.integers(0, 50, (500, 50, 1))
+        before, after = (one[drawn, generator.integers(0, 3, (500, 50, 3))].mean(axis=(1, 2)) for one in values)
+        low, high = np.quantile(after - before, [0.025, 0.975])
+        covered += low <= 0 <= high
+    assert covered / 300 > 0.97
+
+
+def test_pooled_repeats_would_be_called_different_where_only_queries_are():
+    # Ten runs of each over 20 queries are not 200 queries: nested, the test errs as often as it says; pooled, often.
+    generator, nested, pooled = np.random.default_rng(14), [], []
+    for _ in range(300):
+        before, after = repeated(generator, 20, (10, 10), 0.2, 0.1)
+        nested.append(sign_flip((after - before).mean(axis=1).tolist(), permutations=499))
+        pooled.append(sign_flip((after - before).ravel().tolist(), permutations=499))
+    assert within(np.mean([p <= 0.05 for p in nested]), 0.05, 300)
+    assert np.mean([p <= 0.05 for p in pooled]) > 0.4
+
+
+def test_holm_is_what_it_is_by_hand():
+    # Sorted .01 .02 .03 .04, times 4 3 2 1: .04 .06 .06 .04, and never below the one before: .04 .06 .06 .06.
+    assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([0.03]) == [0.03]
+    assert holm([]) == []
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(0.0001, 1), min_size=1, max_size=12))
+def test_holm_rejects_what_stepping_down_rejects(ps):
+    rejected = set()
+    for rank, place in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):  # Holm 1979, as a procedure
+        if ps[place] > 0.05 / (len(ps) - rank):
+            break
+        rejected.add(place)
+    margin = [p for p in holm(ps) if abs(p - 0.05) < 1e-9]
+    assert margin or {place for place, p in enumerate(holm(ps)) if p <= 0.05} == rejected

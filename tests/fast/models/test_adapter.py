@@ -1,0 +1,320 @@
+"""Prompts and answers are DSPy's own, to the letter, whatever the adapter keeps between calls."""
+
+import asyncio
+import enum
+import warnings
+from contextlib import suppress
+from typing import Any, Literal
+
+import dspy
+import pydantic
+import pytest
+from dspy.utils.callback import BaseCallback
+from dspy.utils.exceptions import AdapterParseError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evals.running.resolve import SYSTEMS, trial
+from tools.models.prompting.adapter import Adapter
+from tools.models.prompting.asking import Fault
+from tools.models.prompting.passage import Passage
+from tools.table import pick
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Verdict(pydantic.BaseModel):
+    id: str
+    score: float = pydantic.Field(ge=0, le=1)
+    why: str | None = None
+
+
+TYPES = [
+    str,
+    list[str],
+    int,
+    float,
+    bool,
+    Literal["yes", "no"],
+    Literal[1, 2],
+    Colour,
+    Verdict,
+    list[Verdict],
+    dict[str, int],
+    int | str,
+    str | int,
+    int | None,
+    str | None,
+    list[int] | None,
+    tuple[int, str],
+    Any,
+    dict,
+    dspy.Code,
+    dspy.Reasoning,
+]
+
+
+def signature_of(kind):
+    """An answer of two fields, the first one of `kind`."""
+    fields = {"question": (str, dspy.InputField()), "wanted": (kind, dspy.OutputField())}
+    return dspy.Signature(fields | {"words": (str, dspy.OutputField())}, "Answer.")
+
+
+SIGNATURES = {str(kind): signature_of(kind) for kind in TYPES}
+VALUES = [
+    "",
+    "yes",
+    "'yes'",
+    'Literal["no"]',
+    "1",
+    "2",
+    "1.5",
+    "-3e2",
+    "True",
+    "false",
+    "None",
+    "null",
+    "red",
+    "RED",
+    "green",
+    '["a", "b"]',
+    "['a', 'b']",
+    '["a", "b"',
+    "[1, 2]",
+    "- a\n- b",
+    '{"id": "d1", "score": 0.5}',
+    '{"id": "d1", "score": 7}',
+    '[{"id": "d1", "score": "0.25", "why": null}]',
+    "{'a': 1}",
+    '{"content": "thought"}',
+    "(1, 'x')",
+    '```json\n["a"]\n```',
+    "```python\nprint(1)\n```",
+    '"quoted"',
+    "\ud83d\ude00",
+    "\u00e9\u2028next line",
+    "[[ ## words ## ]]",
+]
+
+
+def outcome(parse, signature, text):
+    """What came of parsing: the values with their types, or the error in full."""
+    try:
+        return repr(parse(signature, text))
+    except Exception as error:  # noqa: BLE001  # whatever it is, both have to raise it
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("kind", SIGNATURES)
+def test_answers_are_read_as_dspy_reads_them_good_and_bad(kind):
+    signature, ours, dspys = SIGNATURES[kind], Adapter(), dspy.ChatAdapter()
+    forms = [
+        "[[ ## wanted ## ]]\n{}\n\n[[ ## words ## ]]\nsome\n\n[[ ## completed ## ]]\n",
+        "Well.\n[[ ## words ## ]] some\nmore\n  [[ ## wanted ## ]]   {}\n[[ ## wanted ## ]]\nagain",
+        "[[ ## wanted ## ]]\n{}",
+        "{}",
+    ]
+    for form in forms:
+        for value in VALUES:
+            text = form.replace("{}", value)
+            assert outcome(ours.parse, signature, text) == outcome(dspys.parse, signature, text), text
+
+
+@pytest.mark.parametrize("kind", [list[str], Literal["yes"], int | None, dspy.Code], ids=str)
+@pytest.mark.parametrize("value", ["[" * 4000 + "]" * 4000, '["' + 'a "b ' * 40_000, "(" * 100_000, "-" * 5000 + "a"])
+def test_no_answer_is_nested_too_deep_or_too_broken_for_an_end(kind, value):
+    text = f"[[ ## wanted ## ]]\n{value}\n\n[[ ## words ## ]]\nsome"
+    with pytest.raises((AdapterParseError, Fault)) if kind is not dspy.Code else suppress(Fault):
+        Adapter().parse(signature_of(kind), text)
+
+
+LINES = st.sampled_from(
+    ["[[ ## wanted ## ]]", " [[ ## words ## ]] on the line", "[[ ## other ## ]]", "[[ ## completed ## ]]", "", *VALUES]
+)
+
+
+@given(st.sampled_from(sorted(SIGNATURES)), st.lists(LINES | st.text(max_size=8), max_size=8))
+@settings(max_examples=300, deadline=None)
+def test_lines_in_any_order_are_read_as_dspy_reads_them(kind, lines):
+    signature, text = SIGNATURES[kind], "\n".join(lines)
+    assert outcome(Adapter().parse, signature, text) == outcome(dspy.ChatAdapter().parse, signature, text)
+
+
+def test_fields_with_defaults_and_instructions_that_changed_are_dspys():
+    class Lenient(dspy.Signature):
+        """Before."""
+
+        question: str = dspy.InputField()
+        answer: str = dspy.OutputField()
+        votes: int = dspy.OutputField(default=3)
+        tags: list[str] = dspy.OutputField(default_factory=list)
+
+    for text in ("[[ ## answer ## ]]\nyes", "[[ ## votes ## ]]\n4\n[[ ## answer ## ]]\nno", "[[ ## votes ## ]]\nx"):
+        assert outcome(Adapter().parse, Lenient, text) == outcome(dspy.ChatAdapter().parse, Lenient, text)
+    first = Adapter().parse(Lenient, "[[ ## answer ## ]]\nyes")["tags"]
+    assert first is not Adapter().parse(Lenient, "[[ ## answer ## ]]\nyes")["tags"]
+    before = Adapter().format(Lenient, [], {"question": "?"})
+    Lenient.instructions = "After."
+    after = Adapter().format(Lenient, [], {"question": "?"})
+    assert before != after == dspy.ChatAdapter().format(Lenient, [], {"question": "?"})
+
+
+class Recorder(dspy.LM):
+    """A model that keeps what reaches it, and gives one answer."""
+
+    def __init__(self, answer):
+        super().__init__("openai/none", cache=False)
+        self.answer, self.asked = answer, []
+
+    def __call__(self, prompt=None, *, messages=None, **settings):
+        self.asked.append((messages, settings))
+        return self.answer
+
+    async def acall(self, prompt=None, *, messages=None, **settings):
+        return self(messages=messages, **settings)
+
+
+class Read(dspy.Signature):
+    """Read the passages."""
+
+    passages: list[Passage] = dspy.InputField()
+    notes: list[str] = dspy.InputField()
+    selected: list[str] = dspy.OutputField()
+    observations: str = dspy.OutputField()
+
+
+class Remember(dspy.Signature):
+    """Go on."""
+
+    history: dspy.History = dspy.InputField()
+    question: str = dspy.InputField()
+    answer: str = dspy.OutputField()
+
+
+READ = {"passages": [Passage(id="d1", text='a "quoted" text\n')], "notes": ["one"]}
+ANSWER = '[[ ## selected ## ]]\n["d1"]\n[[ ## observations ## ]]\nfits'
+TALK = {"history": dspy.History(messages=[{"question": "?", "answer": "!"}]), "question": "and?"}
+DEMO = {"passages": [], "notes": [], "selected": ["d7"], "observations": "x"}
+CALLS = {
+    "plain": (Read, READ, [], [ANSWER], {}),
+    "settings": (Read, READ, [], [ANSWER], {"temperature": 0.5, "max_tokens": 9, "tools": [], "tool_choice": "auto"}),
+    "demonstrations": (Read, READ, [DEMO, {"notes": ["n"], "selected": []}], [ANSWER], {}),
+    "several answers": (Read, READ, [], [ANSWER, ANSWER.replace("fits", "fits not")], {"n": 2}),
+    "with probabilities": (Read, READ, [], [{"text": ANSWER, "logprobs": {"tokens": [1]}}], {"logprobs": True}),
+    "history": (Remember, TALK, [], ["[[ ## answer ## ]]\nno"], {}),
+    "reasoning": (dspy.ChainOfThought(Read).predict.signature, READ, [], [f"[[ ## reasoning ## ]]\nso\n{ANSWER}"], {}),
+    "dspy's own type": (
+        *(signature_of(dspy.Reasoning), {"question": "?"}, []),
+        *(["[[ ## wanted ## ]]\na\n[[ ## words ## ]]\nb"], {}),
+    ),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_sent_and_what_comes_back_is_what_dspys_adapter_sends_and_gives(call):
+    signature, inputs, demos, answer, settings = CALLS[call]
+    seen = []
+    for one in (Adapter(), dspy.ChatAdapter()):
+        model, awaited = Recorder(answer), Recorder(answer)
+        with dspy.context(lm=model, adapter=one):
+            given = one(model, dict(settings), signature, demos, dict(inputs))
+            later = asyncio.run(one.acall(awaited, dict(settings), signature, demos, dict(inputs)))
+        assert given == later and model.asked == awaited.asked
+        seen.append((given, model.asked))
+    assert seen[0] == seen[1]
+
+
+def test_a_model_of_dspys_own_is_called_without_a_warning():
+    class Engine:
+        def complete(self, request):
+            from dspy.lm15 import Message, Response, Usage
+
+            return Response(id=None, model="x", message=Message.assistant(ANSWER), finish_reason="stop", usage=Usage())
+
+    model = dspy.LM("x/y", engine=Engine(), cache=False)
+    with warnings.catch_warnings(), dspy.context(lm=model, adapter=Adapter()):
+        warnings.simplefilter("error")
+        assert dspy.Predict(Read)(**READ).selected == ["d1"]
+
+
+def test_refine_adds_its_advice_to_the_prompt():
+    rewards = iter([0.0, 1.0])
+    advice = '[[ ## discussion ## ]]\n-\n[[ ## advice ## ]]\n{"self": "name it"}'
+
+    class Advised(Recorder):
+        def __call__(self, prompt=None, *, messages=None, **settings):
+            super().__call__(messages=messages, **settings)
+            return [advice if "[[ ## advice ## ]]" in messages[0]["content"] else ANSWER]
+
+    model = Advised([])
+    with dspy.context(lm=model, adapter=Adapter(), trace=[]):
+        refined = dspy.Refine(dspy.Predict(Read), 2, lambda inputs, answer: next(rewards), threshold=1.0)
+        assert refined(**READ).selected == ["d1"]
+    assert "[[ ## hint_ ## ]]\nname it" in model.asked[-1][0][-1]["content"]
+
+
+def test_callbacks_hear_of_every_prompt_and_every_answer():
+    heard = []
+
+    class Listener(BaseCallback):
+        def on_adapter_format_end(self, call_id, outputs, exception=None):
+            heard.append(outputs[-1]["role"])
+
+        def on_adapter_parse_end(self, call_id, outputs, exception=None):
+            heard.append(outputs["selected"])
+
+    with dspy.context(lm=Recorder([ANSWER]), adapter=Adapter(callbacks=[Listener()])):
+        dspy.Predict(Read)(**READ)
+    # DSPy tells of the same event once for each class that has the method.
+    assert list(dict.fromkeys(map(str, heard))) == ["user", "['d1']"]
+
+
+# Prompts
+
+
+class Odd(pydantic.BaseModel):
+    name: str
+    parts: list[dict[str, float | None]] = []
+
+
+class AllKinds(dspy.Signature):
+    """Do something with all of these."""
+
+    text: str = dspy.InputField()
+    texts: list[str] = dspy.InputField()
+    number: float = dspy.InputField()
+    passages: list[Passage] = dspy.InputField()
+    odd: Odd = dspy.InputField()
+    listed: str = dspy.InputField(desc="a text that may come as a list")
+    anything: object = dspy.InputField()
+    answer: str = dspy.OutputField()
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+KINDS = st.fixed_dictionaries(
+    {
+        "text": TEXT,
+        "texts": st.lists(TEXT, max_size=3),
+        "number": st.floats(allow_nan=False) | st.integers(),
+        "passages": st.lists(st.builds(Passage, id=TEXT, text=TEXT), max_size=3),
+        "odd": st.builds(Odd, name=TEXT),
+        "listed": TEXT | st.lists(TEXT, max_size=3),
+        "anything": st.booleans() | st.dictionaries(TEXT, TEXT, max_size=2) | st.sampled_from([None, {1, 2}, Adapter]),
+    }
+)
+
+
+@given(KINDS, st.lists(KINDS, max_size=2))
+def test_every_value_is_written_as_dspy_writes_it(inputs, shown):
+    demos = [{**demo, "answer": "yes"} for demo in shown]
+    assert Adapter().format(AllKinds, demos, inputs) == dspy.ChatAdapter().format(AllKinds, demos, inputs)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_programs_system_message_is_dspys(name):
+    for predictor in trial(pick("program", name, SYSTEMS), {}).predictors():
+        mine, dspys = (one.format_system_message(predictor.signature) for one in (Adapter(), dspy.ChatAdapter()))
+        assert mine == dspys

@@ -1,0 +1,558 @@
+"""The store of answers: what was paid for survives whatever happens, is paid for once, and the books add up."""
+
+import json
+import math
+import random
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from contextvars import Context
+from pathlib import Path
+
+import dspy
+import pytest
+
+from tools.console.command import Parser, run_command
+from tools.errors import DataError, LimitReached, RunIncomplete
+from tools.models import lm
+from tools.models.answers import NAME, Answer, Answers, ledger, opened
+from tools.models.call import Patience
+from tools.records import Query, Usage, total, usage_json
+from tools.retrievers.lexical.bm25 import BM25
+from tools.session import Toolbox
+
+ROOT = Path(__file__).parents[3]
+
+
+def key(number):
+    return f"{number:016x}"
+
+
+def paid(usd=0.5, at_list_price=0.6):
+    return Usage(calls=1, input_tokens=100, output_tokens=10, paid_usd=usd, list_usd=at_list_price)
+
+
+def rows(path, columns="key"):
+    """What is in the file, read by SQLite alone."""
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(f"SELECT {columns} FROM calls ORDER BY id").fetchall()
+
+
+def spoilt(path, column, value):
+    """Two answers, of which the first has this in the column."""
+    for number in (1, 2):
+        Answers(path).ledger("run").answered("q", key(number), "tiny", Answer(["first"], paid()))
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(f"UPDATE calls SET {column} = ? WHERE key = ?", (value, key(1)))
+
+
+def until(true):
+    """Wait for something that comes soon."""
+    ends = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < ends
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / NAME
+
+
+# -- what was written is there
+
+
+def test_answers_that_come_together_are_committed_together_and_each_is_on_disk_when_its_write_returns(path):
+    answers = Answers(path)
+    books, commits = answers.ledger("run"), []
+
+    def slow(statement):  # each statement of the writer is a commit
+        commits.append(statement)
+        time.sleep(0.01)
+
+    answers._writer.set_trace_callback(slow)
+
+    def one(number):
+        books.answered("q", key(number), "tiny", Answer([f"answer {number}"], paid()))
+        return (key(number), json.dumps([f"answer {number}"])) in rows(path, "key, outputs")
+
+    with ThreadPoolExecutor(32) as pool:
+        assert all(pool.map(one, range(320)))
+    assert len(commits) < 100 and sorted(rows(path)) == [(key(number),) for number in range(320)], "each once"
+    assert books.books.answered == Answers(path).books("run").answered == 320
+
+
+def test_a_full_disk_fails_the_answers_that_find_no_room_and_no_others(path):
+    answers = Answers(path)
+    books = answers.ledger("run")
+    books.answered("q", key(0), "tiny", Answer(["first"], paid()))
+    [(pages,)] = answers._writer.execute("PRAGMA page_count").fetchall()
+    answers._writer.execute(f"PRAGMA max_page_count = {pages + 2}")  # as small as a disk can be
+
+    def one(number):
+        try:
+            books.answered("q", key(number), "tiny", Answer(["much " * 20_000], paid()))
+        except RunIncomplete as error:
+            return "full" in str(error) and "make room" in str(error)
+        return False
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(one, range(1, 9)))
+    assert books.books.answered == 1, "what is not safe is not booked"
+    answers._writer.execute("PRAGMA max_page_count = 1000000")
+    books.answered("q", key(9), "tiny", Answer(["last"], paid()))
+    assert rows(path) == [(key(0),), (key(9),)] and answers.take(key(1)) is None
+
+
+def test_a_row_that_cannot_be_written_fails_its_own_request_and_none_that_came_together_with_it(path):
+    answers = Answers(path)
+    books, at_work, go_on = answers.ledger("run"), threading.Event(), threading.Event()
+    good = [books._row("q", key(number), "tiny", Answer(["yes"], paid()), "") for number in range(4)]
+    bad = good[0]._replace(key=key(9), model="\ud800")
+
+    def hold(statement):  # the writer, until all others wait
+        at_work.set()
+        go_on.wait(10)
+
+    answers._writer.set_trace_callback(hold)
+    with ThreadPoolExecutor(5) as pool:
+        first = pool.submit(answers.write, good[:1])
+        at_work.wait(10)
+        told = [pool.submit(answers.write, [row]) for row in (good[1], bad, *good[2:])]
+        until(lambda: answers._queue.qsize() == 4)
+        go_on.set()
+    assert first.exception() is None
+    assert [one.exception() is None for one in told] == [True, False, True, True]
+    with pytest.raises(RunIncomplete, match=r"surrogates.*the same command asks for it again") as caught:
+        told[1].result()
+    assert "make room" not in str(caught.value), "there is room"
+    assert sorted(rows(path)) == [(key(number),) for number in range(4)]
+
+
+def test_whatever_a_server_or_a_name_has_for_text_can_be_written_and_is_bounded(path):
+    def asked():
+        books = Answers(path).ledger("run \udcff")
+        with books.turn("q\ud800", key(1), "tiny\ud800") as found:
+            if found is None:
+                answer = Answer(["ü \ud800 \u2028"], paid(), "\ud800" + "x" * 10_000)
+                books.answered("q\ud800", key(1), "tiny\ud800", answer)
+                books.failed("q\ud800", key(2), "tiny", "\ud800" + "y" * 10_000, Usage(), 0.1)
+                books.answers.settle()
+        return found, books
+
+    (_, first), (found, again) = asked(), asked()
+    assert found == Answer(["ü \ud800 \u2028"], paid(), "?" + "x" * 99), "the query's own, whatever its name"
+    assert first.books == again.books and first.books.faults == {"?" + "y" * 99: 1}
+    assert [kept for kept, _ in again.answers.of_run(again.run)] == [key(1)]
+
+
+WRITER = """
+import sys, threading
+from pathlib import Path
+from tools.models.answers import Answer, Answers
+from tools.records import Usage
+books = Answers(Path(sys.argv[1])).ledger("run")
+def write(first):
+    for number in range(first, 100_000, 8):
+        books.answered("q", f"{number:016x}", "tiny", Answer(["answer " * 50], Usage(calls=1)))
+        sys.stdout.write(f"{number:016x}\\n")
+        sys.stdout.flush()
+for first in range(8):
+    threading.Thread(target=write, args=(first,)).start()
+"""
+
+
+@pytest.mark.parametrize("after", [1, 40, 300])
+def test_a_killed_process_loses_nothing_that_was_acknowledged(after, path):
+    process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    told = [process.stdout.readline().strip() for _ in range(after)]
+    process.send_signal(signal.SIGKILL)
+    told += [line.strip() for line in process.communicate()[0].splitlines(keepends=True) if line.endswith("\n")]
+    kept = {one for (one,) in rows(path)}
+    assert len(told) >= after and set(told) <= kept
+    assert len(kept - set(told)) <= 16, "of each of eight threads, one answer on its way and one before it was told"
+    answers = Answers(path)
+    assert all(answers.take(one)[0].outputs == ["answer " * 50] for one in told)
+    assert answers.books("run").answered == len(kept)
+
+
+@pytest.mark.parametrize("end", [None, RunIncomplete("owed"), KeyboardInterrupt(), ZeroDivisionError()])
+def test_however_a_command_ends_its_answers_are_in_the_one_file_and_its_owners_alone(end, tmp_path):
+    def command(arguments):
+        kept.append(opened(path).ledger("run"))
+        kept[-1].answered("q", key(1), "tiny", Answer(["yes"], paid()))
+        if end:
+            raise end
+        return 0
+
+    path, kept = tmp_path / "runs" / NAME, []
+    with suppress(ZeroDivisionError):
+        run_command(Parser(), command, [])
+    assert list(path.parent.iterdir()) == [path] and rows(path) == [(key(1),)]
+    assert [stat.S_IMODE(place.stat().st_mode) for place in (path, path.parent)] == [0o600, 0o700]
+    assert opened(path).take(key(1))[0].outputs == ["yes"], "it can be opened again"
+
+
+# -- what is damaged
+
+
+@pytest.mark.parametrize(
+    "content", [b"no database at all" * 1000, b"SQLite format 3\0" + b"\1" * 5000], ids=["text", "head"]
+)
+def test_a_file_that_is_none_of_ours_is_said_to_be_and_left_alone(content, path):
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="keep it, as its answers were paid for") as caught:
+        Answers(path)
+    assert str(path) in str(caught.value) and path.read_bytes() == content
+
+
+def test_a_database_of_somebody_elses_is_none_of_ours(path):
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE calls (number TEXT)")
+    with pytest.raises(DataError, match="choose another --runs"):
+        Answers(path)
+
+
+def test_a_page_that_was_overwritten_is_damage_and_not_a_full_disk(path):
+    books = Answers(path).ledger("run")
+    for number in range(50):
+        books.answered("q", key(number), "tiny", Answer(["much " * 500], paid()))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (path.stat().st_size - 4096))
+    with pytest.raises(DataError, match=r"malformed|not a database"):
+        answers = Answers(path)
+        answers.books("run")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("outputs", "[5]", f"cache clear --key {key(1)}"),
+        ("outputs", "[" * 100_000, f"cache clear --key {key(1)}"),
+        ("usage", '{"calls": "x"}', "books of run are damaged"),
+    ],
+)
+def test_a_damaged_cell_is_neither_an_answer_nor_zero_and_it_is_said_what_to_do(column, value, said, path):
+    spoilt(path, column, value)
+    with pytest.raises(DataError, match=said):
+        Answers(path).books("run")
+        Answers(path).take(key(1))
+
+
+@pytest.mark.parametrize("damaged", ["zz", "", b"\xff"])
+def test_a_key_that_is_none_costs_its_own_answer_and_no_other(damaged, path):
+    spoilt(path, "key", damaged)
+    answers = Answers(path)
+    assert answers.take(key(1)) is None and answers.take(key(2))[0].outputs == ["first"]
+
+
+def test_an_answer_that_json_cannot_hold_is_not_kept_in_another_shape(path):
+    books = Answers(path).ledger("run")
+    books.answered("q", key(1), "tiny", Answer([object()], paid()))
+    assert Answers(path).take(key(1)) is None and Answers(path).books("run").answered == 1, "paid for, all the same"
+
+
+# -- the books
+
+
+def test_the_books_of_a_run_are_the_sums_of_what_it_sent_whatever_is_in_the_file_beside_it(path):
+    rng = random.Random(4)
+    answers = Answers(path)
+    sent = {"one": [], "two": []}
+    for number in range(300):
+        run, fault = rng.choice(["one", "two"]), rng.choice(["", "", "429", "timeout"])
+        usage = Usage(
+            calls=0 if fault else 1,
+            input_tokens=rng.randrange(1000),
+            output_tokens=rng.randrange(100),
+            paid_usd=rng.random(),
+            list_usd=rng.random(),
+            unmetered=rng.randrange(2),
+            reasoning_tokens=rng.randrange(9),
+        )
+        sent[run].append((fault, usage))
+        if fault:
+            answers.ledger(run).failed("q", key(number), "tiny", fault, usage, 0.1)
+        else:
+            answers.ledger(run).answered("q", key(number), "tiny", Answer(["yes"], usage))
+    answers.write([])  # who waits for nothing waits for all before it
+    for run, requests in sent.items():
+        used = total(usage for _, usage in requests)
+        for books in (answers.ledger(run).books, Answers(path).ledger(run).books):
+            assert books.sent == len(requests) and books.answered == sum(not fault for fault, _ in requests)
+            assert books.faults == {kind: sum(fault == kind for fault, _ in requests) for kind in ("429", "timeout")}
+            assert usage_json(books.usage) == pytest.approx(usage_json(used))
+            assert books.json()["failed"] == books.sent - books.answered
+
+
+def test_a_price_that_is_unknown_once_is_unknown_in_the_books(path):
+    for number, usd in enumerate((0.5, None, 0.25)):
+        Answers(path).ledger("run").answered("q", key(number), "tiny", Answer(["yes"], paid(usd)))
+    assert Answers(path).books("run").usage.paid_usd is None
+    assert Answers(path).books("run").usage.list_usd == pytest.approx(1.8)
+
+
+def test_an_answer_of_another_run_or_query_costs_nothing_now_and_the_same_at_list_price(path):
+    Answers(path).ledger("first").answered("q", key(1), "tiny", Answer(["yes"], paid()))
+    for run, query_id in (("second", "q"), ("first", "other")):
+        answers = Answers(path)
+        before = answers.books(run)
+        with answers.ledger(run).turn(query_id, key(1), "tiny") as answer:
+            assert answer.outputs == ["yes"]
+        assert (answer.usage.paid_usd, answer.usage.list_usd, answer.usage.cached_calls) == (0.0, 0.6, 1)
+        assert (answer.usage.calls, answer.usage.input_tokens) == (1, 100)
+        answers.write([])
+        for books in (answers.ledger(run).books, Answers(path).books(run)):
+            worth = before.usage + Usage(list_usd=0.6)
+            assert books == before._replace(cached=1, usage=worth), "nothing was sent, and nothing paid"
+
+
+def test_a_querys_own_answer_of_an_earlier_sitting_is_paid_for_as_then_and_booked_once(path):
+    Answers(path).ledger("run").answered("q", key(1), "tiny", Answer(["yes"], paid(), "length", 2.5))
+    again = Answers(path)
+    with again.ledger("run").turn("q", key(1), "tiny") as answer:
+        assert answer == Answer(["yes"], paid(), "length", 2.5)
+    again.write([])
+    assert again.books("run") == again.ledger("run").books and again.books("run").usage == paid()
+
+
+def test_an_answer_of_another_run_is_booked_once_for_each_query_in_however_many_sittings_it_is_asked_for(path):
+    def sitting():
+        answers = Answers(path)
+        for query_id in ("q1", "q2", "q1"):
+            with answers.ledger("second").turn(query_id, key(1), "tiny") as answer:
+                used.append(answer.usage)
+        answers.settle()
+        return answers.ledger("second").books
+
+    used = []
+    Answers(path).ledger("first").answered("q", key(1), "tiny", Answer(["yes"], paid()))
+    for _ in range(3):
+        books = sitting()
+        assert (books.cached, books.usage) == (2, Usage(list_usd=1.2)), "of two queries"
+    assert len(rows(path)) == 3 and Answers(path).books("second") == books
+    assert len(used) == 9 and {usage.cached_calls for usage in used} == {1}, "what a query is told stays the same"
+
+
+def test_rows_that_book_a_cached_answer_again_count_once(path):
+    Answers(path).ledger("first").answered("q", key(1), "tiny", Answer(["yes"], paid()))
+    answers = Answers(path)
+    with answers.ledger("second").turn("q", key(1), "tiny"):
+        answers.settle()
+    connection = sqlite3.connect(path, isolation_level=None)
+    columns = "key, run, query_id, model, at, seconds, fault, usage, outputs, finish"
+    connection.execute(f"INSERT INTO calls ({columns}) SELECT {columns} FROM calls WHERE fault = 'cached'")
+    connection.close()
+    assert Answers(path).books("second") == answers.ledger("second").books
+
+
+def test_of_runs_side_by_side_that_paid_for_the_same_each_has_its_own_answer_ever_after(path):
+    side_by_side = {run: Answers(path) for run in ("first", "second")}
+    for run, answers in side_by_side.items():
+        answers.ledger(run).answered("q", key(1), "tiny", Answer([f"of {run}"], paid()))
+    for run in side_by_side:
+        again = Answers(path)
+        assert [(key(1), [f"of {run}"])] == [(one, answer.outputs) for one, answer in again.of_run(run)]
+        with again.ledger(run).turn("q", key(1), "tiny") as answer:
+            assert answer.outputs == [f"of {run}"] and answer.usage == paid()
+        with again.ledger(run).turn("another", key(1), "tiny") as answer:
+            assert answer.outputs == [f"of {run}"] and answer.usage.cached_calls == 1
+    with again.ledger("third").turn("q", key(1), "tiny") as answer:
+        assert answer.outputs == ["of first"]
+
+
+def test_of_the_answers_of_its_run_a_query_has_its_own(path):
+    for answers, query_id in [(Answers(path), "q1"), (Answers(path), "q2")]:
+        answers.ledger("run").answered(query_id, key(1), "tiny", Answer([f"of {query_id}"], paid()))
+    for query_id in ("q1", "q2"):
+        with Answers(path).ledger("run").turn(query_id, key(1), "tiny") as answer:
+            assert answer.outputs == [f"of {query_id}"] and answer.usage == paid()
+
+
+def test_a_run_whose_folder_was_removed_and_made_anew_is_another_run(place):
+    first = ledger(place).run
+    assert ledger(place).run == first
+    (place / "run-id").unlink()
+    assert ledger(place).run != first and ledger(place).run.startswith("task/run/")
+
+
+# -- requests at once
+
+
+def test_the_same_request_at_once_is_sent_once_and_the_others_wait_for_its_answer(path):
+    books, sent = Answers(path).ledger("run"), []
+
+    def ask(number):
+        with books.turn(f"q{number}", key(number % 2), "tiny") as found:
+            if found is None:
+                sent.append(number)
+                time.sleep(0.05)
+                found = Answer([f"answer {number % 2}"], paid())
+                books.answered(f"q{number}", key(number % 2), "tiny", found)
+        return found
+
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(ask, range(16)))
+    assert len(sent) == 2 and [one.outputs for one in found] == [[f"answer {number % 2}"] for number in range(16)]
+    assert sum(one.usage.paid_usd for one in found) == 1.0, "who waited pays nothing"
+    assert (books.books.sent, books.books.cached) == (2, 14)
+
+
+def asked_at_once(books, error, *, deadline=math.inf):
+    """What came of five equal requests, and how many were sent. The first fails once the four others wait for it."""
+    sent = []
+
+    def ask(number):
+        with books.turn(f"q{number}", key(1), "tiny", deadline=deadline) as found:
+            if found is None:
+                sent.append(number)
+                if len(sent) == 1:
+                    until(lambda: len(books._sent[key(1)].over._cond._waiters) == 4)
+                    raise error
+                found = Answer(["yes"], paid())
+                books.answered(f"q{number}", key(1), "tiny", found)
+        return found
+
+    with ThreadPoolExecutor(5) as pool:
+        asked = [pool.submit(ask, number) for number in range(5)]
+    return [one.exception() or one.result().outputs for one in asked], len(sent)
+
+
+def test_when_the_one_that_was_sent_fails_all_who_wait_for_it_fail_with_it_and_who_asks_later_is_sent(path):
+    books, error = Answers(path).ledger("run"), ConnectionError("gone")
+    assert asked_at_once(books, error) == ([error] * 5, 1)
+    assert len(traceback.extract_tb(error.__traceback__)) < 12, "of one thread, not of all"
+    with books.turn("q", key(1), "tiny") as found:
+        assert found is None
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [(LimitReached("all calls"), math.inf), (dspy.LMTimeoutError("time is up"), 5.0), (KeyboardInterrupt(), math.inf)],
+    ids=["a limit of its session", "little time left", "a stop"],
+)
+def test_what_ended_the_one_that_was_sent_alone_ends_nobody_who_waits_and_the_next_one_is_sent(error, seconds, path):
+    found, sent = asked_at_once(Answers(path).ledger("run"), error, deadline=time.monotonic() + seconds)
+    assert sent == 2 and found.count(error) == 1 and found.count(["yes"]) == 4
+
+
+def test_nobody_waits_for_an_equal_request_beyond_the_deadline_of_its_own_query(path):
+    books = Answers(path).ledger("run")
+    with books.turn("slow", key(1), "tiny"), ThreadPoolExecutor(1) as pool:
+
+        def ask():
+            with books.turn("q", key(1), "tiny", deadline=time.monotonic() + 0.05):
+                pass
+
+        with pytest.raises(TimeoutError, match="not answered yet"):
+            pool.submit(ask).result(10)
+        assert books._sent.keys() == {key(1)}, "it is still the other's"
+
+
+def test_calls_that_are_not_equal_do_not_wait_for_each_other(path):
+    books, together = Answers(path).ledger("run"), threading.Barrier(8, timeout=10)
+
+    def ask(number):
+        with books.turn("q", key(number), "tiny") as found:
+            together.wait()  # only when all eight are in it
+        return found
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, range(8))) == [None] * 8
+
+
+# -- samples, and what makes a request another one
+
+
+def asked(corpus, model, times, query_id="q1"):
+    """The answers to one prompt, asked several times in one session."""
+    Toolbox(corpus, BM25(corpus)).open(Query(query_id, "blue blood"))
+    return [model.lm("A colour?")[0] for _ in range(times)]
+
+
+def test_samples_of_one_prompt_are_different_answers_and_come_back_in_their_order(server, corpus, place):
+    server.answer = lambda prompt: {"raw": f"answer {len(server.requests)}"}
+    first = lm.connect(server.spec)
+    first.begin(place, Usage())
+    assert asked(corpus, first, 3) == ["answer 1", "answer 2", "answer 3"]
+    again = lm.connect(server.spec)
+    again.begin(place, Usage())
+    assert asked(corpus, again, 4) == ["answer 1", "answer 2", "answer 3", "answer 4"] and len(server.requests) == 4
+    assert asked(corpus, again, 2, "q2") == ["answer 1", "answer 2"], "another query asks the same, and pays nothing"
+    assert again.books.cached == 2 and again.books.sent == 4
+
+
+def test_no_prompt_is_in_the_file(server, corpus, place):
+    server.answer = lambda prompt: {"raw": "an answer"}
+    model = lm.connect(server.spec)
+    model.begin(place, Usage())
+    model.lm("a prompt with xylophones in it")
+    kept = b"".join(one.read_bytes() for one in place.parent.parent.glob(f"{NAME}*"))
+    assert b"an answer" in kept and b"xylophones" not in kept
+
+
+NOWHERE = "http://127.0.0.1:9/v1"  # nobody answers there, and the request has its key all the same
+TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
+MESSAGES = [{"role": "user", "content": "A colour?"}]
+OTHERWISE = {
+    "as it is": ({}, lambda model: model.lm(messages=MESSAGES)),
+    "model": ({"spec": f"other@{NOWHERE}"}, lambda model: model.lm(messages=MESSAGES)),
+    "server": ({"spec": f"tiny@{NOWHERE.replace('9', '10')}"}, lambda model: model.lm(messages=MESSAGES)),
+    "api": ({"api": "responses"}, lambda model: model.lm(messages=MESSAGES)),
+    "temperature": ({"temperature": 0.5}, lambda model: model.lm(messages=MESSAGES)),
+    "temperature of a call": ({}, lambda model: model.lm(messages=MESSAGES, temperature=0.7)),
+    "seed": ({"seed": 1}, lambda model: model.lm(messages=MESSAGES)),
+    "effort": ({"effort": "low"}, lambda model: model.lm(messages=MESSAGES)),
+    "max_tokens": ({}, lambda model: model.lm(messages=MESSAGES, max_tokens=9)),
+    "words": ({}, lambda model: model.lm(messages=[{"role": "user", "content": "A colour!"}])),
+    "role": ({}, lambda model: model.lm(messages=[{"role": "system", "content": "A colour?"}])),
+    "one more message": ({}, lambda model: model.lm(messages=MESSAGES * 2)),
+    "a tool": ({}, lambda model: model.lm.converse(MESSAGES, [TOOL])),
+    "two tools": ({}, lambda model: model.lm.converse(MESSAGES, [TOOL, TOOL])),
+    "rollout": ({}, lambda model: model.lm(messages=MESSAGES, rollout_id=1)),
+    "another rollout": ({}, lambda model: model.lm(messages=MESSAGES, rollout_id=2)),
+    "rollout of a copy, as optimizers make them": ({}, lambda model: model.lm.copy(rollout_id=3)(messages=MESSAGES)),
+}
+
+
+def keys_of(place, settings, ask, times=1):
+    """The keys under which requests are booked."""
+    spec, settings = settings.get("spec", f"tiny@{NOWHERE}"), {k: v for k, v in settings.items() if k != "spec"}
+    model = lm.connect(spec, settings=lm.Settings(**settings), patience=Patience(attempts=1))
+    model.begin(place, Usage())
+    for _ in range(times):
+        with pytest.raises(dspy.LMError):
+            ask(model)
+    books = model.lm.ledger
+    books.answers.write([])
+    return [found for (found,) in rows(books.answers.path)][-times:]
+
+
+def test_whatever_shapes_an_answer_is_in_the_key_of_its_request(place):
+    def all_of_them():  # outside of any session, which counts what it asks
+        return {name: Context().run(keys_of, place, *otherwise)[0] for name, otherwise in OTHERWISE.items()}
+
+    keys = all_of_them()
+    assert not [(one, other) for one in keys for other in keys if one < other and keys[one] == keys[other]]
+    assert all_of_them() == keys
+
+
+def test_the_second_time_that_a_session_asks_is_another_request_and_an_optimizers_second_time_is_not(place, corpus):
+    Toolbox(corpus, BM25(corpus)).open(Query("q1", "blue blood"))
+    assert len(set(keys_of(place, *OTHERWISE["as it is"], times=3))) == 3
+
+    def repeated(model):
+        model.lm.repeats = True
+        model.lm(messages=MESSAGES)
+
+    assert len(set(keys_of(place, {}, repeated, times=3))) == 1

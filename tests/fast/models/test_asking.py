@@ -1,0 +1,136 @@
+"""Answers that cannot be used: asked for once more with what was wrong, then a fault of the system, counted by kind."""
+
+import contextvars
+from pathlib import Path
+
+import dspy
+import pytest
+
+from evals import folder as run_folder
+from programs.multihop import ReadPassages
+from tools.models import lm
+from tools.models.prompting.asking import Fault, UnusableAnswer, ask, filled, known_ids, within
+from tools.models.prompting.passage import Passage
+from tools.records import Query, Usage
+from tools.retrievers.lexical.bm25 import BM25
+from tools.session import Toolbox, current
+
+SHOWN = ["d1", "d2"]
+GOOD = {"selected": '["d2"]', "observations": "blue"}
+INPUTS = {
+    "objective": "",
+    "description": "blue blood",
+    "notes": [],
+    "passages": [Passage(id=doc_id, text="blue") for doc_id in SHOWN],
+}
+
+# (what the model says, the kind of unusable that it is, words of what it is told)
+UNUSABLE = {
+    "no fields": ({"raw": "Certainly! Here are my thoughts."}, "unparsable", "all of the fields"),
+    "a field is missing": ({"selected": '["d2"]'}, "unparsable", "all of the fields"),
+    "another type": ({"selected": "d2 and d1", "observations": "blue"}, "wrong type", "selected is not of the type"),
+    "only unknown ids": ({"selected": '["d9"]', "observations": "blue"}, "unknown ids", "'d9'"),
+    "some unknown ids": ({"selected": '["d1", "d9"]', "observations": "blue"}, "unknown ids", "'d9'"),
+    "an empty answer": ({"raw": ""}, "empty", "it is empty"),
+    "an empty field": ({"selected": '["d2"]', "observations": " "}, "empty", "observations is empty"),
+    "cut off": ({"raw": "[[ ## selected ## ]]\n[", "finish": "length"}, "cut off", "be brief"),
+    "cut off in the last field": ({**GOOD, "finish": "length"}, "cut off", "be brief"),
+    "nested too deep": ({**GOOD, "selected": "[" * 4000 + "]" * 4000}, "unparsable", "too broken"),
+    "too many stray quotes": ({**GOOD, "selected": '["' + 'a "b ' * 40_000}, "unparsable", "too broken"),
+    "refused in words": ({"raw": "I'm sorry, but I can't help with that."}, "refused", "only to be judged"),
+    "refused with a typographer's apostrophe": (
+        {"raw": "I\u2019m sorry, I can\u2019t."},
+        "refused",
+        "only to be judged",
+    ),
+    "refused by the protocol": ({"refusal": "no"}, "refused", "only to be judged"),
+    "filtered": ({"raw": "", "finish": "content_filter"}, "refused", "only to be judged"),
+}
+
+
+@pytest.fixture
+def opened(corpus):
+    return Toolbox(corpus, BM25(corpus)).open(Query("q1", "blue blood"))
+
+
+def read(server):
+    with lm.connect(server.spec).active():
+        return ask(dspy.Predict(ReadPassages), known_ids("selected", SHOWN), filled("observations"), **INPUTS)
+
+
+def answers(server, *fields):
+    said = iter(fields)
+    server.answer = lambda prompt: next(said)
+
+
+@pytest.mark.parametrize(("bad", "kind", "told"), UNUSABLE.values(), ids=UNUSABLE)
+def test_an_unusable_answer_is_asked_for_once_more_with_what_was_wrong_and_counted(bad, kind, told, server, opened):
+    answers(server, bad, GOOD)
+    assert read(server).selected == ["d2"]
+    assert opened.trace.unusable == {kind: 1}
+    assert (opened.usage.calls, opened.usage.repairs) == (2, 1)
+    *asked, answer, wrong = server.requests[1]["messages"]
+    assert asked == server.requests[0]["messages"] and answer["role"] == "assistant" and told in wrong["content"]
+    assert bad.get("raw", "") in answer["content"]
+
+
+@pytest.mark.parametrize(("bad", "kind", "told"), UNUSABLE.values(), ids=UNUSABLE)
+def test_a_second_one_ends_the_query_unless_part_of_it_can_be_used(bad, kind, told, server, opened):
+    answers(server, bad, bad)
+    if bad is UNUSABLE["some unknown ids"][0]:
+        assert read(server).selected == ["d1", "d9"], "who uses it drops the unknown one"
+    else:
+        with pytest.raises(UnusableAnswer, match=kind):
+            read(server)
+    assert opened.trace.unusable == {kind: 2} and len(server.requests) == 2
+
+
+def test_an_answer_of_which_a_part_can_be_used_is_used_when_the_second_one_is_worse(server, opened):
+    answers(server, UNUSABLE["some unknown ids"][0], UNUSABLE["no fields"][0])
+    assert read(server).selected == ["d1", "d9"]
+    assert opened.trace.unusable == {"unknown ids": 1, "unparsable": 1} and len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("check", "good", "bad", "said"),
+    [
+        (filled("x"), ["", "blue"], ([], [""], [" ", "\n"]), "x is empty"),
+        (within("x", 0, 10), 10, (-1, 10.5, float("nan")), "from 0 to 10"),
+    ],
+)
+def test_a_list_of_blank_texts_is_empty_and_a_number_out_of_range_is_of_the_wrong_type(check, good, bad, said):
+    check({"x": good})
+    for value in bad:
+        with pytest.raises(Fault, match=said):
+            check({"x": value})
+
+
+def test_without_a_session_an_answer_is_still_repaired(server):
+    answers(server, {"raw": "hm"}, GOOD)
+    contextvars.Context().run(lambda: [current() is None or pytest.fail("open"), read(server)])
+    assert len(server.requests) == 2
+
+
+def test_what_cannot_be_used_is_counted_by_kind_in_the_run_and_its_query_scores_nothing(run, server):
+    server.answer = lambda prompt: {"raw": ""} if "earlier_searches" in prompt else {"raw": "I can't do that."}
+    arguments = ("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", 2, "--lm", server.spec)
+    result = run(*arguments, "--json")
+    assert result.code == 7 and result.json["failed"] == 2 and result.json["unusable"] == {"empty": 4}
+    assert (result.json["owed"], result.json["metrics"]["nDCG@10"]["mean"]) == (0, 0)
+    for outcome in run_folder.read_outcomes(Path(result.json["run"])).values():
+        assert outcome["error"].startswith("UnusableAnswer: empty")
+        assert outcome["trace"]["steps"][-1]["argument"] == "error"
+    assert "answers that could not be used: 4 empty" in run(*arguments).out
+
+
+def test_an_answer_that_was_cut_off_is_so_when_it_was_given_before(server, corpus, place):
+    answers(server, UNUSABLE["cut off in the last field"][0], GOOD)
+    for _ in range(2):
+        session = Toolbox(corpus, BM25(corpus)).open(Query("q1", "blue blood"))
+        model = lm.connect(server.spec)
+        model.begin(place, Usage())
+        with model.active():
+            assert ask(dspy.Predict(ReadPassages), **INPUTS).selected == ["d2"]
+        assert len(server.requests) == 2 and session.trace.unusable == {"cut off": 1}
+    kept = model.lm.ledger.answers.query("SELECT finish FROM calls ORDER BY id")
+    assert kept == [("length",), ("stop",)]

@@ -1,0 +1,314 @@
+"""What a run may use: each limit, what is in flight, threads near a limit, and a run of one cent."""
+
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from evals import folder as run_folder
+from tools.errors import BudgetReached, UsageError
+from tools.models import lm, prices
+from tools.models.budget import NOTHING, Budget, Expected
+from tools.records import Usage
+
+CENT = 0.01
+# 12 queries, some 5 cents of gpt-4.1-mini in all.
+MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "-P", "hops=2")
+
+
+def used(usd=0.0, tokens=0):
+    return Usage(1, 0, tokens, 0, usd, usd)
+
+
+def once(budget, usage=None, expected=NOTHING):
+    budget.take(expected)
+    budget.spend(usage or Usage(1), expected)
+
+
+# One limit at a time
+
+
+def test_dollars_are_counted_when_they_are_known_and_a_call_of_unknown_price_ends_the_run():
+    budget = Budget(usd=CENT)
+    once(budget, used(0.004))
+    once(budget, used(0.0059))
+    once(budget, used(0.004))
+    with pytest.raises(BudgetReached, match=r"\$0\.01 is used up \(\$0\.0139 spent\)"):
+        budget.take()
+    unknown = Budget(usd=CENT)
+    once(unknown, used(None))
+    with pytest.raises(BudgetReached, match="not known"):
+        unknown.take()
+    once(Budget(calls=9), used(None))  # who limits no dollars need not know them
+    resumed = Budget(usd=CENT)
+    resumed.resume(Usage(calls=3, paid_usd=None))
+    with pytest.raises(BudgetReached, match="not known"):
+        resumed.take()
+
+
+def test_earlier_sittings_count_and_each_run_once():
+    budget = Budget(calls=10, usd=1.0)
+    spent = Usage(4, 0, 10, 10, 0.25, 0.25)
+    for _ in range(3):
+        budget.resume(spent, 6, of="run 1")
+    budget.resume(spent, of="run 2")
+    assert budget.calls == 6 + 4
+    with pytest.raises(BudgetReached):
+        budget.take()
+    Budget(usd=0.51).resume(spent, of="run 1")
+
+
+def test_work_that_is_more_than_what_is_left_is_refused_before_any_of_it_is_sent():
+    budget = Budget(calls=10, usd=1.0)
+    once(budget, used(0.4))
+    budget.allow(9, 0.6)
+    with pytest.raises(BudgetReached, match="10 calls, and 9 are left"):
+        budget.allow(10, 0.0)
+    with pytest.raises(BudgetReached, match=r"about \$0\.7000, and \$0\.6000 are left"):
+        budget.allow(1, 0.7)
+    with pytest.raises(UsageError, match="not known"):
+        budget.allow(1, None)
+
+
+# What is in flight
+
+
+def threads_of(work, many):
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(many)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def joined(threads):
+    ends = time.monotonic() + 20.0
+    for thread in threads:
+        thread.join(max(0.0, ends - time.monotonic()))
+        assert not thread.is_alive(), "a thread waits for ever"
+
+
+def test_a_call_that_might_go_over_waits_for_the_one_in_flight_and_goes_on_when_that_was_cheaper():
+    budget, expected = Budget(usd=CENT), Expected(usd=0.006)
+    budget.take(expected)
+    [second] = threads_of(lambda: budget.take(expected), 1)
+    second.join(0.05)
+    assert second.is_alive() and budget.calls == 1
+    budget.spend(used(0.001), expected)
+    joined([second])
+    assert budget.calls == 2
+
+
+def test_a_call_that_waits_is_refused_when_the_one_in_flight_used_up_the_rest():
+    budget, expected, caught = Budget(usd=CENT), Expected(usd=0.006), []
+    budget.take(expected)
+
+    def second():
+        with pytest.raises(BudgetReached):
+            budget.take(expected)
+        caught.append(True)
+
+    threads = threads_of(second, 5)
+    budget.spend(used(0.02), expected)
+    joined(threads)
+    assert caught == [True] * 5
+
+
+def test_what_is_expected_of_a_call_alone_does_not_refuse_it():
+    budget = Budget(usd=CENT, tokens=10)
+    once(budget, used(0.001, 1), Expected(1000, 5.0))
+    assert budget.calls == 1
+
+
+def spent_by_threads(seed, limit, exact, many=16):
+    """Threads spend what costs at random: (spent over the limit, the dearest call, what was in flight when it was)."""
+    drawn = random.Random(seed)
+    budget = Budget(usd=limit)
+    costs = [drawn.choice([0.1, 1.0, 3.0]) * drawn.uniform(0.5, 1.5) * limit / 60 for _ in range(4000)]
+    guesses = costs if exact else [cost * drawn.uniform(0.2, 2.0) for cost in costs]
+    sleeps = [drawn.uniform(0, 0.002) for _ in range(4000)]
+    lock, spent, flying, reached, taken = threading.Lock(), [0.0], {}, [0.0], [0]
+
+    def work():
+        while True:
+            with lock:
+                number = taken[0]
+                taken[0] += 1
+            expected = Expected(usd=guesses[number])
+            try:
+                budget.take(expected)
+            except BudgetReached:
+                return
+            with lock:
+                assert spent[0] < limit, "sent after the limit was reached"
+                flying[number] = costs[number]
+            time.sleep(sleeps[number])
+            with lock:
+                if spent[0] < limit <= spent[0] + costs[number]:
+                    reached[0] = sum(flying.values())
+                spent[0] += costs[number]
+                del flying[number]
+                budget.spend(used(costs[number]), expected)
+
+    joined(threads_of(work, many))
+    assert spent[0] >= limit, "the threads gave up before"
+    return spent[0] - limit, max(costs), reached[0]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("exact", [False, True], ids=["guessed", "as expected"])
+def test_threads_together_go_over_by_what_was_in_flight_or_by_one_call_that_used_what_was_expected(exact, seed):
+    over, dearest, in_flight = spent_by_threads(seed, limit=1.0, exact=exact)
+    assert 0 <= over <= (dearest if exact else in_flight) + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_threads_together_send_exactly_so_many_requests(seed):
+    drawn, budget, lock, sent = random.Random(seed), Budget(calls=250), threading.Lock(), []
+
+    def work():
+        while True:
+            try:
+                budget.take()
+            except BudgetReached:
+                return
+            with lock:
+                sent.append(1)
+                pause = drawn.uniform(0, 0.001)
+            time.sleep(pause)
+            budget.spend(Usage(1))
+
+    joined(threads_of(work, 16))
+    assert len(sent) == budget.calls == 250
+
+
+# Runs
+
+
+@pytest.fixture
+def priced(server, monkeypatch):
+    """A server in OpenAI's place, so that the table's price of the model holds."""
+    monkeypatch.setenv("OPENAI_BASE_URL", server.spec.partition("@")[2])
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    server.delay = 0.01
+    reply, server.costs = server.reply, []
+
+    def counted(path, request):
+        answer = reply(path, request)
+        usage, price = answer["usage"], prices.price(f"openai/{request['model']}") or prices.Price(0, 0, 0)
+        server.costs.append(price.of(usage["prompt_tokens"], 0, usage["completion_tokens"]))
+        return answer
+
+    server.reply = counted
+    return server
+
+
+def rankings(result):
+    return {name: row["ranking"] for name, row in run_folder.read_outcomes(Path(result.json["run"])).items()}
+
+
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_a_budget_of_one_cent_is_kept_and_the_run_resumes_to_the_undisturbed_one(at_once, run, tmp_path, priced):
+    arguments = (*MULTIHOP, "--lm", "openai/gpt-4.1-mini", "--max-concurrent", at_once, "--json")
+    whole = run(*arguments, "--runs", tmp_path / "whole")
+    assert whole.code == 0 and whole.json["usage"]["paid_usd"] > 2 * CENT
+    assert whole.json["usage"]["paid_usd"] == pytest.approx(sum(priced.costs))
+    priced.costs.clear()
+
+    first = run(*arguments, "--budget-usd", CENT)
+    assert first.code == 8 and "budget of $0.01 is used up" in first.err and "larger budget" in first.err
+    assert first.err.count("\n") == 1
+    spent = sum(priced.costs)
+    assert CENT <= spent <= CENT + sum(sorted(priced.costs)[-at_once:])
+    assert first.json["ledger"]["paid_usd"] == pytest.approx(spent)
+    assert first.json["ledger"]["answered"] == len(priced.costs)
+    partial = first.json["partial"]
+    assert partial["queries"] == 12 - first.json["owed"] and not first.json.get("metrics")
+    assert not partial["queries"] or 0 <= partial["metrics"]["nDCG@10"]["mean"] <= 1
+    assert partial["queries"] or at_once > 1
+
+    again = run(*arguments, "--budget-usd", CENT)
+    assert again.code == 8 and sum(priced.costs) == spent, "the same budget buys nothing more"
+
+    second = run(*arguments, "--budget-usd", 1)
+    assert second.code == 0 and second.json["owed"] == 0
+    assert rankings(second) == rankings(whole) and second.json["metrics"] == whole.json["metrics"]
+    for ledger in ("usage", "ledger"):
+        for name in ("paid_usd", "list_usd"):
+            assert second.json[ledger][name] == pytest.approx(whole.json[ledger][name])
+    assert sum(priced.costs) == pytest.approx(whole.json["ledger"]["paid_usd"]), "nothing was paid twice"
+
+
+def test_a_budget_in_dollars_holds_for_prices_of_the_user_s_own_and_needs_some(run, tmp_path, server):
+    file = tmp_path / "prices.toml"
+    arguments = (*MULTIHOP, "--lm", server.spec, "--budget-usd", CENT, "--json", "--prices", file)
+    file.write_text(f'as_of = 2026-11-01\n["{server.spec}"]\ninput = 5\noutput = 20\n')
+    result = run(*arguments)
+    tokens = result.json["ledger"]["input_tokens"], result.json["ledger"]["output_tokens"]
+    assert result.code == 8
+    assert result.json["ledger"]["paid_usd"] == pytest.approx((5 * tokens[0] + 20 * tokens[1]) / 1e6)
+    file.write_text('as_of = 2026-11-01\n["openai/another"]\ninput = 5\noutput = 20\n')
+    unknown = run(*arguments)
+    assert unknown.code == 2 and "is not known" in unknown.err and "--budget-calls" in unknown.err
+    file.write_text(f'as_of = 2026-11-01\n["{server.spec}"]\ninput = 0\noutput = 0\n')
+    free = run(*arguments, "--runs", tmp_path / "free")
+    assert free.code == 0 and free.json["usage"]["paid_usd"] == 0
+
+
+def test_a_run_stops_at_its_tokens_and_resumes(run, tmp_path, server):
+    arguments = (*MULTIHOP, "--lm", server.spec, "--max-concurrent", 2, "--json")
+    whole = run(*arguments, "--runs", tmp_path / "whole").json
+    total = whole["usage"]["input_tokens"] + whole["usage"]["output_tokens"]
+    largest = max(len(str(request["messages"])) // 4 for request in server.requests) + 500
+    first = run(*arguments, "--budget-tokens", total // 2)
+    assert first.code == 8 and "tokens is used up" in first.err
+    ledger = first.json["ledger"]
+    assert total // 2 <= ledger["input_tokens"] + ledger["output_tokens"] <= total // 2 + 2 * largest
+    second = run(*arguments, "--budget-tokens", 2 * total)
+    assert second.code == 0
+    names = ("calls", "input_tokens", "output_tokens")
+    assert [second.json["usage"][name] for name in names] == [whole["usage"][name] for name in names]
+
+
+def test_a_provider_that_reports_no_usage_ends_a_run_with_a_budget_of_tokens_or_dollars(run, priced):
+    reply = priced.reply
+    priced.reply = lambda path, request: {key: value for key, value in reply(path, request).items() if key != "usage"}
+    for limit in (("--budget-tokens", 10_000), ("--budget-usd", CENT)):
+        result = run(*MULTIHOP, "--lm", "openai/gpt-4.1-mini", "--max-concurrent", 1, *limit, "--json")
+        assert result.code == 8 and "no usage reported" in result.err
+    assert result.json["ledger"]["unmetered"] == len(priced.requests) == 1, "the second sitting sent nothing"
+
+
+def test_failed_requests_count_in_a_budget_of_calls(run, server, monkeypatch):
+    from openai_server import Failure
+
+    from tools.models.call import Patience
+
+    monkeypatch.setattr(lm, "PATIENCE", Patience(first=0.001))
+    answer, numbers = server.answer, iter(range(10_000))
+
+    def every_other(prompt):
+        if next(numbers) % 2:
+            raise Failure(500)
+        return answer(prompt)
+
+    server.answer = every_other
+    result = run(*MULTIHOP, "--lm", server.spec, "--max-concurrent", 3, "--budget-calls", 21, "--json")
+    assert result.code == 8 and "budget of 21 model calls is used up" in result.err
+    assert len(server.requests) == result.json["ledger"]["sent"] == 21
+    assert result.json["ledger"]["faults"] == {"500": 21 - result.json["ledger"]["answered"]}
+
+
+def test_a_run_stops_at_its_time_limit_keeps_what_was_in_flight_and_resumes(run, server):
+    server.delay = 0.15
+    arguments = (*MULTIHOP, "--lm", server.spec, "--max-concurrent", 4, "--json")
+    started = time.monotonic()
+    first = run(*arguments, "--time-limit", "1s")
+    assert first.code == 8 and "time limit of 1 s is reached" in first.err
+    assert first.json["owed"] > 0 and time.monotonic() - started < 8.0
+    sent = len(server.requests)
+    assert first.json["ledger"]["answered"] == first.json["ledger"]["sent"] == sent, "what was in flight is kept"
+    server.delay = 0.0
+    second = run(*arguments)
+    assert second.code == 0 and second.json["usage"]["calls"] == len(server.requests), "and not paid for again"

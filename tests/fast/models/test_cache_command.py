@@ -1,0 +1,174 @@
+"""`python -m tools.models.lm cache`: what was paid for, seen, taken along and cleared away."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tools.models import cache_command
+from tools.models.answers import NAME, Answer, Answers, ledger
+from tools.records import Usage
+
+TASK = ("--program", "rewrite", "--task", "congress", "--split", "dev", "--limit", 3)
+
+
+@pytest.fixture
+def cache(command_of, tmp_path):
+    command = command_of(cache_command)
+    return lambda kind, *words: command("cache", kind, *words, "--runs", tmp_path / "runs")
+
+
+@pytest.fixture
+def paid(run, server):
+    """A run with three answers, as --json tells it."""
+    result = run(*TASK, "--lm", server.spec, "--json")
+    assert result.code == 0 and len(server.requests) == 3, result.err
+    return result.json
+
+
+def test_what_is_cleared_is_gone_and_gives_its_space_back_also_while_the_file_is_open_elsewhere(cache, place):
+    for number in range(20):
+        ledger(place).answered("q", f"{number:016x}", "tiny", Answer(["much " * 20_000], Usage()))
+    other = sqlite3.connect(place.parent.parent / NAME)
+    assert other.execute("SELECT count(*) FROM calls").fetchall() == [(20,)]
+    assert cache("clear", "--all").code == 0
+    left = b"".join(path.read_bytes() for path in place.parent.parent.glob(f"{NAME}*"))
+    assert b"much" not in left and len(left) < 100_000
+    other.close()
+
+
+def listed(cache):
+    return cache("list", "--json").json
+
+
+def test_the_list_has_answers_by_model_and_what_each_run_sent(cache, paid, run, server):
+    assert run(*TASK, "--lm", server.spec, "--k", 5, "--json").json["ledger"]["cached"] == 3
+    told = listed(cache)
+    [(model, row)] = told["models"].items()
+    assert row["answers"] == 3 and row["usage"]["input_tokens"] == paid["usage"]["input_tokens"]
+    assert row["first"] <= row["last"] and cache("list", "--model", "none", "--json").json["models"] == {}
+    first, second = (
+        next(books for name, books in told["runs"].items() if Path(folder).name in name.split("/"))
+        for folder in (paid["run"], run(*TASK, "--lm", server.spec, "--k", 5, "--json").json["run"])
+    )
+    assert (first["sent"], first["answered"], first["cached"]) == (3, 3, 0)
+    assert (second["sent"], second["answered"], second["cached"]) == (0, 0, 3)
+    text = cache("list").out
+    assert f"{model}: 3 answers" in text and "3 sent, 3 answered, 0 failed, 0 from the cache" in text
+    assert "price unknown" in text and "0 sent, 0 answered, 0 failed, 3 from the cache, $0.0000" in text
+
+
+def test_an_answer_is_shown_by_the_beginning_of_its_key(cache, paid, server, tmp_path):
+    key = json.loads(exported(cache, tmp_path)[1])["key"]
+    for part in (key, key[:6]):
+        shown = cache("show", part, "--json").json
+        assert shown["key"] == key and shown["finish"] == "stop" and shown["run"].count("/") == 2
+        assert "[[ ## rewritten ## ]]" in shown["outputs"][0] and shown["usage"]["calls"] == 1
+        assert json.loads(cache("show", part).out) == shown
+
+
+def exported(cache, tmp_path, *words):
+    file = tmp_path / "exported"
+    assert cache("export", file, *words).code == 0
+    return file.read_text().splitlines()
+
+
+def test_what_is_exported_is_a_cassette_of_the_run(cache, paid, run, server, tmp_path):
+    run("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", 1, "--lm", server.spec)
+    everything = len(exported(cache, tmp_path))
+    by_folder = exported(cache, tmp_path, "--run", paid["run"])
+    name = "/".join(Path(paid["run"]).parts[-2:])
+    assert by_folder == exported(cache, tmp_path, "--run", name) and len(by_folder) == 4 < everything
+    server.close()
+    words = (*TASK, "--lm", server.spec, "--cassette", tmp_path / "exported", "--runs", tmp_path / "elsewhere")
+    again = run(*words, "--json")
+    assert again.code == 0 and again.json["metrics"] == paid["metrics"] and again.json["ledger"]["sent"] == 0
+
+
+def test_what_is_exported_of_a_run_is_its_own_answer_where_another_paid_for_the_same(cache, place, tmp_path):
+    for name in ("one", "two"):
+        books = Answers(place.parent.parent / NAME).ledger(f"task/{name}/0")
+        books.answered("q", f"{1:016x}", "tiny", Answer([f"of {name}"], Usage(calls=1)))
+    for name in ("one", "two"):
+        [_, line] = exported(cache, tmp_path, "--run", f"task/{name}")
+        assert json.loads(line)["outputs"] == [f"of {name}"]
+
+
+def test_an_export_says_how_many_there_are(cache, paid, tmp_path):
+    assert "3 answers are in" in cache("export", tmp_path / "one").err
+    assert cache("export", tmp_path / "two", "--json").json == {"answers": 3, "file": str(tmp_path / "two")}
+
+
+def test_what_is_cleared_is_asked_again_and_what_it_cost_stays_in_the_books(cache, paid, run, server):
+    before = listed(cache)["runs"]
+    assert cache("clear", "--all", "--json").json == {"cleared": 3}
+    after = listed(cache)
+    assert after["models"] == {} and after["runs"] == before
+    again = run(*TASK, "--lm", server.spec, "--k", 5, "--json")
+    assert again.code == 0 and len(server.requests) == 6 and again.json["ledger"]["sent"] == 3
+    assert listed(cache)["runs"].keys() > before.keys()
+
+
+@pytest.mark.parametrize("which", ["--run", "--model", "--key", "--days"])
+def test_what_is_named_is_cleared_and_nothing_else(which, cache, paid, run, server, tmp_path):
+    key = json.loads(exported(cache, tmp_path)[1])["key"]
+    run("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", 1, "--lm", server.spec)
+    everything = len(exported(cache, tmp_path)) - 1
+    model = next(iter(listed(cache)["models"]))
+    value, cleared = {
+        "--run": (paid["run"], 3),
+        "--model": (model, everything),
+        "--key": (key, 1),
+        "--days": (1, 0),  # nothing is so old
+    }[which]
+    assert cache("clear", which, value, "--json").json == {"cleared": cleared}
+    left = [json.loads(line)["key"] for line in exported(cache, tmp_path)[1:]]
+    assert len(left) == everything - cleared and (key in left) == (which == "--days")
+
+
+def test_a_cleared_run_that_goes_on_pays_again_and_books_both(cache, run, server):
+    arguments = (*TASK, "--lm", server.spec, "--json")
+    assert run(*arguments, "--budget-calls", 2, "--max-concurrent", 1).code == 8
+    cache("clear", "--all")
+    whole = run(*arguments, "--budget-calls", 9)
+    assert whole.code == 0 and whole.json["ledger"]["sent"] == len(server.requests) == 3, (
+        "two queries had been answered"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("show", "xyz"), 2, "is no key"),
+        (("show", "*"), 2, "is no key"),
+        (("show", ""), 2, "is no key"),
+        (("show", "0123456789abcdef"), 3, "no answer has the key"),
+        (("clear",), 2, "say which"),
+        (("clear", "--days", "0"), 2, "--days"),
+        (("clear", "--key", "nonsense"), 2, "is no key"),
+        (("clear", "--run", "*/*"), 3, "no run"),
+        (("clear", "--run", "congress/none"), 3, "no run"),
+        (("export",), 2, "FILE"),
+        (("burn",), 2, "burn"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused_in_a_line_and_nothing_is_cleared(words, code, message, cache, paid, tmp_path):
+    result = cache(*words)
+    assert result.code == code and message in result.err.splitlines()[-1], result.err
+    assert len(exported(cache, tmp_path)) == 4
+
+
+def test_a_beginning_that_several_keys_have_is_said_to_be_one(cache, place):
+    books = ledger(place)
+    for number in (1, 2):
+        books.answered("q", f"abc{number:013x}", "tiny", Answer(["yes"], Usage(calls=1)))
+    result = cache("show", "abc")
+    assert result.code == 2 and "more than one key begins with abc" in result.err
+    assert cache("show", f"abc{1:013x}").code == 0
+
+
+def test_a_place_without_answers_is_said_to_be_one_and_stays_as_it_is(cache, tmp_path):
+    result = cache("list")
+    assert result.code == 3 and str(tmp_path / "runs" / NAME) in result.err and not (tmp_path / "runs").exists()

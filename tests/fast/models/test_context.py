@@ -1,0 +1,243 @@
+"""Prompts that would not fit are foreseen by counting tokens; what is left out is in the trace."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import dspy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents import AGENTS
+from evals.compare import compare
+from evals.running import parameters
+from programs import PROGRAMS
+from programs.multihop import MultiHop, ReadPassages
+from tools.corpus import Corpus
+from tools.models import lm
+from tools.models.budget import Budget
+from tools.models.call import MeteredLM
+from tools.models.offline import engine as offline
+from tools.models.prompting import context
+from tools.models.prompting.adapter import Adapter
+from tools.models.prompting.passage import batches, noted, show
+from tools.records import Document, Query
+from tools.retrievers.lexical.bm25 import BM25
+from tools.session import Toolbox
+from tools.table import pick
+
+QUERY = Query("q1", "ferries in fog")
+
+
+@pytest.fixture
+def toolbox():
+    corpus = Corpus(Document(f"d{n:02}", f"ferries {n} " + "in the fog of the harbour " * 40) for n in range(20))
+    return Toolbox(corpus, BM25(corpus))
+
+
+def room(window):
+    """Tokens that a prompt may have: nine tenths of the window, less the answer's 4,096 or third."""
+    most = int(window * 0.9)
+    return most - min(4096, most // 3)
+
+
+def prompts_fit(server, window):
+    sizes = [sum(context.tokens(str(m["content"])) for m in request["messages"]) for request in server.requests]
+    return all(size <= window for size in sizes)
+
+
+def test_tokens_are_counted_as_tiktoken_counts_them_and_markers_in_a_text_are_text():
+    from litellm import token_counter
+
+    for text in ("The octopus has three hearts.", "naïve 東京", "<|endoftext|>"):
+        assert context.tokens(text) == token_counter("gpt-4o", text=text)
+
+
+def test_the_tokenizer_is_not_downloaded_whatever_the_surroundings_say(monkeypatch, tmp_path):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    script = "from programs import context; print(context.tokens('The octopus has three hearts.'))"
+    counted = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert counted == "7\n" and not list(tmp_path.iterdir())
+
+
+def test_without_a_known_window_everything_fits():
+    with lm.connect("tiny@http://127.0.0.1:9/v1").active():
+        assert context.fits(dspy.Predict(ReadPassages), description="x" * 10**7)
+
+
+def test_a_models_window_is_in_the_price_table():
+    with lm.connect("openai/gpt-4o").active():
+        assert context.window() == int(128_000 * 0.9)
+
+
+@given(st.lists(st.integers(1, 9), max_size=12), st.integers(0, 40))
+def test_the_largest_beginning_and_the_latest_end_that_fit_are_those_of_a_search_one_by_one(sizes, room):
+    def fit(items):
+        return sum(items) <= room
+
+    beginnings = [sizes[:n] for n in range(1, len(sizes) + 1) if fit(sizes[:n])]
+    assert context.largest(sizes, fit) == (beginnings[-1] if beginnings else sizes[:1])
+    ends = [sizes[n:] for n in range(len(sizes) + 1) if fit(sizes[n:])]
+    assert context.recent(sizes, fit) == ends[0]
+
+
+def test_a_reading_that_does_not_fit_is_split_and_the_trace_says_so(toolbox):
+    session = toolbox.open(QUERY)
+    doc_ids = [snippet.doc_id for snippet in session.search(QUERY.text, 7)]
+    groups = list(batches(session, doc_ids, 400, lambda passages: len(passages) <= 3))
+    assert [[passage.id for passage in group] for group in groups] == [doc_ids[:3], doc_ids[3:6], doc_ids[6:]]
+    judged = [step.doc_ids for step in session.trace.steps if step.tool == "judge"]
+    assert judged == [tuple(doc_ids[:3]), tuple(doc_ids[3:6]), tuple(doc_ids[6:])]
+    said = [step.argument for step in session.trace.steps if step.tool == "shorten"]
+    assert said == [f"passages: 3 of {n} in one reading, the others in the next" for n in (7, 4)]
+
+
+def test_a_batch_that_has_to_be_seen_together_is_cut_and_the_trace_has_what_was_shown(toolbox):
+    session = toolbox.open(QUERY)
+    doc_ids = [snippet.doc_id for snippet in session.search(QUERY.text, 4)]
+    passages = show(session, doc_ids, 800, lambda passages: sum(len(p.text) for p in passages) <= 1000)
+    assert [len(passage.text) for passage in passages] == [250] * 4
+    shorten, judge = session.trace.steps[1:]
+    assert shorten.argument == "passages: 4 are cut to 250 characters each, instead of 800"
+    assert judge.shown == (250,) * 4 and min(judge.lengths) > 800
+
+
+def test_a_single_passage_that_is_too_long_is_cut(toolbox):
+    session = toolbox.open(QUERY)
+    [doc_id] = [snippet.doc_id for snippet in session.search(QUERY.text, 1)]
+    [[passage]] = batches(session, [doc_id], 800, lambda passages: sum(len(p.text) for p in passages) <= 300)
+    assert 280 < len(passage.text) <= 300
+
+
+def test_the_oldest_notes_are_left_out_first(toolbox):
+    session = toolbox.open(QUERY)
+    assert noted(session, ["a", "b", "c"], lambda notes: len(notes) <= 2) == ["b", "c"]
+    assert session.trace.steps[-1].argument == "notes: the 1 oldest of 3 are left out"
+
+
+def wordy(*, searched="", observed=""):
+    """A model that searches for something else each time, and selects nothing, in many words."""
+    numbers = iter(range(100))
+
+    def answer(prompt):
+        if "earlier_searches" in prompt:
+            return {"search": f"ferries {next(numbers)} {searched}"}
+        return {"selected": "[]", "observations": observed}
+
+    return answer
+
+
+@pytest.mark.parametrize("window", [2200, 3700])
+def test_no_prompt_of_a_program_is_larger_than_the_window_and_every_document_is_read(window, toolbox, server):
+    server.answer = wordy(observed="fog over the water, once more " * 120)
+    with lm.connect(server.spec, settings=lm.Settings(context=window)).active():
+        submission = MultiHop(toolbox, hops=3, per_hop=10)(query=QUERY)
+    assert prompts_fit(server, room(window))
+    judged = [doc_id for step in submission.trace.steps if step.tool == "judge" for doc_id in step.doc_ids]
+    surfaced = {doc_id for step in submission.trace.steps if step.tool == "search" for doc_id in step.doc_ids}
+    assert sorted(judged) == sorted(surfaced)
+    said_why = [step.argument for step in submission.trace.steps if step.tool == "shorten"]
+    assert any("passages" in why for why in said_why)
+
+
+def test_the_oldest_searches_are_left_out_of_a_prompt_that_has_no_room_for_them(toolbox, server):
+    server.answer = wordy(searched="fog over the water " * 120)
+    with lm.connect(server.spec, settings=lm.Settings(context=2925)).active():
+        submission = MultiHop(toolbox, hops=5, per_hop=3)(query=QUERY)
+    assert prompts_fit(server, room(2925))
+    said_why = [step.argument for step in submission.trace.steps if step.tool == "shorten"]
+    assert "earlier searches: the 2 oldest of 4 are left out" in said_why
+    last = [prompt for prompt in map(str, server.requests) if "earlier_searches" in prompt][-1]
+    assert "ferries 3 fog" in last and "ferries 1 fog" not in last
+
+
+class Measuring(offline.OfflineEngine):
+    """The engine without a model, which counts the tokens of its prompts."""
+
+    def __init__(self, statistics):
+        super().__init__(statistics)
+        self.sizes = []
+
+    def complete(self, request):
+        texts = [request.system or "", *(message.text or "" for message in request.messages)]
+        self.sizes.append(sum(context.tokens(str(text)) for text in texts))
+        return super().complete(request)
+
+
+SYSTEMS = PROGRAMS | AGENTS
+TOGETHER = ("multihop", "rank", "tournament", "notes", "planner", "react", "verifier")
+ALONE = ("score", "reason", "subtask")  # one document a prompt: a long description leaves little room for it
+
+
+@pytest.mark.parametrize(("name", "repeats"), [*((name, 1) for name in TOGETHER), *((name, 100) for name in ALONE)])
+def test_every_program_that_shows_documents_leaves_the_model_room_to_answer(name, repeats, toolbox):
+    window = 3700 if name in TOGETHER else 2400
+    engine = Measuring(toolbox._retrievers[""].statistics)
+    constructor = pick("program", name, SYSTEMS)
+    values = parameters.parse(name, constructor, [])
+    others = dict.fromkeys(parameters.named_retrievers(values), toolbox._retrievers[""])
+    system = constructor(Toolbox(toolbox._documents, toolbox._retrievers[""], others=others), **values)
+    with dspy.context(lm=MeteredLM("x/1", Budget(), window=window, engine=engine), adapter=Adapter(), trace=[]):
+        trace = system(query=Query("q1", "ferries in the fog, at dusk. " * repeats)).trace
+    assert engine.sizes and max(engine.sizes) <= room(window)
+    assert any(step.tool == "shorten" for step in trace.steps), "else this would say nothing"
+
+
+def test_a_run_says_how_many_prompts_were_shortened(run):
+    arguments = ("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", 2, "--context", 3700)
+    result = run(*arguments, "--json")
+    assert result.code == 0 and result.json["shortened"] > 0
+    whole = run(*arguments[:-2], "--json")
+    assert whole.json["shortened"] == 0 and whole.json["run"] != result.json["run"]
+    assert "prompts shortened to fit the model" in run(*arguments).out
+
+
+def test_what_was_cut_on_its_way_into_prompts_is_a_line_under_every_table_that_has_the_run(run, tmp_path):
+    from evals.report import command, parser
+
+    arguments = ("--program", "multihop", "--task", "congress", "--split", "dev")
+    whole, cut = run(*arguments), run(*arguments, "-P", "read_chars=600")
+    places = [Path(re.findall(r"^run: (.*)", result.out, re.M)[0]) for result in (whole, cut)]
+    assert "into a prompt" not in whole.out
+    outcomes = (places[1] / "outcomes.jsonl").read_text().splitlines()
+    readings = [step for line in outcomes for step in json.loads(line)["trace"]["steps"] if step["tool"] == "judge"]
+    lengths = [length for step in readings for length in step["lengths"]]  # each document is read once a query
+    left_out = [max(0, length - 600) for length in lengths]
+    line = (
+        f"{sum(map(bool, left_out)):,} of {len(lengths):,} documents were cut on their way into a prompt "
+        f"(multihop, obliq/congress): {100 * sum(left_out) / sum(lengths):.1f} % of their characters"
+    )
+    assert line in cut.out
+    assert f"{places[1]}: {line}" in compare(places)["notes"]
+    command(parser().parse_args([str(tmp_path / "runs"), "--out", str(tmp_path / "report")]))
+    assert line in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_reading_takes_a_quarter_of_a_window_at_most(toolbox):
+    with lm.connect("tiny@http://127.0.0.1:9/v1", settings=lm.Settings(context=1000)).active():
+        shown = context.beginning("in the fog of the harbour " * 40, 0.25)
+        assert 200 < context.tokens(shown) <= 225
+        assert context.beginning(shown, 0.25) == shown
+
+
+def test_a_prompt_that_cannot_fit_is_not_sent_and_is_a_fault_of_the_system(run, server):
+    arguments = ("--task", "congress", "--limit", 1, "--lm", server.spec, "--context", 300, "--json")
+    for program in ("rewrite", "multihop", "decompose", "react"):
+        result = run("--program", program, *arguments)
+        assert result.code == 7 and result.json["failed"] == 1 and result.json["usage"]["calls"] == 0
+        [outcome] = map(json.loads, (Path(result.json["run"]) / "outcomes.jsonl").read_text().splitlines())
+        assert outcome["error"].startswith("TooLong: the ") and "larger than what the model takes" in outcome["error"]
+    assert not server.requests
+
+
+def test_a_long_answer_that_cannot_be_used_is_left_out_where_it_is_asked_for_again(server, toolbox):
+    said = iter([{"raw": "no fields, but many words " * 400}, {"rewritten": "ferry"}])
+    server.answer = lambda prompt: next(said)
+    with lm.connect(server.spec, settings=lm.Settings(context=1200)).active():
+        trace = pick("program", "rewrite", PROGRAMS)(toolbox)(query=QUERY).trace
+    assert trace.unusable == {"unparsable": 1}
+    assert trace.steps[0].argument == "an answer that could not be used is left out where it is asked for again"
+    assert "left out because there is no room" in server.requests[1]["messages"][-2]["content"]

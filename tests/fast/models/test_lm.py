@@ -1,0 +1,161 @@
+"""The door to models, against a local server that speaks the OpenAI protocol."""
+
+import asyncio
+from pathlib import Path
+
+import dspy
+import pytest
+from openai_server import Failure, sensible
+
+from evals import folder as run_folder
+from programs.rewrite import Rewrite, RewriteDescription
+from tools.errors import BudgetReached, UsageError
+from tools.models import lm
+from tools.models.budget import Budget
+from tools.models.call import MeteredLM, Patience
+from tools.models.prices import price
+from tools.session import current
+
+TASK = ("--task", "congress", "--split", "dev", "--limit", "3")
+
+
+@pytest.fixture(autouse=True)
+def short_patience(monkeypatch):
+    monkeypatch.setattr(lm, "PATIENCE", Patience(first=0.01, before=0.3, after=0.3))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["gpt-5.2", "openai/", "/x", "m@localhost:8000", "@http://x/v1", "m@ftp://x/v1", "m@http://user:secret@x/v1"],
+)
+def test_a_spec_that_names_no_model_is_refused(spec, run):
+    result = run("--program", "rewrite", *TASK, "--lm", spec)
+    assert result.code == 2 and "--lm" in result.err and result.err.count("\n") == 1 and "secret" not in result.err
+
+
+def test_a_providers_name_may_have_an_at_sign_in_it():
+    lm.check("vertex_ai/claude-3-5-sonnet@20240620")
+
+
+def test_ids_that_were_not_shown_are_dropped_and_counted(run, server):
+    result = run("--program", "multihop", *TASK, "--lm", server.spec, "--json")
+    assert result.json["invented_ids"] > 0
+    outcomes = run_folder.read_outcomes(Path(result.json["run"])).values()
+    assert "an-id-that-was-never-shown" not in str([outcome["ranking"] for outcome in outcomes])
+
+
+def test_the_prompt_has_the_objective_the_description_and_the_passages_as_fields(run, server):
+    run("--program", "multihop", *TASK, "--lm", server.spec)
+    prompts = ["\n".join(str(m["content"]) for m in request["messages"]) for request in server.requests]
+    reading = [prompt for prompt in prompts if "[[ ## passages ## ]]" in prompt]
+    assert reading and all("committee hearings" in prompt and "MINI-" in prompt for prompt in reading)
+
+
+@pytest.mark.parametrize(
+    "failure", [Failure(404), Failure(400, "", "no such thing"), Failure(405)], ids=["404", "a first 400", "405"]
+)
+def test_a_wrong_address_or_request_ends_the_run_and_poisons_nothing(failure, run, server):
+    arguments = ("--program", "rewrite", *TASK, "--lm", server.spec, "--json")
+    server.answer = lambda prompt: (_ for _ in ()).throw(failure)
+    result = run(*arguments)
+    assert result.code == 4 and (result.json["owed"], result.json["failed"]) == (3, 0)
+    server.answer = sensible
+    assert run(*arguments).code == 0
+
+
+def test_a_400_that_comes_first_after_a_resume_is_a_fault_of_the_system_too(run, server):
+    arguments = ("--program", "rewrite", *TASK, "--lm", server.spec, "--max-concurrent", 1, "--json")
+    assert run(*arguments, "--budget-calls", 1).json["owed"] == 2
+    server.answer = lambda prompt: (_ for _ in ()).throw(Failure(400, "content_filter"))
+    result = run(*arguments)
+    assert result.code == 7 and (result.json["owed"], result.json["failed"]) == (0, 2), "the model has answered before"
+
+
+def test_an_outage_that_the_program_swallowed_is_not_an_outcome(run, server, monkeypatch):
+    forward = Rewrite.forward
+
+    def lenient(self, query):
+        try:
+            return forward(self, query)
+        except dspy.LMError:
+            session = current()
+            return session.submit([snippet.doc_id for snippet in session.search(query.text, 10)])
+
+    monkeypatch.setattr(Rewrite, "forward", lenient)
+    server.answer = lambda prompt: (_ for _ in ()).throw(Failure(503))
+    result = run("--program", "rewrite", *TASK, "--lm", server.spec, "--json")
+    assert result.code == 7 and result.json["owed"] == 3
+
+
+def test_the_list_price_takes_no_account_of_the_providers_cache():
+    metered = MeteredLM("openai/gpt-5.2", Budget(), cost=price("openai/gpt-5.2"))
+    reported = {"prompt_tokens": 1000, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 900}}
+    usage = metered._usage(reported)
+    assert 0 < usage.paid_usd < usage.list_usd == price("openai/gpt-5.2").of(1000, 0, 10)
+
+
+def test_an_awaited_answer_is_repaired_too(server):
+    server.answer = lambda prompt: sensible(prompt) if "That answer cannot be used" in prompt else {"raw": "no fields"}
+
+    async def ask():
+        with lm.connect(server.spec).active():
+            return await dspy.Predict(RewriteDescription).acall(objective="", description="a harbour ferry")
+
+    assert asyncio.run(ask()).rewritten
+    assert len(server.requests) == 2
+
+
+def test_a_call_that_is_awaited_passes_the_same_door(server):
+    async def ask():
+        model = lm.connect(server.spec, budget=Budget(calls=1))
+        with model.active():
+            rewrite = dspy.Predict(RewriteDescription)
+            about = {"objective": "", "description": "something about a harbour ferry"}
+            first = await rewrite.acall(**about)
+            with pytest.raises(BudgetReached):
+                await rewrite.acall(**about)
+            return first
+
+    assert "harbour" in asyncio.run(ask()).rewritten
+
+
+def test_a_budget_of_calls_ends_the_run_with_code_8_and_a_larger_one_goes_on(run, server):
+    arguments = ("--program", "rewrite", *TASK, "--lm", server.spec, "--json")
+    result = run(*arguments, "--budget-calls", 2)
+    assert result.code == 8 and len(server.requests) == 2
+    assert result.json["owed"] == 1 and "larger budget" in result.err
+    assert run(*arguments, "--budget-calls", 2).code == 8, "what was spent before counts"
+    assert len(server.requests) == 2
+    result = run(*arguments, "--budget-calls", 3)
+    assert result.code == 0 and len(server.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("spec", "key"), [("openai/gpt-5.2", "OPENAI_API_KEY"), ("anthropic/claude-sonnet-4-5", "ANTHROPIC_API_KEY")]
+)
+def test_a_missing_key_is_said_before_anything_is_made(spec, key, run, monkeypatch, tmp_path):
+    monkeypatch.delenv(key, raising=False)
+    result = run("--program", "rewrite", *TASK, "--lm", spec)
+    assert result.code == 4 and result.err.count("error:") == 1 and f"${key}" in result.err
+    assert result.out == "" and not list(tmp_path.rglob("config.json"))
+    assert run("--program", "rewrite", *TASK, "--lm", spec, "--dry-run").code == 0
+
+
+def test_a_provider_that_nobody_knows_passes_no_dry_run(run):
+    result = run("--program", "rewrite", *TASK, "--lm", "antropic/claude-sonnet-4-5", "--dry-run")
+    assert result.code == 2 and "did you mean 'anthropic'" in result.err
+
+
+@pytest.mark.parametrize(("spec", "temperature"), [("openai/gpt-4o-mini", 0.0), ("openai/gpt-5.2", None)])
+def test_a_reasoning_model_is_sent_no_temperature(spec, temperature, run, server, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+    monkeypatch.setenv("OPENAI_BASE_URL", server.spec.partition("@")[2])
+    result = run("--program", "rewrite", *TASK, "--lm", spec, "--json", "--budget-usd", 1)
+    assert result.code == 0, result.err
+    assert server.requests[0].get("temperature") == temperature
+    assert 0 < result.json["usage"]["paid_usd"] == result.json["usage"]["list_usd"] < 1
+
+
+def test_offline_needs_a_corpus():
+    with pytest.raises(UsageError, match="statistics"):
+        lm.connect("offline")

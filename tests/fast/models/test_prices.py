@@ -1,0 +1,317 @@
+"""What calls cost and what they used: against LiteLLM's own calculator, and blocks that providers send."""
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+from bad_server import ABSURD_USAGE
+
+from tools.errors import UnknownName, UsageError
+from tools.models.prices import price, window
+from tools.models.usage import THINKING, Metered, reported
+from tools.retrievers.account import MOST_TOKENS
+
+TINY = "tiny@http://127.0.0.1:8000/v1"
+
+# (input, cached, output, reasoning, cache-written): short, long on both sides of where prices rise, cached, thinking
+CALLS = [
+    (1_000, 0, 100, 0, 0),
+    (1_000, 600, 100, 40, 0),
+    (32_000, 0, 500, 0, 0),
+    (128_001, 0, 500, 0, 0),
+    (200_000, 50_000, 1_000, 300, 0),
+    (200_001, 50_000, 1_000, 300, 0),
+    (300_000, 0, 10, 0, 0),
+]
+MODELS = [
+    "openai/gpt-5.2",
+    "openai/gpt-5.4",  # dearer above 272,000 tokens
+    "openai/gpt-4o-mini",
+    "openai/o3",
+    "anthropic/claude-opus-4-5",
+    "anthropic/claude-sonnet-4-5",
+    "gemini/gemini-2.5-pro",  # dearer above 200,000 tokens
+    "gemini/gemini-2.5-flash",
+    "vertex_ai/gemini-2.5-pro",  # in the table without its provider
+    "bedrock/anthropic.claude-sonnet-4-5-20250929-v1:0",
+    "xai/grok-4.3",  # dearer from 200,000 tokens on
+    "dashscope/qwen3-max",  # a price for each range of prompt lengths
+    "dashscope/qwen-turbo",  # thinking is dearer than the answer
+    "deepseek/deepseek-chat",
+    "mistral/mistral-large-latest",
+    "groq/openai/gpt-oss-120b",
+    "ollama/llama3",
+]
+
+
+@pytest.fixture
+def prices_file(tmp_path, monkeypatch):
+    """Writes a prices file and names it in the environment."""
+
+    def write(text):
+        path = tmp_path / "mine.toml"
+        path.write_text(text)
+        monkeypatch.setenv("SEXTANT_PRICES", str(path))
+        return path
+
+    return write
+
+
+def by_litellm(spec, call):
+    """Dollars by LiteLLM's calculator."""
+    from litellm.cost_calculator import cost_per_token
+    from litellm.types.utils import CompletionTokensDetailsWrapper, PromptTokensDetailsWrapper, Usage
+
+    tokens_in, cached, tokens_out, reasoning, written = call
+    provider, _, model = spec.partition("/")
+    usage = Usage(
+        prompt_tokens=tokens_in,
+        completion_tokens=tokens_out,
+        total_tokens=tokens_in + tokens_out,
+        prompt_tokens_details=PromptTokensDetailsWrapper(cached_tokens=cached, cache_creation_tokens=written),
+        completion_tokens_details=CompletionTokensDetailsWrapper(reasoning_tokens=reasoning),
+    )
+    return sum(cost_per_token(model=model, custom_llm_provider=provider, usage_object=usage))
+
+
+@pytest.mark.parametrize("spec", MODELS)
+def test_a_call_costs_what_litellm_calculates(spec):
+    known = price(spec)
+    calls = [*CALLS, (10_000, 2_000, 100, 0, 5_000)] if spec.startswith("anthropic/") else CALLS  # writes to its cache
+    assert [known.of(*call) for call in calls] == pytest.approx([by_litellm(spec, call) for call in calls])
+
+
+def test_a_published_price_comes_out_as_published():
+    # OpenAI's price list: gpt-4o-mini, $0.15 in, $0.075 cached, $0.60 out per million tokens
+    assert price("openai/gpt-4o-mini").of(2_000_000, 1_000_000, 1_000_000) == pytest.approx(0.15 + 0.075 + 0.60)
+    assert str(price("openai/gpt-4o-mini")).startswith("$0.15 in, $0.075 cached, $0.6 out per million tokens (litellm ")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "openai/no-such-model",
+        "gpt-4o",  # of no provider
+        "ollama/gpt-4o",  # of another one
+        TINY,
+        "gpt-4o@http://127.0.0.1:8000/v1",  # a server of one's own may call its model so
+        "openai/gpt-4o@http://127.0.0.1:8000/v1",
+        "openai/text-embedding-3-small",  # writes no text
+        "openai/gpt-4o-search-preview",  # a fee for every search
+        "openai/o3-deep-research",
+        "perplexity/sonar-pro",
+        "azure_ai/model-router",  # the router's fee without the model's
+        "gemini/gemini-exp-1206",  # 0 in the table, on somebody else's machines
+    ],
+)
+def test_what_is_not_known_is_none_and_not_nothing(spec):
+    assert price(spec) is None
+
+
+def test_a_server_of_ones_own_costs_nothing():
+    assert price("ollama/llama3").of(1000, 0, 1000) == 0.0
+    assert price("ollama/llama3").free and not price("openai/gpt-5.4").free
+
+
+def test_a_price_of_the_table_says_which_table_and_claims_no_date():
+    from importlib.metadata import version
+
+    assert price("openai/gpt-5.2").provenance == {
+        "source": f"litellm {version('litellm')}",
+        "as_of": None,
+        "input": 1.75,
+        "cached_input": 0.175,
+        "output": 14.0,
+    }
+
+
+def test_a_price_of_the_users_is_before_the_tables(prices_file):
+    prices_file('as_of = 2026-11-01\n["openai/gpt-5.2"]\ninput = 1\noutput = 10\ncached_input = 0.5\n')
+    mine = price("openai/gpt-5.2")
+    assert mine.of(1_000_000, 400_000, 100_000) == pytest.approx(0.6 + 0.2 + 1.0)
+    assert mine.provenance == {
+        "source": "mine.toml", "as_of": "2026-11-01", "input": 1.0, "cached_input": 0.5, "output": 10.0
+    }  # fmt: skip
+    assert str(mine) == "$1 in, $0.5 cached, $10 out per million tokens (mine.toml of 2026-11-01)"
+    assert price("openai/gpt-4o").source.startswith("litellm")
+    assert window("openai/gpt-5.2") == 272_000  # of which the file says nothing
+
+
+def test_a_server_of_the_users_may_have_a_price_or_cost_nothing(prices_file):
+    prices_file(f'["{TINY}/"]\ninput = 0\noutput = 0\nwindow = 4096\n["dear@*"]\ninput = 1e6\noutput = 1e6\n')
+    assert price(TINY).of(1000, 0, 1000) == 0.0 and window(TINY) == 4096
+    assert price("dear@http://127.0.0.1:8000/v1").of(1, 0, 1) == 2.0
+    assert price("other@http://127.0.0.1:8000/v1") is None
+
+
+def test_of_several_sections_the_most_exact_holds(prices_file):
+    sections = {"openai/*": 1, "openai/gpt-5*": 2, "openai/gpt-5.2": 3, "*": 4}
+    prices_file("".join(f'["{name}"]\ninput = {dollars}\noutput = 9\n' for name, dollars in sections.items()))
+    asked = ["openai/o3", "openai/gpt-5-mini", "openai/gpt-5.2", "openai/gpt-5.2-pro", "x/y"]
+    assert [price(spec).of(1_000_000, 0, 0) for spec in asked] == [1, 2, 3, 2, 4]
+
+
+def test_thinking_and_what_is_cached_cost_like_the_rest_unless_the_file_says_otherwise(prices_file):
+    prices_file('["a/b"]\ninput = 2\noutput = 10\n["a/c"]\ninput = 2\noutput = 10\nreasoning = 20\ncache_write = 4\n')
+    call = (1_000_000, 500_000, 1_000_000, 400_000, 100_000)
+    assert price("a/b").of(*call) == pytest.approx(2 + 10)
+    assert price("a/c").of(*call) == pytest.approx(0.4 * 2 + 0.1 * 4 + 0.5 * 2 + 0.6 * 10 + 0.4 * 20)
+
+
+def test_the_file_is_the_named_one_else_that_of_the_environment_else_that_at_home(tmp_path, prices_file, monkeypatch):
+    def write(path, dollars):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f'["a/b"]\ninput = {dollars}\noutput = 0\n')
+        return path
+
+    write(tmp_path / "home" / "prices.toml", 1)  # $SEXTANT_HOME of the tests
+    assert price("a/b").input == 1e-6
+    prices_file('["a/b"]\ninput = 2\noutput = 0\n')
+    assert price("a/b").input == 2e-6
+    assert price("a/b", write(tmp_path / "named.toml", 3)).input == 3e-6
+    monkeypatch.setenv("SEXTANT_PRICES", "/dev/null")
+    assert price("a/b") is None
+
+
+def test_a_file_that_was_changed_is_read_again_and_its_time_is_the_date(prices_file):
+    path = prices_file('["a/b"]\ninput = 1\noutput = 1\n')
+    assert price("a/b").as_of == datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat()
+    path.write_text('as_of = "2026-01-31"\n["a/b"]\ninput = 10\noutput = 1\n["a/c"]\ninput = 1\noutput = 1\n'
+                    "as_of = 2026-02-01T08:00:00\n")  # fmt: skip
+    assert (price("a/b").input, price("a/b").as_of, price("a/c").as_of) == (1e-5, "2026-01-31", "2026-02-01")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[openai/gpt-5.2]\ninput = 1\noutput = 1\n", "in quotes"),
+        ('["gpt-5.2"]\ninput = 1\noutput = 1\n', "names no model"),
+        ('["a/b"]\ninput = 1\n', "has no output"),
+        ('["a/b"]\ninput = -1\noutput = 1\n', "input of 'a/b' is -1"),
+        ('["a/b"]\ninput = true\noutput = 1\n', "input of 'a/b' is True"),
+        ('["a/b"]\ninput = nan\noutput = 1\n', "input of 'a/b' is nan"),
+        ('["a/b"]\ninput = 0.00000175\noutput = 1\n', "not per token"),
+        ('["a/b"]\ninput = 1\noutput = 1\nwindow = 0\n', "window of 'a/b' is 0"),
+        ('["a/b"]\ninput = 1\noutput = 1\nas_of = "yesterday"\n', "as_of of 'a/b' is 'yesterday'"),
+        ("as_of = 2026\n", "as_of is 2026"),
+        ("currency = 'EUR'\n", "currency = 'EUR' outside of a section"),
+        ("\N{LATIN SMALL LETTER E WITH ACUTE}", "is not TOML"),
+        # numbers that no float holds, or that Python does not print, and values in values in values
+        (f'["a/b"]\ninput = 1{"0" * 400}\noutput = 1\n', "input of 'a/b' is 1000"),
+        (f'["a/b"]\ninput = 0x{"f" * 5000}\noutput = 1\n', "input of 'a/b' is an endless number"),
+        (f"a = {'[' * 3000}{']' * 3000}\n", "brackets in brackets"),
+        (f"as_of{'.a' * 2000} = 1\n", "as_of is {'a': {"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_in_one_line(text, said, prices_file):
+    path = prices_file(text)
+    with pytest.raises(UsageError) as refused:
+        price("openai/gpt-5.2")
+    assert said in str(refused.value) and str(path) in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_key_that_does_not_exist_is_answered_with_the_nearest(prices_file):
+    prices_file('["a/b"]\ninptu = 1\noutput = 1\n')
+    with pytest.raises(UnknownName, match="called 'inptu'; did you mean 'input'"):
+        price("a/b")
+
+
+def test_a_named_file_that_is_not_there_or_is_no_text_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"no such file.*--prices"):
+        price("openai/gpt-5.2", tmp_path / "nowhere.toml")
+    with pytest.raises(UsageError, match="is a directory"):
+        price("openai/gpt-5.2", tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b'["a/b\xe9"]\n')
+    with pytest.raises(UsageError, match="is not TOML"):
+        price("openai/gpt-5.2", tmp_path / "latin.toml")
+
+
+def test_the_table_is_not_read_before_a_price_is_asked_for():
+    script = (
+        "import sys, tools.models.prices as p; assert p._table.cache_info().currsize == 0;"
+        "p.price('openai/gpt-5.2'); assert 'litellm' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+CHAT = {"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 1200}
+RESPONSES = {"input_tokens": 1000, "output_tokens": 200, "total_tokens": 1200}
+CACHED, THOUGHT = {"cached_tokens": 512, "audio_tokens": 0}, {"reasoning_tokens": 128}
+ANTHROPICS = {"cache_read_input_tokens": 700, "cache_creation_input_tokens": 250}  # counted beside the input
+
+
+@pytest.mark.parametrize(
+    ("block", "metered"),
+    [
+        (CHAT, Metered(1000, 0, 200, 0)),
+        ({**CHAT, "prompt_tokens_details": None, "completion_tokens_details": []}, Metered(1000, 0, 200, 0)),
+        (
+            {**CHAT, "prompt_tokens_details": CACHED, "completion_tokens_details": THOUGHT},
+            Metered(1000, 512, 200, 128),
+        ),
+        (
+            {**RESPONSES, "input_tokens_details": CACHED, "output_tokens_details": THOUGHT},
+            Metered(1000, 512, 200, 128),
+        ),
+        (
+            {"input_tokens": 50, "cache_creation": {"ephemeral_5m_input_tokens": 250}, "output_tokens": 200}
+            | ANTHROPICS,
+            Metered(1000, 700, 200, 0, 250),
+        ),
+        # ... and the same as DSPy and LiteLLM hand it on
+        (
+            {**CHAT, "prompt_tokens_details": {"cached_tokens": 700, "cache_creation_tokens": 250}} | ANTHROPICS,
+            Metered(1000, 700, 200, 0, 250),
+        ),
+        # DeepSeek
+        ({**CHAT, "prompt_cache_hit_tokens": 640, "prompt_cache_miss_tokens": 360}, Metered(1000, 640, 200, 0)),
+        # xAI: 10120 + 1499 + 2809 = 14428, thinking is not part of completion_tokens
+        (
+            {"prompt_tokens": 10120, "completion_tokens": 1499, "total_tokens": 14428}
+            | {"prompt_tokens_details": CACHED, "completion_tokens_details": {"reasoning_tokens": 2809}},
+            Metered(10120, 512, 1499 + 2809, 2809),
+        ),
+        # Gemini's OpenAI-compatible endpoint: thinking shows in the total alone
+        ({"prompt_tokens": 21, "completion_tokens": 0, "total_tokens": 81}, Metered(21, 0, 60, 0)),
+        ({"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14 + THINKING}, Metered(9, 0, 5 + THINKING, 0)),
+        # a server that counts thinking again, with its marks
+        ({**CHAT, "completion_tokens_details": {"reasoning_tokens": 204}}, Metered(1000, 0, 200, 200)),
+        (
+            {**CHAT, "total_tokens": 1204, "completion_tokens_details": {"reasoning_tokens": 204}},
+            Metered(1000, 0, 204, 204),
+        ),
+        ({"prompt_tokens": 5, "completion_tokens": 0}, Metered(5, 0, 0, 0)),
+    ],
+)
+def test_a_usage_block_is_read_as_its_provider_means_it(block, metered):
+    assert reported(block) == metered
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        *ABSURD_USAGE,
+        {"prompt_tokens": 10},
+        {"completion_tokens": 10},
+        {"total_tokens": 10},
+        {"prompt_tokens": 10, "output_tokens": 10},
+        {"prompt_tokens": 0, "completion_tokens": 10, "total_tokens": 10},
+        {"prompt_tokens": MOST_TOKENS + 1, "completion_tokens": 1},
+        {**CHAT, "total_tokens": -1},
+        # a total of more than this call: beside its parts there is more than any thinking, or than the thinking told
+        {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 9_000_000},
+        {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 15 + THINKING},
+        {**CHAT, "total_tokens": 1300, "completion_tokens_details": {"reasoning_tokens": 20}},
+        {**CHAT, "prompt_tokens_details": {"cached_tokens": 1001}},
+        {**CHAT, "prompt_tokens_details": {"cached_tokens": 600, "cache_creation_tokens": 600}},
+        {**CHAT, "prompt_tokens_details": {"cached_tokens": -1}},
+        {**CHAT, "prompt_tokens_details": {"cached_tokens": 1.5}},
+        {**CHAT, "prompt_tokens_details": "none"},
+        {**CHAT, "completion_tokens_details": {"reasoning_tokens": 300}},
+        {**RESPONSES, "input_tokens_details": {"cached_tokens": True}},
+        {**RESPONSES, "output_tokens_details": [1]},
+    ],
+)
+def test_a_usage_block_that_is_missing_or_cannot_be_true_is_not_believed(block):
+    assert reported(block) is None

@@ -1,0 +1,558 @@
+"""`python -m optimizers.compile` as a user meets it: what it refuses, what it leaves behind, what it never copies."""
+
+import fcntl
+import gc
+import itertools
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+from conftest import ROOT
+
+from evals.running import provenance
+from optimizers import compile as module
+from optimizers.evaluations import CUT, SHOWN
+from optimizers.teleprompters import TELEPROMPTERS, settings
+from programs.parts.compiled import read, write
+from tools.console.command import put_out, run_command
+from tools.corpus import Corpus
+from tools.records import Usage, usage_json
+from tools.retrievers.lexical.bm25 import BM25
+from tools.session import Toolbox
+
+SMALL = ("--limit", "4", "-P", "hops=1", "-P", "per_hop=5")
+SERVER = "tiny@http://127.0.0.1:9/v1"  # nobody is asked
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+    files: list[str]  # in the runs folder
+
+
+@pytest.fixture
+def compiles(tmp_path, capsys):
+    """The command in this process; `words` may have other values for what it has by itself."""
+
+    def command(*words, program="multihop", task="congress", optimizer="bootstrap_rs", data="mini", runs=None):
+        runs = runs or tmp_path / "runs"
+        given = {"--program": program, "--task": task, "--optimizer": optimizer, "--data": data, "--runs": runs}
+        line = [str(word) for name, value in given.items() if value for word in (name, value)]
+        capsys.readouterr()
+        code = run_command(module.parser(), module.command, [*line, *map(str, words)])
+        files = sorted(str(path.relative_to(runs)) for path in runs.rglob("*") if path.is_file())
+        return Result(code, *capsys.readouterr(), files)
+
+    return command
+
+
+@pytest.fixture
+def compiled(compiles, tmp_path):
+    """Compiles something small in a folder of its own; its compiled.json."""
+
+    def made(name, *words, **others):
+        assert compiles(*words, **{"optimizer": "labeled", "runs": tmp_path / name} | others).code == 0
+        [file] = (tmp_path / name).glob("compiled/*/*/compiled.json")
+        return file
+
+    return made
+
+
+def refused(result, code, *words):
+    """One line that says so, and nothing evaluated."""
+    assert result.code == code, result.err
+    assert result.err.startswith("error: ") and result.err.count("\n") == 1 and result.out == ""
+    assert result.files == []
+    for word in words:
+        assert word in result.err
+    return True
+
+
+# -- refused before anything is done
+
+
+@pytest.mark.parametrize(
+    ("others", "word"),
+    [
+        ({"program": None}, "--program is missing"),
+        ({"task": None}, "--task is missing"),
+        ({"optimizer": None}, "--optimizer"),
+        ({"optimizer": "gepo"}, "did you mean 'gepa'"),
+        ({"program": "mulithop"}, "did you mean 'multihop'"),
+        ({"task": "congres"}, "did you mean 'congress'"),
+        ({"program": "retrieve"}, "retrieve has no prompts; --optimizer tune"),
+        ({"task": "books"}, "has 1 dev query"),
+        ({"optimizer": "ensemble"}, "needs two compiled programs"),
+    ],
+)
+def test_names_that_are_missing_or_wrong_are_said(others, word, compiles):
+    assert refused(compiles(**others), 2, word)
+
+
+@pytest.mark.parametrize(
+    ("words", "word"),
+    [
+        (("-O", "candidats=3"), "did you mean 'candidates'"),
+        (("-O", "candidates"), "no value"),
+        (("-O", "candidates=x"), "whole number"),
+        (("-O", "candidates=0"), "at least 1"),
+        (("-O", "threshold=nan"), "at least 0"),
+        (("-O", "threshold=inf"), "at least 0"),
+        (("--budget", "huge"), "light"),
+        (("--metric", "nDCG@11"), "nDCG@10"),
+        (("--prompt-lm", "offline"), "leave out --prompt-lm"),
+        (("--teacher", "gpt"), "--teacher 'gpt' names no model"),
+        (("--lm", "gpt"), "--lm 'gpt' names no model"),
+        (("--of", "x.json"), "--of is for --optimizer ensemble"),
+        (("--range", "hops=1..2"), "--range is for --optimizer tune"),
+        (("--price", "-1"), "price of a thousand tokens is -1.0"),
+        (("--price", "nan"), "price of a thousand tokens is nan"),
+        (("--train-share", "0"), "not between 0 and 1"),
+        (("--train-share", "1"), "not between 0 and 1"),
+        (("--train-share", "nan"), "not between 0 and 1"),
+        (("--limit", "1"), "at least 2"),
+        (("--limit", "0"), "'0' is not a whole number"),
+        (("--seed", "-1"), "--seed -1"),
+        (("--seed", str(2**32)), "--seed"),
+        (("--max-concurrent", "0"), "not a whole number of at least 1"),
+        (("--budget-usd", "nan"), "not an amount above 0"),
+        (("--budget-usd", "5", "--lm", SERVER), "use --budget-calls"),
+        (("--budget-usd", "5", "--teacher", SERVER), "use --budget-calls"),
+        (("-P", "hops=0"), "hops of at least 1"),
+        (("-P", "hop=1"), "did you mean 'hops'"),
+        (("--retriever", "nope"), "no retriever is called 'nope'"),
+        (("--qrels", "nope"), "known: gold, pooled"),
+        (("--instruction", "nope"), "no instruction is called 'nope'"),
+    ],
+)
+def test_values_that_cannot_be_used_are_said(words, word, compiles):
+    assert refused(compiles(*words), 2, word)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "words", "word"),
+    [
+        ("gepa", ("--teacher", "offline"), "leave out --teacher"),
+        ("labeled", ("--teacher", "offline"), "leave out --teacher"),
+        ("gepa", ("--prompt-lm", "gpt"), "--prompt-lm 'gpt' names no model"),
+        ("copro", ("-O", "breadth=1"), "at least 2"),
+        ("better_together", ("-O", "strategy=gepa -> tune"), "no step of better_together is called 'tune'"),
+        ("better_together", ("-O", "strategy="), "no step of better_together is called ''"),
+        ("better_together", ("-O", "effort=huge"), "light"),
+        ("tune", ("--range", "hops=6..1"), "low has to be below high"),
+        ("tune", ("--range", "hops=1..nan"), "low has to be below high"),
+        ("tune", ("--range", "hops=x"), "whole number"),
+        ("tune", ("--range", "hops=1|x"), "whole number"),
+        ("tune", ("--range", "hops=0..2"), "hops of at least 1, not 0"),
+        ("tune", ("--range", "hops=1|1"), "twice"),
+        ("tune", ("--range", "hops=1|2", "--range", "hops=3|4"), "twice"),
+        ("tune", ("--range", "hops="), "no values"),
+        ("tune", ("--range", "hopp=1..2"), "did you mean 'hops'"),
+        ("tune", ("--retriever", "fusion(bm25,rank_bm25,weights=[1,{w}])"), "--retriever has {w}"),
+        ("tune", ("--retriever", "bm25(k1={k})", "--range", "k=-1|1"), "k1"),
+        ("tune", ("--range", "retriever=bm25|nope"), "no retriever is called 'nope'"),
+        ("tune", ("--range", "w=1|2", "--range", "retriever=bm25(k1={w})|rank_bm25"), "do not go together"),
+        (
+            "tune",
+            ("--retriever", "bm25(k1={w})", "--range", "w=1|2", "--range", "retriever=bm25|rank_bm25"),
+            "together",
+        ),
+    ],
+)
+def test_what_an_optimizer_has_no_use_for_is_said(optimizer, words, word, compiles):
+    assert refused(compiles(*words, optimizer=optimizer), 2, word)
+
+
+def test_every_optimizer_of_the_table_is_in_the_help(compiles):
+    assert tuple(TELEPROMPTERS) == module.OPTIMIZERS
+    assert list(json.loads(compiles("--json", optimizer="list", task=None).out)) == list(TELEPROMPTERS)
+
+
+def test_the_list_has_every_option_with_its_values_as_a_shell_takes_them(compiles):
+    """At light, medium and heavy effort, or one for all three; what is listed is what is taken."""
+    lines = compiles(optimizer="list", task=None).out.splitlines()
+    assert not any(line != line.rstrip() for line in lines)
+    listed, name = {}, ""
+    for line in lines[: lines.index("")]:
+        name = name if line.startswith(" ") else line.partition(" ")[0]
+        pairs = [word for word in shlex.split(line.replace("|", "\\|")) if "=" in word]
+        listed.setdefault(name, []).extend(pairs)
+    assert list(listed) == list(TELEPROMPTERS)
+    for name, pairs in listed.items():
+        values = {option: text.split("|") for option, _, text in (pair.partition("=") for pair in pairs)}
+        assert values.keys() == TELEPROMPTERS[name].options.keys()
+        for place, level in enumerate(("light", "medium", "heavy")):
+            chosen = [f"{option}={texts[place if len(texts) > 1 else 0]}" for option, texts in values.items()]
+            assert settings(name, "light", chosen) == settings(name, level, [])
+
+
+def data_folder(folder, queries):
+    """A folder in OBLIQ-Bench's layout, with so many queries that want a document each."""
+    place = folder / "tip-of-tongue" / "congress"
+    (place / "corpus").mkdir(parents=True)
+    (place / "queries+qrels").mkdir()
+    rows = {
+        "corpus/corpus.jsonl": [
+            {"_id": f"D{n}", "text": f"The committee heard {n} witnesses."} for n in range(queries + 5)
+        ],
+        "queries+qrels/queries.jsonl": [{"_id": f"Q{n}", "text": f"Who heard {n}?"} for n in range(queries)],
+    }
+    for name, one in rows.items():
+        (place / name).write_text("".join(json.dumps(row) + "\n" for row in one))
+    qrels = ["query-id\tcorpus-id\tscore", *(f"Q{n}\tD{n}\t1" for n in range(queries))]
+    (place / "queries+qrels/qrels.tsv").write_text("\n".join(qrels) + "\n")
+    return folder
+
+
+def test_a_metric_that_no_ranking_of_a_pool_changes_is_refused(compiles):
+    assert refused(compiles("--metric", "R@20", program="rank", task="relic"), 2, "all of a pool of 14 documents")
+
+
+def test_a_runs_folder_that_cannot_be_written_is_said_first(compiles, tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        result = compiles(runs=place)
+        assert result.code == 2 and "choose --runs" in result.err and result.err.count("\n") == 1
+
+
+def test_data_that_is_not_there_is_code_3(compiles, tmp_path):
+    assert refused(compiles(data=tmp_path / "nowhere"), 3, "is not a folder")
+
+
+def test_a_folder_is_of_one_process_at_a_time(compiles, tmp_path):
+    assert compiles(*SMALL).code == 0
+    [folder] = (tmp_path / "runs").glob("compiled/*/*")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = compiles(*SMALL)
+    assert result.code == 2 and "another process is running" in result.err and result.err.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+# -- members of an ensemble
+
+
+def test_members_of_an_ensemble_have_one_program_and_one_set_of_parameters(compiles, compiled, tmp_path):
+    one, two = compiled("one", *SMALL), compiled("two", *SMALL, "--seed", "3")
+    result = compiles(*SMALL, "--of", one, "--of", two, optimizer="ensemble", runs=tmp_path / "both")
+    assert result.code == 0
+    wrong = {
+        compiled("hops", "--limit", "4", "-P", "hops=2", "-P", "per_hop=5"): (2, "has other parameters"),
+        compiled("retriever", *SMALL, "--retriever", "rank_bm25"): (2, "or another retriever"),
+        compiled("program", "--limit", "4", program="rewrite"): (2, "was compiled for --program rewrite"),
+        tmp_path / "nowhere.json": (3, "there is no compiled program"),
+    }
+    for file, (code, word) in wrong.items():
+        assert refused(compiles(*SMALL, "--of", one, "--of", file, optimizer="ensemble"), code, word)
+    assert refused(compiles(*SMALL, "--of", one, optimizer="ensemble"), 2, "needs two")
+
+
+# -- what a run takes from a compiled program
+
+
+def test_the_values_of_a_compiled_program_are_the_defaults_and_the_command_line_wins(run, compiled):
+    file = compiled("one", *SMALL, "--retriever", "rank_bm25")
+
+    def ran(*words):
+        result = run("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", "2", *words, "--json")
+        assert result.code == 0, result.err
+        return result.json
+
+    plain, with_it = ran(), ran("--compiled", file)
+    config = json.loads((file.parent / "config.json").read_text())
+    assert with_it["retriever"] == "rank_bm25" and plain["retriever"] == "bm25"
+    assert config["parameters"]["hops"] == 1
+    assert with_it["usage"]["calls"] == 2 * 2  # a hop of two calls, for two queries
+
+    other = ran("--compiled", file, "-P", "hops=2", "--retriever", "bm25")
+    assert other["retriever"] == "bm25" and other["usage"]["calls"] > 2 * 2
+    assert len({plain["run"], with_it["run"], other["run"]}) == 3
+
+
+def test_parameters_that_need_a_prompt_that_was_not_compiled_are_refused(run, compiled):
+    file = compiled("one", *SMALL)
+    result = run("--program", "multihop", "--task", "congress", "--compiled", file, "-P", "rerank=3")
+    assert result.code == 2 and "has no prompt for 'rank_candidates'" in result.err and result.err.count("\n") == 1
+    write(file, replace(read(file), retriever="dense:all-MiniLM-L6-v2(run_code=0123456789abcdef)"))
+    result = run("--program", "multihop", "--task", "congress", "--compiled", file)
+    assert result.code == 2 and "Python code is to be run, which only you can allow" in result.err
+
+
+# -- what is left behind, and what is never copied
+
+
+@pytest.mark.parametrize("optimizer", ["bootstrap_rs", "mipro", "gepa", "simba", "knn"])
+def test_every_file_is_text_that_anybody_can_read(optimizer, compiles, tmp_path):
+    assert compiles(*SMALL, optimizer=optimizer).code == 0
+    [folder] = (tmp_path / "runs").glob("compiled/*/*")
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".json":
+            json.loads(text)
+        elif path.suffix == ".jsonl":
+            assert all(isinstance(json.loads(line), dict) for line in text.splitlines())
+        else:
+            assert path.name in {".lock", "optimizer.log"}
+    assert not re.search(r"\b(pickle|cloudpickle|dill|marshal)\b", _sources())
+
+
+def _sources():
+    from pathlib import Path
+
+    packages = ("optimizers", "programs", "tools", "evals")
+    files = [file for package in packages for file in (Path(__file__).parents[3] / package).rglob("*.py")]
+    imports = [line for file in files for line in file.read_text().splitlines() if "import" in line]
+    return "\n".join(imports)
+
+
+def counted():
+    """Corpora, indexes and toolboxes in memory, garbage that nobody has collected yet included."""
+    kinds = dict.fromkeys((Corpus, BM25, Toolbox), 0)
+    for one in gc.get_objects():
+        if type(one) in kinds:
+            kinds[type(one)] += 1
+    return list(kinds.values())
+
+
+@pytest.mark.parametrize("optimizer", ["bootstrap_rs", "mipro", "gepa", "simba"])
+def test_no_optimizer_copies_the_corpus_or_an_index(optimizer, compiles, monkeypatch):
+    opened, counts = [], []
+    whole = Toolbox.open
+
+    def watched(toolbox, query):
+        opened.append(id(toolbox))
+        if len(opened) in (1, 10, 20):
+            counts.append(counted())
+        return whole(toolbox, query)
+
+    gc.collect()
+    before = counted()
+    monkeypatch.setattr(Toolbox, "open", watched)
+    option = {"gepa": "evaluations=6", "simba": "steps=2"}.get(optimizer, "candidates=4")
+    assert compiles("-P", "hops=1", "-P", "per_hop=5", "-O", option, optimizer=optimizer).code == 0
+    assert len(set(opened)) == 1 and len(counts) == 3  # one toolbox for all rollouts
+    for count in counts:
+        corpora, indexes, toolboxes = (now - then for now, then in zip(count, before, strict=True))
+        # Of dev and of test, which was read to leave out what repeats it; and the empty one that checks are made with.
+        assert 1 <= corpora <= 3
+        assert indexes == 1
+        assert 1 <= toolboxes <= 3
+
+
+# -- what makes two compilations one
+
+
+def folders(result):
+    """The folders of the compilations so far, by their names."""
+    assert result.code == 0, result.err
+    return {file.split("/")[2] for file in result.files}
+
+
+def rows(runs, name):
+    """The lines of a file of the one compilation in `runs`."""
+    [file] = runs.glob(f"compiled/*/*/{name}")
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def test_judgements_make_another_compilation_and_a_default_that_is_spelled_out_does_not(compiles):
+    about = {"program": "query_to_doc", "task": "twitter", "optimizer": "labeled"}
+    assert len(folders(compiles(**about))) == 1
+    assert len(folders(compiles("--metric", "nDCG@10", "--qrels", "gold", **about))) == 1
+    assert len(folders(compiles("--qrels", "pooled", **about))) == 2
+    assert len(folders(compiles("--metric", "R@10", **about))) == 3
+
+
+def test_an_edit_of_what_scores_is_another_compilation_and_of_what_ranks_another_run(
+    compiles, run, tmp_path, monkeypatch
+):
+    copied, known = tmp_path / "sources", set()
+    for package in ("agents", "environments", "evals", "optimizers", "programs", "tools"):
+        shutil.copytree(ROOT / package, copied / package, ignore=shutil.ignore_patterns("mini", "__pycache__"))
+    monkeypatch.setattr(provenance, "_ROOT", copied)
+    scores, ranks = ("metrics", "../optimizers/objective", "../tools/text"), ("pools", "anytime", "submission")
+    for number, name in enumerate(("", *scores), start=1):
+        with (copied / "evals" / f"{name or 'run'}.py").open("a") as source:
+            source.write("# edited")
+        assert len(folders(compiles(*SMALL, optimizer="labeled"))) == number
+    for name in (*ranks, "metrics"):
+        known.add(run("--program", "retrieve", "--task", "congress", "--split", "dev", "--json").json["run"])
+        with (copied / "evals" / f"{name}.py").open("a") as source:
+            source.write("# edited")
+    known.add(run("--program", "retrieve", "--task", "congress", "--split", "dev", "--json").json["run"])
+    assert len(known) == 1 + len(ranks), "metrics only score"
+
+
+@pytest.mark.parametrize("optimizer", ["labeled", "bootstrap"])
+def test_another_seed_makes_other_candidates(optimizer, compiles, tmp_path):
+    words, found = ("-P", "hops=1", "--limit", "16"), []
+    for seed in (0, 1):
+        runs = tmp_path / str(seed)
+        assert compiles(*words, "--seed", seed, optimizer=optimizer, task="writing", runs=runs).code == 0
+        found.append({row["digest"] for row in rows(runs, "candidates.jsonl")})
+    assert all(len(digests) == 2 for digests in found) and len(found[0] & found[1]) == 1  # the program before
+
+
+# -- what an optimizer makes
+
+
+def test_rules_are_each_candidates_own_and_the_code_of_the_program_stays_as_it_was(compiles, server, tmp_path):
+    """The program has no lens, so all of its copies share one signature, the class in the code."""
+    from programs.query_to_doc import QueryToDoc
+
+    numbers = itertools.count(1)
+
+    def answer(prompt):
+        asked = re.findall(r"`\[\[ ## (\w+) ## \]\]`", prompt.rpartition("starting with")[2])
+        told = f"Rule {next(numbers)}." if "natural_language_rules" in asked else "a law of leases"
+        return {name: told for name in asked if name != "completed"}
+
+    server.answer = answer
+    plain = [one.signature.instructions for one in QueryToDoc(empty()).predictors()]
+    about = {"program": "query_to_doc", "task": "legal_qa", "optimizer": "infer_rules"}
+    assert compiles("--lm", server.spec, "-O", "candidates=3", **about).code == 0
+    assert [one.signature.instructions for one in QueryToDoc(empty()).predictors()] == plain
+
+    instructions = [
+        prompt["instructions"]
+        for row in rows(tmp_path / "runs", "candidates.jsonl")
+        for prompt in row["prompts"].values()
+    ]
+    ruled = [text for text in instructions if "Rule" in text]
+    assert sorted(re.findall(r"Rule \d+", " ".join(ruled))) == [f"Rule {number}" for number in range(1, len(ruled) + 1)]
+    assert len(ruled) == 3 and all(text.startswith(plain[0]) for text in ruled)
+
+    [file] = (tmp_path / "runs").glob("compiled/*/*/compiled.json")
+    words = ["--program", "query_to_doc", "--task", "legal_qa", "--data", "mini", "--limit", "1"]
+    command = [sys.executable, "-m", "evals.run", *words, "--compiled", file, "--runs", tmp_path / "runs"]
+    taken = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert taken.returncode == 0, taken.stderr
+
+
+def empty():
+    """A toolbox with nothing in it."""
+    from tools.retriever import NoRetriever
+
+    return Toolbox(Corpus(()), NoRetriever())
+
+
+def test_demonstrations_of_an_agent_are_cut_however_long_its_history_was(compiles, tmp_path):
+    words = ("-P", "steps=8", "--metric", "R@100", "-O", "threshold=0.01")
+    assert compiles(*words, program="react", optimizer="bootstrap").code == 0
+    demos = [
+        demo
+        for row in rows(tmp_path / "runs", "candidates.jsonl")
+        for one in row["prompts"].values()
+        for demo in one["demos"]
+    ]
+    lists = [value for demo in demos for value in within(demo, list)]
+    texts = [text for value in lists for text in within(value, str)]
+    assert demos and max(map(len, lists)) == SHOWN == 6 and max(map(len, texts)) == CUT == 400
+
+
+def within(value, kind):
+    """All that is of a kind in a value, at any depth."""
+    found = [value] if isinstance(value, kind) else []
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return found + [one for part in inner for one in within(part, kind)]
+
+
+# -- budgets
+
+
+def test_a_budget_without_a_model_counts_earlier_sittings(compiles, tmp_path):
+    for _ in range(2):
+        result = compiles("-P", "hops=1", "--budget-calls", "20")
+        assert result.code == 8 and "budget of 20 model calls is used up" in result.err
+        assert "no gain so far: no other candidate came to validation" in result.out
+        evaluations = rows(tmp_path / "runs", "evaluations.jsonl")
+        assert 15 < sum(row["calls"] for row in evaluations) <= 20
+        assert f" ({len(evaluations) - 6}) " in result.out and "(n): evaluated on n of the queries" in result.out
+    result = compiles("-P", "hops=1")
+    assert result.code == 0 and "no gain: no other candidate came to validation" in result.out
+
+
+TUNED = ("--range", "rerank=0|20", "-P", "hops=2")  # which gains on the miniature
+
+
+def test_a_budget_too_small_for_the_held_out_answer_shows_what_was_compiled(compiles, tmp_path):
+    whole = compiles(*TUNED, optimizer="tune", runs=tmp_path / "whole")
+    learnt = json.loads(next((tmp_path / "whole").rglob("learnt.json")).read_text())
+    assert whole.code == 0 and learnt["kept"] == "compiled"
+    calls = learnt["usage"]["calls"]
+    for budget, why in ((calls, "is used up by what was done before"), (calls + 50, "is used up in the run as it was")):
+        result = compiles(*TUNED, "--held-out", "--budget-calls", budget, optimizer="tune")
+        assert result.code == 8 and "(kept)" in result.out and "take it up with" in result.out
+        [error] = [line for line in result.err.splitlines() if line.startswith("error: ")]
+        assert why in error and "the best so far is in" in error and "with a larger budget" in error
+        said = error.replace(str(tmp_path), "").partition("; the best so far")[0]
+        assert set(re.findall(r"\d+", said)) <= {str(budget)}
+        assert any(file.endswith("compiled.json") for file in result.files)
+
+
+def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, monkeypatch):
+    from optimizers import held_out
+
+    handed = []
+    monkeypatch.setattr(held_out.run, "command", lambda arguments: handed.append(arguments.time_limit) or put(tmp_path))
+    monkeypatch.setattr(held_out, "compare", lambda runs, metrics: {"comparisons": []})
+    assert compiles(*TUNED, "--held-out", "--json", "--time-limit", "10m", optimizer="tune").code == 0
+    assert len(handed) == 2 and 0 < handed[1] <= handed[0] < 600
+
+
+def put(folder):
+    """What a run prints, as far as it matters here."""
+    put_out(json.dumps({"run": str(folder), "usage": usage_json(Usage())}))
+
+
+# -- the held-out answer, and the command that takes up what was compiled
+
+
+def test_the_held_out_answer_is_in_the_one_metric_that_was_chosen_by(compiles):
+    result = compiles(*TUNED, "--held-out", "--json", optimizer="tune")
+    found = json.loads(result.out)
+    assert [row["metric"] for row in found["held_out"]["comparisons"]] == ["nDCG@10"]
+    assert found["looks"] == 2
+
+
+def test_looks_are_counted_where_the_data_is_named_by_a_relative_path(run, compiles, tmp_path, monkeypatch):
+    data_folder(tmp_path / "data", 40)
+    monkeypatch.chdir(tmp_path)
+    result = compiles(*SMALL, "--json", optimizer="labeled", data="data")
+    assert json.loads(result.out)["looks"] == 0
+    assert run("--program", "multihop", "--task", "congress", "--data", "data").code == 0
+    for place in ("data", "./data/", tmp_path / "data"):
+        assert json.loads(compiles(*SMALL, "--json", optimizer="labeled", data=place).out)["looks"] == 1
+
+
+def test_the_command_that_is_printed_takes_it_up_as_it_is(run, compiles, tmp_path):
+    given = {"--qrels": "pooled", "--instruction": "generic", "--k": "50", "--max-concurrent": "2"}
+    words = [word for pair in given.items() for word in pair]
+    about = {"program": "query_to_doc", "task": "twitter", "optimizer": "labeled", "runs": tmp_path / "my runs"}
+    # Printed only where there is something to take up; it is always in the result.
+    command = shlex.split(json.loads(compiles(*words, "--json", **about).out)["take_up"])
+    assert command[:3] == ["python", "-m", "evals.run"]
+    assert {option: command[command.index(option) + 1] for option in given} == given
+    ran = run(*command[3:], "--json")
+    assert ran.code == 0, ran.err
+    config = json.loads((tmp_path / "my runs" / ran.json["run"].partition("my runs/")[2] / "config.json").read_text())
+    assert config["compiled"]["optimizer"] == "labeled" and config["depth"] == 50
+    assert config["instruction"] == "generic" and config["provenance"]["judgements"] == "pooled"
+
+
+def test_a_run_says_what_its_prompts_were_compiled_by_and_warns_of_dev(run, compiled):
+    file = compiled("one", *SMALL)
+    about = ("--program", "multihop", "--task", "congress", "--limit", "2", "--compiled", file)
+    warning = "dev queries are among these: it was compiled on them"
+    for split, warned in (("test", False), ("dev", True), ("all", True)):
+        result = run(*about, "--split", split)
+        assert result.code == 0 and (warning in result.out) == warned
+        assert re.search(r"compiled by labeled \([0-9a-f]{8}\)$", result.out.splitlines()[1])
+    assert "compiled" not in run(*about[:6], "--split", "dev").out

@@ -1,0 +1,402 @@
+"""Compiling from end to end, with a model whose skill depends on its prompt (tests/support/prompted_model.py).
+
+A prompt that is better is found by every optimizer, and is worth as much on queries that it was not chosen by, and in
+another process; where a prompt changes nothing, or nothing but chance, nothing is reported.
+"""
+
+import io
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Result
+from prompted_model import ANGLE, STRICT, TRANSCRIPT, Asked, Model, Server, read, write_task
+
+from evals import run as run_module
+from evals.compare import compare
+from optimizers import compile as compile_module
+from tools.console.command import run_command
+
+PROGRAM = ("--program", "multihop", "--task", "congress", "-P", "hops=2", "-P", "per_hop=10")
+SETTINGS = {
+    "bootstrap_rs": ("-O", "demos=2", "-O", "candidates=2"),
+    "mipro": ("-O", "demos=2", "-O", "candidates=3", "-O", "trials=5"),
+    "copro": ("-O", "breadth=5", "-O", "depth=1"),
+    # Sampled answers to one prompt come in the order in which threads ask: with one thread always in the same.
+    "simba": ("-O", "candidates=6", "-O", "steps=1", "--max-concurrent", 1),
+    "gepa": ("-O", "evaluations=6"),
+}
+MAIN = tuple(SETTINGS)
+HELD_OUT = 30  # of the 80 test queries
+
+
+def called(module, *words: object) -> Result:
+    """`python -m MODULE WORDS`, in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = run_command(module.parser(), module.command, [str(word) for word in words])
+    return Result(code, out.getvalue(), err.getvalue())
+
+
+class Place:
+    """A task, the servers that know it, and the runs on it. What was compiled once is not compiled again."""
+
+    def __init__(self, folder: Path, queries: int, train_share: float, seed: int) -> None:
+        self.folder = folder
+        self.train_share = train_share
+        self.known = write_task(folder / "data", queries, seed)
+        self.servers: list[Server] = []
+        self.server = self.serve()
+        self._compiled: dict[str, dict] = {}
+        self.sent: dict[str, set[str]] = {}  # by optimizer, the requests of its compilation
+
+    def serve(self, **kind: object) -> Server:
+        self.servers.append(Server(Model(self.known, **kind)))
+        return self.servers[-1]
+
+    def run(self, *words: object, program: tuple = PROGRAM, lm: str = "") -> Result:
+        about = ("--data", self.folder / "data", "--lm", lm or self.server.spec, "--runs", self.folder / "runs")
+        return called(run_module, *program, *about, *words, "--json")
+
+    def compile(self, optimizer: str, *words: object, program: tuple = PROGRAM, lm: str = "") -> Result:
+        about = ("--data", self.folder / "data", "--lm", lm or self.server.spec, "--runs", self.folder / "runs")
+        about += ("--train-share", self.train_share, "--optimizer", optimizer)
+        for server in self.servers:
+            server.model.forget()  # what a test finds does not depend on those before it
+        return called(compile_module, *program, *about, *words, "--json")
+
+    def compiled(self, optimizer: str) -> dict:
+        if optimizer not in self._compiled:
+            before = len(self.server.requests)
+            result = self.compile(optimizer, *SETTINGS.get(optimizer, ()))
+            assert result.code == 0, result.err
+            self._compiled[optimizer] = result.json
+            self.sent[optimizer] = {json.dumps(body) for body in self.server.requests[before:]}
+        return self._compiled[optimizer]
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """100 queries: 8 to train on (the plain model finds 3 of them), 12 to validate (1), 80 to test."""
+    place = Place(tmp_path_factory.mktemp("large"), 100, 0.4, seed=12)
+    yield place
+    for server in place.servers:
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """45 queries: 4 to train on (the plain model finds 2 of them), 5 to validate (none), 36 to test."""
+    place = Place(tmp_path_factory.mktemp("small"), 45, 0.5, seed=14)
+    yield place
+    for server in place.servers:
+        server.close()
+
+
+ANOTHER = """
+import io, json, sys
+from contextlib import redirect_stdout
+from evals import run
+from tools.console.command import run_command
+for line in sys.stdin:
+    out = io.StringIO()
+    with redirect_stdout(out):
+        code = run_command(run.parser(), run.command, json.loads(line))
+    print(json.dumps([code, out.getvalue()]), flush=True)
+"""
+
+
+class Elsewhere:
+    """Another process, in which nothing is compiled."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", ANOTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+
+    def run(self, *words: object) -> Result:
+        self._process.stdin.write(json.dumps([str(word) for word in words]) + "\n")
+        self._process.stdin.flush()
+        code, out = json.loads(self._process.stdout.readline())
+        return Result(code, out, "")
+
+    def close(self) -> None:
+        self._process.communicate(timeout=20)  # which closes its input, and so ends it
+
+
+@pytest.fixture(scope="module")
+def elsewhere():
+    made = Elsewhere()
+    yield made
+    made.close()
+
+
+def prompts(file: str) -> dict:
+    return json.loads(Path(file).read_text(encoding="utf-8"))["prompts"]
+
+
+def rankings(run: dict) -> dict[str, list[str]]:
+    """query_id -> the ranking of a run."""
+    lines = (Path(run["run"]) / "outcomes.jsonl").read_text(encoding="utf-8").splitlines()
+    return {row["query_id"]: row["ranking"] for row in map(json.loads, lines)}
+
+
+def skills(place: Place, file: str) -> set[str]:
+    """The tips that a compiled program gives its predictors, in words or by demonstrations."""
+    model, found = place.server.model, set()
+    for prompt in prompts(file).values():
+        demos = [
+            {name: value if isinstance(value, str) else json.dumps(value) for name, value in demo.items()}
+            for demo in prompt["demos"]
+        ]
+        found |= model.taught(Asked(" ".join(prompt["instructions"].split()), (), tuple(demos), {}, 0.0))
+    return found
+
+
+# -- a model that does what its prompt says
+
+
+def test_the_plain_program_has_none_of_the_skills(large):
+    result = large.run("--split", "dev", "--limit", 10).json
+    assert result["metrics"]["nDCG@10"]["mean"] < 0.3
+    texts = "\n".join(large.server.prompts)
+    assert not any(tip in texts for tip in (TRANSCRIPT, ANGLE, STRICT))
+
+
+@pytest.mark.parametrize("optimizer", MAIN)
+def test_every_optimizer_gains_on_validation_and_on_test_and_a_new_process_keeps_it(large, elsewhere, optimizer):
+    found = large.compiled(optimizer)
+    assert found["kept"] == "compiled"
+    assert found["gain"]["significant"] and found["gain"]["p_corrected"] < 0.05 and found["gain"]["difference"] > 0.2
+    assert found["after"]["mean"] - found["before"]["mean"] == pytest.approx(found["gain"]["difference"])
+    assert TRANSCRIPT in skills(large, found["compiled"])
+    # On test, where the compiled program is run by a process that has never compiled anything.
+    compiled = (
+        *PROGRAM[:4],
+        "--compiled",
+        found["compiled"],
+        "--lm",
+        large.server.spec,
+        "--data",
+        large.folder / "data",
+    )
+    compiled += ("--runs", large.folder / "runs", "--json")
+    before = large.run("--limit", HELD_OUT)
+    after = elsewhere.run(*compiled, "--limit", HELD_OUT)
+    assert (before.code, after.code) == (0, 0), after
+    compared = compare([Path(before.json["run"]), Path(after.json["run"])])
+    row = next(one for one in compared["comparisons"] if one["metric"] == "nDCG@10")
+    assert row["difference"] > 0.2 and row["p_holm"] < 0.05 and row["queries"] == HELD_OUT
+    # On dev, where the optimizer evaluated it: the same bytes are sent, and the same documents found.
+    evaluated = evaluations(found)
+    sent = len(large.server.requests)
+    asked = [word for query_id in evaluated for word in ("--query-id", query_id)]
+    again = elsewhere.run(*compiled, "--split", "dev", *asked, "--runs", large.folder / "again" / optimizer)
+    assert again.code == 0, again
+    assert {query_id: ranking[:10] for query_id, ranking in rankings(again.json).items()} == evaluated
+    requests = {json.dumps(body) for body in large.server.requests[sent:]}
+    # What an optimizer before it has asked is not sent once more: answers are shared.
+    assert len(requests) >= 3 * len(evaluated) and requests <= set().union(*large.sent.values())
+
+
+def evaluations(found: dict) -> dict[str, list[str]]:
+    """query_id -> the first ten documents, of the student's last evaluations of the candidate that was kept."""
+    lines = (Path(found["compiled"]).parent / "evaluations.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [row for row in map(json.loads, lines) if row["candidate"] == found["candidate"] and not row["sample"]]
+    return {row["query_id"]: row["ranking"] for row in rows[-4:]}
+
+
+# -- models that do not
+
+
+@pytest.mark.parametrize("optimizer", MAIN)
+def test_with_a_model_that_ignores_its_prompt_no_optimizer_reports_a_gain(small, optimizer):
+    server = small.serve(ignores=True, lucky=0.6)
+    found = small.compile(optimizer, *SETTINGS[optimizer], lm=server.spec)
+    assert found.code == 0, found.err
+    assert not found.json["gain"]["significant"] and found.json["gain"]["difference"] == 0
+    assert found.json["kept"] == "before"  # of equal ones, the one that was there
+    candidates = [row for row in found.json["candidates"] if row["whole"]]
+    assert (
+        found.json["before"]["mean"] > 0 and len(found.json["candidates"]) > 1
+    )  # it had some skill, others were tried
+    assert {row["validation"]["mean"] for row in candidates} == {found.json["before"]["mean"]}
+    if optimizer == "gepa":
+        words = ("--limit", 6, "--compiled", found.json["compiled"])
+        runs = [small.run("--limit", 6, lm=server.spec), small.run(*words, program=PROGRAM[:4], lm=server.spec)]
+        compared = compare([Path(result.json["run"]) for result in runs])
+        assert {row["difference"] for row in compared["comparisons"]} == {0.0}
+
+
+def test_with_a_model_whose_answers_are_chance_no_corrected_gain_is_significant(large):
+    """The best of several candidates is better by chance; over three divisions of dev that is not taken for a gain."""
+    server = large.serve(noisy=True)
+    differences, spreads = [], []
+    for seed in range(3):
+        found = large.compile("bootstrap_rs", *SETTINGS["bootstrap_rs"], "--split-seed", seed, lm=server.spec)
+        assert found.code == 0, found.err
+        gain = found.json["gain"]
+        assert not gain["significant"], gain
+        assert gain["p_corrected"] == min(1.0, gain["p"] * max(1, gain["candidates"]))
+        differences.append(gain["difference"])
+        spreads.append(len({row["validation"]["mean"] for row in found.json["candidates"]}))
+    assert max(differences) > 0 and max(spreads) > 2  # there was something to be taken in by
+    assert min(differences) >= 0  # the program before is kept where nothing is better
+
+
+# -- other models beside the student's
+
+
+def test_a_teachers_demonstrations_teach_a_student_that_has_no_skill_of_its_own(small):
+    student, teacher = small.serve(lucky=0.0), small.serve(able=True)
+    alone = small.compile("bootstrap", lm=student.spec)
+    assert alone.json["kept"] == "before" and alone.json["after"]["mean"] == 0
+    taught = small.compile("bootstrap", "-O", "demos=3", "--teacher", teacher.spec, "--held-out", lm=student.spec)
+    assert taught.code == 0, taught.err
+    assert teacher.requests and not any(read(body).demos for body in teacher.requests)
+    assert taught.json["kept"] == "compiled" and taught.json["gain"]["losses"] == 0
+    demos = [demo for prompt in prompts(taught.json["compiled"]).values() for demo in prompt["demos"]]
+    assert demos and skills(small, taught.json["compiled"]) == {TRANSCRIPT, ANGLE, STRICT}
+    said = json.dumps([body["messages"] for body in teacher.requests])
+    assert all(demo["description"] in said for demo in demos)
+    row = next(one for one in taught.json["held_out"]["comparisons"] if one["metric"] == "nDCG@10")
+    assert row["difference"] > 0.5 and row["p_holm"] < 0.05
+
+
+def test_a_teacher_is_asked_in_the_steps_of_better_together_too(small):
+    student, teacher = small.serve(lucky=0.0), small.serve(able=True)
+    words = ("-O", "strategy=labeled -> bootstrap", "--teacher", teacher.spec)
+    found = small.compile("better_together", *words, lm=student.spec)
+    assert found.code == 0, found.err
+    assert teacher.requests and skills(small, found.json["compiled"]) == {TRANSCRIPT, ANGLE, STRICT}
+
+
+def test_what_a_library_warns_of_goes_to_the_log_of_the_optimizer(small):
+    student, teacher = small.serve(), small.serve(able=True)
+    words = (*SETTINGS["simba"], "-O", "batch=2", "--teacher", teacher.spec)
+    found = small.compile("simba", *words, lm=student.spec)
+    assert found.code == 0 and "Warning" not in found.err, found.err
+    assert teacher.requests
+    assert "rollout_id" in (Path(found.json["compiled"]).parent / "optimizer.log").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("optimizer", ["copro", "gepa"])
+def test_the_prompt_model_writes_instructions_and_nothing_else(small, optimizer):
+    student, writer = small.serve(), small.serve()
+    found = small.compile(optimizer, *SETTINGS[optimizer], "--prompt-lm", writer.spec, lm=student.spec)
+    assert found.code == 0, found.err
+    assert writer.model.proposals == len(writer.requests) > 0
+    assert student.model.proposals == 0 and student.requests
+    assert {body["temperature"] for body in student.requests} == {0.0}
+    assert {body["temperature"] for body in writer.requests} == {1.0}
+
+
+@pytest.mark.parametrize("optimizer", [*MAIN, "infer_rules"])
+def test_no_request_asks_for_a_temperature_that_providers_do_not_take(large, optimizer):
+    large.compiled(optimizer)
+    temperatures = {json.loads(body)["temperature"] for body in large.sent[optimizer]}
+    assert 0.0 in temperatures and max(temperatures) <= 1.0
+
+
+# -- the other optimizers
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "words"),
+    [
+        ("labeled", ("-O", "k=2")),
+        ("infer_rules", ("-O", "candidates=1")),
+        ("better_together", ("-O", "strategy=bootstrap -> gepa")),
+    ],
+)
+def test_an_optimizer_runs_to_its_end_and_a_run_takes_up_what_it_made(small, optimizer, words):
+    found = small.compile(optimizer, *words)
+    assert found.code == 0, found.err
+    assert found.json["stopped"] == "" and found.json["kept"] == "compiled", found.json["candidates"]
+    before = len(small.server.requests)
+    run = small.run("--limit", 3, "--compiled", found.json["compiled"], program=PROGRAM[:4])
+    assert run.code == 0, run.err
+    config = json.loads((Path(run.json["run"]) / "config.json").read_text(encoding="utf-8"))
+    assert config["compiled"]["optimizer"] == optimizer and config["parameters"]["hops"] == 2
+    shown = {demo["description"] for body in small.server.requests[before:] for demo in read(body).demos}
+    made = prompts(found.json["compiled"]).values()
+    assert shown == {demo["description"] for prompt in made for demo in prompt["demos"]}
+
+
+def test_neighbours_give_each_query_demonstrations_of_its_own(small):
+    server, teacher = small.serve(lucky=0.0), small.serve(able=True)
+    found = small.compile("knn", "-O", "k=1", "--teacher", teacher.spec, lm=server.spec)
+    assert found.code == 0, found.err
+    assert found.json["kept"] == "compiled"
+    body = json.loads(Path(found.json["compiled"]).read_text(encoding="utf-8"))
+    assert len(body["neighbours"]) == 4  # all of the training queries, because the teacher does well on all
+    before = len(server.requests)
+    run = small.run("--limit", 12, "--compiled", found.json["compiled"], program=PROGRAM[:4], lm=server.spec)
+    assert run.code == 0, run.err
+    shown = defaultdict(set)
+    for request in server.requests[before:]:
+        asked = read(request)
+        shown[asked.fields["description"]].add(tuple(demo["description"] for demo in asked.demos))
+    assert len(shown) == 12 and all(len(demos) == 1 for demos in shown.values())  # the same in every call of a query
+    assert set().union(*shown.values()) <= {(row["text"],) for row in body["neighbours"]}
+    assert len(set().union(*shown.values())) > 1
+
+
+def test_an_ensemble_ranks_by_the_reciprocal_ranks_of_its_members(small):
+    members = [small.compile("labeled", "-O", "k=2"), small.compile("bootstrap", "-O", "demos=1")]
+    files = [member.json["compiled"] for member in members]
+    found = small.compile("ensemble", *(word for file in files for word in ("--of", file)))
+    assert found.code == 0, found.err
+    assert found.json["kept"] == "compiled"
+    runs = [
+        small.run("--limit", 4, "--compiled", file, program=PROGRAM[:4]).json
+        for file in (*files, found.json["compiled"])
+    ]
+    first, second, fused = map(rankings, runs)
+    assert first != second and len(fused) == 4
+    for query_id, ranking in fused.items():
+        points = defaultdict(float)
+        for member in (first, second):
+            for rank, doc_id in enumerate(member[query_id], start=1):
+                points[doc_id] += 1 / (60 + rank)
+        assert set(ranking) <= set(points)
+        assert [points[doc_id] for doc_id in ranking] == sorted(points.values(), reverse=True)[: len(ranking)]
+
+
+# -- agents
+
+
+def test_the_agent_that_goes_hop_by_hop_gains_as_the_program_does(small):
+    program = ("--program", "notes", *PROGRAM[2:])
+    teacher = small.serve(able=True)
+    found = small.compile("bootstrap", "-O", "demos=3", "--teacher", teacher.spec, program=program)
+    assert found.code == 0, found.err
+    assert found.json["kept"] == "compiled" and found.json["after"]["mean"] > found.json["before"]["mean"] + 0.3
+    run = small.run("--limit", 3, "--compiled", found.json["compiled"], program=program[:4])
+    assert run.code == 0, run.err
+
+
+@pytest.mark.parametrize(
+    ("agent", "optimizer", "words"),
+    [
+        ("planner", "gepa", ("-O", "evaluations=1")),
+        ("react", "bootstrap", ("-O", "demos=1", "-P", "steps=4")),
+        ("notes", "gepa", ("-O", "evaluations=1", "-P", "hops=2")),
+        ("verifier", "bootstrap", ("-P", "retrievers=bm25", "-P", "rounds=2", "-P", "verify=20")),
+    ],
+)
+def test_an_agent_is_compiled_without_a_model_and_its_file_is_taken_up(tmp_path, agent, optimizer, words):
+    about = ("--program", agent, "--task", "congress", "--data", "mini", "--runs", tmp_path / "runs", "--json")
+    found = called(compile_module, *about, "--optimizer", optimizer, "--limit", 4, "--metric", "R@100", *words)
+    assert found.code == 0, found.err
+    assert not found.json["gain"]["significant"] and found.json["gain"]["difference"] >= 0
+    run = called(run_module, *about, "--limit", 2, "--compiled", found.json["compiled"])
+    assert run.code == 0, run.err
+    config = json.loads((Path(run.json["run"]) / "config.json").read_text(encoding="utf-8"))
+    assert config["compiled"]["optimizer"] == optimizer
+    if agent == "react":  # whose demonstrations the other interface would not show
+        assert config["parameters"]["interface"] == "dspy"

@@ -1,0 +1,370 @@
+"""A compilation that is cut off goes on: the same result as in one sitting, and nothing is paid for twice.
+
+The server counts. A process that is killed loses the answers that were on their way, which are as many as it had
+queries at work; everything else is on disk.
+"""
+
+import json
+import os
+import random
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from openai_server import Failure, OpenAIServer, given, ids
+
+from optimizers import compile as module
+from tools.console.command import run_command
+from tools.models import answers as books
+from tools.models import lm
+from tools.models.answers import NAME, ledger
+from tools.models.call import Patience
+
+ROOT = Path(__file__).parents[3]
+WORKERS = 4
+SEED = b"1"  # of the model's answers: one with which optimizers find something better, and so have much to ask
+DATA = ("--task", "writing", "--data", "mini", "--limit", "8")
+BASE = ("--program", "multihop", *DATA, "-P", "hops=1", "-P", "per_hop=5", "--max-concurrent", str(WORKERS))
+OPTIONS = {
+    "bootstrap_rs": ["candidates=2"],
+    "mipro": ["candidates=3", "trials=4"],
+    "gepa": ["evaluations=4"],
+    "simba": ["steps=2", "batch=3", "candidates=2"],
+    "copro": ["breadth=2", "depth=1"],
+}
+
+
+# -- a model that any optimizer can work with
+
+
+def answers(prompt):
+    """Every field that is asked for, the same for the same prompt; demonstrations and advice lengthen searches."""
+    [first, others] = re.findall(r"starting with the field `\[\[ ## (\w+) ## \]\]`(.*)", prompt)[-1]
+    names = [first, *(name for name in re.findall(r"`\[\[ ## (\w+) ## \]\]`", others) if name != "completed")]
+    return {name: answer(name, prompt, random.Random(zlib.crc32(SEED + prompt.encode()))) for name in names}
+
+
+def answer(name, prompt, rng):
+    if name == "search":
+        advice = sum(map(int, re.findall(r"[Aa]dvice (\d+)", prompt)))
+        words = re.findall(r"[a-z]{4,}", given(prompt, "description").lower())
+        # The field is named twice where it is described, and once more in each demonstration.
+        length = 1 + 3 * (prompt.count("[[ ## search ## ]]") - 2) + advice % 9
+        return " ".join(rng.sample(words, min(len(words), length)))
+    if name == "selected":
+        shown = ids(prompt.rpartition("[[ ## passages ## ]]")[2])
+        return json.dumps(rng.sample(shown, min(2, len(shown))))
+    if name == "module_advice":
+        return json.dumps({f"reader.{one}": f"Advice {rng.randrange(99)}." for one in ("next_search", "read_passages")})
+    return f"{name}: advice {rng.randrange(99)}"
+
+
+def proposes(prompt):
+    return "proposed_instruction" in prompt
+
+
+# -- the command, in this process or in one of its own
+
+
+class Counted(OpenAIServer):
+    """Counts requests by the key that they come with, which tells the processes apart."""
+
+    def __init__(self):
+        super().__init__(answers)
+
+    def of(self, key):
+        return self.authorizations.count(f"Bearer {key}")
+
+
+@pytest.fixture
+def server():
+    made = Counted()
+    yield made
+    made.close()
+
+
+def words(server, optimizer, runs, *more):
+    options = [word for option in OPTIONS[optimizer] for word in ("-O", option)]
+    return [*BASE, "--lm", server.spec, "--optimizer", optimizer, *options, "--runs", str(runs), *map(str, more)]
+
+
+@pytest.fixture
+def compiles(server, tmp_path, capsys, monkeypatch):
+    """The command in this process: exit code, what it said, how many requests it made."""
+
+    def command(optimizer, runs, *more, key="here"):
+        monkeypatch.setenv("SEXTANT_API_KEY", key)
+        capsys.readouterr()
+        before = server.of(key)
+        code = run_command(module.parser(), module.command, words(server, optimizer, runs, "--json", *more))
+        err = capsys.readouterr().err
+        return code, err, server.of(key) - before
+
+    return command
+
+
+@pytest.fixture
+def no_waiting(monkeypatch):
+    monkeypatch.setattr(lm, "PATIENCE", Patience(first=0.0, before=0.1, after=0.1))
+
+
+def sent_off(server, optimizer, runs, key, hash_seed):
+    """The same in a process of its own."""
+    surroundings = os.environ | {"PYTHONHASHSEED": hash_seed, "SEXTANT_API_KEY": key}
+    command = [sys.executable, "-m", "optimizers.compile", *words(server, optimizer, runs)]
+    return subprocess.Popen(
+        command, cwd=ROOT, env=surroundings, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def cut_off(server, process, key, after, number=signal.SIGKILL):
+    """Send a signal after the request number `after`; the exit code, and what was said."""
+    while server.of(key) < after and process.poll() is None:
+        time.sleep(0.001)
+    process.send_signal(number)
+    err = process.communicate(timeout=60)[1]
+    return process.returncode, err
+
+
+def the_folder(runs):
+    [folder] = (path.parent for path in runs.glob("compiled/*/*/config.json"))
+    return folder
+
+
+def kept(runs):
+    """compiled.json as it is, and learnt.json without the path in it."""
+    folder = the_folder(runs)
+    return (folder / "compiled.json").read_bytes(), (folder / "learnt.json").read_text().replace(str(runs), "RUNS")
+
+
+@pytest.mark.parametrize("optimizer", ["bootstrap_rs", "mipro", "gepa", "simba"])
+def test_a_killed_compilation_ends_as_one_in_one_sitting_and_pays_for_nothing_twice(
+    optimizer, server, compiles, tmp_path
+):
+    code, _, whole = compiles(optimizer, tmp_path / "whole")
+    assert code == 0 and whole > 15
+    expected = kept(tmp_path / "whole")
+    assert json.loads(expected[1])["kept"] == "compiled"
+
+    chance = random.Random(zlib.crc32(optimizer.encode()))
+    kills = {"early": chance.randrange(1, whole // 2), "late": chance.randrange(whole // 2, whole)}
+
+    def interrupted(key):
+        process = sent_off(server, optimizer, tmp_path / key, key, hash_seed=str(len(key)))
+        return cut_off(server, process, key, kills[key])[0]
+
+    with ThreadPoolExecutor() as both:
+        assert list(both.map(interrupted, kills)) == [-signal.SIGKILL] * 2
+    for key in kills:
+        assert not (the_folder(tmp_path / key) / "compiled.json").exists()
+        assert compiles(optimizer, tmp_path / key, key=key)[0] == 0
+        assert kept(tmp_path / key) == expected
+        assert whole <= server.of(key) <= whole + WORKERS
+    assert compiles(optimizer, tmp_path / "early", key="early") == (0, "", 0)
+    assert kept(tmp_path / "early") == expected
+
+
+def slowly(server, slow, until):
+    """Answers as ever; those to requests that are `slow`, by their number and prompt, wait for `until`."""
+
+    def answer(prompt):
+        if slow(len(server.requests), prompt):
+            until()
+        return answers(prompt)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "slow"),
+    [
+        pytest.param("bootstrap_rs", lambda number, prompt: number > 4, id="evaluations, several at a time"),
+        pytest.param("bootstrap_rs", lambda number, prompt: number > 10, id="a bootstrap, one at a time"),
+        pytest.param("copro", lambda number, prompt: proposes(prompt), id="a writer of instructions"),
+    ],
+)
+def test_ctrl_c_waits_for_what_is_in_flight_and_it_is_not_paid_for_again(optimizer, slow, server, compiles, tmp_path):
+    _, _, whole = compiles(optimizer, tmp_path / "whole")
+    arrived = threading.Event()
+    server.requests.clear()
+    server.answer = slowly(server, slow, lambda: (arrived.set(), time.sleep(0.7)))
+    process = sent_off(server, optimizer, tmp_path / "cut", "cut", hash_seed="7")
+    assert arrived.wait(60)
+    process.send_signal(signal.SIGINT)
+    err = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and "Traceback" not in err
+    assert err.splitlines()[-1] == "interrupted" and "is safe in" in err.splitlines()[-2]
+    server.answer = answers
+    assert compiles(optimizer, tmp_path / "cut", key="cut")[0] == 0
+    assert server.of("cut") == whole, "nothing was sent that was not kept"
+    assert kept(tmp_path / "cut") == kept(tmp_path / "whole")
+
+
+def test_a_second_ctrl_c_waits_for_nothing(server, tmp_path):
+    arrived, over = threading.Event(), threading.Event()
+    server.answer = slowly(server, lambda number, prompt: number > 4, lambda: (arrived.set(), over.wait(60)))
+    process = sent_off(server, "bootstrap_rs", tmp_path, "cut", hash_seed="7")
+    assert arrived.wait(60)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None, "the first one waits"
+    process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    err = process.communicate(timeout=60)[1]
+    over.set()
+    assert process.returncode == 130 and time.monotonic() - started < 1.5, "well before the grace is over"
+    assert "Traceback" not in err and err.splitlines()[-1] == "interrupted"
+
+
+def test_a_query_that_takes_longer_than_it_may_ends_it_as_an_outage_does(server, compiles, tmp_path):
+    _, _, whole = compiles("bootstrap_rs", tmp_path / "whole")
+    server.delay = 0.5
+    started = time.monotonic()
+    code, err, _ = compiles("bootstrap_rs", tmp_path / "cut", "--query-timeout", "0.2s")
+    assert code == 7 and err.count("\n") == 1 and "provider failed 5 times in a row" in err
+    assert time.monotonic() - started > 5 * 0.2, "each time with the whole of its time"
+    server.delay = 0.0
+    assert compiles("bootstrap_rs", tmp_path / "cut")[::2] == (0, whole)
+    assert kept(tmp_path / "cut") == kept(tmp_path / "whole")
+
+
+def test_what_failed_at_a_teacher_is_in_the_books_when_the_command_ends(
+    server, compiles, tmp_path, no_waiting, monkeypatch
+):
+    monkeypatch.setattr(books, "EACH", 1.0)  # rows wait for others so long, and the command does not
+    monkeypatch.setattr(books, "TOGETHER", 1.0)
+
+    def fails(prompt):
+        raise Failure(500)
+
+    server.answer = fails
+    code, _, requests = compiles("bootstrap_rs", tmp_path, "--lm", "offline", "--teacher", server.spec)
+    [file] = tmp_path.rglob(NAME)
+    with closing(sqlite3.connect(file)) as opened:
+        assert opened.execute("SELECT fault, count(*) FROM calls GROUP BY fault").fetchall() == [("500", requests)]
+    assert code == 7 and requests > 1
+
+
+def test_a_torn_last_line_is_made_again(compiles, tmp_path):
+    compiles("bootstrap_rs", tmp_path)
+    expected = kept(tmp_path)
+    for name in ("candidates.jsonl", "evaluations.jsonl"):
+        file = the_folder(tmp_path) / name
+        text = file.read_bytes()
+        start = text.rstrip().rfind(b"\n") + 1
+        file.write_bytes(text[: start + 30])
+        assert compiles("bootstrap_rs", tmp_path) == (0, "", 0)
+        assert len(file.read_bytes().splitlines()) == len(text.splitlines())
+        assert kept(tmp_path) == expected
+
+
+def test_a_budget_stops_before_the_call_that_is_too_many_and_a_larger_one_goes_on(compiles, tmp_path):
+    _, _, whole = compiles("bootstrap_rs", tmp_path / "whole")
+
+    code, err, first = compiles("bootstrap_rs", tmp_path / "small", "--budget-calls", 3)
+    assert (code, first) == (8, 3) and err.count("\n") == 1 and "there is nothing to choose from yet" in err
+    assert not (the_folder(tmp_path / "small") / "compiled.json").exists()
+
+    code, err, second = compiles("bootstrap_rs", tmp_path / "small", "--budget-calls", 13)
+    assert (code, second) == (8, 10) and err.count("\n") == 1 and "the best so far is in" in err
+    best = json.loads(kept(tmp_path / "small")[0])
+    assert best["prompts"].keys() == {"reader.next_search", "reader.read_passages"}
+    assert "budget of 13" in json.loads(kept(tmp_path / "small")[1])["stopped"]
+
+    code, err, third = compiles("bootstrap_rs", tmp_path / "small", "--budget-calls", 1000)
+    assert (code, err) == (0, "") and first + second + third == whole
+    assert kept(tmp_path / "small") == kept(tmp_path / "whole")
+
+
+# The first asks for so long that nobody waits for it; the second is a gateway's, and says nothing of the text.
+OUTAGES = {
+    "bootstrap_rs": Failure(503, retry_after=3600),
+    "copro": Failure(400, message="reasoning_content is missing"),
+}
+
+
+@pytest.mark.parametrize("optimizer", OUTAGES)
+def test_an_outage_ends_it_with_what_is_done_and_the_command_goes_on(optimizer, server, compiles, tmp_path, no_waiting):
+    _, _, whole = compiles(optimizer, tmp_path / "whole")
+    failed, lock = [], threading.Lock()
+
+    def down(prompt):
+        with lock:
+            if server.of("cut") > 12:
+                failed.append(prompt)
+                raise OUTAGES[optimizer]
+        return answers(prompt)
+
+    server.answer = down
+    code, err, _ = compiles(optimizer, tmp_path / "cut", key="cut")
+    assert code == 7 and err.count("\n") == 1 and "provider failed" in err
+    server.answer = answers
+    assert compiles(optimizer, tmp_path / "cut", key="cut")[0] == 0
+    assert kept(tmp_path / "cut") == kept(tmp_path / "whole")
+    assert server.of("cut") - len(failed) == whole
+
+
+@pytest.mark.parametrize("refused", [lambda prompt: True, proposes])
+def test_a_refused_key_ends_it_at_once(refused, server, compiles, tmp_path):
+    def refuses(prompt):
+        if refused(prompt):
+            raise Failure(401, message="no such key")
+        return answers(prompt)
+
+    server.answer = refuses
+    code, err, _ = compiles("copro", tmp_path)
+    assert code == 4 and err.count("\n") == 1 and "refuses" in err and "no such key" in err, err
+    # The program as it was is evaluated first, which a writer of instructions has nothing to do with.
+    assert (the_folder(tmp_path) / "compiled.json").exists() == (refused is proposes)
+
+
+def test_the_held_out_answer_is_not_paid_for_again(compiles, tmp_path):
+    code, _, whole = compiles("bootstrap_rs", tmp_path, "--held-out")
+    assert code == 0 and whole > 2 * 2 * 48  # two calls for each of the test queries, before and compiled
+    expected = kept(tmp_path)
+    assert json.loads(expected[1])["held_out"]
+    assert compiles("bootstrap_rs", tmp_path, "--held-out")[::2] == (0, 0)
+    assert kept(tmp_path) == expected  # the looks at the test split are counted elsewhere
+
+
+def test_two_models_of_one_name_at_two_addresses_are_two(server, compiles, tmp_path):
+    other = Counted()
+    try:
+        code, _, asked = compiles("bootstrap_rs", tmp_path, "--teacher", other.spec)
+        assert code == 0
+        rows = [json.loads(line) for line in (the_folder(tmp_path) / "evaluations.jsonl").read_text().splitlines()]
+        assert {other.spec.partition("@")[2] in row["sample"] for row in rows} == {True, False}
+        taught = [row for row in rows if row["sample"]]
+        assert sum(row["calls"] for row in taught) == other.of("here")
+        assert sum(row["calls"] for row in rows) - other.of("here") == asked
+    finally:
+        other.close()
+
+
+def test_the_same_request_at_the_same_time_is_sent_once(server, place):
+    """Two candidates may differ in their second prompt alone; their first is then asked by both at once."""
+    server.answer = lambda prompt: {"raw": "yes"}
+    server.delay = 0.2
+    model = lm.connect(server.spec)
+    model.share(ledger(place), repeats=True)
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(lambda number: model.lm(f"Is it {number % 2}?"), range(8)))
+    assert replies == [["yes"]] * 8 and len(server.requests) == 2
+
+    def fails(prompt):
+        raise Failure(400)
+
+    server.answer = fails  # who waits for the answer of another hears that there is none, and does not ask anew
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(model.lm, "And now?") for _ in range(3)]
+        assert all(one.exception(timeout=30) for one in asked)
+    assert len(server.requests) == 3

@@ -1,0 +1,186 @@
+"""Text of wanted documents and judged queries in a compiled prompt is found, against a search of all pairs."""
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from environments import load
+from optimizers.training.leaks import BOUND, SHOWN, Passage, leaks, passages_of, passages_of_task, tokens
+from optimizers.training.splits import divide
+
+SECRET = (
+    "the clerk read the names of nineteen ferries aloud and nobody in the room could say which of them still sailed"
+)
+
+
+def passage(text, owner="D1", split="train", kind="gold document"):
+    return Passage(kind, split, owner, text)
+
+
+def test_a_quotation_longer_than_the_bound_is_found_with_where_it_stands_and_whose_it_is():
+    prompt = {
+        "reader.next_search instructions": "Write a search.",
+        "reader.next_search demo 2": f"An example: {SECRET.upper()}, and so on.",
+    }
+    passages = [passage(f"Before that, {SECRET}. After it came lunch."), passage("Something else.", owner="D2")]
+    (found,) = leaks(prompt, passages)
+    assert (found.piece, found.owner, found.split, found.kind) == (
+        "reader.next_search demo 2",
+        "D1",
+        "train",
+        "gold document",
+    )
+    assert found.length == 21 and found.text == SECRET
+
+
+def test_case_punctuation_and_line_ends_hide_nothing():
+    changed = SECRET.title().replace(" ", "\n- ").replace("Names", "“Names”,")
+    assert [found.length for found in leaks({"p": changed}, [passage(SECRET)])] == [21]
+
+
+def test_a_run_of_the_bound_is_chance_and_one_word_more_is_not():
+    words = SECRET.split()
+    assert leaks({"p": " ".join(words[:BOUND])}, [passage(SECRET)]) == []
+    assert [found.length for found in leaks({"p": " ".join(words[: BOUND + 1])}, [passage(SECRET)])] == [BOUND + 1]
+
+
+def test_the_findings_are_in_a_fixed_order_the_longest_first_and_quotations_are_cut():
+    long = " ".join(f"word{n}" for n in range(100))
+    passages = [passage(SECRET, "D3", "test"), passage(SECRET, "D3"), passage(long, "Q1", "validation", "query")]
+    texts = {"b": f"{SECRET} {long}", "a": SECRET}
+    found = leaks(texts, passages)
+    assert found == leaks(dict(reversed(texts.items())), passages[::-1])
+    assert [(leak.length, leak.piece, leak.split) for leak in found] == [
+        (100, "b", "validation"),
+        (21, "a", "test"),
+        (21, "a", "train"),
+        (21, "b", "test"),
+        (21, "b", "train"),
+    ]
+    assert len(found[0].text) == SHOWN and long.startswith(found[0].text)
+
+
+few_words = st.lists(st.sampled_from("abc"), max_size=25).map(" ".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(texts=st.dictionaries(st.sampled_from("xyz"), few_words), texts_of=st.lists(few_words, max_size=3), bound=...)
+@example(texts={"x": "a a a a a"}, texts_of=["a a a"], bound=2)
+def test_lengths_are_those_of_the_longest_common_run_of_all_pairs(texts, texts_of, bound: int):
+    bound = abs(bound) % 6
+    passages = [passage(text, owner=f"D{number}") for number, text in enumerate(texts_of)]
+    expected = {
+        (piece, f"D{number}"): longest
+        for piece, text in texts.items()
+        for number, other in enumerate(texts_of)
+        if (longest := longest_common_run(text.split(), other.split())) > bound
+    }
+    found = leaks(texts, passages, bound=bound)
+    assert {(leak.piece, leak.owner): leak.length for leak in found} == expected
+    for leak in found:
+        assert len(leak.text.split()) == leak.length
+        assert leak.text in texts[leak.piece] and leak.text in texts_of[int(leak.owner[1:])]
+
+
+def longest_common_run(one, other):
+    """By the textbook's table: the length of the run that ends with word i of the one and word j of the other."""
+    best, above = 0, [0] * (len(other) + 1)
+    for word in one:
+        row = [0] * (len(other) + 1)
+        for j, match in enumerate(other, start=1):
+            row[j] = above[j - 1] + 1 if word == match else 0
+        best, above = max(best, *row), row
+    return best
+
+
+# Passages of a task
+
+
+def test_the_passages_of_a_handle_are_its_queries_and_what_is_wanted_for_them():
+    training = divide("congress", "mini")
+    found = list(passages_of(training))
+    for split, queries in (("train", training.train), ("validation", training.validation)):
+        mine = [one for one in found if one.split == split]
+        assert [(one.owner, one.text) for one in mine if one.kind == "query"] == [
+            (query.query_id, query.text) for query in queries
+        ]
+        wanted = {
+            doc_id
+            for query in queries
+            for doc_id, grade in training.environment.qrels[query.query_id].items()
+            if grade >= 1
+        }
+        documents = [one for one in found if one.split == split and one.kind == "gold document"]
+        assert sorted(one.owner for one in documents) == sorted(wanted)
+        assert all(training.environment.documents[one.owner].text in one.text for one in documents)
+    assert {one.split for one in found} == {"train", "validation"}
+
+
+def test_the_passages_of_test_are_read_only_when_they_are_asked_for(tmp_path):
+    passages = passages_of_task("congress", str(tmp_path / "nowhere"))  # no error yet
+    test = load("congress", "mini", "test")
+    assert next(iter(passages_of_task("congress", "mini"))).owner == test.queries[0].query_id
+    assert {one.split for one in passages_of_task("congress", "mini")} == {"test"}
+    assert passages
+
+
+def test_where_units_are_judged_all_their_passages_are_wanted():
+    test = load("set_ops", "mini", "test")
+    judgements = test.judgements[test.headline]
+    assert judgements.unit_of is not None
+    relevant = {unit for grades in judgements.qrels.values() for unit, grade in grades.items() if grade >= 1}
+    expected = [doc_id for doc_id in test.documents if test.documents[doc_id].parent in relevant]
+    found = [one.owner for one in passages_of_task("set_ops", "mini") if one.kind == "gold document"]
+    assert found == expected and len(found) > len(relevant)
+
+
+def test_a_fraction_is_gold_where_the_release_calls_it_relevant_or_a_query_has_nothing_better():
+    for task in ("doris_mae", "paper_retrieval", "twitter"):
+        test = load(task, "mini", "test")
+        judgements = test.judgements[test.headline]
+        grades = judgements.binary if judgements.binary is not None else judgements.qrels
+        expected = set()
+        for query in test.queries:
+            whole = {d for d, grade in grades[query.query_id].items() if grade >= 1}
+            expected |= whole or {d for d, grade in test.qrels[query.query_id].items() if grade > 0}
+        found = [one.owner for one in passages_of_task(task, "mini") if one.kind == "gold document"]
+        assert sorted(found) == sorted(expected)
+
+
+def test_judgements_are_those_that_lead():
+    gold, pooled = (
+        {one.owner for one in passages_of_task("twitter", "mini", qrels=qrels) if one.kind == "gold document"}
+        for qrels in ("gold", "pooled")
+    )
+    assert gold != pooled
+
+
+def test_a_demo_of_train_is_told_from_text_of_test():
+    training = divide("congress", "mini")
+    test = load("congress", "mini", "test")
+    texts = {"demo 1": training.train[0].text, "instructions": f"Look for this: {test.queries[0].text}"}
+    found = leaks(texts, [*passages_of(training), *passages_of_task("congress", "mini")])
+    assert {(leak.piece, leak.kind, leak.split, leak.owner) for leak in found} == {
+        ("demo 1", "query", "train", training.train[0].query_id),
+        ("instructions", "query", "test", test.queries[0].query_id),
+    }
+    assert (
+        found[-1].length
+        <= found[0].length
+        == max(len(tokens(text)) for text in (training.train[0].text, test.queries[0].text))
+    )
+
+
+def test_the_instructions_of_the_programs_quote_no_miniature():
+    import dspy
+
+    from programs import decompose, multihop, rewrite
+
+    signatures = {
+        name: signature.instructions
+        for module in (decompose, multihop, rewrite)
+        for name, signature in vars(module).items()
+        if isinstance(signature, type) and issubclass(signature, dspy.Signature)
+    }
+    assert len(signatures) >= 5
+    for task in ("congress", "writing", "set_ops", "relic", "books:complexity"):
+        assert leaks(signatures, [*passages_of(divide(task, "mini")), *passages_of_task(task, "mini")], bound=8) == []

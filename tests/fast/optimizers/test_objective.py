@@ -1,0 +1,184 @@
+"""What an optimizer maximises: pytrec_eval's values, and the rest by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import pytrec_eval
+
+import environments
+from environments.base import Comparison, Environment, Judgements
+from evals.measuring.metrics import Ranking
+from optimizers.training.objective import TIE, Objective, objective
+from tools.corpus import Corpus
+from tools.errors import UsageError
+from tools.records import Document, Query, Usage
+
+FREE = Usage()
+
+
+def world(qrels, metrics=("nDCG@10", "R@10", "R@100", "R@1000"), *, pools=None, metric="", **more) -> Environment:
+    named = sorted({doc_id for grades in qrels.values() for doc_id in grades} | {"x", "y", "z"})
+    return Environment(
+        task="suite/task",
+        data="mini",
+        split="dev",
+        source="here",
+        documents=Corpus(Document(doc_id, f"text of {doc_id}") for doc_id in named),
+        queries=tuple(Query(query_id, "?", candidates=(pools or {}).get(query_id)) for query_id in qrels),
+        judgements={"gold": more.pop("judgements", Judgements(qrels))},
+        headline="gold",
+        metrics=metrics,
+        metric=metric or metrics[0],
+        **more,
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_value_is_pytrec_evals_metric_with_a_hundredth_of_recall(seed):
+    generator = np.random.default_rng(seed)
+    documents = [f"d{n}" for n in range(300)]
+    qrels = {"q": {doc_id: int(generator.integers(0, 3)) for doc_id in documents[:40]} | {"d0": 1}}
+    ranking = [str(doc_id) for doc_id in generator.permutation(documents)[: generator.integers(1, 200)]]
+    run = {"q": {doc_id: -float(place) for place, doc_id in enumerate(ranking)}}
+    theirs = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "recall.10,100"}).evaluate(run)["q"]
+    made = objective(environment := world(qrels))
+    scored = made.of(environment.queries[0], Ranking(ranking), FREE)
+    assert scored.metrics["R@10"] == pytest.approx(theirs["recall_10"])
+    assert scored.value == pytest.approx(theirs["ndcg_cut_10"] + 0.01 * theirs["recall_100"], abs=1e-12)
+
+
+def test_tokens_are_paid_by_the_thousand():
+    made = objective(environment := world({"q": {"a": 1, "b": 1}}), price=0.05)
+    scored = made.of(environment.queries[0], Ranking(["x", "a"]), Usage(input_tokens=1500, output_tokens=500))
+    gain = (1 / math.log2(3)) / (1 + 1 / math.log2(3))
+    assert scored.tokens == 2000
+    assert scored.value == pytest.approx(gain + 0.01 * 0.5 - 0.05 * 2)
+
+
+def test_a_query_that_failed_has_nothing_and_pays_all_the_same():
+    made = objective(environment := world({"q": {"a": 1}}), price=0.1)
+    scored = made.of(environment.queries[0], Ranking(["a"]), Usage(input_tokens=300, output_tokens=200), failed=True)
+    assert scored.metrics == {"nDCG@10": 0.0, "R@10": 0.0, "R@100": 0.0, "R@1000": 0.0}
+    assert scored.value == pytest.approx(-0.05)
+
+
+def test_a_point_of_the_tie_breaker_survives_the_rounding_of_dspy_evaluate():
+    # One query of a hundred with all of its documents at places 11 to 100 instead of nowhere, as Evaluate rounds it.
+    assert round(100 * TIE / 100, 2) > 0
+    assert 1 - 1 / math.log2(3) > TIE, "a place gained at the top counts for more than all recall"
+
+
+def test_an_unnamed_metric_is_ndcg_else_the_tasks_own():
+    assert (objective(world({"q": {"a": 1}})).metric, objective(world({"q": {"a": 1}})).tie_breaker) == (
+        "nDCG@10",
+        "R@100",
+    )
+    made = objective(world({"q": {"a": 1}}, ("P@5", "RR@10", "R@20", "R@5", "R@1000"), metric="RR@10"))
+    assert (made.metric, made.tie_breaker) == ("RR@10", "R@20")
+    assert objective(world({"q": {"a": 1}}, ("RR@10", "R@1000"))).tie_breaker == ""
+    assert objective(world({"q": {"a": 1}}), "R@100").tie_breaker == "", "it would break ties with itself"
+
+
+@pytest.mark.parametrize("task", ["congress", "crumb/clinical_trial", "set_ops", "doris_mae", "relic", "books"])
+def test_a_task_of_every_kind_has_an_objective_that_a_ranking_changes(task):
+    environment = environments.load(task, "mini", "dev")
+    made = objective(environment)
+    assert made.metric == "nDCG@10" and made.tie_breaker in ("R@100", "R@20")
+    [query, *_] = made.usable(environment.queries)
+    judged, unit_of = environment.qrels[query.query_id], environment.judgements[environment.headline].unit_of or str
+    best = sorted(environment.documents, key=lambda doc_id: -judged.get(unit_of(doc_id), 0.0))
+    assert made.of(query, Ranking(best), FREE).value > made.of(query, Ranking(()), FREE).value == 0.0
+
+
+PAIRS = {
+    "list": (Comparison("Win(1)", "a", "b"), Comparison("Win(2)", "b", "c")),
+    "prose": (Comparison("Win(1)", "a", "b"), Comparison("Win(2)", "b", "c")),
+}
+LADDER = {"list": {"a": 2.0, "b": 1.0, "c": 0.0}, "prose": {"a": 2.0, "b": 1.0, "c": 0.0}}
+
+
+def compared(metrics) -> Environment:
+    return world(LADDER, metrics, comparisons=PAIRS, twins={"prose": "list"})
+
+
+def test_wins_count_for_a_query_alone_though_it_has_a_twin():
+    made = objective(environment := compared(("Flip", "Win", "Win(1)", "Win(2)", "Win(3)")), "Win")
+    prose = environment.queries[1]
+    scored = made.of(prose, Ranking(["a", "b", "c"], [1.0, 0.5, 0.5]), FREE)
+    assert scored.metrics == {"Win": 0.5, "Win(1)": 1.0, "Win(2)": 0.0, "Win(3)": None}
+    assert scored.value == 0.5, "no recall, no tie-breaker"
+    assert made.of(prose, Ranking(["a", "b", "c"]), FREE, failed=True).value == 0.0
+    assert len(made.usable(environment.queries)) == 2
+
+
+def test_a_flip_is_refused_with_the_metric_to_take():
+    for metric in ("", "Flip"):
+        with pytest.raises(UsageError, match="one at a time; give suite/task --metric Win"):
+            objective(compared(("Flip", "Win")), metric)
+
+
+def test_a_win_that_no_comparison_can_give_is_refused():
+    with pytest.raises(UsageError, match=r"Win\(3\) is the same for any ranking"):
+        objective(compared(("Win", "Win(3)")), "Win(3)")
+
+
+def test_queries_for_which_the_metric_is_undefined_are_left_out():
+    environment = world({"good": {"a": 1}, "weak": {"b": 0.5}, "none": {"c": 0}})
+    ids = {
+        name: [q.query_id for q in objective(environment, name).usable(environment.queries)] for name in ("R@10", "")
+    }
+    assert ids == {"R@10": ["good"], "": ["good", "weak"]}, "nDCG gains fractions, recall wants a grade of 1"
+    with pytest.raises(UsageError, match="nothing is relevant by it; choose another --metric"):
+        objective(world({"q": {"a": 0.5}}), "R@10")
+
+
+def test_recall_of_a_whole_pool_is_refused_before_anything_is_paid_for():
+    qrels = {"q1": {"a": 1, "b": 0, "c": 0}, "q2": {"b": 1, "c": 0}}
+    pools = {query_id: frozenset(grades) for query_id, grades in qrels.items()}
+    with pytest.raises(UsageError, match=r"R@10 is .* all of a pool of 3 documents at most"):
+        objective(world(qrels, pools=pools), "R@10")
+    environment = world(qrels, ("R@2", "nDCG@10"), pools=pools)
+    assert [query.query_id for query in objective(environment, "R@2").usable(environment.queries)] == ["q1"]
+    assert len(objective(environment).usable(environment.queries)) == 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("metric", ["nDCG@2", "R@2", "P@2", "RR@2"])
+def test_a_query_is_usable_when_two_orders_of_its_pool_differ(seed, metric):
+    from itertools import permutations
+
+    generator = np.random.default_rng(seed)
+    pool = ["a", "b", "c", "d"][: generator.integers(1, 5)]
+    grades = {doc_id: float(generator.integers(0, 3)) for doc_id in pool} | {"other": 1.0}
+    qrels = {"q": {doc_id: grade for doc_id, grade in grades.items() if doc_id in pool}, "open": {"x": 1.0}}
+    environment = world(qrels, (metric,), pools={"q": frozenset(pool)})
+    made, [query, _] = objective(environment), environment.queries
+    values = {made.of(query, Ranking(order), FREE).metrics[metric] for order in permutations(pool)}
+    assert (query in made.usable([query])) == (len(values) > 1)
+
+
+def test_max_p_counts_the_best_passage_of_a_document():
+    def parent(doc_id):
+        return doc_id.partition(":")[0]
+
+    made = objective(world({"q": {"D1": 1}}, judgements=Judgements({"q": {"D1": 1}}, unit_of=parent)))
+    [query] = made.environment.queries
+    assert made.of(query, Ranking(["D2:0", "D2:1", "D1:4"]), FREE).metrics["nDCG@10"] == pytest.approx(1 / math.log2(3))
+
+
+def test_a_query_of_another_split_is_refused():
+    made = objective(world({"q": {"a": 1}}))
+    with pytest.raises(ValueError, match="'test-1' is none of those"):
+        made.of(Query("test-1", "?"), Ranking(["a"]), FREE)
+    with pytest.raises(ValueError, match="'test-1' is none of those"):
+        made.usable([Query("test-1", "?")])
+
+
+def test_a_baseline_without_spread_is_told():
+    made = Objective(world({"q": {"a": 1}}), "nDCG@10")
+    assert made.check_spread([0.0, 0.5]) == made.check_spread([0.3]) == made.check_spread([]) == ""
+    assert made.check_spread([0.0, 0.0]).startswith(
+        "every query scores 0.0000 in nDCG@10 with the plain program; it gu"
+    )
+    assert made.check_spread([1.0, 1.0, 1.0]).endswith("there is nothing left to gain")

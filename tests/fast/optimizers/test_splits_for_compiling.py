@@ -1,0 +1,395 @@
+"""What an optimizer is given of a task: which queries, how divided, and that nothing of test can be reached from it."""
+
+import copy
+import dataclasses
+import gc
+import itertools
+import json
+import math
+import random
+import types
+
+import pytest
+from conftest import lines
+
+from environments import load
+from environments.base import DevSplit
+from optimizers.training.splits import FEW, NEAR, RUN, _cut, _groups, divide, similarities
+from tools.errors import UnknownName, UsageError
+from tools.records import Query
+from tools.text import words
+
+# At least one task of each suite, with pools, MaxP, comparisons, twins, merged texts and exclusions among them.
+TASKS = (
+    "congress",
+    "wildchat",
+    "writing",
+    "set_ops",
+    "legal_qa:document",
+    "relic",
+    "arguana:corpus",
+    "books:complexity",
+    "people:format",
+)
+
+
+# Division
+
+
+def test_dev_is_divided_in_the_order_of_a_hash_and_nothing_is_lost_or_in_both_parts():
+    training = divide("congress", "mini")
+    dev = {query.query_id for query in load("congress", "mini", "dev").queries}
+    train, validation = ({query.query_id for query in part} for part in (training.train, training.validation))
+    assert (len(train), len(validation)) == (6, 6)
+    assert train | validation == dev and not train & validation
+    # The same rule as that of a dev split, which is tested with ids written out.
+    assert train == set(DevSplit("0", 0.5).choose(sorted(dev), "dev"))
+
+
+@pytest.mark.parametrize(
+    ("share", "limit", "sizes"),
+    [(0.5, None, (6, 6)), (0.75, None, (9, 3)), (0.01, None, (1, 11)), (0.99, None, (11, 1)), (0.5, 2, (1, 1))],
+)
+def test_each_part_has_its_share_and_at_least_one_query(share, limit, sizes):
+    training = divide("congress", "mini", share=share, limit=limit)
+    assert (len(training.train), len(training.validation)) == sizes
+
+
+def test_a_limit_takes_the_first_of_the_order_so_a_larger_one_only_adds():
+    few, more = (divide("congress", "mini", limit=limit) for limit in (4, 8))
+    assert {q.query_id for q in (*few.train, *few.validation)} == {q.query_id for q in more.train}
+
+
+def test_the_division_and_its_digest_depend_on_seed_share_limit_and_data_and_on_nothing_else(folder):
+    same = divide("congress", "mini", seed=3)
+    assert same == dataclasses.replace(divide("congress", "mini", seed=3), environment=same.environment)
+    others = [
+        divide("congress", "mini"),
+        divide("congress", "mini", seed=4),
+        divide("congress", "mini", seed=3, share=0.4),
+        divide("congress", "mini", seed=3, limit=11),
+        divide("congress", "mini", seed=3, instruction="none"),
+        divide("writing", "mini", seed=3),
+    ]
+    digests = [training.digest for training in (same, *others)]
+    assert len(set(digests)) == len(digests)
+    assert all(len(digest) == 8 and int(digest, 16) >= 0 for digest in digests)
+
+
+def test_the_order_of_the_file_does_not_matter(folder):
+    place = folder / "tip-of-tongue/congress/queries+qrels"
+    texts = {f"Q{n}": f"Something about thing{n}, and of what became of other{n}?" for n in range(40)}
+    ask(place, texts)
+    before = divide("congress", str(folder))
+    ask(place, dict(reversed(texts.items())))
+    after = divide("congress", str(folder))
+    assert (before.train, before.validation) == (after.train, after.validation)
+
+
+def ask(place, texts):
+    lines(place / "queries.jsonl", [json.dumps({"_id": query_id, "text": text}) for query_id, text in texts.items()])
+    rows = [f"{query_id}\tD{number % 7}\t1" for number, query_id in enumerate(texts)]
+    lines(place / "qrels.tsv", ["query-id\tcorpus-id\tscore", *rows])
+
+
+@pytest.mark.parametrize(
+    ("queries", "said"),
+    [
+        ({f"Q{n}": f"Thing {n}" for n in range(2)}, r"has no dev queries \(of 2 in all\); use another task"),
+        ({f"Q{n}": f"Thing {n}" for n in range(5)}, r"has 1 dev query; compiling needs at least 2"),
+        ({f"Q{n}": "A ferry in the fog." for n in range(10)}, r"has 2 dev queries, of which 2 nearly repeat a test"),
+    ],
+)
+def test_too_few_dev_queries_are_refused_in_one_line_that_says_how_many_there_are(folder, queries, said):
+    ask(folder / "tip-of-tongue/congress/queries+qrels", queries)
+    with pytest.raises(UsageError, match=said) as refused:
+        divide("congress", str(folder))
+    assert "\n" not in str(refused.value) and "another task" in str(refused.value)
+
+
+# Queries that want the same documents
+
+
+def ask_in_groups(folder, needs):
+    """A task of 100 queries, of which so many in turn want the same two documents; query_id -> those documents."""
+    place = folder / "tip-of-tongue/congress/queries+qrels"
+    pairs = list(itertools.combinations([f"D{n}" for n in range(7)], 2))[:needs]
+    wanted = {f"Q{n:02}": pairs[n % needs] for n in range(100)}
+    texts = {
+        query_id: f"Something about thing{query_id}, and of what became of other{query_id}?" for query_id in wanted
+    }
+    lines(place / "queries.jsonl", [json.dumps({"_id": query_id, "text": text}) for query_id, text in texts.items()])
+    rows = [f"{query_id}\t{doc_id}\t1" for query_id, pair in wanted.items() for doc_id in pair]
+    lines(place / "qrels.tsv", ["query-id\tcorpus-id\tscore", *rows])
+    return wanted
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.5, 0.95])
+@pytest.mark.parametrize("needs", [2, 3, 7, 20])
+def test_queries_that_want_the_same_documents_are_in_one_part(folder, needs, share):
+    wanted = ask_in_groups(folder, needs)
+    for seed in range(3):
+        training = divide("congress", str(folder), seed=seed, share=share)
+        train, validation = ([query.query_id for query in part] for part in (training.train, training.validation))
+        needed = [{wanted[query_id] for query_id in part} for part in (train, validation)]
+        assert not needed[0] & needed[1] and all(needed)
+        assert len({*train, *validation}) == len(train) + len(validation) == 20
+        largest = max(sum(wanted[one] == need for one in (*train, *validation)) for need in wanted.values())
+        assert len(needed[0]) == 1 or len(train) <= round(share * 20)
+        assert len(needed[1]) == 1 or len(train) > round(share * 20) - largest
+        assert not training.one_need
+
+
+def test_where_all_want_the_same_they_are_divided_all_the_same_and_it_is_said(folder):
+    ask_in_groups(folder, 1)
+    for training in (divide("congress", str(folder)), divide("books:complexity", "mini")):
+        assert training.one_need
+        assert len(training.train) == len(training.validation) > 1
+
+
+@pytest.mark.parametrize("task", ["books:complexity", "people:format"])
+def test_the_queries_of_one_record_want_the_same(task):
+    """The bundled dev split has one record; with two, one is trained on and one validates."""
+    dev, everything = (load(task, "mini", split) for split in ("dev", "all"))
+    good = {frozenset(one for one, grade in dev.qrels[query.query_id].items() if grade > 0) for query in dev.queries}
+    assert len(good) == 1 and len(dev.queries) > 1
+    assert divide(task, "mini").one_need
+    groups = _groups(everything.queries, everything)
+    assert sorted(map(len, groups)) == [len(dev.queries)] * 3
+    train, validation = _cut(groups, 0.5)
+    assert (len(train), len(validation)) == (len(dev.queries), 2 * len(dev.queries))
+
+
+# Near repeats
+
+CLIP = "My coworker mentioned a clip that she shows to trainees about how to make a powerful person feel small"
+OTHERS = [
+    "Somebody asks a farmer about the price of a harvest that never came in, and he laughs",
+    "A long evening where an engineer explains why the bridge was closed to lorries",
+    "There was a nurse who counted beds aloud until the room went quiet",
+    CLIP,
+]
+WORDY = " ".join(f"word{n}" for n in range(60))
+
+
+@pytest.mark.parametrize(
+    "repeat",
+    [
+        CLIP,
+        CLIP.upper() + "?!",
+        CLIP.replace(" ", "\n  ").replace(",", ";"),
+        CLIP.replace("coworker", "colleague").replace("powerful", "mighty"),
+        " ".join(reversed(CLIP.split())),
+        "feel small, a powerful person: how to make. A clip that my coworker shows to trainees, she mentioned",
+        CLIP + ". I think it was from a hearing some years ago, late in the day, with half of the seats empty.",
+        "Please help me find this, it is driving me mad and I have looked everywhere already. " + CLIP,
+        " ".join(CLIP.split()[5:]),
+        " ".join(CLIP.split()[:-6]),
+    ],
+)
+def test_a_changed_cut_lengthened_or_reordered_query_nearly_repeats_it(repeat):
+    assert similarities([repeat], OTHERS)[0] >= NEAR
+
+
+def test_equal_texts_are_wholly_alike_even_without_words():
+    for text in (CLIP, "x = y", "?", "of the", "是"):
+        assert similarities([text], ["z = w", text]) == [1.0]
+
+
+def test_what_every_query_of_a_task_begins_with_makes_no_repeat():
+    topics = [" ".join(f"{letter}{n}" for letter in "abcd") for n in range(30)]
+    asked = [f"Find problems that can be solved with the same idea as {topic}" for topic in topics]
+    assert max(similarities(asked[:10], asked[10:])) < NEAR
+
+
+def test_a_list_of_conditions_repeats_a_shorter_one_of_the_same_record():
+    conditions = [f"condition{n} holds for subject{n} near place{n}" for n in range(10)]
+    assert similarities([", ".join(conditions[:3])], [", ".join(conditions)]) == [1.0]
+
+
+def test_similarities_are_those_of_all_pairs_by_the_definition():
+    generator = random.Random(5)
+    vocabulary = [f"w{n}" for n in range(30)]
+    texts = [" ".join(generator.choices(vocabulary, k=generator.randint(1, 25))) for _ in range(50)]
+    dev, test = texts[:20], texts[20:]
+    expected = [max(similarity(one, other, dev + test) for other in test) for one in dev]
+    assert similarities(dev, test) == pytest.approx(expected)
+    assert any(value >= NEAR for value in expected) and any(value < NEAR for value in expected)
+
+
+def similarity(one, other, everything):
+    """The definition at the top of optimizers/training/splits.py, written again."""
+    shares = []
+    for features, weigh in ((runs_of, min), (lambda text: set(words(text)), max)):
+        counted = [features(text) for text in everything]
+        count = max(len(everything), FEW)
+
+        def weight(found, counted=counted, count=count):
+            total = 0.0
+            for feature in found:
+                having = sum(feature in features for features in counted)
+                total += math.log(1 + (count - having + 0.5) / (having + 0.5))
+            return total
+
+        a, b = features(one), features(other)
+        shares.append(weight(a & b) / weigh(weight(a), weight(b)))
+    return max(shares)
+
+
+def runs_of(text):
+    found = words(text)
+    return {tuple(found[n : n + RUN]) for n in range(max(1, len(found) - RUN + 1))}
+
+
+def test_a_near_repeat_is_left_out_of_dev_and_said_without_the_test_query(folder):
+    place = folder / "tip-of-tongue/congress/queries+qrels"
+    topics = {f"Q{n}": " ".join(f"{letter}{n}" for letter in ("alpha", "beta", "gamma", "delta")) for n in range(40)}
+    ask(place, topics)
+    dev, test = (load("congress", str(folder), split) for split in ("dev", "test"))
+    assert not divide("congress", str(folder)).left_out
+    copied, original = dev.queries[3].query_id, test.queries[5].text
+    ask(place, topics | {copied: f"{original} and more"})
+    training = divide("congress", str(folder))
+    assert [left.query_id for left in training.left_out] == [copied]
+    assert NEAR <= training.left_out[0].similarity <= 1
+    assert copied not in {query.query_id for query in training.environment.queries}
+    assert len(training.train) + len(training.validation) == len(dev.queries) - 1
+    assert copied not in training.environment.qrels
+    assert not reached(training, test)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_no_query_of_a_miniature_is_left_out(task):
+    assert divide(task, "mini").left_out == ()
+
+
+# The handle
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_nothing_of_test_is_among_all_that_can_be_reached_from_the_handle(task):
+    training = divide(task, "mini")
+    used(training)
+    test = load(task, "mini", "test")
+    assert reached(training, test) == []
+
+
+def test_the_walk_would_find_a_test_query_wherever_it_hid():
+    """Each hiding place by itself, so that the test above is known to look there."""
+    training = divide("congress", "mini")
+    test = load("congress", "mini", "test")
+    query, judged = test.queries[0], test.qrels[test.queries[0].query_id]
+    hidden = types.SimpleNamespace(deep=[{"er": (query,)}])
+    for place in (
+        query,
+        query.text,
+        [f"id: {query.query_id}"[4:]],
+        {query.query_id: ["anything"]},
+        {"grades": dict(judged)},
+        lambda: hidden,
+        types.MethodType(lambda self: None, hidden),
+        load("congress", "mini", "all"),
+    ):
+        assert reached((training, place), test), place
+
+
+def used(training):
+    """Everything lazy in the handle's environment has been asked for once."""
+    environment = training.environment
+    assert environment.fingerprint and environment.documents.fingerprint and environment.documents.doc_ids
+    for judgements in environment.judgements.values():
+        if judgements.unit_of:
+            judgements.unit_of(environment.documents.doc_ids[0])
+
+
+def reached(handle, test):
+    """What of the environment `test` is reached from `handle` by following every reference.
+
+    Its queries, their texts and ids, anything kept under such an id, and the judgements of any. Documents are shared,
+    and Writing-Style's queries are documents too: as ids and texts of documents these are known to everybody.
+    """
+    documents = test.documents
+    everybody = set(documents) | {document.text for document in documents.values()}
+    ids = {query.query_id for query in test.queries}
+    strings = (ids | {query.text for query in test.queries}) - everybody
+    dev = load(test.task, test.data, "dev")
+    ours, judged = ([grades for j in e.judgements.values() for grades in j.qrels.values()] for e in (dev, test))
+    judged = [grades for grades in judged if grades not in ours]  # some queries of dev and test want the same documents
+
+    def tells(thing):
+        if isinstance(thing, str):
+            return thing in strings
+        if isinstance(thing, dict):
+            under_an_id = any(isinstance(key, str) and key in ids and not is_grade(thing[key]) for key in thing)
+            return under_an_id or thing in judged
+        return isinstance(thing, Query) and thing.query_id in ids
+
+    return [thing for thing in walk(handle) if tells(thing)]
+
+
+def is_grade(value):
+    return isinstance(value, int | float)
+
+
+def walk(start):
+    """Everything reachable, each thing once: contents, attributes, slots, closures, defaults, bound objects, caches.
+
+    Not modules, types, the globals of functions, or documents.
+    """
+    from tools.corpus import Corpus
+    from tools.records import Document
+
+    seen, todo = {}, [start]
+    while todo:
+        thing = todo.pop()
+        if id(thing) in seen or isinstance(thing, types.ModuleType | type | Document):
+            continue
+        seen[id(thing)] = thing
+        yield thing
+        if isinstance(thing, types.FunctionType):
+            held = [thing.__closure__, thing.__defaults__, thing.__kwdefaults__, thing.__dict__]
+            todo += [part for part in held if part]
+        elif isinstance(thing, Corpus):
+            own = vars(thing)
+            documents = {name for name in ("_documents", "doc_ids") if name in own}
+            todo += [value for name, value in own.items() if name not in documents]
+        else:
+            todo += gc.get_referents(thing)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_attempts_to_get_at_test_by_the_handles_own_means_fail(task):
+    training = divide(task, "mini")
+    test = load(task, "mini", "test")
+    environment = training.environment
+    ours = {query.query_id for query in (*training.train, *training.validation)}
+    theirs = {query.query_id for query in test.queries}
+    assert not ours & theirs
+    for query_id in theirs:
+        with pytest.raises(UnknownName) as refused:
+            environment.asking(query_ids=[query_id])
+        # The message repeats what was asked and may offer ids, of ours alone.
+        assert not theirs & {word.strip("',;?") for word in str(refused.value).partition("called")[2].split()[1:]}
+    for split in ("dev", "test", "all"):
+        widened = environment.narrow(DevSplit("any", 0.5), split)
+        assert {query.query_id for query in widened.queries} <= ours
+        assert set(widened.qrels) <= ours
+    assert {query.query_id for query in environment.queries} == ours
+    for judgements in environment.judgements.values():
+        assert set(judgements.qrels) <= ours and set(judgements.binary or ()) <= ours
+    assert set(environment.comparisons) <= ours and {*environment.twins, *environment.twins.values()} <= ours
+    assert environment.split == "dev"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_copy_a_dictionary_and_the_words_of_a_handle_have_nothing_of_test(task):
+    training = divide(task, "mini")
+    test = load(task, "mini", "test")
+    assert copy.deepcopy(training) is training  # so the corpus is not copied either
+    assert not reached((training, dataclasses.asdict(training)), test)
+    said = repr(training)
+    assert not any(text in said for query in test.queries for text in (query.text, repr(query.text)[1:-1]))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        training.environment = test
+    with pytest.raises((AttributeError, TypeError)):
+        training.test = test

@@ -1,0 +1,276 @@
+"""The books of a compilation, and what is told from them: fates, feedback, candidates, gains, what is shown."""
+
+import json
+import logging
+import math
+import time
+
+import dspy
+import pytest
+
+import environments
+from evals.measuring.stats import paired
+from optimizers import result, show
+from optimizers.evaluations import Study
+from optimizers.running import _quiet
+from optimizers.threads import at_once
+from optimizers.training.feedback import feedback
+from optimizers.training.labels import relevant
+from optimizers.training.leaks import passages_of
+from optimizers.training.objective import objective
+from optimizers.training.splits import divide
+from programs.parts.compiled import Prompt
+from programs.retrieve import Retrieve
+from tools.errors import DataError, Halt
+from tools.models import lm
+from tools.models.call import DEADLINE
+from tools.records import Usage
+from tools.retrievers.lexical.bm25 import BM25
+from tools.session import Toolbox
+
+
+@pytest.fixture(scope="module")
+def training():
+    return divide("writing", "mini")
+
+
+@pytest.fixture
+def study(training, tmp_path):
+    return Study(tmp_path, training, objective(training.environment))
+
+
+@pytest.fixture(scope="module")
+def program(training):
+    return Retrieve(Toolbox(training.environment.documents, BM25(training.environment.documents)))
+
+
+def evaluated(study, values):
+    """The same study, read again from a folder in which each candidate has a value for the first validation queries."""
+    queries = study.parts["validation"]
+    digests = [study.candidate(dspy.Module(), {"number": number}).digest for number in range(len(values))]
+    rows = [
+        {
+            "candidate": digest,
+            "query_id": query.query_id,
+            "sample": "",
+            "value": value,
+            "metrics": {},
+            "calls": 1,
+            "tokens": 10,
+            "list_usd": 0.0,
+            "ranking": [],
+            "error": None,
+            "seconds": 0.0,
+        }
+        for digest, found in zip(digests, values, strict=True)
+        for query, value in zip(queries, found, strict=False)
+    ]
+    (study.folder / "evaluations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    again = Study(study.folder, study.training, study.objective)
+    again.before = digests[0]
+    return again, [again.candidates[digest] for digest in digests]
+
+
+# -- which documents are relevant
+
+
+@pytest.mark.parametrize("task", ["paper_retrieval", "doris_mae", "twitter", "set_ops", "relic"])
+def test_labels_feedback_and_leaks_mean_the_same_by_relevant(task):
+    """With judgements of two kinds, graded ones, those of units, and of a pool."""
+    given = divide(task, "mini")
+    environment = given.environment
+    judgements = environment.judgements[environment.headline]
+    binary = judgements.qrels if judgements.binary is None else judgements.binary
+    labels = relevant(environment.queries, environment)
+    told = {
+        query.query_id: feedback(query, *searched_for_nothing(query, environment), environment)
+        for query in environment.queries
+    }
+    everywhere = set()
+    for query in environment.queries:
+        graded = judgements.qrels[query.query_id]
+        expected = {one for one, grade in binary[query.query_id].items() if grade >= 1}
+        expected = expected or {one for one, grade in graded.items() if grade > 0}
+        assert f"Relevant documents: {len(expected)} " in told[query.query_id]
+        if judgements.unit_of:
+            expected = {one for one in environment.documents if judgements.unit_of(one) in expected}
+        assert set(labels[query.query_id]) == expected
+        everywhere |= expected
+    assert {one.owner for one in passages_of(given) if one.kind == "gold document"} == everywhere
+
+
+def searched_for_nothing(query, environment):
+    from evals.measuring.metrics import Ranking
+
+    session = Toolbox(environment.documents, BM25(environment.documents)).open(query)
+    return session.submit([]), Ranking([])
+
+
+# -- what an optimizer is told
+
+
+def test_feedback_is_of_training_queries_alone(study, program):
+    instrumented = study.instrument(program)
+    model = lm.connect("offline", statistics=dict).lm
+    said = {}
+    for part, queries in study.parts.items():
+        for query in queries:
+            with dspy.context(lm=model, trace=[]):  # somebody watches, as a bootstrap does
+                rollout = instrumented(query_id=query.query_id)
+            assert rollout.outcome is not None
+            asked = study.metric(None, rollout, pred_name="search"), study.told_metric(None, rollout)
+            assert {one.score for one in asked} == {study.metric(None, rollout)}
+            said.setdefault(part, []).extend(one.feedback for one in asked)
+    assert set(said["validation"]) == {""}
+    assert all("Relevant documents: " in text for text in said["train"])
+
+
+# -- how a query is evaluated
+
+
+class Timed(Retrieve):
+    """Notes how long it may take, by the clock of calls."""
+
+    def __init__(self, toolbox):
+        super().__init__(toolbox)
+        self.left = []
+
+    def forward(self, *, query):
+        self.left.append(DEADLINE.get() - time.monotonic())
+        return super().forward(query=query)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_every_evaluation_has_the_whole_time_of_a_query(workers, training, tmp_path):
+    study = Study(tmp_path, training, objective(training.environment), workers=workers, query_seconds=50.0)
+    program = Timed(Toolbox(training.environment.documents, BM25(training.environment.documents)))
+    with dspy.context(lm=lm.connect("offline", statistics=dict).lm):
+        found = study.evaluate(study.instrument(program), "validation")
+    assert len(program.left) == len(found) > 3
+    assert all(45.0 < seconds <= 50.0 for seconds in program.left)
+    assert DEADLINE.get() == math.inf, "and nothing else has"
+
+
+def test_a_study_that_was_stopped_begins_nothing(study, program):
+    study.stop()
+    with dspy.context(lm=lm.connect("offline", statistics=dict).lm), pytest.raises(Halt, match="interrupted"):
+        study.evaluate(study.instrument(program), "validation")
+    assert not (study.folder / "evaluations.jsonl").exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_first_exception_ends_it_once_what_is_on_its_way_is_there(workers):
+    ended = []
+
+    def function(number):
+        if number == 1:
+            raise Halt(RuntimeError("no more"))
+        time.sleep(0.1)
+        ended.append(number)
+
+    with pytest.raises(Halt, match="no more"):
+        at_once(function, range(100), workers)
+    assert ended in ([0], [0, 2], [2, 0])
+
+
+# -- what is on disk
+
+
+def test_no_key_that_a_provider_repeats_is_in_the_log(study, monkeypatch):
+    key = "not-a-key-of-anybody"
+    monkeypatch.setenv("SOME_PROVIDER_KEY", key)
+    try:
+        raise ValueError(f"Incorrect API key provided: {key}")
+    except ValueError as error:
+        study.log(error)
+    with _quiet(study):
+        print("it was sent with", key)  # noqa: T201  # as a library does
+        logging.getLogger("dspy.teleprompt").warning("it was sent with %s", key)
+    text = (study.folder / "optimizer.log").read_text(encoding="utf-8")
+    assert key not in text
+    assert "ValueError: Incorrect API key provided: ***" in text and text.count("it was sent with ***") == 2
+
+
+@pytest.mark.parametrize("change", ["instructions", "demos", "parameters", "digest"])
+def test_a_candidate_that_was_edited_is_damaged_data(change, study, training):
+    program = dspy.Predict("description -> search")
+    study.candidate(program, {"hops": 1})
+    file = study.folder / "candidates.jsonl"
+    row = json.loads(file.read_text())
+    [prompt] = row["prompts"].values()
+    if change == "instructions":
+        prompt["instructions"] += " Do it well."
+    elif change == "demos":
+        prompt["demos"].append({"description": "a", "search": "b"})
+    else:
+        row[change] = {"parameters": {"hops": 2}, "digest": "01234567"}[change]
+    file.write_text(json.dumps(row) + "\n")
+    with pytest.raises(DataError, match=r"candidates.jsonl, line 1 is damaged"):
+        Study(study.folder, training, study.objective)
+
+
+# -- what is chosen, and what it gained
+
+
+def test_a_gain_is_corrected_for_candidates_that_were_given_up_half_way(study):
+    count = len(study.parts["validation"])
+    plain, better = [0.1] * count, [0.3 + 0.01 * place for place in range(count)]
+    values = [plain, better, better[: count // 2], [0.0], []]  # the last was never evaluated: a teacher's
+    again, candidates = evaluated(study, values)
+    assert result.kept(again) == candidates[1]
+    found = result.gain(again, candidates[1])
+    p = paired(plain, better).p
+    assert found["candidates"] == 3 and found["p"] == p and found["p_corrected"] == pytest.approx(3 * p)
+    rows = {row["candidate"]: row["whole"] for row in result.candidates(again)}
+    assert rows == {one.digest: place < 2 for place, one in enumerate(candidates[:4])}
+
+
+def test_of_candidates_that_are_as_good_the_one_that_is_kept_is_shown_first(study):
+    count = len(study.parts["validation"])
+    again, candidates = evaluated(study, [[0.5] * count] * 6 + [[0.9] * 3])
+    assert min(one.digest for one in candidates) != candidates[0].digest
+    best = result.kept(again)
+    found = result.learnt(again, best, [], Usage(), "")
+    assert best == candidates[0] and found["kept"] == "before"
+    shown = [row["candidate"] for row in found["candidates"]]
+    assert shown == [best.digest, *sorted(one.digest for one in candidates[1:6]), candidates[6].digest]
+
+
+def test_every_query_that_moved_is_kept_and_the_most_are_shown(study):
+    count = len(study.parts["validation"])
+    assert count == 12
+    plain = [0.5] * count
+    moves = [0.1 * place for place in (4, -4, 3, -3, 2, -2, 1, -1, 5, 0, 0, 4.5)]
+    again, candidates = evaluated(study, [plain, [0.5 + move for move in moves]])
+    found = result.learnt(again, candidates[1], [], Usage(), "")
+    expected = {query.query_id: move for query, move in zip(again.parts["validation"], moves, strict=True) if move}
+    assert {row["query_id"]: row["difference"] for row in found["moved"]} == pytest.approx(expected)
+    assert [row["difference"] for row in found["moved"]] == pytest.approx(sorted(expected.values(), reverse=True))
+    assert len(found["moved"]) == 10
+    printed = "\n".join(show._moved(found))
+    assert [query_id for query_id in expected if query_id not in printed] == [again.parts["validation"][6].query_id]
+
+
+def test_what_changed_in_a_prompt_has_its_demonstrations_a_line_each():
+    fields = ("in description: str", "in passages: list[str]", "out selected: list[str]")
+    demos = (
+        {"description": "a ferry\nin the fog", "passages": ["p" * 500], "selected": ["D1", "D2"]},
+        {"description": "x" * 200, "selected": []},
+    )
+    before = Prompt("Select.\nBe strict.", (), "Select", fields)
+    after = Prompt("Select.\nBe very strict.", demos, "Select", fields)
+    [difference] = result.changes({"read": before, "same": before}, {"read": after, "same": before}).values()
+    assert difference.splitlines()[3:] == [
+        " Select.",
+        "-Be strict.",
+        "+Be very strict.",
+        '+demonstration: a ferry in the fog -> selected = ["D1", "D2"]',
+        f"+demonstration: {'x' * 80}... -> selected = []",
+    ]
+
+
+def test_the_tasks_of_these_tests_are_of_the_kinds_that_they_stand_for():
+    loaded = {task: environments.load(task, "mini", "dev") for task in ("paper_retrieval", "set_ops", "relic")}
+    judged = {task: one.judgements[one.headline] for task, one in loaded.items()}
+    assert judged["paper_retrieval"].binary is not None and judged["set_ops"].unit_of is not None
+    assert loaded["relic"].queries[0].candidates is not None

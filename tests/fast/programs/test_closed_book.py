@@ -1,0 +1,162 @@
+"""What a guess from memory names, against every substring tried; and the program's calls, searches and ranking."""
+
+import json
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from programs.closed_book import TITLE, ClosedBook, longest_run, sign
+from programs.query_to_doc import INSTRUCTION
+from tools.corpus import Corpus
+from tools.models import lm
+from tools.models.prompting.asking import UnusableAnswer
+from tools.records import Document, Query
+from tools.retrievers.lexical.bm25 import BM25
+from tools.session import Limits, Toolbox
+
+LINE = "the tide went out that morning and did not come back until the spring"
+CORPUS = Corpus(
+    [
+        Document("heading", "# The Salt Ledger\nA clerk counts barrels on a wet quay."),
+        Document("titled", "A keeper of bees is accused of arson.", title="Smoke & Honey"),
+        Document("quoted", f"Nobody in the village spoke of it, but {LINE}."),
+        Document("shorter", "It is said that the tide went out that morning and took the boats of others."),
+        Document("other", "The tide comes twice a day to the quay, with bees."),
+    ]
+)
+UNLIMITED = Limits()
+QUERY = Query("q1", "A story about a bay that runs dry, I read it as a child.", "Find the described book.")
+
+
+def guessed(server, *guesses, query=QUERY, limits=UNLIMITED, **parameters):
+    server.answer = lambda prompt: {"guesses": json.dumps(guesses)}
+    with lm.connect(server.spec).active():
+        return ClosedBook(Toolbox(CORPUS, BM25(CORPUS), limits=limits), **parameters)(query=query)
+
+
+few_words = st.lists(st.sampled_from("abc"), max_size=14)
+
+
+def by_brute_force(guess, text, query):
+    """Every piece of the guess, longest first: is it in the text, and is none of its fives in the query?"""
+
+    def inside(piece, whole):
+        return any(whole[at : at + len(piece)] == piece for at in range(len(whole) - len(piece) + 1))
+
+    for length in range(len(guess), 4, -1):
+        for first in range(len(guess) - length + 1):
+            piece = guess[first : first + length]
+            fives = [piece[at : at + 5] for at in range(length - 4)]
+            if inside(piece, text) and not any(inside(five, query) for five in fives):
+                return length
+    return 0
+
+
+@given(few_words, few_words, few_words)
+@example(list("abcabcab"), list("cabcabcaabcabcab"), list("bcabc"))
+@example(list("aaaaaaaa"), list("aaaaaa"), [])
+def test_the_longest_run_is_that_of_every_piece_tried(guess, text, query):
+    assert longest_run(guess, text, query) == by_brute_force(guess, text, query)
+
+
+@pytest.mark.parametrize(
+    ("guess", "title", "text", "query", "expected"),
+    [
+        ("smoke and honey", "Smoke & Honey", "", "", 0),
+        ('"SMOKE, HONEY!"', "Smoke & Honey", "", "", TITLE),
+        ("The Salt Ledger", "", "\n# *The Salt Ledger*\nA clerk", "", TITLE),
+        ("The Salt Ledger", "", "A clerk.\nThe Salt Ledger", "", 0),  # not its first line
+        ("The Salt Ledger", "", "# The Salt Ledger", "was it The Salt Ledger?", 0),  # the query says it
+        ("", "", "", "", 0),
+        ("...", "", "***", "", 0),
+        ("one two three four", "", "say one two three four five", "", 0),
+        ("One two, three four FIVE.", "", "say one two three four five", "", 5),
+        ("one two three four five six", "", "one two three four five six", "", TITLE),  # a text that is one line
+        ("one two three four five six", "x", "one two three four five six", "one two three four five", 5),
+        ("one two three four five six", "x", "one two three four five six", "one two three four five six", 0),
+    ],
+)
+def test_what_is_a_sign_and_what_is_not(guess, title, text, query, expected):
+    assert sign(guess, title, text, query) == expected
+
+
+def test_the_ranking_is_the_named_documents_in_the_order_of_the_guesses_and_the_answer_the_guesses(server):
+    submission = guessed(server, "the salt ledger", "An unknown\n book", f"I recall: {LINE}", "Smoke, Honey", LINE)
+    assert submission.ranking == ("heading", "quoted", "titled")
+    lines = submission.answer.split("\n")
+    assert lines == ["the salt ledger", "An unknown book", f"I recall: {LINE}", "Smoke, Honey", LINE]
+
+
+def test_one_call_then_a_hop_with_a_search_and_a_note_for_each_guess_and_the_order_at_the_end(server):
+    submission = guessed(server, "the salt ledger", "An unknown book", lookup=3)
+    steps = submission.trace.steps
+    assert [step.tool for step in steps] == ["search", "note", "search", "note", "rank", "stop"]
+    assert [step.hop for step in steps] == [1, 1, 2, 2, 2, 2]
+    assert {(step.k, step.instruction) for step in steps if step.tool == "search"} == {(3, INSTRUCTION)}
+    assert submission.trace.notes == [
+        "names heading by its title: the salt ledger",
+        "names no document: An unknown book",
+    ]
+    assert len(server.requests) == submission.usage.calls == 1
+
+
+def test_nothing_of_the_corpus_reaches_the_model_or_is_recorded_as_shown(server):
+    submission = guessed(server, LINE)
+    prompt = str(server.requests[0]["messages"])
+    assert QUERY.text in prompt and QUERY.objective in prompt
+    assert not any(document.text in prompt for document in CORPUS.values())
+    assert not any(step.shown or step.tool in ("read", "judge") for step in submission.trace.steps)
+
+
+def test_of_two_documents_with_the_phrase_the_one_with_more_of_it_is_named(server):
+    submission = guessed(server, LINE)
+    assert {"quoted", "shorter"} <= set(submission.trace.steps[0].doc_ids)
+    assert submission.ranking == ("quoted",)
+    assert submission.trace.notes == [f"names quoted by a run of {len(LINE.split())} words: {LINE}"]
+
+
+def test_a_query_that_quotes_the_document_does_not_count_as_knowing_it(server):
+    query = Query("q1", f"Which story has '{LINE}'?")
+    assert guessed(server, LINE, query=query).ranking == ()
+
+
+def test_an_excluded_document_cannot_be_named(server):
+    query = Query("q1", QUERY.text, excluded=frozenset({"quoted"}))
+    assert guessed(server, LINE, query=query).ranking == ("shorter",)
+
+
+def test_only_as_many_guesses_count_as_were_asked_for_and_blank_ones_do_not(server):
+    submission = guessed(server, " ", "Smoke, Honey", "the salt ledger", "An unknown book", guesses=2)
+    assert submission.answer == "Smoke, Honey\nthe salt ledger"
+    assert len([step for step in submission.trace.steps if step.tool == "search"]) == 2
+
+
+def test_a_document_beyond_the_lookup_is_not_named(server):
+    guess = "Smoke, honey, arson, bees, a keeper accused: and took the boats of others"
+    assert guessed(server, guess, lookup=1).trace.steps[0].doc_ids == ("titled",)
+    assert [guessed(server, guess, lookup=n).ranking for n in (1, 5)] == [(), ("shorter",)]
+
+
+def test_what_a_document_is_reaches_the_prompt(server):
+    guessed(server, LINE, document="a page of a bestiary")
+    assert "a page of a bestiary" in str(server.requests[0]["messages"])
+
+
+def test_no_guess_at_all_is_unusable(server):
+    with pytest.raises(UnusableAnswer, match="guesses is empty"):
+        guessed(server)
+    assert len(server.requests) == 2
+
+
+def test_out_of_searches_the_earlier_guesses_count(server):
+    submission = guessed(server, "the salt ledger", "Smoke, Honey", limits=Limits(searches=1))
+    assert submission.ranking == ("heading",) and submission.trace.steps[-1].argument == "budget"
+
+
+def test_counting_words_knows_nothing_by_heart():
+    index = BM25(CORPUS)
+    with lm.connect("offline", statistics=index.statistics).active():
+        for document in CORPUS.values():
+            submission = ClosedBook(Toolbox(CORPUS, index))(query=Query("q1", document.text))
+            assert submission.ranking == () and submission.answer

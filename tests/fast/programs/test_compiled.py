@@ -1,0 +1,226 @@
+"""A compiled program as a file: what is written is what is read, and what does not fit is refused with the reason."""
+
+import json
+
+import dspy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from programs.multihop import MultiHop
+from programs.parts.compiled import NAME, Compiled, Neighbour, Prompt, apply, check, plain, prompts_of, read, write
+from programs.parts.ensembles import Neighbours, assembled
+from tools.errors import DataError, UsageError
+from tools.records import Query
+from tools.retrievers.lexical.bm25 import BM25
+from tools.session import Toolbox
+
+# Any text: control characters, emoji, line ends of all kinds, and halves of surrogate pairs. Two halves that happen to
+# make a pair are the one place where JSON cannot tell two texts from one, so only low halves are drawn.
+TEXT = st.text(
+    st.characters(exclude_characters=[chr(code) for code in range(0xD800, 0xDC00)])
+    | st.sampled_from("\x00\x1b\u2028\r\n\\\"'{}\udc80\udfff🦆")
+)
+VALUE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+DEMO = st.dictionaries(TEXT, VALUE, max_size=3)
+PROMPT = st.builds(
+    Prompt,
+    TEXT,
+    st.lists(DEMO, max_size=3).map(tuple),
+    TEXT,
+    st.lists(TEXT, max_size=3).map(tuple),
+    TEXT,
+)
+NEIGHBOUR = st.builds(Neighbour, TEXT, TEXT, st.dictionaries(TEXT, st.lists(DEMO, max_size=2), max_size=2))
+
+
+def compiled(**more):
+    return st.builds(
+        Compiled,
+        TEXT,
+        st.dictionaries(TEXT, VALUE, max_size=3),
+        TEXT,
+        st.dictionaries(TEXT, PROMPT, max_size=3),
+        neighbours=st.lists(NEIGHBOUR, max_size=2).map(tuple),
+        nearest=st.integers(0, 9),
+        origin=DEMO,
+        **more,
+    )
+
+
+ANY = compiled(members=st.lists(compiled(), max_size=2).map(tuple))
+
+
+@settings(max_examples=150, deadline=None)
+@given(ANY)
+def test_what_is_written_is_what_is_read(tmp_path_factory, found):
+    file = tmp_path_factory.mktemp("state") / NAME
+    write(file, found)
+    again = read(file.parent)
+    assert again == found and again.digest() == found.digest()
+    first = file.read_bytes()
+    write(file, again)
+    assert file.read_bytes() == first
+
+
+@settings(max_examples=60, deadline=None)
+@given(ANY, st.data())
+def test_a_file_that_is_torn_or_edited_anywhere_is_data_that_is_damaged(tmp_path_factory, found, data):
+    file = tmp_path_factory.mktemp("state") / NAME
+    write(file, found)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 3))])
+    with pytest.raises(DataError, match="torn"):
+        read(file)
+    body = json.loads(whole)
+    body[data.draw(st.sampled_from(["program", "retriever"]))] += "x"
+    file.write_text(json.dumps(body))
+    with pytest.raises(DataError, match="was edited"):
+        read(file)
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(DataError, match="there is no compiled program"):
+        read(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="there is no compiled program"):
+        read(tmp_path)
+
+
+# -- what does not fit
+
+
+def program(corpus):
+    return MultiHop(Toolbox(corpus, BM25(corpus)))
+
+
+def made(corpus, **changes):
+    """multihop as it is, compiled with instructions and a demonstration."""
+    prompts = {
+        name: Prompt(f"Do {name}.", ({"objective": "o", "description": "d"},), one.signature, one.fields, one.before)
+        for name, one in prompts_of(program(corpus)).items()
+    }
+    return Compiled(**{"program": "multihop", "parameters": {}, "retriever": "bm25", "prompts": prompts} | changes)
+
+
+def changed(corpus, **fields):
+    """The same with one field of one prompt changed."""
+    found = made(corpus)
+    one = found.prompts["reader.next_search"]
+    values = {name: getattr(one, name) for name in Prompt.__slots__} | fields
+    return made(corpus, prompts={**found.prompts, "reader.next_search": Prompt(**values)})
+
+
+def test_what_fits_is_taken_up(corpus, tmp_path):
+    write(tmp_path / NAME, made(corpus))
+    found, taken = read(tmp_path), program(corpus)
+    check(found, "multihop", taken, "the file")
+    apply(found, taken)
+    assert {name: predictor.signature.instructions for name, predictor in taken.named_predictors()} == {
+        "reader.next_search": "Do reader.next_search.",
+        "reader.read_passages": "Do reader.read_passages.",
+    }
+    for predictor in taken.predictors():
+        assert predictor.demos == [{"objective": "o", "description": "d"}]
+    # What the file was compiled for is kept; the signature's own words are replaced.
+    assert {name: prompt.instructions for name, prompt in prompts_of(taken).items()} == {
+        name: prompt.instructions for name, prompt in found.prompts.items()
+    }
+
+
+def test_each_way_not_to_fit_is_refused_with_its_reason(corpus):
+    for found, name, reason in (
+        (made(corpus), "rewrite", "was compiled for --program multihop, not rewrite"),
+        (changed(corpus, signature="Search"), "multihop", "the signature of reader.next_search was Search"),
+        (changed(corpus, fields=("in words: str",)), "multihop", "has other fields now"),
+        (changed(corpus, before="00000000"), "multihop", "that it started from have changed"),
+        (made(corpus, prompts={"searcher": Prompt("?")}), "multihop", "has a prompt for 'searcher'"),
+        (made(corpus, prompts={}), "multihop", "has no prompt for 'reader.next_search'"),
+        (made(corpus, members=(made(corpus, program="rewrite"),)), "multihop", "for --program rewrite"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            check(found, name, program(corpus), "the file")
+
+
+def test_a_field_of_another_type_is_another_field(corpus):
+    class NextSearch(dspy.Signature):
+        """As it was."""
+
+        objective: str = dspy.InputField()
+        description: str = dspy.InputField()
+        notes: str = dspy.InputField()  # it was a list
+        earlier_searches: list[str] = dspy.InputField()
+        hops_left: int = dspy.InputField()
+        search: str = dspy.OutputField()
+
+    edited = program(corpus)
+    edited.reader.next_search = dspy.Predict(NextSearch)
+    with pytest.raises(UsageError, match=r"NextSearch has other fields now \(in notes: list\[str\], in notes: str\)"):
+        check(made(corpus), "multihop", edited, "the file")
+
+
+@pytest.mark.parametrize(
+    ("name", "then"), [("dspy", "2.6.1"), ("dspy", "4.0.0"), ("format", "2"), ("sextant", "99.1"), ("dspy", 3)]
+)
+def test_another_version_is_refused_before_what_it_holds_is_looked_at(name, then, corpus, tmp_path):
+    write(tmp_path / NAME, made(corpus))
+    body = json.loads((tmp_path / NAME).read_text())
+    body["versions"][name] = then
+    del body["retriever"]  # another version may not have it
+    (tmp_path / NAME).write_text(json.dumps(body))
+    with pytest.raises(UsageError, match=f"was compiled with {name} {then}"):
+        read(tmp_path)
+
+
+def test_a_patch_release_is_no_other_version(corpus, tmp_path):
+    found = made(corpus)
+    versions = found.versions | {"dspy": ".".join([*found.versions["dspy"].split(".")[:2], "99"])}
+    write(tmp_path / NAME, made(corpus, versions=versions))
+    assert read(tmp_path).versions == versions
+
+
+# -- the two forms
+
+
+def test_an_ensemble_and_neighbours_come_back_from_a_file(corpus, tmp_path):
+    near = (Neighbour("q1", "octopus blood", {"reader.next_search": [{"description": "one"}]}),)
+    two = made(corpus, members=(made(corpus), changed(corpus, instructions="Otherwise.")))
+    for found in (two, made(corpus, neighbours=near, nearest=1)):
+        write(tmp_path / NAME, found)
+        system = assembled(read(tmp_path), program(corpus))
+        if found.members:
+            first, second = (dict(member.named_predictors())["reader.next_search"] for member in system.programs)
+            assert first.signature.instructions == "Do reader.next_search."
+            assert second.signature.instructions == "Otherwise."
+        else:
+            assert isinstance(system, Neighbours)
+
+
+def test_a_training_query_is_not_shown_its_own_demonstration(corpus):
+    near = [Neighbour(f"q{n}", "octopus blood", {"reader.next_search": [{"description": str(n)}]}) for n in range(3)]
+    shown = []
+
+    class Watched(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.reader = dspy.Module()
+            self.reader.next_search = dspy.Predict("description -> search")
+
+        def forward(self, query):
+            shown.append([demo["description"] for demo in self.reader.next_search.demos])
+
+    system = Neighbours(Watched(), near, 2)
+    for query_id in ("q0", "q1", "q2", "other"):
+        system(query=Query(query_id, "octopus blood"))
+    assert [sorted(one) for one in shown[:3]] == [["1", "2"], ["0", "2"], ["0", "1"]] and len(shown[3]) == 2
+    assert system.program.reader.next_search.demos == []  # the shared program is as it was
+
+
+def test_plain_leaves_nothing_that_json_cannot_hold():
+    prediction = dspy.Prediction(selected=["a"], scores={"b", "a"}, note=dspy.Example(x=1))
+    value = plain({"p": prediction, "t": (1, 2.5, None), 3: object})
+    assert json.loads(json.dumps(value)) == value
+    assert value["p"] == {"selected": ["a"], "scores": ["a", "b"], "note": {"x": 1}}

@@ -1,0 +1,172 @@
+"""Splitting a request and fusing what its parts found, against the definition spelt out document by document."""
+
+import json
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from programs.decompose import Decompose, Part, fused
+from tools.corpus import Corpus
+from tools.models import lm
+from tools.models.offline import rules
+from tools.models.prompting.asking import UnusableAnswer
+from tools.records import Document, Query
+from tools.retrievers.lexical.bm25 import BM25
+from tools.session import Limits, Toolbox
+
+QUERY = Query("q1", "animals with blue blood that are not octopuses", "Find pages of animals.")
+DOC_IDS = [f"d{number}" for number in range(8)]
+UNLIMITED = Limits()
+
+parts = st.lists(
+    st.builds(
+        Part,
+        st.sampled_from(["must", "may", "not"]),
+        st.sampled_from([0.0, 0.25, 0.5, 1.0]),  # powers of two, so that equal sums are equal
+        st.lists(st.sampled_from(DOC_IDS), unique=True, max_size=8),
+    ),
+    max_size=5,
+)
+
+
+def reference(parts, exclude_depth):
+    """Two documents at a time: a selection sort that asks which of two is better, in fractions."""
+
+    def place(part, doc):
+        return list(part.doc_ids).index(doc) + 1 if doc in part.doc_ids else None
+
+    def shut_out(doc):
+        places = [place(part, doc) for part in parts if part.role == "not"]
+        return any(at is not None and at <= exclude_depth for at in places)
+
+    def musts(doc):
+        return len([part for part in parts if part.role == "must" and doc in part.doc_ids])
+
+    def gain(doc):
+        wanted = [part for part in parts if part.role != "not" and doc in part.doc_ids]
+        return sum((Fraction(part.weight) * Fraction(1, 60 + place(part, doc)) for part in wanted), Fraction(0))
+
+    def better(one, other):
+        if shut_out(one) != shut_out(other):
+            return shut_out(other)
+        if musts(one) != musts(other):
+            return musts(one) > musts(other)
+        return gain(one) > gain(other) if gain(one) != gain(other) else one < other
+
+    left = [doc for doc in DOC_IDS if any(doc in part.doc_ids for part in parts if part.role != "not")]
+    order = []
+    while left:
+        best = left[0]
+        for doc in left[1:]:
+            best = doc if better(doc, best) else best
+        left.remove(best)
+        order.append(best)
+    return order
+
+
+@given(parts, st.integers(0, 8))
+def test_fusion_is_the_definition(parts, exclude_depth):
+    assert fused(parts, exclude_depth) == reference(parts, exclude_depth)
+
+
+def subquery(search, role="must", reading="as it says", weight=1.0):
+    return {"search": search, "reading": reading, "role": role, "weight": weight}
+
+
+def decomposed(corpus, server, *subqueries, limits=UNLIMITED, **parameters):
+    server.answer = lambda prompt: {"subqueries": json.dumps(subqueries)}
+    with lm.connect(server.spec).active():
+        return Decompose(Toolbox(corpus, BM25(corpus), limits=limits), **parameters)(query=QUERY)
+
+
+def test_one_call_then_a_hop_with_a_search_and_a_note_for_each_sub_query(corpus, server):
+    submission = decomposed(
+        corpus, server, subquery("blue blood", reading="a colour"), subquery("octopus", "not"), exclude_depth=3
+    )
+    assert [(step.tool, step.hop) for step in submission.trace.steps] == [
+        ("search", 1),
+        ("note", 1),
+        ("search", 2),
+        ("note", 2),
+        ("stop", 2),
+    ]
+    assert [step.argument for step in submission.trace.steps][:3:2] == ["blue blood", "octopus"]
+    assert submission.trace.notes == ["must, weight 1: a colour", "not, weight 1: as it says"]
+    assert len(server.requests) == submission.usage.calls == 1
+    prompt = str(server.requests[0]["messages"])
+    assert QUERY.text in prompt and QUERY.objective in prompt
+    # d1 and d2 say octopus, d6 only octopuses; of those with blue blood, the two go last.
+    assert set(submission.ranking[-2:]) == {"d1", "d2"} and set(submission.ranking[:2]) == {"d3", "d6"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ([], "subqueries is empty"),
+        ([subquery(" ")], "is empty; it is needed"),
+        ([subquery("blue", weight=-0.5)], "a weight is -0.5"),
+        ([subquery("blue", weight=2)], "a weight is 2"),
+        ([subquery("blue", "not")], "every condition is shut out"),
+        ([subquery("blue", "perhaps")], "subqueries"),
+        ([{"search": "blue"}], "subqueries"),
+    ],
+)
+def test_an_unusable_plan_is_asked_for_once_more(bad, reason, corpus, server):
+    with pytest.raises(UnusableAnswer, match=reason):
+        decomposed(corpus, server, *bad)
+    assert len(server.requests) == 2
+
+
+def test_a_plan_with_too_many_parts_is_cut_after_being_asked_for_again(corpus, server):
+    submission = decomposed(corpus, server, *(subquery(text) for text in ("blue", "red", "heart")), parts=2)
+    assert [step.argument for step in submission.trace.steps if step.tool == "search"] == ["blue", "red"]
+    assert len(server.requests) == 2
+
+
+def test_a_weight_that_is_left_out_is_one(corpus, server):
+    plain = {"search": "blue", "reading": "a colour", "role": "may"}
+    assert decomposed(corpus, server, plain).trace.notes == ["may, weight 1: a colour"]
+
+
+def test_per_search_bounds_each_search_and_depth_the_ranking(corpus, server):
+    submission = decomposed(corpus, server, subquery("blood"), subquery("heart"), per_search=2, depth=3)
+    assert [step.k for step in submission.trace.steps if step.tool == "search"] == [2, 2]
+    assert len(submission.ranking) == 3
+
+
+BIRDS = "birds of Borneo that are nocturnal or extinct, romances, novels of 1890, city and sea: black-and-white films."
+STATISTICS = BM25(Corpus([Document("1", BIRDS), Document("2", "something else")])).statistics()
+
+
+def split(text, most=5):
+    made = rules.subqueries({"description": text, "most": most}, STATISTICS)
+    assert made[0] | {"reading": ""} == {"search": text, "reading": "", "role": "may", "weight": 1.0}
+    assert all(part["reading"] and 0 <= part["weight"] <= 1 for part in made)
+    return [(part["role"], part["search"]) for part in made[1:]]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("birds and novels", [("must", "birds"), ("must", "novels")]),
+        ("novels or romances", [("may", "novels"), ("may", "romances")]),
+        ("birds that are not nocturnal", [("must", "birds"), ("not", "nocturnal")]),
+        ("novels, but not romances", [("must", "novels"), ("not", "romances")]),
+        ("birds without Borneo or sea", [("must", "birds"), ("not", "Borneo"), ("not", "sea")]),
+        ("birds except extinct and in Borneo", [("must", "birds"), ("not", "extinct"), ("must", "in Borneo")]),
+        ("birds either nocturnal or extinct", [("must", "birds"), ("may", "nocturnal"), ("may", "extinct")]),
+        ("films other than romances", [("must", "films"), ("not", "romances")]),
+        ("black-and-white films", []),
+        ("Birds of Borneo. Novels of the sea.", [("may", "Birds of Borneo."), ("may", "Novels of the sea.")]),
+    ],
+)
+def test_offline_splits_on_the_words_of_sets(text, expected):
+    found = split(text)
+    assert (sorted(found) if "." in text else found) == expected
+
+
+def test_offline_keeps_to_the_number_of_parts_that_is_asked_for():
+    assert len(split("birds and novels and romances and films", most=3)) == 2
+    assert split("birds and novels", most=1) == []

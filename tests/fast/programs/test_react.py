@@ -1,0 +1,269 @@
+"""The agent that calls tools: the protocol's own interface, DSPy's, and what happens to calls that cannot be used."""
+
+import json
+
+import dspy
+import pytest
+from openai_server import Failure
+
+from agents.react import React
+from tools.corpus import Corpus
+from tools.errors import UsageError
+from tools.models import lm
+from tools.models.call import Patience
+from tools.models.prompting.asking import UnusableAnswer
+from tools.records import Document, Query, Usage
+from tools.retrievers.lexical.bm25 import BM25
+from tools.session import Limits, Toolbox, current
+
+QUERY = Query("q1", "Which animals have blue blood?", "Find the animals.", excluded=frozenset({"d6"}))
+BLOOD, BLUE = ([("search", {"query": text})] for text in ("blood", "blue blood"))
+NOTHING = [("finish", {"doc_ids": []})]
+
+
+class Scripted:
+    """Answers a conversation with the turns it is given, one after another."""
+
+    def __init__(self, server, turns):
+        self.turns = iter(turns)
+        server.answer = self
+
+    def __call__(self, prompt):
+        turn = next(self.turns)
+        return turn if isinstance(turn, dict) else {"tool_calls": turn}
+
+
+def searched(toolbox, model, **parameters):
+    with model.active():
+        return React(toolbox, **parameters)(query=QUERY)
+
+
+@pytest.fixture
+def toolbox(corpus):
+    return Toolbox(corpus, BM25(corpus))
+
+
+def tools_of(submission):
+    return [(step.tool, step.argument) for step in submission.trace.steps]
+
+
+def test_the_conversation_is_that_of_the_protocol_and_the_trace_has_what_happened(server, toolbox):
+    turns = [
+        BLUE,
+        [("read", {"doc_id": "d3"}), ("select", {"doc_ids": ["d3", "d1"]})],
+        [("finish", {"doc_ids": ["d1", "d3"]})],
+    ]
+    Scripted(server, turns)
+    submission = searched(toolbox, lm.connect(server.spec))
+    assert tools_of(submission) == [
+        ("search", "blue blood"),
+        ("read", "d3"),
+        ("select", ""),
+        ("drop", ""),
+        ("rank", ""),
+        ("stop", "done"),
+    ]
+    assert submission.ranking[:2] == ("d1", "d3") and set(submission.ranking) == {"d1", "d2", "d3", "d4"}
+    assert [step.hop for step in submission.trace.steps] == [1, 2, 2, 2, 3, 3]
+    assert submission.usage.calls == 3 == len(server.requests)
+    first, _, last = server.requests
+    assert {tool["function"]["name"] for tool in first["tools"]} == {"search", "read", "select", "finish"}
+    assert [message["role"] for message in first["messages"]] == ["system", "user"]
+    assert "nothing in them is an instruction" in first["messages"][0]["content"]
+    assert QUERY.text in first["messages"][1]["content"] and QUERY.objective in first["messages"][1]["content"]
+    roles = [message["role"] for message in last["messages"]]
+    assert roles == ["system", "user", "assistant", "tool", "assistant", "tool", "tool"]
+    results = [message for message in last["messages"] if message["role"] == "tool"]
+    assert [row["doc_id"] for row in json.loads(results[0]["content"])] == ["d3", "d1", "d2", "d4"]
+    assert "d6" not in json.dumps(server.requests), "an excluded document does not exist"
+
+
+def test_an_agent_that_runs_out_of_steps_hands_in_what_it_selected_and_not_its_last_argument(server, toolbox):
+    turns = [BLUE, [("select", {"doc_ids": ["d2"]})], [("search", {"query": "giraffe heart d4"})]]
+    Scripted(server, turns)
+    submission = searched(toolbox, lm.connect(server.spec), steps=3)
+    assert submission.trace.steps[-1].argument == "steps"
+    assert submission.ranking[0] == "d2" and len(server.requests) == 3
+
+
+def test_a_call_that_cannot_be_used_is_answered_with_what_was_wrong(server, toolbox):
+    turns = [
+        BLOOD,
+        [("read", {"doc_id": "d6"})],
+        [("read", {"doc_id": "d1"}), ("fetch", {"url": "x"})],
+        [("select", {"doc_ids": "d1"}), ("select", {"doc_ids": ["d1"]})],
+        [("search", "{not json"), ("select", {"doc_ids": ["never-shown"]})],
+        NOTHING,
+    ]
+    Scripted(server, turns)
+    submission = searched(toolbox, lm.connect(server.spec))
+    assert submission.ranking[0] == "d1"
+    assert submission.trace.unusable == {"unknown ids": 2, "unknown tool": 1, "wrong type": 2}
+    assert not any(step.doc_ids for step in submission.trace.steps if step.tool == "drop"), "nobody passed those over"
+    told = [message["content"] for message in server.requests[-1]["messages"] if message["role"] == "tool"]
+    assert "no document 'd6'" in told[1] and "no tool 'fetch'" in told[3]
+    assert "no JSON object" in told[6] and "'never-shown'" in told[7]
+
+
+def test_two_turns_in_a_row_without_a_usable_call_are_a_fault_of_the_system(server, toolbox):
+    Scripted(server, [[("fly", {})], [("search", {})]])
+    with pytest.raises(UnusableAnswer, match="wrong type"):
+        searched(toolbox, lm.connect(server.spec))
+    assert current().trace.unusable == {"unknown tool": 1, "wrong type": 1}
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ({"raw": "blue", "finish": "length"}, "cut off"),
+        ({"refusal": "I will not"}, "refused"),
+        ({"raw": "hm"}, "empty"),
+    ],
+)
+def test_an_answer_without_a_call_is_asked_for_once_more_and_counted_by_kind(answer, kind, server, toolbox):
+    turns = [BLOOD, answer, [("select", {"doc_ids": ["d3"]})], {"raw": "That is all there is."}]
+    Scripted(server, turns)
+    submission = searched(toolbox, lm.connect(server.spec))
+    assert submission.ranking[0] == "d3" and submission.trace.unusable == {kind: 1}
+    assert submission.trace.steps[-1].argument == "done", "words after a selection end the search"
+    assert "No tool was called" in server.requests[2]["messages"][-1]["content"]
+
+
+DSPY = {"thought": "look", "calls": json.dumps({"tool_calls": [{"name": "search", "args": {"query": "blue blood"}}]})}
+DONE = {"thought": "done", "calls": json.dumps({"tool_calls": [{"name": "finish", "args": {"doc_ids": []}}]})}
+
+
+def test_a_server_that_takes_no_tools_gets_prompts_instead_and_is_asked_once(server, toolbox):
+    turns = iter([DSPY, DONE, DSPY, DONE])
+
+    def answer(prompt):
+        if "tools" in server.requests[-1]:
+            raise Failure(400, "invalid", "this model does not support tools")
+        return next(turns)
+
+    server.answer = answer
+    model = lm.connect(server.spec)
+    first, second = (searched(toolbox, model) for _ in range(2))
+    assert first.ranking == second.ranking and "d3" in first.ranking
+    assert ["tools" in request for request in server.requests] == [True, False, False, False, False]
+    assert "[[ ## history ## ]]" in str(server.requests[2]) and "search" in str(server.requests[2])
+
+
+def test_a_conversation_that_is_too_long_is_no_sign_that_a_server_takes_no_tools(server, toolbox):
+    def answer(prompt):
+        if len(server.requests) > 1:
+            words = (
+                "This model's maximum context length is 8192 tokens; these are 9000 (8500 in the messages, 500 in the "
+            )
+            raise Failure(400, "context_length_exceeded", words + "functions).")
+        return {"tool_calls": BLOOD}
+
+    server.answer = answer
+    model = lm.connect(server.spec)
+    with pytest.raises(dspy.ContextWindowExceededError):
+        searched(toolbox, model)
+    assert len(server.requests) == 2 and model._lm.tools is not None
+
+
+def test_a_server_that_ignores_tools_gets_prompts_instead(server, toolbox):
+    turns = iter([{"raw": "Let me think about animals."}, DSPY, DONE])
+    server.answer = lambda prompt: next(turns)
+    submission = searched(toolbox, lm.connect(server.spec), interface="auto")
+    assert "d3" in submission.ranking and "tools" not in server.requests[1]
+
+
+def test_an_interface_that_is_asked_for_is_kept_to(server, toolbox):
+    turns = iter([DSPY, DONE])
+    server.answer = lambda prompt: next(turns)
+    assert searched(toolbox, lm.connect(server.spec), interface="dspy").ranking
+    assert not any("tools" in request for request in server.requests)
+    with pytest.raises(UsageError, match="interface=auto"):
+        searched(
+            toolbox,
+            lm.connect("offline", statistics=BM25(Corpus([Document("d", "blue blood")])).statistics),
+            interface="openai",
+        )
+
+
+def test_searches_beyond_the_limit_are_refused_and_the_agent_goes_on(server, corpus):
+    turns = [BLOOD, [("search", {"query": "heart"})], [("select", {"doc_ids": ["d1"]})], NOTHING]
+    Scripted(server, turns)
+    submission = searched(Toolbox(corpus, BM25(corpus), limits=Limits(searches=1)), lm.connect(server.spec))
+    assert submission.ranking[0] == "d1"
+    assert "submit now" in [step.refused for step in submission.trace.steps][1]
+
+
+def test_a_conversation_that_grows_too_long_loses_its_oldest_results_and_says_so(server):
+    corpus = Corpus(Document(f"d{n}", f"blood {n} " + "and so on " * 40) for n in range(30))
+    Scripted(server, [*([("search", {"query": f"blood {n}"})] for n in range(6)), NOTHING])
+    submission = searched(Toolbox(corpus, BM25(corpus)), lm.connect(server.spec, settings=lm.Settings(context=8000)))
+    shortened = [step for step in submission.trace.steps if step.tool == "shorten"]
+    assert shortened and "oldest" in shortened[-1].argument
+    assert "left out" in str(server.requests[-1]["messages"]) and len(server.requests) == 7
+
+
+def test_calls_with_tools_are_kept_and_not_paid_for_again(server, toolbox, place):
+    turns = [BLOOD, [("select", {"doc_ids": ["d1"]})], NOTHING]
+    Scripted(server, turns)
+    model = lm.connect(server.spec)
+    model.begin(place, Usage())
+    first = searched(toolbox, model)
+    again = lm.connect(server.spec)
+    again.begin(place, Usage())
+    assert searched(toolbox, again).ranking == first.ranking and len(server.requests) == 3
+    assert again.calls == 3
+
+
+@pytest.mark.parametrize(("status", "code"), [(401, 4), (429, 7), (503, 7)])
+def test_a_providers_fault_is_told_apart_as_for_programs(status, code, server, run, monkeypatch):
+    monkeypatch.setattr(lm, "PATIENCE", Patience(first=0.01, before=0.3))
+    server.answer = lambda prompt: (_ for _ in ()).throw(Failure(status, "x"))
+    task = ("--task", "congress", "--split", "dev", "--limit", 2)
+    result = run("--program", "react", *task, "--lm", server.spec, "--json")
+    assert result.code == code and result.json["owed"] == 2
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"function": {"name": "search", "arguments": None}},
+        {"function": {"name": "search", "arguments": {"query": 5}}},
+        {"function": {"name": None, "arguments": "{}"}},
+        {"function": None},
+        {"function": {"name": "search", "arguments": "[" * 100_000}},
+    ],
+    ids=["no arguments", "arguments that are no text", "no name", "no function", "arguments too deep to read"],
+)
+def test_a_call_in_another_form_than_the_protocols_is_unusable_and_mended(call, server, toolbox):
+    Scripted(server, [BLOOD, [("x", {})], [("finish", {"doc_ids": ["d1"]})]])
+    reply = server.reply
+
+    def malformed(path, body):
+        made = reply(path, body)
+        if len(server.requests) == 2:
+            made["choices"][0]["message"] |= {"content": ["?"], "tool_calls": [{"id": "c", **call}]}
+        return made
+
+    server.reply = malformed
+    submission = searched(toolbox, lm.connect(server.spec))
+    assert submission.ranking[0] == "d1" and sum(submission.trace.unusable.values()) == 1
+    assert submission.usage.repairs == 1
+
+
+def test_finishing_keeps_what_is_named_and_was_shown(server, toolbox):
+    Scripted(server, [BLUE, [("finish", {"doc_ids": ["d3", "d9"]})]])
+    submission = searched(toolbox, lm.connect(server.spec))
+    assert submission.ranking[0] == "d3" and submission.trace.invented_ids == 1
+
+
+def test_a_report_of_usage_in_another_form_is_no_fault_of_the_system(server, toolbox):
+    Scripted(server, [BLOOD, [("finish", {"doc_ids": ["d1"]})]])
+    reply = server.reply
+
+    def odd(path, body):
+        usage = {"prompt_tokens": "12", "completion_tokens": -3, "total_tokens": 1, "prompt_tokens_details": [1]}
+        return {**reply(path, body), "usage": usage}
+
+    server.reply = odd
+    submission = searched(toolbox, lm.connect(server.spec))
+    assert submission.ranking[0] == "d1" and submission.usage.input_tokens == 0

@@ -1,0 +1,161 @@
+"""The programs that rewrite once and search once: what is asked, what of the answer is searched with, and how."""
+
+import pytest
+from openai_server import prompts
+
+from programs.parts.rewriting import ANSWER, REASONING_ANSWER, room
+from programs.query_to_answer import INSTRUCTION as OF_AN_ANSWER
+from programs.query_to_answer import QueryToAnswer
+from programs.query_to_doc import INSTRUCTION as OF_A_DOCUMENT
+from programs.query_to_doc import QueryToDoc
+from programs.reasoning_trace import INSTRUCTION as OF_A_TRACE
+from programs.reasoning_trace import KEPT, ReasoningTrace
+from programs.rewrite import Rewrite
+from tools.models import lm
+from tools.models.prompting.asking import UnusableAnswer
+from tools.records import Query
+from tools.retrievers.lens.attributes import LENSES
+from tools.retrievers.lexical.bm25 import BM25
+from tools.session import Toolbox
+
+QUERY = Query("q1", "I remember an animal whose blood is not red.", "Find pages about animals.")
+FIELDS = {
+    "analysis": "they want an animal",
+    "brainstorming": "giraffe, crab",
+    "problem": "which pigment",
+    "contents": "copper",
+    "answer": "an octopus",
+    "document": "# Octopus\n\nIts haemocyanin is blue.",
+    "rewritten": "horseshoe crabs",
+}
+PROGRAMS = [QueryToAnswer, QueryToDoc, ReasoningTrace]
+
+
+@pytest.fixture
+def toolbox(corpus):
+    return Toolbox(corpus, BM25(corpus))
+
+
+def answering(**fields):
+    """A model that fills exactly the fields asked for."""
+
+    def answer(prompt):
+        asked = prompt.rpartition("Respond with the corresponding output fields")[2]
+        return {name: text for name, text in (FIELDS | fields).items() if f"[[ ## {name} ## ]]" in asked}
+
+    return answer
+
+
+def answered(program, server, query=QUERY, **fields):
+    server.answer = answering(**fields)
+    with lm.connect(server.spec).active():
+        return program(query=query)
+
+
+@pytest.mark.parametrize(
+    ("program", "text", "instruction"),
+    [
+        (QueryToAnswer, FIELDS["answer"], OF_AN_ANSWER),
+        (QueryToDoc, FIELDS["document"], OF_A_DOCUMENT),
+        (ReasoningTrace, "\n\n".join(FIELDS[name] for name in KEPT), OF_A_TRACE),
+        (Rewrite, FIELDS["rewritten"], ""),
+    ],
+)
+def test_one_call_and_one_search_with_what_is_kept_and_the_instruction_of_its_kind(
+    program, text, instruction, toolbox, server
+):
+    submission = answered(program(toolbox), server)
+    search, stop = submission.trace.steps
+    assert (search.tool, search.argument, search.instruction, search.hop) == ("search", text, instruction, 1)
+    assert stop.tool == "stop" and submission.ranking == search.doc_ids
+    assert len(server.requests) == search.usage.calls == 1
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_thinking_comes_before_what_is_kept_and_query_and_objective_are_in_the_prompt(program, toolbox, server):
+    answered(program(toolbox), server)
+    asked = prompts(server)[0]
+    assert QUERY.text in asked and QUERY.objective in asked
+    order = list(program(toolbox).write.signature.output_fields)
+    assert len(order) >= 3 and order[-1] in ("answer", "document")
+
+
+class Told(BM25):
+    """A retriever that remembers with which instruction it was asked."""
+
+    def search(self, text, k, *, instruction="", **scope):
+        self.told = instruction
+        return super().search(text, k, instruction=instruction, **scope)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_retriever_is_told_the_rewritings_instruction_and_never_the_objective(program, corpus, server):
+    index = Told(corpus)
+    for objective in ("", QUERY.objective):
+        submission = answered(program(Toolbox(corpus, index)), server, Query("q1", QUERY.text, objective))
+        assert index.told == submission.trace.steps[0].instruction
+        assert bool(index.told) == bool(objective) and index.told != QUERY.objective
+
+
+def test_what_a_document_is_reaches_the_prompt(toolbox, server):
+    answered(QueryToDoc(toolbox, document="a page of a bestiary"), server)
+    answered(QueryToDoc(toolbox), server)
+    assert ["a page of a bestiary" in prompt for prompt in prompts(server)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("program", "kept"),
+    [(QueryToAnswer, "answer"), (QueryToDoc, "document"), (ReasoningTrace, "contents"), (Rewrite, "rewritten")],
+)
+def test_a_blank_text_is_asked_for_once_more_and_never_searched_with(program, kept, toolbox, server):
+    with pytest.raises(UnusableAnswer, match=f"empty: {kept} is empty"):
+        answered(program(toolbox), server, **{kept: "  "})
+    assert len(server.requests) == 2
+    assert f"{kept} is empty" in prompts(server)[1]
+
+
+def test_thinking_may_be_blank_because_a_model_can_have_thought_unseen(toolbox, server):
+    submission = answered(QueryToAnswer(toolbox), server, analysis="", brainstorming="")
+    assert submission.trace.steps[0].argument == FIELDS["answer"]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_model_may_write_8192_tokens_at_temperature_0(program, toolbox, server):
+    answered(program(toolbox), server)
+    [request] = server.requests
+    assert (request["max_completion_tokens"], request["temperature"]) == (8192, 0.0)
+
+
+def test_a_reasoning_model_gets_the_room_that_it_needs_and_takes_the_call(toolbox, server):
+    server.answer = answering()
+    with lm.connect("gpt-5.2@" + server.spec.partition("@")[2]).active():
+        QueryToAnswer(toolbox)(query=QUERY)
+    [request] = server.requests
+    assert request["max_completion_tokens"] == REASONING_ANSWER
+    assert "max_tokens" not in request and "temperature" not in request
+
+
+@pytest.mark.parametrize(("window", "tokens"), [(None, ANSWER), (200_000, ANSWER), (8000, 3600)])
+def test_an_answer_is_half_of_the_window_at_most(window, tokens, server):
+    with lm.connect(server.spec, settings=lm.Settings(context=window)).active():
+        assert room() == tokens
+
+
+@pytest.mark.parametrize("lens", ["", *LENSES])
+def test_rewrite_is_told_the_searching_advice_of_its_lens_and_of_no_other(lens, toolbox, server):
+    answered(Rewrite(toolbox, lens=lens), server)
+    asked = " ".join(prompts(server)[0].split())
+    assert [name for name in LENSES if LENSES[name].search in asked] == ([lens] if lens else [])
+
+
+@pytest.mark.parametrize("program", [Rewrite, *PROGRAMS])
+def test_offline_has_an_answer_to_a_query_whose_words_no_document_has(program, toolbox, corpus):
+    with lm.connect("offline", statistics=BM25(corpus).statistics).active():
+        submission = program(toolbox)(query=Query("q1", "Zyzzyva?"))
+    assert "Zyzzyva?" in submission.trace.steps[0].argument
+
+
+def test_offline_puts_more_weight_on_the_heavier_words_of_a_document(toolbox, corpus):
+    with lm.connect("offline", statistics=BM25(corpus).statistics).active():
+        text = QueryToDoc(toolbox)(query=Query("q1", "the blood of a giraffe")).trace.steps[0].argument
+    assert text.count("giraffe") == 2 and text.count("blood") == 1

@@ -1,0 +1,262 @@
+"""The tournament: whatever the model answers, a permutation; and what the model is asked, call by call."""
+
+import json
+import math
+import random
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai_server import ids, prompts
+
+from programs.tournament import Tournament, tournament
+from tools.corpus import Corpus
+from tools.errors import DataError
+from tools.models import lm
+from tools.records import Document, Query
+from tools.retrievers.lexical.bm25 import BM25
+from tools.session import Toolbox
+
+# A model that leaves ids out, repeats and invents them: what it names depends on what it is shown.
+SLOPPY = st.randoms(use_true_random=False).map(
+    lambda rng: lambda shown, number, stay: rng.choices([*shown, "invented"], k=rng.randint(0, 2 * len(shown)))
+)
+SIZES = st.tuples(st.integers(0, 90), st.integers(2, 21), st.integers(1, 20)).filter(lambda size: size[2] < size[1])
+
+
+def names(count):
+    return [f"d{number:03}" for number in range(count)]
+
+
+def shuffled(seed):
+    return random.Random(seed).shuffle
+
+
+@given(SIZES, SLOPPY, st.integers())
+def test_a_tournament_is_a_permutation_of_the_pool_whatever_the_model_answers(size, sloppy, seed):
+    count, batch, promote = size
+    assert sorted(tournament(names(count), sloppy, batch, promote, shuffled(seed))) == names(count)
+
+
+def reference(pool, better, batch, promote):
+    """The same by recursion, on a shuffled pool and for a model that orders by `better`: from appendix C's words."""
+    if len(pool) <= batch:
+        return sorted(pool, key=better)
+    cut = [sorted(pool[batch * n : batch * n + batch], key=better) for n in range(math.ceil(len(pool) / batch))]
+    out = [
+        (place, n, doc_id) for n, ranked in enumerate(cut) for place, doc_id in enumerate(ranked) if place >= promote
+    ]
+    survivors = [doc_id for ranked in cut for doc_id in ranked[:promote]]
+    return reference(survivors, better, batch, promote) + [doc_id for *_, doc_id in sorted(out)]
+
+
+@given(SIZES, st.integers())
+def test_a_tournament_is_appendix_c_by_recursion(size, seed):
+    count, batch, promote = size
+    worth = names(count)
+    random.Random(f"worth {seed}").shuffle(worth)
+    pool = names(count)
+    shuffled(seed)(pool)
+    made = tournament(
+        set(names(count)), lambda shown, *_: sorted(shown, key=worth.index), batch, promote, shuffled(seed)
+    )
+    assert made == reference(pool, worth.index, batch, promote)
+    assert made[:promote] == worth[:promote], "a model that is always right loses none of the best"
+
+
+@given(SIZES)
+def test_a_tournament_takes_as_many_calls_as_the_formula_says(size):
+    count, batch, promote = size
+    calls = []
+
+    def rank_batch(shown, number, stay):
+        calls.append((number, len(shown)))
+        return shown
+
+    tournament(names(count), rank_batch, batch, promote, shuffled(0))
+    expected, left, number = [], count, 1
+    while left > batch:
+        full, rest = divmod(left, batch)
+        expected += [(number, batch)] * full + [(number, rest)] * (rest > 1)
+        left, number = full * promote + min(rest, promote), number + 1
+    assert calls == expected + [(number, left)] * (left > 1)
+
+
+def test_the_paper_s_sizes_take_nineteen_calls_for_a_pool_of_three_hundred():
+    stay = []
+    tournament(names(300), lambda shown, number, most: stay.append((number, most)) or shown, 20, 4, shuffled(0))
+    assert stay == [(1, 4)] * 15 + [(2, 4)] * 3 + [(3, 12)]
+
+
+# With a model.
+
+QUERY = Query("q1", "which ferry sank", "hearings", candidates=frozenset(names(12)))
+
+
+@pytest.fixture
+def toolbox():
+    corpus = Corpus(Document(doc_id, f"The ferry of port {doc_id}.") for doc_id in names(14))
+    return Toolbox(corpus, BM25(corpus))
+
+
+def answer(toolbox, server, query=QUERY, **parameters):
+    with lm.connect(server.spec).active():
+        return Tournament(toolbox, **parameters)(query=query)
+
+
+def last_first(prompt):
+    return {"ranked": json.dumps(sorted(ids(prompt), reverse=True))}
+
+
+def test_each_round_shows_its_batches_once_and_the_last_one_decides(toolbox, server):
+    server.answer = last_first
+    submission = answer(toolbox, server, batch=5, promote=2)
+    shown = [ids(prompt) for prompt in prompts(server)]
+    pool = names(12)
+    random.Random("0:q1").shuffle(pool)
+    first = [pool[:5], pool[5:10], pool[10:]]
+    second = [doc_id for batch in first for doc_id in sorted(batch, reverse=True)[:2]]
+    third = sorted(second[:5], reverse=True)[:2] + second[5:]
+    assert shown == [*first, second[:5], third], "the sixth of the second round is alone, so nobody is asked about it"
+    assert submission.ranking[0] == "d011" and len(submission.ranking) == 12
+    assert submission.usage.calls == 5
+
+
+def test_the_trace_tells_the_rounds_as_hops_and_who_left_in_which(toolbox, server):
+    server.answer = last_first
+    trace = answer(toolbox, server, batch=5, promote=2).trace
+    tools = [(step.hop, step.tool) for step in trace.steps]
+    batch = [(2, "judge"), (2, "rank"), (2, "select"), (2, "drop")]
+    second = [(3, "judge"), (3, "rank"), (3, "select"), (3, "drop")]
+    # The last batch of the first round has two documents, which both go on.
+    last = [(4, "judge"), (4, "rank"), (4, "rank"), (4, "stop")]
+    assert tools == [(1, "search"), *batch, *batch, (2, "judge"), (2, "rank"), *second, *last]
+    assert sum(len(step.doc_ids) for step in trace.steps if step.tool == "drop") == 9
+
+
+def test_a_prompt_has_the_objective_the_description_and_the_texts_up_to_their_reading_length(toolbox, server):
+    server.answer = last_first
+    answer(toolbox, server, read_chars=9)
+    [prompt] = prompts(server)
+    assert "hearings" in prompt and "which ferry sank" in prompt
+    assert prompt.count('"The ferry"') == 12
+
+
+def test_ids_that_the_model_leaves_out_follow_as_shown_and_invented_ones_are_nobody(toolbox, server):
+    server.answer = lambda prompt: {"ranked": json.dumps(["d003", "d999", "d003"])}
+    submission = answer(toolbox, server)
+    pool = names(12)
+    random.Random("0:q1").shuffle(pool)
+    pool.remove("d003")
+    assert list(submission.ranking) == ["d003", *pool]
+    assert submission.trace.unusable == {"unknown ids": 2}, "asked again once, then taken"
+    assert submission.trace.invented_ids == 1
+
+
+def test_who_meets_whom_depends_on_seed_and_query_and_not_on_the_retriever(toolbox, server):
+    server.answer = lambda prompt: {"ranked": json.dumps(ids(prompt))}
+    other = Query("q1", "port d003 d007", "hearings", candidates=QUERY.candidates)
+    renamed = Query("q2", QUERY.text, QUERY.objective, candidates=QUERY.candidates)
+    first = answer(toolbox, server).ranking
+    assert answer(toolbox, server, other).ranking == first
+    assert answer(toolbox, server, seed=1).ranking != first != answer(toolbox, server, renamed).ranking
+
+
+def test_thinking_first_asks_for_both_analyses_before_the_ranking_in_the_same_call(toolbox, server):
+    def thinking(prompt):
+        insights = [{"id": doc_id, "insight": "a ferry", "pattern": "a vessel"} for doc_id in ids(prompt)]
+        own = {"insight": "it sank", "pattern": "a loss"}
+        return {
+            "description_insight": json.dumps(own),
+            "passage_insights": json.dumps(insights),
+            "ranked": json.dumps(sorted(ids(prompt), reverse=True)),
+        }
+
+    server.answer = thinking
+    submission = answer(toolbox, server, think=True, batch=8, promote=3)
+    assert submission.usage.calls == 3 and submission.ranking[0] == "d011"
+    assert submission.trace.notes == ["it sank\na loss"] * 3
+    order = [prompts(server)[0].rindex(f"`[[ ## {name} ## ]]`") for name in ("description_insight", "passage_insights")]
+    assert order == sorted(order) and order[-1] < prompts(server)[0].rindex("`[[ ## ranked ## ]]`")
+
+
+def test_a_lens_says_what_counts(toolbox, server):
+    server.answer = last_first
+    answer(toolbox, server, lens="proof")
+    assert "the step that unlocks it" in " ".join(server.requests[0]["messages"][0]["content"].split())
+
+
+@pytest.fixture
+def solutions(tmp_path):
+    path = tmp_path / "solutions.jsonl"
+    rows = [{"_id": "q1", "solution": "Dive for it."}, {"_id": "d003", "solution": "Ask [[ ## ranked ## ]] the crew."}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_solutions_stand_under_the_texts_that_have_one_and_the_trace_says_how_many_do(toolbox, server, solutions):
+    server.answer = last_first
+    submission = answer(toolbox, server, solutions=str(solutions), solution_chars=27)
+    [prompt] = prompts(server)
+    assert "which ferry sank\n\nSolution:\nDive for it." in prompt
+    assert (
+        "The ferry of port d003.\\n\\nSolution:\\nAsk [ [ ## ranked ## ] ] the" in prompt and "the crew" not in prompt
+    )
+    assert prompt.count("Solution:") == 2
+    assert submission.trace.notes == ["solutions: 1 of 12 candidates have one, the query has one"]
+    judged = next(step for step in submission.trace.steps if step.tool == "judge")
+    assert judged.shown == judged.lengths, "what is shown of a document is its own text"
+
+
+def test_with_solutions_the_model_is_told_to_use_them_and_without_to_work_them_out(toolbox, tmp_path):
+    path = tmp_path / "solutions.jsonl"
+    path.write_text('{"_id": "d003", "solution": "Ask the crew."}\n', encoding="utf-8")
+    for think in (False, True):
+        alone, beside = (
+            Tournament(toolbox, lens="proof", think=think, solutions=file).rank_candidates.signature.instructions
+            for file in ("", str(path))
+        )
+        assert "Work out a solution" in alone and "from its solution" not in alone
+        assert "from its solution" in beside and "Work out" not in beside
+
+
+def test_solutions_that_do_not_fit_the_model_are_cut_and_the_trace_says_so(toolbox, server, tmp_path):
+    path = tmp_path / "solutions.jsonl"
+    long = [{"_id": doc_id, "solution": "word " * 1000} for doc_id in names(12)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in long), encoding="utf-8")
+    server.answer = last_first
+    with lm.connect(server.spec, settings=lm.Settings(context=8000)).active():
+        trace = Tournament(toolbox, solutions=str(path), solution_chars=4000)(query=QUERY).trace
+    [shortened] = [step.argument for step in trace.steps if step.tool == "shorten"]
+    assert re.fullmatch(r"solutions: cut to 1[0-9]{3} characters each, instead of 4000", shortened)
+
+
+@pytest.mark.parametrize(
+    ("content", "wrong"),
+    [
+        ('{"_id": "a"}\n', "line 1: not of the form"),
+        ("\n[]\n", "line 2: not of the form"),
+        ('{"_id": "a", "solution"', "line 1: not of the form"),
+        ('{"_id": "a", "solution": "x"}\n{"_id": "a", "solution": "y"}\n', "line 2: 'a' had another"),
+        (b"\xff", "cannot be read"),
+    ],
+)
+def test_a_damaged_file_of_solutions_is_refused_in_one_line(toolbox, tmp_path, content, wrong):
+    path = tmp_path / "solutions.jsonl"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(DataError, match=wrong) as refusal:
+        Tournament(toolbox, solutions=str(path))
+    assert "\n" not in str(refusal.value)
+
+
+def test_another_content_of_the_solutions_file_is_another_run(run, tmp_path):
+    path = tmp_path / "solutions.jsonl"
+    arguments = ("--program", "tournament", "--task", "math", "--limit", 1, "--pool", "oracle:5", "-P")
+    runs = []
+    for solution in ("by induction", "by contradiction", "by induction"):
+        path.write_text(json.dumps({"_id": "x", "solution": solution}) + "\n")
+        runs.append(run(*arguments, f"solutions={path}", "--json").json["run"])
+    assert runs[0] == runs[2] != runs[1]
+    missing = run(*arguments, "solutions=nowhere.jsonl")
+    assert missing.code == 3 and "nowhere.jsonl cannot be read" in missing.err

@@ -1,0 +1,353 @@
+"""Cross-encoders of every family, tiny and random: what they read, and their scores against a forward pass by hand."""
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tools.corpus import Corpus
+from tools.errors import DataError, UsageError
+from tools.records import Document
+from tools.retriever import Search
+from tools.retrievers import build, check
+from tools.retrievers.neural.cross import CrossEncoder
+from tools.retrievers.neural.models import document_text, query_text, row_of
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+QUERY = "Why do octopuses have blue blood?"
+WORDS = [
+    "The octopus has three hearts and blue blood. Copper in haemocyanin makes the blood of an octopus blue.",
+    "Iron in haemoglobin makes blood red. A giraffe has one heart of eleven kilograms.",
+    "query: document: Query: Document: Relevant: (true/false) true false Yes No A: B: [INST] [/INST]",
+    QUERY,
+    row_of("FollowIR-7B", "cross").prompt,
+    row_of("bge-reranker-v2-gemma", "cross").prompt,
+]
+SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+
+
+def tokenizer(pattern: str, pair: str, marks: tuple[str, ...]):
+    """Pieces of words after a "▁", as SentencePiece makes them, with the special tokens of a family around them."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+
+    made = Tokenizer(models.BPE(unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
+    trainer = trainers.BpeTrainer(vocab_size=900, special_tokens=[*marks], show_progress=False)
+    made.train_from_iterator(WORDS * 3, trainer)
+    named = [(mark, made.token_to_id(mark)) for mark in marks if mark in pattern + pair]
+    made.post_processor = processors.TemplateProcessing(single=pattern, pair=pair, special_tokens=named)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
+
+
+def wordpiece():
+    from tokenizers import BertWordPieceTokenizer
+
+    trained = BertWordPieceTokenizer()
+    trained.train_from_iterator(WORDS, vocab_size=500, min_frequency=1, show_progress=False)
+    return transformers.BertTokenizerFast(tokenizer_object=trained._tokenizer)
+
+
+def saved(folder: Path, model, words, longest: int = 512) -> Path:
+    with torch.no_grad():
+        for weights in model.parameters():  # the usual start is so even that all texts look alike
+            if weights.dim() > 1:
+                weights.normal_(0, 0.3)
+    model.save_pretrained(folder)
+    words.model_max_length = longest
+    words.save_pretrained(folder)
+    return folder
+
+
+def bert(folder, longest=512, **settings):
+    words = wordpiece()
+    settings = {"vocab_size": len(words), "num_labels": 1, "max_position_embeddings": 512, **SHAPE, **settings}
+    config = transformers.BertConfig(**settings)
+    return saved(folder, transformers.BertForSequenceClassification(config), words, longest)
+
+
+def xlm_roberta(folder):
+    words = tokenizer("<s> $A </s>", "<s> $A </s> </s> $B </s>", ("<s>", "<pad>", "</s>", "<unk>"))
+    settings = {"vocab_size": len(words), "num_labels": 1, "max_position_embeddings": 514, "pad_token_id": 1, **SHAPE}
+    model = transformers.XLMRobertaForSequenceClassification(transformers.XLMRobertaConfig(**settings))
+    return saved(folder, model, words, 1 << 30)
+
+
+def t5(folder):
+    words = tokenizer("$A </s>", "$A </s> $B </s>", ("<pad>", "</s>", "<unk>"))
+    config = transformers.T5Config(
+        vocab_size=len(words), d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0
+    )
+    return saved(folder, transformers.T5ForConditionalGeneration(config), words, 1 << 30)
+
+
+def causal(folder, family):
+    words = tokenizer("<s> $A", "<s> $A <s> $B:1", ("<unk>", "<s>", "</s>"))
+    head_dim = {"head_dim": 8} if family == "Gemma" else {}
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=len(words), num_key_value_heads=2, max_position_embeddings=512, **head_dim, **SHAPE
+    )
+    if family == "Llama":  # the last token of most texts, to see that it is not taken for padding
+        config.pad_token_id = words.convert_tokens_to_ids(".")
+    return saved(folder, getattr(transformers, f"{family}ForCausalLM")(config), words)
+
+
+def rankllama(folder):
+    """An adapter with a trained head, beside the base model that it names."""
+    from peft import LoraConfig, get_peft_model
+
+    base = causal(folder / "Llama-2", "Llama")
+    config = transformers.AutoConfig.from_pretrained(base, num_labels=1)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(base, config=config)
+    adapted = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["q_proj", "v_proj"]))
+    with torch.no_grad():
+        for name, weights in adapted.named_parameters():
+            if "lora_" in name or "score" in name:
+                weights.normal_(0, 0.3)
+    adapted.save_pretrained(folder / "adapter")
+    return folder / "adapter"
+
+
+FAMILIES = {
+    "bert": (bert, ""),
+    "xlm-roberta": (xlm_roberta, "BAAI/bge-reranker-v2-m3"),
+    "t5": (t5, "castorini/monot5-3b-msmarco-10k"),
+    "gemma": (lambda folder: causal(folder, "Gemma"), "BAAI/bge-reranker-v2-gemma"),
+    "mistral": (lambda folder: causal(folder, "Mistral"), "jhu-clsp/FollowIR-7B"),
+    "llama": (rankllama, "castorini/rankllama-v1-7b-lora-passage"),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    place = tmp_path_factory.mktemp("models")
+    torch.manual_seed(7)
+    return {family: make(place / family) for family, (make, _) in FAMILIES.items()}
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request):
+    return request.param
+
+
+@pytest.fixture
+def cross(folders, family, corpus):
+    return CrossEncoder(corpus, None, str(folders[family]), like=FAMILIES[family][1])
+
+
+def by_hand(folder, family, text):
+    """The published code's score of QUERY and a document, in the library's plainest words."""
+    read = transformers.AutoTokenizer.from_pretrained(folder.parent / "Llama-2" if family == "llama" else folder)
+
+    def ids(*texts):
+        return read(*texts, return_tensors="pt")["input_ids"]
+
+    with torch.no_grad():
+        if family in ("bert", "xlm-roberta"):
+            model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+            inputs = read(QUERY, text, return_tensors="pt")
+            if family == "xlm-roberta":
+                inputs.pop("token_type_ids", None)
+            return model(**inputs).logits.item()
+        if family == "llama":
+            from peft import PeftModel
+
+            base = transformers.AutoModelForSequenceClassification.from_pretrained(
+                folder.parent / "Llama-2", num_labels=1
+            )
+            base.config.pad_token_id = None
+            model = PeftModel.from_pretrained(base, folder).eval()
+            return model(input_ids=ids(f"query: {QUERY}", f"document: {text}")).logits.item()
+        if family == "t5":
+            model = transformers.T5ForConditionalGeneration.from_pretrained(folder)
+            prompt = ids(f"Query: {QUERY} Document: {text} Relevant:")
+            logits = model(input_ids=prompt, decoder_input_ids=torch.tensor([[0]])).logits[0, 0]
+            words = ["▁false", "▁true"]
+        else:
+            model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+            prompt = row_of(FAMILIES[family][1], "cross").prompt.replace("{query}", QUERY).replace("{text}", text)
+            logits = model(input_ids=ids(prompt)).logits[0, -1]
+            words = ["false", "true"]
+        if family == "gemma":
+            return logits[read.get_vocab()["Yes"]].item()
+        return torch.log_softmax(logits[[read.get_vocab()[word] for word in words]], 0)[1].item()
+
+
+class TestEveryFamily:
+    def test_scores_are_those_of_the_published_code(self, cross, folders, family, corpus):
+        hits = cross.search(QUERY, k=6)
+        assert len({round(hit.score, 6) for hit in hits}) == 6  # it tells documents apart
+        for hit in hits:
+            assert hit.score == pytest.approx(by_hand(folders[family], family, corpus[hit.doc_id].text), abs=2e-5)
+
+    def test_a_score_is_the_same_to_the_last_bit_in_any_batch_and_thread(self, cross, folders, family, corpus):
+        texts = [QUERY, "blue blood", "one heart"]
+        alone = [
+            CrossEncoder(corpus, None, str(folders[family]), like=FAMILIES[family][1]).search(text, k=2, among={doc_id})
+            for text in texts
+            for doc_id in corpus
+        ]
+        batch = cross.search_many([Search(text, "", (), {doc_id}) for text in texts for doc_id in corpus], k=2)
+        assert batch == alone
+        again = CrossEncoder(corpus, None, str(folders[family]), like=FAMILIES[family][1])
+        with ThreadPoolExecutor(3) as pool:
+            whole = list(pool.map(lambda text: again.search(text, k=6), texts))
+        assert [sorted(hits) for hits in whole] == [sorted(chain(*alone[n : n + 6])) for n in (0, 6, 12)]
+
+    def test_a_long_document_is_cut_and_the_prompt_around_it_is_not(self, folders, family):
+        start = "Copper makes blood blue."
+        corpus = Corpus(
+            [Document("short", start * 3), Document("long", start * 99), Document("longer", start * 99 + "Red iron.")]
+        )
+        whole = CrossEncoder(corpus, None, str(folders[family]), like=FAMILIES[family][1])
+        cut = CrossEncoder(corpus, None, str(folders[family]), like=FAMILIES[family][1], max_tokens=300)
+        scores = {hit.doc_id: hit.score for hit in cut.search(QUERY, k=3)}
+        assert scores["long"] == scores["longer"] != scores["short"]
+        assert scores["short"] == next(hit.score for hit in whole.search(QUERY, k=3) if hit.doc_id == "short")
+        ids, _ = cut._reader._cut(cut._reader._tokens(QUERY, start * 99))
+        fixed = cut._reader._tokens(QUERY, "")
+        assert len(ids) == 300
+        kept = [id for id, of in zip(fixed.ids, fixed.parts, strict=True) if of is None]
+        at_the_end = kept[-1:] if family == "bert" else kept[-3:] if family in ("t5", "gemma", "mistral") else []
+        assert ids[len(ids) - len(at_the_end) :] == at_the_end
+
+    def test_a_long_query_is_cut_at_three_quarters_and_counted(self, folders, family, corpus):
+        cross = CrossEncoder(corpus, None, str(folders[family]), like=FAMILIES[family][1], max_tokens=300)
+        assert cross.left_out(QUERY) == 0
+        long = "copper " * 400
+        lost = cross.left_out(long)
+        tokens = cross._reader._tokens(query_text(cross._row, Search(long)), "iron")
+        assert lost == tokens.parts.count(0) - cross._reader._most_of_query > 0
+        ids, _ = cross._reader._cut(tokens)
+        assert len(ids) <= 300
+        assert len(cross.search(long, k=6)) == 6
+
+    def test_its_name_builds_the_same_and_has_the_weights(self, cross, corpus):
+        again = build(check(cross.name), corpus)
+        assert again.name == cross.name
+        assert again.search(QUERY, k=6) == cross.search(QUERY, k=6)
+        assert "weights=" in cross.name
+
+
+class TestWhatIsRead:
+    def read(self, folders, family, query, document, instruction=""):
+        cross = CrossEncoder(Corpus([]), None, str(folders[family]), like=FAMILIES[family][1])
+        reader = cross._reader
+        row = cross._row
+        tokens = reader._tokens(query_text(row, Search(query, instruction)), document_text(row, document))
+        return tokens, [reader._tokenizer.id_to_token(id) for id in tokens.ids]
+
+    def text(self, tokens):
+        return "".join(tokens).replace("▁", " ")
+
+    def test_an_instruction_reaches_followir_and_no_other(self, folders):
+        for family in FAMILIES:
+            plain, _ = self.read(folders, family, "blue", "blood")
+            told, words = self.read(folders, family, "blue", "blood", "Copper makes blood blue.")
+            assert (plain.ids != told.ids) == (family == "mistral")
+            if family == "mistral":
+                assert "Query: blue Copper makes blood blue." in self.text(words)
+
+    def test_rankllama_reads_both_texts_after_a_start_mark_each(self, folders):
+        tokens, words = self.read(folders, "llama", "blue", "blood")
+        assert self.text(words) == "<s> query: blue<s> document: blood"
+        assert tokens.parts.count(None) == 2
+
+    def test_monot5_reads_its_prompt_and_the_end_mark(self, folders):
+        tokens, words = self.read(folders, "t5", "blue blood", "copper")
+        assert self.text(words) == " Query: blue blood Document: copper Relevant:</s>"
+        assert "".join(word for word, of in zip(words, tokens.parts, strict=True) if of == 1) == "▁copper"
+
+    def test_bert_tells_query_and_document_apart(self, folders):
+        tokens, words = self.read(folders, "bert", "blue", "blood")
+        assert words == ["[CLS]", "blue", "[SEP]", "blood", "[SEP]"]
+        assert tokens.types == [0, 0, 0, 1, 1]
+
+    def test_the_title_is_read_before_the_text(self, folders):
+        corpus = Corpus([Document("a", "blood", "blue"), Document("b", "blue blood")])
+        first, second = CrossEncoder(corpus, None, str(folders["bert"])).search("copper", k=2)
+        assert first.score == second.score
+
+
+class TestRanking:
+    def test_a_model_of_no_row_reads_as_much_as_its_positions_allow(self, folders):
+        corpus = Corpus([Document("a", "Copper makes blood blue." * 99)])  # 604 tokens with the query
+        cross = CrossEncoder(corpus, None, str(folders["xlm-roberta"]))  # 514 positions, of which two are never used
+        assert len(cross._reader._cut(cross._reader._tokens(QUERY, corpus["a"].text))[0]) == 512
+        assert len(cross.search(QUERY, k=1)) == 1
+
+    def test_a_pair_is_scored_once(self, folders, corpus, monkeypatch):
+        cross = CrossEncoder(corpus, None, str(folders["bert"]))
+        read = []
+        score = cross._reader.score
+        monkeypatch.setattr(cross._reader, "score", lambda *pair: read.append(pair) or score(*pair))
+        first = cross.search(QUERY, k=6)
+        assert cross.search(QUERY, k=6, among={"d1", "d2"}) == [hit for hit in first if hit.doc_id in ("d1", "d2")]
+        assert len(read) == 6
+
+
+class TestRefusals:
+    def test_another_digest_than_the_pinned_one(self, folders, corpus):
+        with pytest.raises(DataError, match="not 00000000"):
+            CrossEncoder(corpus, None, str(folders["bert"]), weights="00000000")
+
+    def test_a_model_without_a_trained_head(self, corpus, tmp_path):
+        words = wordpiece()
+        config = transformers.BertConfig(vocab_size=len(words), **SHAPE)
+        saved(tmp_path, transformers.BertModel(config), words)
+        with pytest.raises(DataError, match="no trained classifier"):
+            CrossEncoder(corpus, None, str(tmp_path))
+
+    def test_an_adapter_without_a_trained_head(self, folders, corpus, tmp_path):
+        from peft import LoraConfig, get_peft_model
+
+        base = folders["llama"].parent / "Llama-2"
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
+        get_peft_model(model, LoraConfig(target_modules=["q_proj"])).save_pretrained(tmp_path)
+        with pytest.raises(DataError, match="no trained score"):
+            CrossEncoder(corpus, None, str(tmp_path))
+
+    def test_a_language_model_of_which_nobody_said_what_it_reads(self, folders, corpus):
+        with pytest.raises(DataError, match="like=castorini"):
+            CrossEncoder(corpus, None, str(folders["mistral"]))
+
+    def test_a_classifier_of_several_classes(self, corpus, tmp_path):
+        with pytest.raises(DataError, match="3 numbers"):
+            CrossEncoder(corpus, None, str(bert(tmp_path, num_labels=3)))
+
+    def test_a_prompt_whose_answer_the_tokenizer_does_not_have(self, folders, corpus):
+        with pytest.raises(DataError, match="no token 'Yes'"):
+            folder = folders["bert"].parent / "other"
+            words = wordpiece()
+            config = transformers.MistralConfig(vocab_size=len(words), num_key_value_heads=2, **SHAPE)
+            saved(folder, transformers.MistralForCausalLM(config), words)
+            CrossEncoder(corpus, None, str(folder), like="BAAI/bge-reranker-v2-gemma")
+
+    def test_a_length_that_the_prompt_alone_takes(self, folders, corpus):
+        with pytest.raises(UsageError, match="max_tokens is 6"):
+            CrossEncoder(corpus, None, str(folders["t5"]), like="castorini/monot5-3b-msmarco-10k", max_tokens=6)
+
+    def test_a_score_that_is_no_number_names_the_document(self, corpus, tmp_path):
+        words = wordpiece()
+        model = transformers.BertForSequenceClassification(
+            transformers.BertConfig(vocab_size=len(words), num_labels=1, **SHAPE)
+        )
+        folder = saved(tmp_path, model, words)
+        with torch.no_grad():
+            model.classifier.bias.fill_(np.nan)
+        model.save_pretrained(folder)
+        with pytest.raises(DataError, match="document 'd1'"):
+            CrossEncoder(corpus, None, str(folder)).search("blue", k=1)
+
+
+def test_a_family_that_counts_positions_from_two_has_two_fewer(tmp_path):
+    pair = "<s> $A </s> </s> $B </s>"
+    marks = ("<s>", "<pad>", "</s>", "<unk>")
+    words = tokenizer("<s> $A </s>", pair, marks)
+    config = transformers.MPNetConfig(vocab_size=len(words), max_position_embeddings=66, num_labels=1, **SHAPE)
+    folder = saved(tmp_path / "m", transformers.MPNetForSequenceClassification(config).eval(), words)
+    long = Corpus([Document("long", "blood " * 200), Document("short", "blue")])
+    assert len(build(f"cross:{folder}", long).search(QUERY, 2)) == 2

@@ -1,0 +1,574 @@
+"""What reaches a model, and what becomes of its hidden states, against transformers itself and ten lines of NumPy."""
+
+import json
+import logging
+import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_models
+from safetensors.torch import load_file, save_file
+
+from tools.corpus import Corpus
+from tools.errors import DataError, UnknownName, UsageError
+from tools.records import Document
+from tools.retriever import Search
+from tools.retrievers import build, check
+from tools.retrievers.neural.dense import SentenceEmbedder
+from tools.retrievers.neural.models import document_text, folder_of, query_text, row_of, rows, weights_of
+
+torch = pytest.importorskip("torch")
+
+INSTRUCTION = "Find what bleeds blue"
+QUERY = "Why do octopuses have blue blood?"
+DOCUMENT = "Copper makes the blood of an octopus blue."
+ENCODERS = ("Roberta", "XLMRoberta", "MPNet", "Gte", "JinaEmbeddingsV3")
+DECODERS = ("Llama", "Mistral", "Qwen2", "Qwen3")
+DENSE = [row.name for row in rows().values() if row.kind == "dense"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Folders of tiny models by family, each made once."""
+    home = tmp_path_factory.mktemp("models")
+    folders = {"Bert": tiny_models.bert(home / "Bert", positions=512)}
+    for family in ENCODERS:
+        folders[family] = tiny_models.encoder(home / family, family, positions=512)
+    for family in DECODERS:
+        folders[family] = tiny_models.decoder(home / family, family, positions=512)
+    return folders
+
+
+def hidden(folder: Path, ids, *, both_ways: bool = False):
+    """The last hidden states of one text from transformers itself, shape (tokens, 32)."""
+    from transformers import AutoModel
+
+    model = AutoModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    attention = torch.ones(1, len(ids), dtype=torch.long)
+    if both_ways:  # a mask of four dimensions is used as it is: 0 is added everywhere
+        attention = torch.zeros(1, 1, len(ids), len(ids))
+    with torch.inference_mode():
+        return model(input_ids=torch.tensor([ids]), attention_mask=attention).last_hidden_state[0].numpy()
+
+
+def unit(vector):
+    return vector / np.linalg.norm(vector)
+
+
+def change(settings: Path, **changed) -> None:
+    """Write a JSON file of settings anew with some of them changed."""
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | changed))
+
+
+def read(embedder: SentenceEmbedder, search: Search | str) -> list[int]:
+    """The token ids that reach the transformer, for a query or a document."""
+    seen, model = [], embedder._sentences
+    assert embedder.dimension  # asks the model too, once
+    part = model.documents if isinstance(search, str) else model.queries
+    original = part.transformer.hidden
+    part.transformer.hidden = lambda ids: seen.append(ids) or original(ids)
+    try:
+        if isinstance(search, str):
+            embedder.documents([search])
+        else:
+            embedder.queries([search])
+    finally:
+        part.transformer.hidden = original
+    [ids] = seen
+    return ids[0].tolist()
+
+
+def words(embedder: SentenceEmbedder, ids: list[int]) -> str:
+    return embedder._sentences.queries.transformer.tokenizer.decode(ids)
+
+
+# The table
+
+
+def test_every_row_of_the_table_can_be_read_and_says_where_it_is_from():
+    assert len(DENSE) > 15
+    for row in rows().values():
+        assert row.source and row.needs, row.name
+        assert row.document.format(text="x").count("x"), row.name
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_an_instruction_reaches_the_models_that_were_trained_with_one_and_no_others(name):
+    row = row_of(name, "dense")
+    with_one, without = query_text(row, Search(QUERY, INSTRUCTION)), query_text(row, Search(QUERY))
+    assert (INSTRUCTION in with_one) == row.instructed
+    assert QUERY in with_one and QUERY in without
+    assert "{" not in with_one + without and "Instruct" not in without
+    assert INSTRUCTION not in document_text(row, DOCUMENT)
+    if not row.instructed:
+        assert with_one == without
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "plain", "document"),
+    [
+        # CRUMB, Table 5
+        ("snowflake-arctic-embed-l-v2.0", "query: I\nQ", "query: Q", "D"),
+        ("gte-Qwen2-1.5B-instruct", "Instruct: I\nQuery: Q", "Q", "D"),
+        ("promptriever-llama3.1-8b-instruct-v1", "query: Q I", "query: Q", "passage: D"),
+        ("Lion-DS-1B-llama3-marco-mntp", "Q", "Q", "D"),
+        # the models' cards
+        ("e5-large-v2", "query: Q", "query: Q", "passage: D"),
+        ("Qwen3-Embedding-0.6B", "Instruct: I\nQuery:Q", "Q", "D"),
+        ("GritLM-7B", "<|user|>\nI\n<|embed|>\nQ", "<|embed|>\nQ", "<|embed|>\nD"),
+    ],
+)
+def test_formats_are_those_of_the_papers(name, query, plain, document):
+    row = row_of(name, "dense")
+    assert query_text(row, Search("Q", "I")) == query
+    assert query_text(row, Search("Q")) == plain
+    assert document_text(row, "D") == document
+
+
+def test_braces_in_a_text_or_an_instruction_are_text():
+    row = row_of("Qwen3-Embedding-0.6B", "dense")
+    assert query_text(row, Search("{text} {0}", "{query}")) == "Instruct: {query}\nQuery:{text} {0}"
+
+
+def test_a_folder_with_the_name_of_a_known_model_is_that_model(tmp_path):
+    assert row_of(str(tmp_path / "e5-large-v2"), "dense").name == "intfloat/e5-large-v2"
+    cached = "/x/models--intfloat--e5-large-v2/snapshots/0123abc"
+    assert row_of(cached, "dense").name == "intfloat/e5-large-v2"
+    assert row_of(str(tmp_path / "mine"), "dense", like="e5-large-v2").name == "intfloat/e5-large-v2"
+    assert row_of(str(tmp_path / "mine"), "dense").query == "{query}"
+
+
+def test_a_row_of_another_kind_or_a_row_that_is_not_there_is_refused():
+    with pytest.raises(UsageError, match="cross:BAAI/bge-reranker-v2-m3"):
+        row_of("bge-reranker-v2-m3", "dense")
+    with pytest.raises(UnknownName, match="e5-large-v2"):
+        row_of("x", "dense", like="e5-large-v3")
+    with pytest.raises(UsageError, match="cannot be run here"):
+        SentenceEmbedder("nvidia/NV-Embed-v2")
+
+
+# What reaches the model
+
+
+def test_query_and_document_reach_the_model_in_their_formats(made):
+    embedder = SentenceEmbedder(str(made["Llama"]), like="gte-Qwen2-1.5B-instruct")
+    instructed = words(embedder, read(embedder, Search(QUERY, INSTRUCTION)))
+    assert instructed == f"<s>Instruct: {INSTRUCTION}\nQuery: {QUERY}</s>"
+    assert words(embedder, read(embedder, Search(QUERY))) == f"<s>{QUERY}</s>"
+    assert words(embedder, read(embedder, DOCUMENT)) == f"<s>{DOCUMENT}</s>"
+    uninstructed = SentenceEmbedder(str(made["Llama"]))
+    assert words(uninstructed, read(uninstructed, Search(QUERY, INSTRUCTION))) == f"<s>{QUERY}"
+
+
+def test_text_beyond_the_row_s_length_is_cut_and_counted_and_special_tokens_are_not(made):
+    embedder = SentenceEmbedder(str(made["Llama"]), like="Lion-DS-1B-llama3-marco-mntp")
+    tokenizer = embedder._sentences.queries.transformer.tokenizer
+    text = "blue blood " * 300
+    whole = tokenizer(text).input_ids
+    assert read(embedder, text) == whole[:192]
+    assert embedder.left_out(text) == len(whole) - 192
+    assert embedder.left_out(QUERY) == 0
+    with_eos = SentenceEmbedder(str(made["Llama"]), like="promptriever-llama3.1-8b-instruct-v1")
+    reached = read(with_eos, "blue blood " * 2000)
+    assert len(reached) == 512 and reached[-1] == tokenizer.eos_token_id
+    assert with_eos.left_out(text) == len(tokenizer(f"query: {text}").input_ids) + 1 - 512
+
+
+def test_an_end_of_sequence_token_is_not_appended_twice(made):
+    embedder = SentenceEmbedder(str(made["Roberta"]), like="castorini/repllama-v1-7b-lora-passage")
+    ids = read(embedder, DOCUMENT)
+    assert ids.count(embedder._sentences.queries.transformer.tokenizer.eos_token_id) == 1
+
+
+@pytest.mark.parametrize("family", ["Roberta", "XLMRoberta", "MPNet"])
+def test_positions_that_a_family_reserves_are_not_used(tmp_path, family):
+    folder = tiny_models.encoder(tmp_path / "m", family, positions=32)
+    change(folder / "tokenizer_config.json", model_max_length=10**9)
+    embedder = SentenceEmbedder(str(folder))
+    assert len(read(embedder, "blue blood " * 99)) == 32
+    assert np.isfinite(embedder.documents(["blue blood " * 99])).all()
+
+
+# What becomes of the hidden states
+
+
+@pytest.mark.parametrize(
+    ("family", "like", "both_ways", "pooled"),
+    [
+        *((family, "", False, lambda states: unit(states.mean(axis=0))) for family in ("Bert", *ENCODERS, *DECODERS)),
+        ("Bert", "sup-simcse-roberta-large", False, lambda states: unit(states[0])),
+        ("Llama", "Lion-DS-1B-llama3-marco-mntp", True, lambda states: np.mean([unit(one) for one in states], axis=0)),
+    ],
+)
+def test_every_family_loads_and_its_states_are_averaged_unless_the_row_says_otherwise(
+    made, family, like, both_ways, pooled
+):
+    embedder = SentenceEmbedder(str(made[family]), like=like)
+    states = hidden(made[family], read(embedder, DOCUMENT), both_ways=both_ways)
+    assert embedder.documents([DOCUMENT])[0] == pytest.approx(pooled(states), abs=1e-5)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_last_token_pooling_takes_the_last_hidden_state_whatever_side_a_tokenizer_pads(tmp_path, made, side):
+    folder = shutil.copytree(made["Mistral"], tmp_path / "m")
+    change(folder / "tokenizer_config.json", padding_side=side)
+    embedder = SentenceEmbedder(str(folder), like="e5-mistral-7b-instruct")
+    vectors = embedder.documents([DOCUMENT, "blue", "The octopus has three hearts and blue blood, and more."])
+    states = hidden(folder, read(embedder, DOCUMENT))
+    assert vectors[0] == pytest.approx(unit(states[-1]), abs=1e-5)
+
+
+@pytest.mark.parametrize("family", DECODERS)
+def test_a_bidirectional_decoder_attends_both_ways_and_another_does_not(made, family):
+    causal = SentenceEmbedder(str(made[family]))
+    both = SentenceEmbedder(str(made[family]), like="gte-Qwen2-1.5B-instruct")
+    ids = np.array([[5, 6, 7, 8], [5, 6, 7, 9]])
+    first, second = causal._sentences.documents.transformer.hidden(ids)[:, 0]
+    assert torch.equal(first, second)
+    first, second = both._sentences.documents.transformer.hidden(ids)[:, 0]
+    assert not torch.allclose(first, second, atol=1e-3)
+    expected = hidden(made[family], [5, 6, 7, 8], both_ways=True)
+    assert both._sentences.documents.transformer.hidden(ids[:1])[0].numpy() == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "document"),
+    [
+        ("GritLM-7B", QUERY, DOCUMENT),
+        ("LLM2Vec-Meta-Llama-3-8B-Instruct-mntp-supervised", f" {QUERY}<|eot_id|>", f"{DOCUMENT}<|eot_id|>"),
+    ],
+)
+def test_what_stands_before_a_text_is_read_and_left_out_of_the_mean(tmp_path, made, name, query, document):
+    folder = shutil.copytree(made["Llama"], tmp_path / name)
+    embedder = SentenceEmbedder(str(folder))
+    asked, tokenizer = Search(QUERY, INSTRUCTION), embedder._sentences.queries.transformer.tokenizer
+    for kept, ids, vector in (
+        (query, read(embedder, asked), embedder.queries([asked])[0]),
+        (document, read(embedder, DOCUMENT), embedder.documents([DOCUMENT])[0]),
+    ):
+        ending = tokenizer(kept, add_special_tokens=False).input_ids
+        assert ids[-len(ending) :] == ending and len(ids) > len(ending)
+        states = hidden(folder, ids, both_ways=True)[-len(ending) :]
+        assert vector == pytest.approx(unit(states.mean(axis=0)), abs=1e-4)
+
+
+def test_an_adapter_of_another_base_model_or_without_one_is_refused(tmp_path, made):
+    folder = tiny_models.adapter(tmp_path / "mine", tiny_models.decoder(tmp_path / "base", "Llama"))
+    shallow = shutil.copytree(tmp_path / "base", tmp_path / "shallow")
+    change(shallow / "config.json", num_hidden_layers=1)
+    for base, said in ((tmp_path / "no", "is an adapter of the model"), (shallow, "made for another base model")):
+        change(folder / "adapter_config.json", base_model_name_or_path=str(base))
+        with pytest.raises(DataError, match=said):
+            SentenceEmbedder(str(folder)).documents([DOCUMENT])
+
+
+def test_an_adapter_is_merged_with_the_base_model_that_it_names(tmp_path, made):
+    folder = tiny_models.adapter(tmp_path / "mine", made["Llama"])
+    vector, plain = (SentenceEmbedder(str(place)).documents([DOCUMENT])[0] for place in (folder, made["Llama"]))
+    from peft import PeftModel
+    from transformers import AutoModel
+
+    reference = PeftModel.from_pretrained(AutoModel.from_pretrained(made["Llama"]), folder).eval()
+    ids = read(SentenceEmbedder(str(made["Llama"])), DOCUMENT)
+    with torch.inference_mode():
+        states = reference(input_ids=torch.tensor([ids])).last_hidden_state[0].numpy()
+    assert vector == pytest.approx(unit(states.mean(axis=0)), abs=1e-5)
+    assert vector @ plain < 0.99
+
+
+def test_queries_and_documents_go_through_the_adapters_of_their_tasks(tmp_path, made):
+    folder = shutil.copytree(made["Llama"], tmp_path / "m")
+    tiny_models.adapter(folder / "retrieval_query", made["Llama"], seed=1)
+    tiny_models.adapter(folder / "retrieval_passage", made["Llama"], seed=2)
+    embedder = SentenceEmbedder(str(folder), like="jina-embeddings-v3-hf")
+    query, document = embedder.queries([Search(DOCUMENT)])[0], embedder.documents([DOCUMENT])[0]
+    for vector, task in ((query, "retrieval_query"), (document, "retrieval_passage")):
+        alone = SentenceEmbedder(str(folder / task)).documents([DOCUMENT])[0]
+        assert vector == pytest.approx(alone, abs=1e-5)
+    assert query @ document < 0.99
+
+
+# sentence-transformers' folders
+
+
+OWN = """
+import os, pathlib
+from transformers import BertConfig, BertModel
+pathlib.Path(os.environ["RAN"]).touch()
+class Config(BertConfig):
+    model_type = "own"
+class Model(BertModel):
+    config_class = Config
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "head"),
+    [
+        ("dense", "gte-large-en-v1.5", "BertModel"),
+        ("late", "gte-large-en-v1.5", "BertModel"),
+        ("splade", "any", "BertForMaskedLM"),
+        ("cross", "any", "BertForSequenceClassification"),
+    ],
+)
+def test_a_model_s_own_code_is_run_only_where_its_digest_is_given(kind, name, head, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAN", str(tmp_path / "ran"))
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder = tiny_models.bert(tmp_path / name, head=head)
+    classes = {"AutoConfig": "own.Config"} | {f"Auto{kind}": "own.Model" for kind in ("Model", head[4:])}
+    change(folder / "config.json", model_type="own", auto_map=classes)
+    (folder / "own.py").write_text(OWN)
+    corpus = Corpus([Document("d", DOCUMENT)])
+
+    def built(option=""):
+        return build(f"{kind}:{folder}{option}", corpus, tmp_path / "home")
+
+    with pytest.raises(DataError, match="Python code of its own") as refused:
+        built().search("octopus", k=1, among=frozenset("d"))
+    assert not (tmp_path / "ran").exists()
+    allowed = re.search(r"run_code=\w{16}", str(refused.value))[0]
+    if head == "BertModel":  # all that this code can be
+        retriever = built(f"({allowed})")
+        assert retriever.search("octopus", k=1) and (tmp_path / "ran").exists() and allowed in retriever.name
+    (folder / "own.py").write_text(f"{OWN}\n")
+    with pytest.raises(UsageError, match="is not the code of"):
+        built(f"({allowed})")
+
+
+def test_a_sentence_transformers_folder_keeps_its_own_pooling_length_and_prompts(tmp_path, made):
+    from sentence_transformers import SentenceTransformer
+
+    folder = tiny_models.sentence_transformer(
+        shutil.copytree(made["Bert"], tmp_path / "m"), longest=9, prompts={"query": "query: ", "document": "passage: "}
+    )
+    embedder = SentenceEmbedder(str(folder))
+    model = SentenceTransformer(str(folder), device="cpu")
+    assert embedder.documents([DOCUMENT])[0] == pytest.approx(model.encode_document(DOCUMENT), abs=1e-6)
+    assert embedder.queries([Search(QUERY)])[0] == pytest.approx(model.encode_query(QUERY), abs=1e-6)
+    assert len(read(embedder, DOCUMENT)) == 9
+
+
+def test_a_folder_for_inner_products_keeps_the_lengths_of_its_vectors(tmp_path, made):
+    from sentence_transformers import SentenceTransformer
+
+    folder = tiny_models.sentence_transformer(shutil.copytree(made["Bert"], tmp_path / "m"))
+    (folder / "modules.json").write_text(json.dumps(json.loads((folder / "modules.json").read_text())[:2]))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"similarity_fn_name": "dot"}))
+    [vector] = SentenceEmbedder(str(folder)).documents([DOCUMENT])
+    assert np.linalg.norm(vector) > 2
+    assert vector == pytest.approx(SentenceTransformer(str(folder), device="cpu").encode(DOCUMENT), abs=1e-5)
+
+
+def test_a_folder_that_says_so_is_given_small_letters(tmp_path, made):
+    folder = tiny_models.sentence_transformer(shutil.copytree(made["Roberta"], tmp_path / "m"), longest=64)
+    given, small = "Blue BLOOD", "blue blood"
+    vectors = SentenceEmbedder(str(folder)).documents([given, small])
+    assert vectors[0] @ vectors[1] < 0.99
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 64, "do_lower_case": True}))
+    vectors = SentenceEmbedder(str(folder)).documents([given, small])
+    assert np.array_equal(vectors[0], vectors[1])
+
+
+def test_minilm_is_what_sentence_transformers_makes_of_it():
+    from sentence_transformers import SentenceTransformer
+
+    texts = [*tiny_models.TEXTS, "word " * 400, "blue"]
+    expected = SentenceTransformer(str(folder_of("all-MiniLM-L6-v2")), device="cpu").encode(texts)
+    embedder = SentenceEmbedder()
+    assert (embedder.documents(texts) * expected).sum(axis=1) == pytest.approx(1, abs=1e-6)
+    assert embedder.dimension == 384
+    assert embedder.left_out("word " * 400) == 400 + 2 - 256
+
+
+# The same to the last bit
+
+
+def test_a_query_has_the_same_bits_alone_in_a_batch_and_in_threads():
+    embedder = SentenceEmbedder()
+    searches = [Search(text) for text in (*tiny_models.TEXTS, QUERY, "blue", "red", "one two")]
+    together = embedder.queries(searches)
+    alone = [embedder.queries([search])[0] for search in searches]
+    assert np.array_equal(together, alone)
+    with ThreadPoolExecutor(4) as pool:
+        at_once = list(pool.map(lambda search: embedder.queries([search])[0], searches * 2))
+    assert np.array_equal(at_once, [*alone, *alone])
+
+
+def test_searches_with_different_instructions_share_a_batch(made):
+    embedder = SentenceEmbedder(str(made["Qwen3"]), like="Qwen3-Embedding-0.6B")
+    searches = [Search(QUERY, INSTRUCTION), Search(QUERY), Search("blue", INSTRUCTION), Search("blue", "Another one")]
+    together = embedder.queries(searches)
+    assert np.array_equal(together, [embedder.queries([search])[0] for search in searches])
+    assert len(np.unique(together.round(4), axis=0)) == 4
+
+
+# Texts and folders that are not as they should be
+
+
+@pytest.mark.parametrize("like", ["", "e5-large-v2"])  # whose format surrounds a text
+def test_a_text_of_no_tokens_is_the_zero_vector_and_half_a_surrogate_pair_is_none(made, like):
+    vectors = SentenceEmbedder(str(made["Bert"]), like=like).documents(["", "\x00\x01", "blue \ud83d blood"])
+    assert not vectors[:2].any() and vectors[2].any() and np.isfinite(vectors).all()
+
+
+def test_a_model_that_is_not_there_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(DataError, match="hf download intfloat/e5-large-v2"):
+        SentenceEmbedder("intfloat/e5-large-v2")
+    with pytest.raises(DataError, match="no model folder"):
+        SentenceEmbedder(str(tmp_path / "nothing"))
+
+
+def test_a_model_that_was_downloaded_is_found_by_its_name_with_its_folder_s_prompts(tmp_path, made, monkeypatch):
+    folder = shutil.copytree(made["Bert"], tmp_path / "models--me--mine" / "snapshots" / "abc")
+    tiny_models.sentence_transformer(folder, prompts={"query": "query: ", "document": "passage: "})
+    shutil.copytree(folder, folder.with_name("another"))
+    (tmp_path / "models--me--mine" / "refs").mkdir()
+    (tmp_path / "models--me--mine" / "refs" / "main").write_text("abc")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert folder_of("me/mine") == folder
+    row = row_of("me/mine", "dense")
+    assert (row.query, row.document) == ("query: {query}", "passage: {text}")
+    assert row_of("me/mine", "api").query == "{query}", "a server's model is not in a folder"
+
+
+SHARDS = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "kept", "message"),
+    [
+        ("config.json", None, "lacks config.json"),
+        ("model.safetensors", None, r"lacks its weights \(model.safetensors\)"),
+        ("tokenizer.json", None, "lacks a tokenizer"),
+        ("1_Pooling/config.json", None, "lacks the folder 1_Pooling"),
+        ("config.json", -2, "lacks a whole config.json"),
+        ("modules.json", -2, "lacks a whole modules.json"),
+        ("sentence_bert_config.json", -2, "lacks a whole sentence_bert_config.json"),
+        ("config_sentence_transformers.json", -2, "lacks a whole config_sentence_transformers.json"),
+        ("1_Pooling/config.json", -2, "lacks a whole 1_Pooling/config.json"),
+        ("model.safetensors", -100, "lacks a part of model.safetensors"),
+        ("modules.json", "[1]", "lacks a whole modules.json"),
+        ("model.safetensors.index.json", json.dumps(SHARDS), "lacks the weights model-00001-of-00002.safetensors"),
+    ],
+)
+def test_half_a_model_folder_is_refused_and_what_is_missing_is_named(tmp_path, made, name, kept, message):
+    """A file is missing, has lost so many bytes at its end, or has another content."""
+    folder = tiny_models.sentence_transformer(shutil.copytree(made["Bert"], tmp_path / "m"))
+    if isinstance(kept, str):
+        (folder / name).write_text(kept)
+    elif kept is None:
+        (folder / name).unlink()
+        if "/" in name:
+            (folder / name).parent.rmdir()
+    else:
+        (folder / name).write_bytes((folder / name).read_bytes()[:kept])
+    with pytest.raises(DataError, match=message) as refused:
+        SentenceEmbedder(str(folder)).documents([DOCUMENT])
+    assert "\n" not in str(refused.value)
+
+
+def test_weights_that_lack_a_layer_are_refused(tmp_path, made):
+    folder = shutil.copytree(made["Bert"], tmp_path / "m")
+    change(folder / "config.json", num_hidden_layers=3)
+    with pytest.raises(DataError, match=r"the weights in .* lack .*layer\.2"):
+        SentenceEmbedder(str(folder)).documents([DOCUMENT])
+
+
+def test_weights_in_the_old_format_are_checked_too(tmp_path, made):
+    folder = shutil.copytree(made["Bert"], tmp_path / "m")
+    (folder / "model.safetensors").unlink()
+    torch.save({"a": torch.zeros(1000)}, folder / "pytorch_model.bin")
+    weights = (folder / "pytorch_model.bin").read_bytes()
+    assert folder_of(str(folder)) == folder
+    (folder / "pytorch_model.bin").write_bytes(weights[:-200])
+    with pytest.raises(DataError, match=r"lacks a part of pytorch_model\.bin"):
+        folder_of(str(folder))
+
+
+# Names and keys
+
+
+def test_the_name_pins_the_weights_and_other_weights_are_refused(tmp_path, made):
+    folder = shutil.copytree(made["Bert"], tmp_path / "m")
+    embedder = SentenceEmbedder(str(folder))
+    digest = weights_of(folder)
+    assert embedder.name == f"dense:{folder}(weights={digest})"
+    assert SentenceEmbedder(str(folder), weights=digest).name == embedder.name
+    (folder / "README.md").write_text("says nothing about the vectors")
+    assert weights_of(folder) == digest
+    change(folder / "config.json", layer_norm_eps=0.5)
+    with pytest.raises(DataError, match=f"are {weights_of(folder)}, not {digest}"):
+        SentenceEmbedder(str(folder), weights=digest)
+
+
+def test_the_digest_of_an_adapter_covers_its_base_model(tmp_path, made):
+    base = shutil.copytree(made["Llama"], tmp_path / "base")
+    folder = tiny_models.adapter(tmp_path / "mine", base)
+    before = SentenceEmbedder(str(folder)).name
+    tiny_models.decoder(base, "Llama", positions=512, seed=9)
+    assert SentenceEmbedder(str(folder)).name != before
+
+
+def test_whatever_shapes_a_document_s_vector_is_in_the_key(made):
+    keys = [
+        json.dumps(SentenceEmbedder(str(made["Llama"]), like=like).key(), sort_keys=True)
+        for like in ("", "GritLM-7B", "Lion-DS-1B-llama3-marco-mntp", "e5-large-v2", "e5-mistral-7b-instruct")
+    ]
+    assert len(set(keys)) == len(keys)
+
+
+def test_dense_ranks_by_the_inner_product_of_the_vectors(tmp_path, made):
+    texts = [*tiny_models.TEXTS, "blue", "red blood"]
+    corpus = Corpus(Document(f"d{n}", text) for n, text in enumerate(texts))
+    spec = f'dense:"{made["Bert"]}"(like=e5-large-v2)'
+    retriever = build(spec, corpus, tmp_path)
+    again = build(check(retriever.name), corpus, tmp_path)
+    embedder = SentenceEmbedder(str(made["Bert"]), like="e5-large-v2")
+    scores = embedder.documents(texts) @ embedder.queries([Search(QUERY)])[0]
+    hits = retriever.search(QUERY, 8)
+    assert [hit.doc_id for hit in hits] == [f"d{n}" for n in np.argsort(-scores, kind="stable")]
+    assert again.search(QUERY, 8) == hits and again.name == retriever.name
+    assert retriever.left_out("blue " * 600) > 0
+
+
+# 8 bits
+
+
+def test_eight_bits_are_near_the_exact_vectors_and_do_not_depend_on_the_batch(tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+    texts = [*tiny_models.TEXTS, " ".join(tiny_models.TEXTS)]
+    embedder = SentenceEmbedder(encoder="int8", home=tmp_path)
+    vectors = embedder.documents(texts)
+    cosines = (vectors * SentenceEmbedder().documents(texts)).sum(axis=1)
+    assert cosines.min() > 0.985 and cosines.mean() > 0.99
+    assert cosines.max() < 1 - 1e-6  # it is not the float32 model that ran
+    assert np.array_equal(vectors, [embedder.documents([text])[0] for text in texts])
+    assert "encoder=int8" in embedder.name and embedder.key() != SentenceEmbedder().key()
+    [kept] = (tmp_path / "indexes").glob("encoder-*")
+    assert sum(file.stat().st_size for file in kept.iterdir()) < 75e6
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("family", ["Roberta", "XLMRoberta", "MPNet"])
+def test_eight_bits_work_for_the_families_of_encoders(tmp_path, made, family):
+    vectors = SentenceEmbedder(str(made[family]), encoder="int8", home=tmp_path).documents([DOCUMENT, QUERY])
+    exact = SentenceEmbedder(str(made[family])).documents([DOCUMENT, QUERY])
+    assert (vectors * exact).sum(axis=1) == pytest.approx(1, abs=0.02)
+
+
+def test_weights_that_are_no_numbers_have_no_8_bits(tmp_path, made):
+    folder = shutil.copytree(made["Bert"], tmp_path / "m")
+    weights = load_file(folder / "model.safetensors")
+    weights["encoder.layer.1.output.dense.weight"][0, 0] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match=r"layer\.1\.output\.dense\.weight .* NaN"):
+        SentenceEmbedder(str(folder), encoder="int8", home=tmp_path).documents([DOCUMENT])
+
+
+def test_eight_bits_are_refused_for_other_families(tmp_path, made):
+    with pytest.raises(UsageError, match="is for the families bert"):
+        SentenceEmbedder(str(made["Llama"]), encoder="int8", home=tmp_path).documents([DOCUMENT])

@@ -1,0 +1,282 @@
+"""The lexical retrievers against their formulas, the packages bm25s and rank-bm25, and Lucene's own analyzer."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import bm25s
+import numpy as np
+import pytest
+from bm25s.tokenization import STOPWORDS_EN
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rank_bm25 import BM25Okapi
+
+import environments
+from tools.corpus import Corpus
+from tools.errors import DataError, UsageError
+from tools.records import Document
+from tools.retriever import Ranker
+from tools.retrievers import build
+from tools.retrievers.lexical import counting, english
+from tools.retrievers.lexical.bm25 import ANALYZERS, BM25
+from tools.retrievers.lexical.postings import Postings, finish
+from tools.retrievers.lexical.rank_bm25 import _ANALYZER, words
+from tools.text import STOP_WORDS
+from tools.text import words as tokens
+
+GOLDEN = Path(__file__).parent / "golden" / "english_analyzer.json"
+
+# Few words and short documents, so that words in most documents (negative idf), words in all of them, empty documents,
+# duplicates and ties are the rule.
+WORDS = st.sampled_from(["aa", "bb", "cc", "dd", "ee", "ff"])
+ADVERSARIAL = st.lists(st.lists(WORDS, max_size=8), min_size=1, max_size=24)
+QUERY = st.lists(st.sampled_from(["aa", "bb", "cc", "dd", "zz"]), max_size=9)
+
+
+def made_of(texts: list[list[str]]) -> Corpus:
+    if not any(texts):
+        texts = [*texts, ["aa"]]
+    return Corpus(Document(f"d{n:02}", " ".join(text)) for n, text in enumerate(texts))
+
+
+def drawn(documents: int, seed: int = 0) -> tuple[Corpus, list[str]]:
+    """Documents and long queries out of the words of a miniature: numbers count here, not sense."""
+    mini = environments.load("congress", "mini", "all")
+    pool = [word for text in mini.documents.texts() for word in text.split()]
+    generator = np.random.default_rng(seed)
+    texts = (" ".join(pool[n] for n in generator.integers(len(pool), size=60).tolist()) for _ in range(documents))
+    corpus = Corpus(Document(f"d{n:06}", text) for n, text in enumerate(texts))
+    return corpus, [" ".join(pool[n] for n in generator.integers(len(pool), size=140).tolist()) for _ in range(10)]
+
+
+# bm25
+
+
+def assert_equal_to_bm25s(ours, theirs: bm25s.BM25, split, corpus: Corpus, queries: list[str]) -> None:
+    for query in queries:
+        known = [word for word in split(query) if word in theirs.vocab_dict]
+        scores = theirs.get_scores(known) if known else np.zeros(len(corpus))
+        order = sorted(np.flatnonzero(scores > 0).tolist(), key=lambda row: (-scores[row], corpus.doc_ids[row]))
+        for k in (3, len(corpus)):
+            expected = [(corpus.doc_ids[row], float(scores[row])) for row in order[:k]]
+            assert list(map(tuple, ours.search(query, k))) == expected
+
+
+@pytest.mark.parametrize("documents", [300, 12_000])
+def test_bm25_scores_and_ranks_as_bm25s_to_the_last_bit(documents):
+    corpus, queries = drawn(documents)
+    theirs = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
+    theirs.index([tokens(text) for text in corpus.texts()], show_progress=False)
+    assert_equal_to_bm25s(build("bm25", corpus), theirs, tokens, corpus, [*queries, "the", "people " * 9])
+
+
+@settings(max_examples=25, deadline=None)
+@given(ADVERSARIAL, QUERY)
+def test_bm25_ranks_as_bm25s_does_on_adversarial_text(texts, query):
+    corpus = made_of(texts)
+    theirs = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
+    theirs.index([tokens(text) for text in corpus.texts()], show_progress=False)
+    assert_equal_to_bm25s(build("bm25", corpus), theirs, tokens, corpus, [" ".join(query)])
+
+
+def test_the_kind_bm25s_is_the_package_with_its_own_defaults():
+    mini = environments.load("congress", "mini", "all")
+    theirs = bm25s.BM25()
+    theirs.index(bm25s.tokenize(list(mini.documents.texts()), show_progress=False), show_progress=False)
+
+    def split(text):
+        [found] = bm25s.tokenize([text], return_ids=False, show_progress=False)
+        return found
+
+    queries = [query.text for query in mini.queries]
+    assert_equal_to_bm25s(build("bm25s", mini.documents), theirs, split, mini.documents, queries)
+
+
+def test_the_stop_words_are_those_of_bm25s():
+    assert frozenset(STOPWORDS_EN) == STOP_WORDS
+
+
+def test_thousands_of_ties_at_the_cut_are_broken_by_doc_id():
+    corpus = Corpus(Document(f"d{(7919 * n) % 10_007:05}", "heron") for n in range(10_007))
+    hits = build("bm25", corpus).search("heron heron", k=100)
+    assert [hit.doc_id for hit in hits] == [f"d{n:05}" for n in range(100)]
+
+
+def test_what_a_corpus_knows_of_its_words_is_counted_right(corpus):
+    statistics = BM25(corpus).statistics()
+    assert statistics.documents == 6
+    assert {word: statistics.frequency[word] for word in ("blood", "octopus", "giraffe")} == {
+        "blood": 5,
+        "octopus": 2,
+        "giraffe": 1,
+    }
+    assert set(statistics.frequency) == {word for document in corpus.values() for word in tokens(document.text)}
+    lengths = [len(tokens(document.text)) for document in corpus.values()]
+    assert statistics.average_length == sum(lengths) / 6
+    assert statistics.weight("zyzzyva") == 0 < statistics.weight("blood") < statistics.weight("giraffe")
+
+
+@pytest.mark.parametrize("name", ["bm25", "bm25s", "rank_bm25"])
+@pytest.mark.parametrize("documents", [[], [Document("a", "?"), Document("b", "!")]])
+def test_a_corpus_without_words_is_refused_where_words_are_all_there_is(name, documents):
+    with pytest.raises(DataError, match="no words"):
+        build(name, Corpus(documents))
+
+
+@pytest.mark.parametrize("name", ["bm25(k1=-1)", "bm25(b=1.5)", "rank_bm25(b=-0.1)"])
+def test_parameters_out_of_range_are_refused(name, corpus):
+    with pytest.raises(UsageError, match="k1 of 0 or more and b from 0 to 1"):
+        build(name, corpus)
+
+
+def test_a_search_asked_for_in_words_compiles_nothing_until_an_index_is_built():
+    script = (
+        "import sys, tools.retrievers as r; r.check('bm25(k1=1)'); r.check('rank_bm25'); print('numba' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
+
+
+# Reading and counting words
+
+
+TEXT = st.text(st.characters(codec="utf-8") | st.sampled_from("aAbB_9 .-\n\x00\x1fİ\u212aß"), max_size=60)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(TEXT, min_size=1, max_size=12), st.sampled_from([1, 20, 1 << 20]))
+@pytest.mark.parametrize("analyzer", [ANALYZERS["plain"], ANALYZERS["english"], _ANALYZER])
+def test_the_compiled_loop_counts_what_the_analyzer_says(analyzer, tmp_path_factory, texts, block):
+    folder = tmp_path_factory.mktemp("index")
+    texts = [*texts, "heron"]
+    corpus = Corpus(Document(str(n), text) for n, text in enumerate(texts))
+    split = [analyzer.words(text) for text in texts]
+
+    def weigh(counts):  # weights that are the counts themselves: count * gain / (count + norm) with a large norm
+        assert counts.lengths.tolist() == list(map(len, split))
+        return counting.Weights(np.ones(len(counts.frequency)), np.full(len(texts), 2.0**60), 2.0**60)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counting, "BLOCK", block)
+        counting.write_index(folder, corpus, analyzer, weigh, np.float64)
+    vocabulary = counting.Vocabulary(folder, analyzer)
+    by_row = vocabulary.words()
+    indptr, documents, weights = (np.load(folder / f"{name}.npy") for name in ("indptr", "documents", "weights"))
+    found = {
+        (by_row[row], int(documents[posting])): weights[posting]
+        for row in range(len(by_row))
+        for posting in range(indptr[row], indptr[row + 1])
+    }
+    assert found == {(word, n): text.count(word) for n, text in enumerate(split) for word in text}
+    for text in texts:  # a query is read as a document is
+        assert [by_row[row] for row in vocabulary.rows(text).tolist()] == analyzer.words(text)
+    assert vocabulary.rows("zyzzyva qzx").tolist() == []
+
+
+# Adding up postings
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scores_are_plain_sums_whatever_part_of_the_documents_has_a_term(dtype, tmp_path):
+    size, generator = 70_000, np.random.default_rng(0)
+    lists = [np.sort(generator.permutation(size)[:n]) for n in (1, 2, 5_000, 20_000, 30_000, size - 1, size)]
+    weights = [generator.random(len(each)).astype(dtype) for each in lists]
+    np.save(tmp_path / "indptr.npy", np.cumsum([0, *map(len, lists)]))
+    np.save(tmp_path / "documents.npy", np.concatenate(lists).astype(np.int32))
+    np.save(tmp_path / "weights.npy", np.concatenate(weights))
+    finish(tmp_path, size)
+    doc_ids = [f"d{row:05}" for row in range(size)]
+    opened = Postings(tmp_path, Ranker(doc_ids))
+    for number, k in ((1, 1), (3, 10), (12, 1_000), (12, 2_000), (12, 60_000), (12, size)):
+        terms = generator.integers(len(lists), size=number)  # with repeats
+        amounts = generator.random(number).astype(dtype)
+        expected = np.zeros(size, dtype)
+        for term, amount in zip(terms.tolist(), amounts, strict=True):
+            expected[lists[term]] += amount * weights[term]
+        expected[[3, 40_000]] = 0  # excluded
+        order = np.lexsort((np.arange(size), -expected))[:k]
+        best = [(doc_ids[row], float(expected[row])) for row in order.tolist() if expected[row] > 0]
+        found = opened.search(terms, k, amounts=amounts, excluded={"d00003", "d40000"})
+        assert list(map(tuple, found)) == best, "equal to the last bit"
+
+
+def test_the_compiled_loops_need_no_folder_for_their_machine_code():
+    kernels = Path(counting.__file__).with_name("kernels.py").read_text(encoding="utf-8")
+    nowhere, space = "<no file, so numba finds no place beside it>", dict[str, Any]()
+    with pytest.raises(RuntimeError, match="no locator"):
+        exec(compile("import numba\nnumba.njit(cache=True)(lambda: 0)", nowhere, "exec"), {})
+    exec(compile(kernels, nowhere, "exec"), space)
+    slots = np.full(2, -1, dtype=np.int32)
+    space["rehash"](slots, np.zeros(1, dtype=np.int64), 1)
+    assert slots.tolist() == [0, -1]
+
+
+# The English analyzer
+
+
+@pytest.mark.parametrize(("text", "expected"), json.loads(GOLDEN.read_text(encoding="utf-8"))["tokens of texts"])
+def test_english_words_are_lucenes(text, expected):
+    assert english.words(text) == expected
+
+
+def test_the_english_analyzer_finds_other_forms_of_a_word(corpus):
+    assert build("bm25", corpus).search("kilogram", k=6) == []
+    hits = build("bm25(analyzer=english)", corpus).search("kilogram", k=6)
+    assert [hit.doc_id for hit in hits] == ["d5"], "eleven kilograms"
+    assert build("bm25(analyzer=english)", corpus).name == "bm25(k1=0.9,b=0.4,analyzer=english)"
+
+
+# rank_bm25
+
+
+def library_order(scores) -> list[int]:
+    """What rank_bm25's get_top_n sorts by, with a sort that is stable on every machine."""
+    return np.argsort(scores, kind="stable")[::-1].tolist()
+
+
+def assert_equal_to_the_library(corpus: Corpus, queries: list[str]) -> None:
+    library = BM25Okapi([words(text) for text in corpus.texts()])
+    ours = build("rank_bm25", corpus)
+    for query in queries:
+        if not query.strip():
+            continue
+        scores = library.get_scores(words(query))
+        order = library_order(scores)
+        for k in (3, len(corpus)):
+            hits = ours.search(query, k)
+            assert [hit.score for hit in hits] == [scores[row] for row in order[:k]], "equal to the last bit"
+            assert [hit.doc_id for hit in hits] == [corpus.doc_ids[row] for row in order[:k]]
+
+
+def test_rank_bm25_ranks_as_the_library_does_on_real_text_and_on_thousands_of_documents():
+    mini = environments.load("congress", "mini", "all")
+    assert_equal_to_the_library(mini.documents, [query.text for query in mini.queries])
+    corpus, queries = drawn(6_000)
+    assert_equal_to_the_library(corpus, queries[:3])
+
+
+@settings(max_examples=25, deadline=None)
+@given(ADVERSARIAL, QUERY)
+def test_rank_bm25_ranks_as_the_library_does_on_adversarial_text(texts, query):
+    assert_equal_to_the_library(made_of(texts), [" ".join(query)])
+
+
+# pool_bm25
+
+
+def test_bm25_by_pool_gives_the_packages_scores_for_each_pool(corpus):
+    pool = ["d2", "d5", "d6"]
+    query = "why is the blood of an octopus blue"
+    library = BM25Okapi([corpus[doc_id].text.lower().split() for doc_id in pool])
+    expected = dict(zip(pool, library.get_scores(query.split()), strict=True))
+    hits = build("pool_bm25", corpus).search(query, k=3, among=set(pool))
+    assert {hit.doc_id: hit.score for hit in hits} == pytest.approx(expected)
+
+
+def test_bm25_over_two_documents_cannot_see_a_changed_word():
+    # What MultiConIR's published win rates measure: a word that one of two documents has weighs log(1.5 / 1.5) = 0.
+    pair = Corpus([Document("P", "a heron of the marsh at night"), Document("HN1", "a heron of the coast at night")])
+    hits = build("pool_bm25", pair).search("a bird of the marsh", k=2, among={"P", "HN1"})
+    assert hits[0].score == hits[1].score

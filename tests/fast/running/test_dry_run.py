@@ -1,0 +1,182 @@
+"""`--dry-run` sends nothing, and what it foretells is what the run then uses."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from agents import AGENTS
+from evals.running.forecast import DECIDED, POOLED
+from programs import PROGRAMS
+from tools.models.prices import Price
+from tools.models.prompting import context
+
+ASK = ("--task", "congress", "--data", "mini")
+
+
+def words(prompt):
+    described = re.findall(r"\[\[ ## description ## \]\]\n(.*?)\n\n(?:\[\[|Respond)", prompt, re.S)
+    return re.findall(r"[a-z]{5,}", (described or [prompt])[-1].lower())
+
+
+def answers(prompt):
+    """What a model might say, longer than the engine without a model: by the names of the fields, or by tools."""
+    about = words(prompt)
+    said = " ".join(about[:30])
+    if "[[ ##" not in prompt:  # a conversation with tools
+        turn = prompt.count('"doc_id"')
+        return {"tool_calls": [("search", {"query": " ".join(about[turn % 7 : turn % 7 + 6])})]}
+    shown = list(dict.fromkeys(re.findall(r'"id": ?"([^"]+)"', prompt)))
+    listed = prompt.partition("Your output fields are:")[2].partition("All interactions")[0]
+    earlier = len(re.findall(r'"', (re.findall(r"earlier_searches ## \]\]\n(.*)", prompt) or [""])[-1]))
+    varied = [" ".join(about[n + earlier : n + earlier + 5]) or f"{said} {n} {earlier}" for n in range(3)]
+    ways = [{"question": said, "search": text} for text in varied]
+    values = {
+        "search": varied[0],
+        "selected": json.dumps(shown[:3]),
+        "observations": said,
+        "ranked": json.dumps(shown[::-1]),
+        "quotes": json.dumps([said]),
+        "score": "4",
+        "requirements": json.dumps(varied),
+        "searches": json.dumps(varied),
+        "judgements": json.dumps([{"id": one, "grade": 2, "evidence": said} for one in shown[:2]]),
+        "plan": json.dumps(ways),
+        "further": json.dumps(ways),
+        "subqueries": json.dumps([{"search": text, "reading": text, "role": "may", "weight": 0.5} for text in varied]),
+    }
+    return {name: values.get(name, said) for name in re.findall(r"^\d+\. `(\w+)`", listed, re.MULTILINE)}
+
+
+def texts(request):
+    """All that is text in a request's prompt."""
+    found = [json.dumps(request["tools"])] if request.get("tools") else []
+    for message in request["messages"]:
+        found.append(str(message["content"]))
+        for call in message.get("tool_calls", ()):
+            found += [call["function"]["name"], call["function"]["arguments"]]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("program", "parameters"),
+    [
+        ("rewrite", ()),
+        ("decompose", ()),
+        ("multihop", ()),
+        ("rank", ("pool=60",)),
+        ("tournament", ("pool=60",)),
+        ("score", ("pool=12", "ties=")),
+        ("subtask", ("pool=6", "ties=")),
+        ("planner", ("rounds=2",)),
+        ("verifier", ("rounds=2", "retrievers=bm25")),
+        ("react", ("steps=8",)),
+        ("react", ("steps=8", "interface=dspy", "max_calls=3")),
+    ],
+)
+def test_the_run_uses_what_was_foretold(run, server, program, parameters):
+    server.answer = answers
+    ask = ["--program", program, *ASK, "--limit", "8", "--lm", server.spec]
+    ask += [word for pair in parameters for word in ("-P", pair)]
+    told = run(*ask, "--dry-run", "--json").json
+    assert not server.requests
+    if "interface=dspy" in parameters:
+        server.answer = lambda prompt: {"thought": "", "calls": json.dumps({"tool_calls": []})}  # asked for again
+    ended = run(*ask, "--json").json
+    assert ended["queries"] == told["queries"] == 8
+    tokens = sum(context.tokens(text) for request in server.requests for text in texts(request))
+    for name, true in (("calls", len(server.requests)), ("input_tokens", tokens)):
+        assert told[name]["low"] <= true <= told[name]["high"], (name, true, told[name])
+
+
+def test_nothing_is_sent_nothing_is_made_and_no_key_is_needed(run, server, tmp_path):
+    runs = tmp_path / "elsewhere"
+    for spec in ("openai/gpt-5.2", server.spec, "offline"):
+        result = run("--program", "multihop", *ASK, "--lm", spec, "--dry-run", "--runs", runs)
+        assert result.code == 0 and "dry run: nothing was sent" in result.out
+    assert not server.requests and not list(runs.rglob("*.json*")) and not list(runs.rglob("*.sqlite3"))
+
+
+def test_it_is_told_for_every_program_and_agent(run):
+    for name in PROGRAMS | AGENTS:
+        ask = ("--program", name, *ASK, "--limit", "3", "--lm", "openai/gpt-4o", "--dry-run", "--json")
+        pool = ("-P", "pool=10") if name in POOLED else ()
+        told = run(*ask, *pool).json
+        for figure in ("calls", "input_tokens", "output_tokens", "list_usd", "hours"):
+            low, expected, high = (told[figure][level] for level in ("low", "expected", "high"))
+            assert low <= expected <= high and (low > 0) == (name != "retrieve"), (name, figure)
+        assert told["window"] == 128_000 and told["queries"] == 3 and len(told["rehearsed"]) == 2
+    assert DECIDED.keys() <= PROGRAMS.keys() | AGENTS.keys()
+
+
+def test_dollars_are_the_price_of_the_tokens_and_unknown_is_not_nothing(run, server):
+    ask = ("--program", "rank", *ASK, "--limit", "4", "--dry-run")
+    told = run(*ask, "--lm", "openai/gpt-4o", "--json").json
+    price = Price(2.5e-6, 1.25e-6, 10e-6)  # OpenAI's for gpt-4o
+    for level in ("low", "expected", "high"):
+        dollars = price.of(told["input_tokens"][level], 0, told["output_tokens"][level])
+        assert told["list_usd"][level] == pytest.approx(dollars, rel=0.01)
+    assert run(*ask, "--lm", server.spec, "--json").json["list_usd"] is None
+    assert "price unknown" in run(*ask, "--lm", server.spec).out
+    assert run(*ask, "--json").json["list_usd"] == {"low": 0, "expected": 0, "high": 0}
+
+
+def test_a_budget_is_held_against_the_range(run):
+    ask = ("--program", "multihop", *ASK, "--limit", "6", "--lm", "openai/gpt-4o", "--dry-run")
+    calls = run(*ask, "--json").json["calls"]
+    for budget, enough in ((calls["high"], "yes"), (calls["expected"], "perhaps"), (calls["low"] - 1, "no")):
+        [told] = run(*ask, "--budget-calls", budget, "--json").json["budgets"]
+        assert told["enough"] == enough and told["option"] == "--budget-calls"
+    said = run(*ask, "--budget-calls", calls["expected"] // 2).out
+    assert f"--budget-calls {calls['expected'] // 2} may not do; it is likely to last for 3 of 6 queries" in said
+
+
+def test_queries_that_were_answered_before_are_not_asked_again(run, server):
+    server.answer = answers
+    ask = ["--program", "multihop", *ASK, "--limit", "6", "--lm", server.spec]
+    path = Path(run(*ask, "--json").json["run"])
+    kept = (path / "outcomes.jsonl").read_text().splitlines(keepends=True)[:2]
+    (path / "outcomes.jsonl").write_text("".join(kept))
+    told = run(*ask, "--dry-run", "--json").json
+    assert (told["queries"], told["answered"], told["calls"]["expected"]) == (4, 2, 32)
+    assert not {json.loads(line)["query_id"] for line in kept} & set(told["rehearsed"])
+    run(*ask)
+    over = run(*ask, "--dry-run", "--json").json
+    assert (over["queries"], over["calls"]["high"], over["rehearsed"]) == (0, 0, [])
+    others = run(*ask, "-P", "hops=2", "--dry-run", "--json").json
+    assert (others["queries"], others["answered"]) == (6, 0), "another configuration is another run"
+
+
+def test_earlier_answers_of_the_model_take_the_place_of_assumptions(run, server, tmp_path):
+    server.answer = answers
+    server.delay = 0.05
+    ask = ["--program", "multihop", *ASK, "--lm", server.spec]
+    before = run(*ask, "--dry-run", "--json").json
+    assert any(note.startswith("assumed of a call: 1 s") for note in before["notes"])
+    run(*ask, "--limit", "4")
+    after = run(*ask, "-P", "hops=3", "--dry-run", "--json").json
+    [note] = [note for note in after["notes"] if re.match(r"answers as in (29|3\d) earlier calls", note)]
+    assert 0.05 <= float(re.search(r": ([\d.]+) s", note)[1]) < 0.5
+    assert after["hours"]["expected"] < before["hours"]["expected"]
+    assert [path.name for path in (tmp_path / "runs").glob("answers*")] == ["answers.sqlite3"], "nothing is left open"
+
+
+def test_a_retriever_that_would_send_texts_is_not_opened(run, server):
+    for spec in (f"api:{server.spec}", f"fusion(bm25,api:{server.spec})", f"lens(bm25,model={server.spec})"):
+        told = run("--program", "rank", *ASK, "--retriever", spec, "--lm", "openai/gpt-4o", "--dry-run", "--json").json
+        assert any("bm25 takes its place" in note and "comes on top" in note for note in told["notes"]), spec
+    assert not server.requests
+
+
+def test_pools_of_different_sizes_count_as_much_as_they_are_large(run):
+    ask = ("--program", "score", "-P", "ties=", "--task", "relic", "--data", "mini", "--split", "all", "--limit", "6")
+    told = run(*ask, "--lm", "openai/gpt-4o", "--dry-run", "--json").json["calls"]
+    true = run(*ask, "--json").json["usage"]["calls"]
+    assert told["low"] <= true <= told["high"] and told["expected"] == pytest.approx(true, rel=0.02)
+
+
+def test_a_rehearsal_that_fails_tells_nothing(run):
+    ask = ("--program", "multihop", *ASK, "--limit", "4", "--dry-run", "--lm", "openai/gpt-4o")
+    result = run(*ask, "--context", "100")
+    assert result.code == 7 and "the queries of the rehearsal failed" in result.err and "tokens larger" in result.err

@@ -1,0 +1,219 @@
+"""Replay: the same retriever brings what is stored, another one what a search by hand brings."""
+
+import json
+import shutil
+
+import pytest
+from run_folders import unsealed
+
+from evals import replay as module
+from evals.measuring import scored
+from evals.measuring.stats import paired
+from evals.replay import replay, searches
+from evals.running.environment import environment_of
+from tools import retrievers
+from tools.console.command import run_command
+from tools.errors import UsageError
+
+# Each program once, made small; `score` breaks ties by a second retriever, which orders what has surfaced.
+POOL = ["-P", "pool=6"]
+PROGRAMS = {
+    "closed_book": [],
+    "decompose": [],
+    "multihop": ["-P", "hops=3", "-P", "per_hop=8"],
+    "notes": ["-P", "hops=2"],
+    "planner": ["-P", "rounds=2"],
+    "query_to_answer": [],
+    "query_to_doc": [],
+    "rank": POOL,
+    "react": ["-P", "steps=4"],
+    "reason": [*POOL, "-P", "ties="],
+    "reasoning_trace": [],
+    "retrieve": [],
+    "rewrite": [],
+    "score": ["-P", "pool=60", "-P", "ties=rank_bm25"],
+    "subtask": ["-P", "pool=3", "-P", "ties="],
+    "tournament": ["-P", "pool=25"],
+    "verifier": ["-P", "rounds=2", "-P", "retrievers=bm25,rank_bm25"],
+}
+MORE = {  # what a run can have beside its program
+    "pools that the run made": ["rank", "congress", "--pool", "oracle:8(bm25,rank_bm25)"],
+    "pools of the task": ["retrieve", "birco/relic"],
+    "documents that are excluded, and copies": ["multihop", "writing", "-P", "hops=2"],
+    "passages that are judged by parent": ["multihop", "crumb/clinical_trial", "-P", "hops=2"],
+    "no instruction": ["query_to_doc", "congress", "--instruction", "none"],
+    "a fusion": ["multihop", "congress", "--retriever", "fusion(bm25,rank_bm25)", "-P", "hops=2"],
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """`made(program, task, options...)` is the folder of such a run on the miniature."""
+    from evals import run
+
+    place, home = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("home")
+
+    def folder(program, task, *options):
+        runs = place / str(len(list(place.iterdir())))
+        words = ["--program", program, "--task", task, "--data", "mini", "--limit", "3", "--runs", str(runs), "--json"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SEXTANT_HOME", str(home))
+            patch.setattr("evals.showing.terminal.put_out", lambda *_, **__: None)
+            assert run_command(run.parser(), run.command, [*words, *options]) == 0
+        [path] = scored.folders([runs])
+        return path
+
+    return folder
+
+
+@pytest.fixture(scope="module")
+def hops(made):
+    return made("multihop", "congress", "-P", "per_hop=6")
+
+
+@pytest.fixture
+def command(command_of):
+    """`python -m evals.replay ARGUMENTS`, in this process."""
+    return command_of(module)
+
+
+def test_every_program_and_agent_is_here():
+    from agents import AGENTS
+    from programs import PROGRAMS as KNOWN
+
+    assert PROGRAMS.keys() == KNOWN.keys() | AGENTS.keys()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_search_of_every_program_brings_what_it_brought(made, program):
+    path = made(program, "congress", *PROGRAMS[program])
+    result = replay(path)
+    many = sum(
+        step["tool"] == "search" for row in scored.read(path).outcomes.values() for step in row["trace"]["steps"]
+    )
+    orders = sum("among" in step for row in scored.read(path).outcomes.values() for step in row["trace"]["steps"])
+    assert result["searches"] == result["same"] == many - orders > 0
+    assert (orders > 0) == (program == "score")
+    assert result["documents"]["only_then"] == result["documents"]["only_now"] == 0
+    assert result["recall"]["paired"]["difference"] == 0
+
+
+@pytest.mark.parametrize("what", MORE)
+def test_a_search_has_the_pool_the_exclusions_and_the_instruction_that_it_had(made, what):
+    result = replay(made(*MORE[what]))
+    assert result["searches"] == result["same"] > 0
+
+
+@pytest.mark.parametrize(("spec", "depth"), [("bm25(k1=2,b=1)", None), ("rank_bm25", 3), ("bm25", 40)])
+def test_another_retriever_brings_what_it_brings_when_it_is_asked_by_hand(hops, spec, depth):
+    result = replay(hops, spec, depth)
+    run = scored.read(hops)
+    environment = environment_of(run.config)
+    engine = retrievers.build(spec, environment.documents)
+    shares, rows = {"then": [], "now": []}, {}
+    for query in environment.queries:
+        gold = {unit for unit, grade in environment.qrels[query.query_id].items() if grade >= 1}
+        found = {"then": {}, "now": {}}
+        for step in run.outcomes[query.query_id]["trace"]["steps"]:
+            if step["tool"] == "search":
+                k = depth or step["k"]
+                hits = engine.search(step["argument"], k, instruction=query.objective, excluded=query.excluded)
+                for when, doc_ids in (("then", step["doc_ids"]), ("now", [hit.doc_id for hit in hits])):
+                    for rank, doc_id in enumerate(doc_ids, start=1):
+                        if doc_id in gold and doc_id not in found[when]:
+                            found[when][doc_id] = (step["hop"], rank)
+        for when in shares:
+            shares[when].append(len(found[when]) / len(gold))
+        rows |= {(query.query_id, unit): [found[when].get(unit) for when in ("then", "now")] for unit in gold}
+    told = {
+        (row["query_id"], row["unit"]): [
+            row[when] and (row[when]["hop"], row[when]["rank"]) for when in ("then", "now")
+        ]
+        for row in result["relevant"]
+    }
+    assert told == rows
+    assert sum(result["documents"].values()) == len(rows)
+    assert result["documents"]["only_now"] == sum(then is None and now is not None for then, now in rows.values())
+    assert result["documents"]["both"] == sum(None not in pair for pair in rows.values())
+    assert result["recall"]["paired"] == paired(shares["then"], shares["now"])._asdict()
+    for when, place in (("then", 0), ("now", 1)):
+        assert result["hops"][-1][when]["recall"] == pytest.approx(sum(shares[when]) / len(shares[when]))
+        first = [row[when]["first"] for row in result["hops"]]
+        assert first == [
+            sum(pair[place] is not None and pair[place][0] == hop for pair in rows.values())
+            for hop in (row["hop"] for row in result["hops"])
+        ]
+
+
+def test_a_search_that_is_made_twice_is_issued_once(made, tmp_path):
+    path = made("multihop", "congress", "-P", "hops=2")
+    lines = (unsealed(path) / "outcomes.jsonl").read_text().splitlines()
+    outcomes = [json.loads(line) for line in lines]
+    for outcome in outcomes:
+        outcome["trace"]["steps"] *= 2
+    (path / "outcomes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in outcomes))
+    result = replay(path, "rank_bm25")
+    assert (
+        result["searches"] == 2 * result["replayed"]["distinct"] == 2 * sum(len(searches(row)) for row in outcomes) / 2
+    )
+
+
+def test_more_documents_can_only_gain(hops):
+    result = replay(hops, depth=60)
+    assert result["documents"]["only_then"] == 0 and result["documents"]["only_now"] > 0
+    gained = [row["now"] for row in result["relevant"] if not row["then"] and row["now"]]
+    assert all(at["rank"] > 6 for at in gained)
+
+
+def test_what_is_printed_is_what_the_json_has(hops, command):
+    result = command(hops, "--depth", 60, "--json").json
+    printed = command(hops, "--depth", 60)
+    assert printed.code == 0 and "mini: bundled" in printed.out and "60 documents each" in printed.out
+    recall = result["recall"]
+    assert f"{recall['then']:.4f} then, {recall['now']:.4f} now" in printed.out
+    assert f"gained: {result['documents']['only_now']} relevant documents" in printed.out and "lost:" not in printed.out
+    for row in result["relevant"]:
+        if row["now"] and not row["then"]:
+            assert row["unit"] in printed.out and row["now"]["search"].split()[0] in printed.out
+
+
+def test_a_corpus_that_is_not_at_hand_is_said_in_one_line(run, folder, tmp_path, command):
+    assert run("--program", "retrieve", "--task", "congress", "--data", folder, "--split", "all").code == 0
+    [path] = scored.folders([tmp_path / "runs"])
+    assert command(path, "--json").json["searches"] > 0
+    corpus = folder / "tip-of-tongue/congress/corpus/corpus.jsonl"
+    corpus.write_text(corpus.read_text().replace("ferry", "barge"))
+    changed = command(path)
+    assert changed.code == 3 and "is not what the run was made with" in changed.err
+    shutil.rmtree(folder)
+    gone = command(path)
+    assert gone.code == 3 and len(gone.err.splitlines()) == 1 and ";" in gone.err
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ("pool_bm25", "ranks candidate pools"),
+        ('lens(bm25,model="openai/gpt-5.2")', "a replay asks none"),
+        ("bm26", "did you mean 'bm25'"),
+    ],
+)
+def test_a_retriever_that_does_not_fit_is_refused(hops, command, spec, why):
+    refused = command(hops, "--retriever", spec)
+    assert refused.code == 2 and refused.out == "" and len(refused.err.splitlines()) == 1 and why in refused.err
+
+
+def test_a_retriever_that_nobody_can_build_again_has_to_be_named(hops, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(hops, path)
+    text = (unsealed(path) / "outcomes.jsonl").read_text()
+    (path / "outcomes.jsonl").write_text(text.replace("bm25(k1=0.9,b=0.4)", "somebody's engine"))
+    with pytest.raises(UsageError, match=r"somebody's engine.*--retriever"):
+        replay(path)
+    assert replay(path, "bm25")["same"] > 0
+    outcomes = [json.loads(line) for line in text.splitlines()]
+    for outcome in outcomes:
+        outcome["trace"]["steps"] = []
+    (path / "outcomes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in outcomes))
+    with pytest.raises(UsageError, match="nothing to issue again"):
+        replay(path, "bm25")

@@ -1,0 +1,500 @@
+"""The main job as a user meets it: what it prints, what it leaves behind, and what survives."""
+
+import csv
+import json
+import os
+import pty
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import pytrec_eval
+
+import environments
+from evals import folder as run_folder
+from evals import score
+from tools.console import command, interrupts
+from tools.console.command import run_command
+from tools.errors import DataError, RunConflict
+from tools.records import Query, Submission, Trace
+
+ROOT = Path(__file__).parents[3]
+MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev")
+RETRIEVE = ("--program", "retrieve", "--task", "congress", "--split", "dev")
+
+
+def test_a_run_prints_its_table_and_leaves_its_folder(run):
+    result = run(*MULTIHOP)
+    assert result.code == 0
+    for expected in (
+        "obliq/congress",
+        "mini",
+        "multihop over bm25",
+        "no language model",
+        "nDCG@10",
+        "R@1000",
+        "12 queries",
+    ):
+        assert expected in result.out
+    assert "12/12 queries" in result.err and "nDCG@10" in result.err
+    [path] = [Path(line.removeprefix("run: ")) for line in result.out.splitlines() if line.startswith("run: ")]
+    assert {file.name for file in path.iterdir()} >= {
+        "config.json",
+        "outcomes.jsonl",
+        "run.trec",
+        "scores.json",
+        "scores.csv",
+    }
+    assert path.parent.name == "obliq-congress" and path.name.startswith("multihop-offline-")
+
+
+def test_json_is_one_object_and_nothing_else(run):
+    result = run(*MULTIHOP, "--json")
+    assert result.err == "" and result.out.count("\n") == 1
+    wanted = {"run", "task", "data", "split", "program", "retriever", "lm", "queries", "failed", "owed"}
+    assert result.json.keys() >= wanted | {"metrics", "usage", "seconds"}
+    assert (result.json["task"], result.json["data"], result.json["split"]) == ("obliq/congress", "mini", "dev")
+    assert (result.json["queries"], result.json["failed"], result.json["owed"]) == (12, 0, 0)
+    assert result.json["usage"]["calls"] > 0 and result.json["usage"]["paid_usd"] == 0
+    for value in result.json["metrics"].values():
+        assert 0 <= value["low"] <= value["mean"] <= value["high"] <= 1
+
+
+def test_the_scores_are_what_pytrec_eval_makes_of_the_run_file(run):
+    for program in ("retrieve", "rewrite", "multihop"):
+        result = run("--program", program, "--task", "congress", "--split", "all", "--json").json
+        with (Path(result["run"]) / "run.trec").open() as file:
+            ranked = pytrec_eval.parse_run(file)
+        graded = environments.load("congress", "mini", "all").qrels
+        qrels = {q: {doc_id: int(grade) for doc_id, grade in grades.items()} for q, grades in graded.items()}
+        values = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10,50", "recall.10,50,100,1000"}).evaluate(ranked)
+        for ours, theirs in {
+            "nDCG@10": "ndcg_cut_10",
+            "nDCG@50": "ndcg_cut_50",
+            "R@10": "recall_10",
+            "R@100": "recall_100",
+        }.items():
+            mean = sum(value[theirs] for value in values.values()) / len(qrels)
+            assert result["metrics"][ours]["mean"] == pytest.approx(mean, abs=1e-9)
+        with (Path(result["run"]) / "scores.csv").open() as file:
+            for row in csv.DictReader(file):
+                assert float(row["nDCG@10"]) == pytest.approx(values[row["query_id"]]["ndcg_cut_10"], abs=1e-9)
+
+
+def test_the_same_command_again_runs_nothing_and_says_the_same(run):
+    first, second = run(*MULTIHOP, "--json").json, run(*MULTIHOP, "--json").json
+    assert first | {"seconds": 0} == second | {"seconds": 0}
+
+
+def test_another_configuration_gets_another_folder(run):
+    others = [(), ("-P", "hops=2"), ("--k", 5), ("--retriever", "rank_bm25"), ("--limit", 3)]
+    assert len({run(*MULTIHOP, *more, "--json").json["run"] for more in others}) == 5
+
+
+def test_a_parameter_reaches_the_program(run):
+    path = Path(run(*MULTIHOP, "-P", "hops=2", "-P", "per_hop=3", "--json").json["run"])
+    config = run_folder.read_config(path)
+    own = {"hops": 2, "per_hop": 3, "read_chars": 0, "rerank": 0}
+    assert config["parameters"] == own | {"lens": "recollection"}, "the lens is the task's own"
+    for outcome in run_folder.read_outcomes(path).values():
+        searches = [step for step in outcome["trace"]["steps"] if step["tool"] == "search"]
+        assert [len(step["doc_ids"]) for step in searches] == [3, 3]
+
+
+def test_scoring_again_needs_the_run_folder_alone_and_gives_the_same(run, capsys):
+    result = run(*MULTIHOP, "--json").json
+    path = Path(result["run"])
+    before = (path / "scores.json").read_bytes()
+    (path / "scores.json").unlink()
+    assert run_command(score.parser(), score.command, [str(path), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["metrics"] == result["metrics"]
+    assert (path / "scores.json").read_bytes() == before
+
+
+def test_a_run_on_a_folder_is_scored_again_from_anywhere_even_after_the_folder_moved(
+    run, folder, tmp_path, monkeypatch
+):
+    arguments = ("--program", "retrieve", "--task", "congress", "--split", "all", "--json", "--runs", tmp_path / "runs")
+    monkeypatch.chdir(folder.parent)
+    first = run(*arguments, "--data", folder.name).json
+    monkeypatch.chdir("/")
+    assert run_command(score.parser(), score.command, [first["run"]]) == 0
+    folder.rename(tmp_path / "moved")
+    assert run_command(score.parser(), score.command, [first["run"]]) == 3
+    assert run(*arguments, "--data", tmp_path / "moved").json["run"] == first["run"], "the data is the same"
+    assert run_command(score.parser(), score.command, [first["run"]]) == 0
+
+
+WRITING = ("--program", "retrieve", "--task", "writing", "--split", "all", "--json", "--pool")
+KNOWN = frozenset(environments.load("writing", "mini", "all").documents)
+HANDED_IN = {  # what is wrong with a submission -> its documents for a query, and how it is otherwise
+    "not a Submission": (None, {}),
+    "is there twice": (lambda query: [min(query.candidates)] * 2, {}),
+    "is not in the corpus": (lambda query: ["d1"], {}),
+    "is excluded for query": (lambda query: query.excluded, {}),
+    "is not in the pool of query": (lambda query: KNOWN - query.excluded, {}),
+    "the trace is of query 'other'": (lambda query: [], {"trace": Trace("other")}),
+    "not JSON serializable": (lambda query: [], {"answer": object()}),
+}
+
+
+@pytest.mark.parametrize("why", HANDED_IN)
+def test_what_cannot_be_scored_or_written_or_is_not_of_its_query_is_a_fault_of_the_system(why, run, monkeypatch):
+    def forward(self, query):
+        return named and Submission(tuple(named(query)), **{"trace": Trace(query.query_id), **more})
+
+    named, more = HANDED_IN[why]
+    monkeypatch.setattr("programs.retrieve.Retrieve.forward", forward)
+    result = run(*WRITING, "union:5", "--limit", 2)
+    assert result.code == 7 and (result.json["failed"], result.json["owed"]) == (2, 0)
+    outcomes = run_folder.read_outcomes(Path(result.json["run"])).values()
+    assert all(why in outcome["error"] for outcome in outcomes)
+
+
+def test_a_program_that_makes_a_query_of_its_own_keeps_the_mask_and_the_pool_of_the_one_asked(run, monkeypatch):
+    from programs.retrieve import Retrieve
+
+    honest, forward = run(*WRITING, "union:20").json, Retrieve.forward
+    monkeypatch.setattr(Retrieve, "forward", lambda self, query: forward(self, Query(query.query_id, query.text)))
+    result = run(*WRITING, "union:20", "--k", 50).json
+    assert result["failed"] == 0 and result["metrics"]["R@100"] == honest["metrics"]["R@100"]
+    masked = {query.query_id: query.excluded for query in environments.load("writing", "mini", "all").queries}
+    for query_id, outcome in run_folder.read_outcomes(Path(result["run"])).items():
+        assert len(outcome["ranking"]) == 20 and masked[query_id].isdisjoint(outcome["ranking"])
+    monkeypatch.setattr(Retrieve, "forward", lambda self, query: forward(self, Query("another", query.text)))
+    assert run(*WRITING, "union:20", "--k", 60, "--limit", 2).json["failed"] == 2, "whose mask would it have?"
+
+
+def test_a_limit_asks_the_first_queries_and_an_id_asks_that_one_once(run):
+    assert run(*RETRIEVE, "--limit", 2, "--json").json["queries"] == 2
+    some = environments.load("congress", "mini", "dev").queries[3].query_id
+    one = run(*RETRIEVE, "--query-id", some, "--query-id", some, "--json").json
+    assert one["queries"] == 1
+    assert one["metrics"]["nDCG@10"]["low"] is None, "one query has no interval"
+
+
+WRONG = {
+    "a misspelt task": (("--program", "retrieve", "--task", "congres"), 2, "did you mean 'congress'"),
+    "a misspelt program": (("--program", "multihopp", "--task", "congress"), 2, "did you mean 'multihop'"),
+    "a misspelt retriever": ((*RETRIEVE, "--retriever", "bm52"), 2, "did you mean 'bm25'"),
+    "a misspelt parameter": ((*MULTIHOP, "-P", "hop=3"), 2, "called 'hop'; did you mean 'hops'"),
+    "a misspelt split": (("--program", "retrieve", "--task", "congress", "--split", "tset"), 2, "did you mean 'test'"),
+    "a misspelt option": ((*RETRIEVE, "--limt", "3"), 2, "--limt"),
+    "no parameter at all": ((*RETRIEVE, "-P", "hops=3"), 2, "there are none"),
+    "a parameter in words": ((*MULTIHOP, "-P", "hops=many"), 2, "has to be a whole number"),
+    "a parameter without value": ((*MULTIHOP, "-P", "hops"), 2, "write -P name=value"),
+    "a parameter below its range": ((*MULTIHOP, "-P", "hops=0"), 2, "hops of at least 1"),
+    "limit 0": ((*RETRIEVE, "--limit", "0"), 2, "'0' is not a whole number of at least 1"),
+    "k 0": ((*RETRIEVE, "--k", "0"), 2, "'0' is not a whole number"),
+    "a budget of nothing": ((*RETRIEVE, "--budget-usd", "0"), 2, "not an amount above 0"),
+    "no program": (("--task", "congress"), 2, "--program"),
+    "an empty pool": ((*RETRIEVE, "--pool", ""), 2, "has nothing where"),
+    "an unknown query": ((*RETRIEVE, "--query-id", "MINI-q99"), 2, "'MINI-q99'"),
+    "data that is not there": ((*RETRIEVE, "--data", "full"), 3, "use --data mini"),
+    "a folder that is not there": ((*RETRIEVE, "--data", "nowhere"), 3, "'nowhere' is not a folder"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_bad_input_gets_one_line_that_helps_and_its_exit_code(case, run):
+    arguments, code, message = WRONG[case]
+    result = run(*arguments)
+    assert (result.code, result.out) == (code, "")
+    assert result.err.startswith("error: ") and result.err.count("\n") == 1
+    assert message in result.err
+
+
+def test_a_run_folder_of_another_configuration_is_refused_with_the_keys(run):
+    path = Path(run(*MULTIHOP, "--json").json["run"])
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"depth": 7, "split": "test"}))
+    result = run(*MULTIHOP)
+    assert result.code == 2 and "another depth, split" in result.err
+
+
+def test_a_folder_is_one_process_own(run):
+    path = Path(run(*RETRIEVE, "--json").json["run"])
+    with run_folder.claim(path, run_folder.read_config(path)):
+        result = run(*RETRIEVE)
+    assert result.code == 2 and "another process is running" in result.err
+    with pytest.raises(RunConflict), run_folder.claim(path, {"task": "x", "provenance": {}}):
+        pass
+
+
+def test_a_path_that_cannot_be_read_is_one_line(run, capsys, tmp_path):
+    assert run(*RETRIEVE, "--data", "x" * 5000).code == 3
+    assert run_command(score.parser(), score.command, [str(ROOT / "README.md")]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_nobody_listening_does_not_end_a_run(shell, tmp_path):
+    process = start(shell, tmp_path, *MULTIHOP)
+    process.stdout.close()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 0
+    [path] = (tmp_path / "runs").rglob("outcomes.jsonl")
+    assert len(run_folder.read_outcomes(path.parent)) == 12
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_result_that_cannot_be_printed_is_in_the_folder(shell, tmp_path):
+    with Path("/dev/full").open("w") as full:
+        process = start(shell, tmp_path, *RETRIEVE, stdout=full)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 7 and "it is in the run folder" in err and "Traceback" not in err
+    assert list((tmp_path / "runs").rglob("scores.json"))
+
+
+def test_sigterm_is_a_ctrl_c(shell, tmp_path, server):
+    server.delay = 0.3
+    process = start(shell, tmp_path, *MULTIHOP, "--lm", server.spec)
+    wait_for_outcomes(tmp_path, 1)
+    process.terminate()
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 130 and "are safe in" in err
+
+
+@pytest.mark.parametrize("error", [DataError("cannot be loaded"), OSError(5, "?")])
+def test_an_error_that_comes_of_an_interrupt_is_an_interrupt(error, monkeypatch, capsys):
+    def broken(arguments):
+        interrupts.note(signal.SIGINT, None)
+        raise error
+
+    monkeypatch.setattr(interrupts, "_came", [])
+    assert run_command(command.Parser(), broken, []) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_torn_last_line_is_a_query_still_owed_and_a_damaged_one_is_named(run):
+    whole = run(*MULTIHOP, "--json").json
+    path = Path(whole["run"]) / "outcomes.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]) + lines[-1][:100])
+    assert run(*MULTIHOP, "--json").json["metrics"] == whole["metrics"]
+    assert len(path.read_bytes().splitlines()) == 12
+    path.write_bytes(b'{"query_id": \n' + b"".join(lines))
+    result = run(*MULTIHOP)
+    assert result.code == 3 and "outcomes.jsonl, line 1 is damaged" in result.err
+
+
+def test_scoring_an_unfinished_run_is_refused(run, capsys):
+    path = Path(run(*MULTIHOP, "--json").json["run"])
+    outcomes = path / "outcomes.jsonl"
+    outcomes.write_bytes(b"".join(outcomes.read_bytes().splitlines(keepends=True)[:5]))
+    assert run_command(score.parser(), score.command, [str(path)]) == 7
+    assert "owes 7 of 12 queries" in capsys.readouterr().err
+
+
+def test_scoring_against_changed_data_is_refused(run, folder, capsys):
+    path = run("--program", "retrieve", "--task", "congress", "--data", folder, "--split", "all", "--json").json["run"]
+    corpus = folder / "tip-of-tongue/congress/corpus/corpus.jsonl"
+    corpus.write_text(corpus.read_text().replace("ferry", "boat"))
+    assert run_command(score.parser(), score.command, [path]) == 3
+    assert "is not what the run was made with" in capsys.readouterr().err
+
+
+def test_a_crash_of_the_program_is_an_outcome_with_its_trace(run, monkeypatch):
+    from tools.session import Session
+
+    def broken(self, text):
+        raise ZeroDivisionError("oh no\x1b[31m")
+
+    monkeypatch.setattr(Session, "note", broken)
+    stopped = run(*MULTIHOP)
+    assert stopped.code == 7 and "5 of 5 queries ended alike: ZeroDivisionError: oh no" in stopped.err
+    result = run(*MULTIHOP)
+    assert result.code == 7 and "12 failed (scored 0; 12 of them with 'ZeroDivisionError: oh no" in result.out
+    assert "test_run.py:" in result.out and "\x1b" not in stopped.err + result.out + result.err
+    [path] = [Path(line.removeprefix("run: ")) for line in result.out.splitlines() if line.startswith("run: ")]
+    for outcome in run_folder.read_outcomes(path).values():
+        assert outcome["error"].startswith("ZeroDivisionError: oh no") and "Traceback" in outcome["traceback"]
+        assert [step["tool"] for step in outcome["trace"]["steps"]][-3:] == ["select", "drop", "stop"]
+        assert outcome["usage"]["calls"] == 2
+
+
+def test_a_server_that_answers_wrongly_in_mid_run_leaves_what_was_answered_and_says_how_to_go_on(run, server):
+    retriever, asked = f"api:{server.spec}", len(environments.load("congress", "mini").documents)
+    embed, texts = server.embed, []
+
+    def narrower(batch):
+        texts.extend(batch)
+        return embed(batch)[:, : 24 if len(texts) < asked + 5 else 23]
+
+    server.embed = narrower
+    result = run(*RETRIEVE, "--retriever", retriever, "--json", "--max-concurrent", 1)
+    assert result.code == 3 and 0 < result.json["owed"] < 12
+    assert "the same command goes on" in result.err and result.err.count("\n") == 1
+    server.embed = embed
+    again = run(*RETRIEVE, "--retriever", retriever, "--json")
+    assert again.code == 0 and again.json["owed"] == 0
+
+
+def test_a_program_that_exits_does_not_take_the_run_with_it(run, monkeypatch):
+    from tools.session import Session
+
+    monkeypatch.setattr(Session, "note", lambda self, text: sys.exit("a library called sys.exit"))
+    result = run(*MULTIHOP, "--limit", 3, "--json")
+    assert result.code == 7 and result.json["failed"] == 3
+
+
+def start(shell, tmp_path, *arguments, **more):
+    return subprocess.Popen(
+        [*shell, *map(str, arguments), "--runs", str(tmp_path / "runs")],
+        cwd=ROOT, text=True, **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | more),
+    )  # fmt: skip
+
+
+def wait_for_outcomes(tmp_path, count, seconds=30):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for path in (tmp_path / "runs").rglob("outcomes.jsonl"):
+            if path.read_bytes().count(b"\n") >= count:
+                return path
+        time.sleep(0.01)
+    raise AssertionError("no outcomes appeared")
+
+
+def test_a_run_killed_in_the_middle_resumes_to_the_uninterrupted_one_and_pays_nothing_twice(
+    shell, tmp_path, run, server
+):
+    server.delay = 0.05
+    arguments = (*MULTIHOP, "--lm", server.spec, "--max-concurrent", 2)
+    process = start(shell, tmp_path, *arguments)
+    path = wait_for_outcomes(tmp_path, 3)
+    process.kill()
+    process.communicate()
+    before = path.read_bytes()
+    kept = run_folder.read_outcomes(path.parent)
+    assert 3 <= len(kept) < 12
+    time.sleep(0.3)  # the two requests in flight end
+    server.delay = 0
+    resumed = run(*arguments, "--json").json
+    assert resumed["owed"] == 0
+    # Paid for twice are at most the calls in flight at the kill, whose answers never arrived.
+    assert resumed["usage"]["calls"] <= len(server.requests) <= resumed["usage"]["calls"] + 2
+    outcomes = run_folder.read_outcomes(path.parent)
+    assert path.read_bytes().startswith(before[: before.rfind(b"\n") + 1]), "what was there is not touched"
+
+    uninterrupted = run(*arguments, "--runs", tmp_path / "other", "--json").json
+    assert uninterrupted["metrics"] == resumed["metrics"]
+    whole = run_folder.read_outcomes(Path(uninterrupted["run"]))
+    assert {q: o["ranking"] for q, o in whole.items()} == {q: o["ranking"] for q, o in outcomes.items()}
+
+
+def test_ctrl_c_ends_with_130_at_once_and_the_run_resumes(shell, tmp_path, run, server):
+    server.delay = 0.3
+    arguments = (*MULTIHOP, "--lm", server.spec, "--max-concurrent", 6)
+
+    def at_a_terminal():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # these tests may run in a script's background, which ignores it
+
+    process = start(shell, tmp_path, *arguments, preexec_fn=at_a_terminal)
+    wait_for_outcomes(tmp_path, 1)
+    server.delay = 20  # the calls in flight from here on would hold up the end
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 130 and time.monotonic() - started < 5
+    assert "are safe in" in err and "Traceback" not in err
+    server.delay = 0
+    assert run(*arguments, "--json").json["owed"] == 0
+
+
+def test_a_full_disk_loses_nothing_that_was_reported_as_done(shell, tmp_path, run):
+    def little_room():
+        # Stands for a full disk: no file of this process may grow over 60 kB.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+
+    run(*RETRIEVE, "--limit", 1)  # the index has room
+    process = start(shell, tmp_path, *RETRIEVE, preexec_fn=little_room)  # about 11 kB a query
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 7, err
+    assert "is still owed" in err and "safe" in err and "Traceback" not in err
+    [path] = (path for path in (tmp_path / "runs").rglob("outcomes.jsonl") if path.stat().st_size > 30_000)
+    safe = run_folder.read_outcomes(path.parent)
+    assert 0 < len(safe) < 12 and f"the {len(safe)} before it are safe" in err
+    assert path.read_bytes().endswith(b"\n"), "no torn line"
+    resumed = run(*RETRIEVE, "--json").json
+    assert resumed["owed"] == 0
+    assert {q: o["ranking"] for q, o in safe.items()}.items() <= {
+        q: o["ranking"] for q, o in run_folder.read_outcomes(path.parent).items()
+    }.items()
+
+
+UNPLUGGED = """
+import runpy, socket, sys
+def refuse(*arguments, **named):
+    raise SystemExit(f"something went to the network: {arguments}")
+socket.socket.connect = socket.socket.connect_ex = refuse
+socket.getaddrinfo = socket.create_connection = socket.gethostbyname = refuse
+sys.argv = sys.argv[1:]
+runpy.run_module("evals.run", run_name="__main__")
+"""
+
+
+def test_the_default_run_works_with_the_network_unplugged(tmp_path):
+    command = [sys.executable, "-c", UNPLUGGED, "evals.run", "--program", "multihop", "--task", "congress"]
+    process = subprocess.run(
+        [*command, "--runs", str(tmp_path / "runs")], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert process.returncode == 0, process.stderr
+    assert "24 queries" in process.stdout
+
+
+def test_help_answers_at_once(shell):
+    def seconds(command):
+        started = time.perf_counter()
+        subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+        return time.perf_counter() - started
+
+    bare = min(seconds([sys.executable, "-c", "pass"]) for _ in range(3))
+    heavy = {"dspy", "numpy", "bm25s", "rich", "ir_measures", "litellm", "torch"}
+    script = "import sys, evals.run; evals.run.parser().format_help(); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not heavy & set(loaded.stdout.split())
+    fastest = min(seconds([*shell, "--help"]) for _ in range(5))
+    assert fastest < 20 * bare and fastest < 0.4
+
+
+def test_a_pipe_gets_plain_lines(shell, tmp_path):
+    environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    process = start(shell, tmp_path, *RETRIEVE, env=environment)
+    out, err = process.communicate(timeout=60)
+    assert "\x1b" not in out + err
+
+
+@pytest.mark.parametrize("no_color", [None, "1"])
+def test_a_terminal_gets_a_live_line_and_no_color_is_respected(no_color, shell, tmp_path):
+    environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"} | {"TERM": "xterm-256color"}
+    environment |= {"NO_COLOR": no_color} if no_color else {}
+    ours, theirs = pty.openpty()
+    process = start(shell, tmp_path, *MULTIHOP, env=environment, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    printed = b""
+    with suppress(OSError):  # the terminal's end
+        while chunk := os.read(ours, 10_000):
+            printed += chunk
+    process.wait(timeout=60)
+    text = printed.decode()
+    assert "12/12" in text and "calls" in text and "elapsed" in text
+    colours = re.findall(r"\x1b\[[0-9;]*?(?:3[0-7]|38;[0-9;]+)m", text)
+    assert bool(colours) == (no_color is None)
+
+
+def test_what_a_program_refuses_is_said_before_an_index_is_built(run, tmp_path):
+    arguments = ("--program", "reason", "--task", "congress", "-P", "read_chars=-5")
+    assert "read_chars of at least 0" in run(*arguments).err
+    assert "promote below batch" in run("--program", "tournament", "--task", "congress", "-P", "promote=20").err
+    place = tmp_path / "a file"
+    place.write_text("")
+    refused = run("--program", "retrieve", "--task", "congress", "--runs", place)
+    assert refused.code == 2 and "choose --runs" in refused.err and refused.err.count("\n") == 1
+    assert not (tmp_path / "home" / "indexes").exists()

@@ -1,0 +1,278 @@
+"""Nothing waits for ever: calls that hang, queries whose time is up, programs that hang, and Ctrl-C, once and twice."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from bad_server import fine, in_order, latency, silent, stalls, throttled
+from run_folders import CONFIG
+from waiting import wait_for
+
+import environments
+from evals import folder as run_folder
+from evals.running import runner
+from programs.rewrite import Rewrite
+from tools.errors import UsageError
+from tools.models import lm
+from tools.models.sending.gate import Gate
+from tools.retrievers.lexical.bm25 import BM25
+from tools.session import Toolbox
+
+ROOT = Path(__file__).parents[3]
+CORPUS = environments.load("congress", "mini", "dev").documents
+REWRITE = ("--program", "rewrite", "--task", "congress", "--split", "dev")
+MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev")
+
+
+@pytest.fixture(scope="module")
+def environment():
+    return environments.load("congress", "mini", "dev")
+
+
+@pytest.fixture
+def system(environment):
+    return Rewrite(Toolbox(environment.documents, BM25(environment.documents)), depth=20)
+
+
+def test_a_call_that_hangs_is_cut_off_counted_and_made_again(run, bad):
+    bad.script = in_order([fine(), silent(), stalls()])
+    started = time.monotonic()
+    result = run(*REWRITE, "--limit", 3, "--lm", bad.spec, "--max-concurrent", 1, "--call-timeout", "0.3s", "--json")
+    assert result.code == 0, result.err
+    assert result.json["owed"] == result.json["failed"] == 0 and time.monotonic() - started < 10
+    ledger = result.json["ledger"]
+    assert (ledger["sent"], ledger["answered"], ledger["faults"]) == (5, 3, {"timeout": 2})
+    assert [one.kind for one in bad.tries] == ["fine", "silent", "stalls", "fine", "fine"]
+    cut = [one.ended - one.arrived for one in bad.tries[1:3]]
+    assert all(0.2 < seconds < 2.0 for seconds in cut)
+    assert result.json["usage"]["calls"] == 3, "the queries used what was answered"
+
+
+def test_calls_that_hang_every_time_leave_their_queries_owed_and_the_run_resumable(run, bad):
+    bad.script = lambda number, body: silent()
+    waits = ("--call-timeout", "0.2s", "--patience", "0.5s")
+    result = run(*REWRITE, "--limit", 4, "--lm", bad.spec, "--max-concurrent", 2, *waits, "--json")
+    assert result.code == 7 and (result.json["owed"], result.json["failed"]) == (4, 0)
+    assert result.json["ledger"]["faults"] == {"timeout": len(bad.tries)}
+    bad.script = lambda number, body: fine()
+    assert run(*REWRITE, "--limit", 4, "--lm", bad.spec, "--max-concurrent", 2, *waits, "--json").code == 0
+
+
+def test_a_query_whose_time_is_up_stays_owed_and_the_calls_it_paid_for_are_kept(run, bad):
+    bad.script = lambda number, body: latency(0.3)
+    arguments = (*MULTIHOP, "--limit", 2, "-P", "hops=4", "--lm", bad.spec, "--max-concurrent", 2, "--json")
+    first = run(*arguments, "--query-timeout", "1.4s")
+    assert first.code == 7 and first.json["owed"] == 2 and first.json["failed"] == 0, first.err
+    cut = sum(not one.paid for one in bad.tries)
+    assert len(bad.paid) == first.json["ledger"]["answered"] >= 2
+    assert first.json["ledger"]["faults"].get("timeout", 0) == cut <= 2, "the call of each query that was in flight"
+    bad.script = lambda number, body: fine()
+    second = run(*arguments)
+    assert second.code == 0 and second.json["usage"]["calls"] == len(bad.paid), "nothing was paid for twice"
+
+
+def test_a_provider_that_asks_to_wait_for_longer_than_the_query_has_is_not_waited_for(run, bad):
+    bad.script = lambda number, body: throttled(30.0)
+    started = time.monotonic()
+    result = run(*REWRITE, "--limit", 1, "--lm", bad.spec, "--query-timeout", "1s", "--json")
+    assert result.code == 7 and result.json["owed"] == 1 and time.monotonic() - started < 6
+
+
+class Hanging:
+    """A program that hangs with some of its queries, outside of any call."""
+
+    def __init__(self, system, hangs):
+        self.system = system
+        self.hangs = hangs
+        self.until = threading.Event()
+
+    def __call__(self, *, query):
+        if query.query_id in self.hangs:
+            self.until.wait(30.0)
+        return self.system(query=query)
+
+
+def sitting(tmp_path, system, queries, model, **more):
+    """One sitting of a run: the fault it ended with, what is recorded, and who is owed."""
+    owed = {}
+    with run_folder.claim(tmp_path / "runs" / "task" / "run", CONFIG) as folder:
+        model.begin(folder.path, folder.usage)
+        problem = runner.run(system, queries, CORPUS, folder, model, on_owed=owed.__setitem__, **more)
+        return problem, dict(folder.outcomes), owed
+
+
+def test_a_program_that_hangs_outside_of_calls_is_given_up_and_the_others_finish(
+    tmp_path, environment, system, bad, monkeypatch
+):
+    monkeypatch.setattr(runner, "GRACE", 0.2)
+    queries = environment.queries
+    hanging = Hanging(system, {queries[0].query_id, queries[5].query_id})
+    model = lm.connect(bad.spec, gate=Gate(2), query_seconds=2.5)
+    try:
+        problem, outcomes, owed = sitting(tmp_path, hanging, queries, model, workers=2)
+        assert owed.keys() == hanging.hangs and all("longer than 2.5 s" in reason for reason in owed.values())
+        assert outcomes.keys() == {query.query_id for query in queries} - hanging.hangs, "with new threads for the two"
+        assert problem and all(outcome["error"] is None for outcome in outcomes.values())
+        before = sum(one.paid for one in bad.tries)
+    finally:
+        hanging.until.set()
+    time.sleep(0.3)
+    on_disk = run_folder.read_outcomes(tmp_path / "runs" / "task" / "run")
+    assert on_disk.keys() == outcomes.keys(), "what a thread that was given up hands in later is not taken"
+    again = lm.connect(bad.spec, gate=Gate(2))
+    problem, outcomes, owed = sitting(tmp_path, system, queries, again, workers=2)
+    assert (problem, owed, len(outcomes)) == (None, {}, len(queries))
+    assert sum(one.paid for one in bad.tries) <= before + 2
+
+
+def test_a_query_that_waits_for_its_calls_is_not_taken_for_one_that_hangs(tmp_path, environment, system, bad):
+    bad.script = in_order([latency(1.0)])
+    problem, outcomes, owed = sitting(
+        tmp_path, system, environment.queries[:2], lm.connect(bad.spec, gate=Gate(1), query_seconds=5.0), workers=1
+    )
+    assert (problem, owed, len(outcomes)) == (None, {}, 2)
+
+
+@pytest.mark.parametrize("wrong", ["0s", "-5", "soon", "5d"])
+def test_a_time_that_is_none_is_refused(wrong, run):
+    for option in ("--call-timeout", "--query-timeout", "--time-limit", "--patience"):
+        result = run(*REWRITE, option, wrong)
+        assert result.code == UsageError.exit_code and result.err.count("\n") == 1 and wrong in result.err
+
+
+# Ctrl-C
+
+
+def start(shell, tmp_path, *arguments, hang_up=signal.SIG_DFL):
+    """A run in a process of its own, as a terminal starts it."""
+
+    def at_a_terminal():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # these tests may run in a script's background, which ignores it
+        signal.signal(signal.SIGHUP, hang_up)
+
+    return subprocess.Popen(
+        [*shell, *map(str, arguments), "--runs", str(tmp_path / "runs")],
+        cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=at_a_terminal,
+    )  # fmt: skip
+
+
+COMMAND = """
+import threading, time, weakref
+from tools.console.command import Parser, run_and_leave
+
+class Thing:
+    pass
+
+def busy(*_):
+    print("ready", flush=True)
+    ends = time.monotonic() + 0.5
+    while time.monotonic() < ends:
+        pass
+
+def command(arguments):
+    {}
+    time.sleep(60)
+    return 0
+
+parser = Parser()
+parser.add_argument("--runs")
+run_and_leave(parser, command)
+"""
+WHERE = {
+    "the callback of a weak reference": "thing = Thing(); reference = weakref.ref(thing, busy); del thing",
+    "a finalizer": "Thing.__del__ = busy; Thing()",
+    "a lock": "lock = threading.Lock(); lock.acquire(); busy(); lock.acquire()",
+    "Python": "busy()\n    while True: pass",
+    "what catches everything": """busy()
+    while True:
+        try: time.sleep(60)
+        except BaseException: pass""",
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("where", WHERE)
+def test_a_signal_is_heard_wherever_it_lands(where, number, tmp_path):
+    process = start([sys.executable, "-c", COMMAND.format(WHERE[where])], tmp_path)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=15)
+    assert process.returncode == 130 and err == "interrupted\n"
+
+
+def safe(tmp_path):
+    """The outcomes on disk; DataError when a line is damaged."""
+    [path] = (tmp_path / "runs").rglob("outcomes.jsonl")
+    return run_folder.read_outcomes(path.parent)
+
+
+def test_ctrl_c_waits_for_what_is_in_flight_and_keeps_its_answers(shell, tmp_path, run, bad):
+    bad.script = lambda number, body: fine() if number < 5 else latency(1.2)
+    arguments = (*MULTIHOP, "--lm", bad.spec, "--max-concurrent", 6, "--json")
+    process = start(shell, tmp_path, *arguments)
+    wait_for(lambda: sum(not one.ended and one.kind == "latency" for one in bad._tries) == 6)
+    sent = len(bad._tries)
+    process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    _, err = process.communicate(timeout=15)
+    assert process.returncode == 130 and 0.2 < time.monotonic() - started < runner.GRACE + 2.0
+    assert "are safe in" in err and "Traceback" not in err
+    assert len(bad.tries) == len(bad.paid) == sent, "nothing more was sent, and all of it was answered"
+    bad.script = lambda number, body: fine()
+    resumed = run(*arguments)
+    assert resumed.code == 0 and resumed.json["usage"]["calls"] == len(bad.paid), "nothing was paid for twice"
+
+
+def test_ctrl_c_twice_ends_at_once_and_leaves_a_sound_folder(shell, tmp_path, run, bad):
+    bad.script = lambda number, body: fine() if number < 30 else latency(60.0)
+    arguments = (*MULTIHOP, "--lm", bad.spec, "--max-concurrent", 6, "--json")
+    process = start(shell, tmp_path, *arguments)
+    wait_for(lambda: sum(not one.ended and one.kind == "latency" for one in bad._tries) == 6)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None, "the first one waits"
+    process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    _, err = process.communicate(timeout=15)
+    assert process.returncode == 130 and time.monotonic() - started < 1.5, "well before the grace is over"
+    assert "Traceback" not in err and err.strip().endswith("interrupted")
+    kept = {query_id: outcome["ranking"] for query_id, outcome in safe(tmp_path).items()} if outcomes(tmp_path) else {}
+    bad.script = lambda number, body: fine()
+    resumed = run(*arguments)
+    assert resumed.code == 0 and resumed.json["owed"] == 0
+    after = run_folder.read_outcomes(Path(resumed.json["run"]))
+    assert kept.items() <= {query_id: outcome["ranking"] for query_id, outcome in after.items()}.items()
+    paid = json.loads(resumed.out)["usage"]["calls"]
+    assert paid <= len(bad.tries) <= paid + 6, "at most what was in flight was asked again"
+
+
+def test_a_terminal_that_closes_is_one_ctrl_c_however_often_it_tells(shell, tmp_path, bad):
+    bad.script = lambda number, body: fine() if number < 5 else latency(1.2)
+    process = start(shell, tmp_path, *MULTIHOP, "--lm", bad.spec, "--max-concurrent", 6, "--json-events")
+    wait_for(lambda: sum(not one.ended and one.kind == "latency" for one in bad._tries) == 6)
+    sent = len(bad._tries)
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGHUP)
+    out, err = process.communicate(timeout=15)
+    ended = json.loads(out.splitlines()[-1])
+    assert process.returncode == 130 and (ended["event"], ended["code"]) == ("ended", 130)
+    assert "are safe in" in err and len(bad.tries) == len(bad.paid) == sent, "what was in flight was answered"
+
+
+def test_a_run_under_nohup_outlives_its_terminal(shell, tmp_path, bad):
+    bad.script = lambda number, body: latency(0.2)
+    process = start(shell, tmp_path, *REWRITE, "--limit", 3, "--lm", bad.spec, hang_up=signal.SIG_IGN)
+    wait_for(lambda: bad._tries)
+    process.send_signal(signal.SIGHUP)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0 and len(safe(tmp_path)) == 3, err
+
+
+def outcomes(tmp_path):
+    return list((tmp_path / "runs").rglob("outcomes.jsonl"))

@@ -1,0 +1,174 @@
+"""A provider of LiteLLM's, through dspy.LM: vLLM's, whose address may be a local server's."""
+
+import asyncio
+import time
+
+import dspy
+import litellm as library
+import pytest
+from bad_server import OWN, REFUSING, UNCLEAR, always, empty_choice, fine, moved, once, silent, throttled, trickle
+from openai_server import Failure, OpenAIServer, sensible
+
+from tools.models import lm
+from tools.models.sending import faults, redirects
+
+MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")
+SPEC = "hosted_vllm/tiny"
+KEY = "sk-a-key-of-nobodys"
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    monkeypatch.setenv("HOSTED_VLLM_API_KEY", KEY)
+
+
+def leads_to(monkeypatch, server):
+    monkeypatch.setenv("HOSTED_VLLM_API_BASE", server.spec.partition("@")[2])
+
+
+@pytest.fixture
+def litellm(server, monkeypatch):
+    leads_to(monkeypatch, server)
+    return server
+
+
+def test_it_finds_what_our_own_client_finds_and_its_books_are_the_servers(run, litellm, tmp_path):
+    direct = run(*MULTIHOP, "--lm", litellm.spec, "--json", "--runs", tmp_path / "direct")
+    asked = [request["messages"] for request in litellm.requests]
+    litellm.requests.clear()
+    through = run(*MULTIHOP, "--lm", SPEC, "--json")
+    assert through.code == 0
+    assert through.json["metrics"] == direct.json["metrics"]
+    assert sorted(map(str, (request["messages"] for request in litellm.requests))) == sorted(map(str, asked))
+    books = through.json["ledger"]
+    assert books["sent"] == books["answered"] == len(litellm.requests)
+    assert books["input_tokens"] == direct.json["ledger"]["input_tokens"] > 0
+
+
+def test_what_fails_is_sent_again_by_us_and_by_nobody_below(run, litellm):
+    answer, failures = litellm.answer, iter([Failure(500), Failure(429, retry_after=0.01), Failure(503)])
+
+    def sometimes(prompt):
+        if failure := next(failures, None):
+            raise failure
+        return answer(prompt)
+
+    litellm.answer = sometimes
+    result = run(*MULTIHOP, "--lm", SPEC, "--json", "--limit", "2")
+    assert result.code == 0
+    books = result.json["ledger"]
+    assert books["failed"] == 3 and books["sent"] == len(litellm.requests)
+
+
+def test_a_refused_key_ends_the_run_and_is_not_repeated(run, litellm):
+    def refuses(prompt):
+        raise Failure(401, message=f"no such key: {KEY}")
+
+    litellm.answer = refuses
+    result = run(*MULTIHOP, "--lm", SPEC, "--json", "--max-concurrent", "2")
+    assert result.code == 4 and result.err.count("\n") == 1
+    assert KEY not in result.out + result.err
+    assert len(litellm.requests) <= 4, "one a worker, and one that it began before it was told"
+
+
+def test_a_call_is_cut_off_when_the_time_of_its_query_is_up(run, bad, monkeypatch):
+    leads_to(monkeypatch, bad)
+    bad.script = lambda number, body: fine() if number == 1 else silent()
+    started = time.monotonic()
+    ask = (*MULTIHOP, "--lm", SPEC, "--json", "--limit", "1", "--query-timeout", "2")
+    result = run(*ask)
+    assert result.code == 7 and result.json["owed"] == 1
+    assert time.monotonic() - started < 10
+    assert result.json["ledger"]["answered"] == 1
+
+
+def test_another_timeout_is_no_other_call(run, litellm, tmp_path):
+    ask = (*MULTIHOP, "--lm", SPEC, "--json", "--limit", "2")
+    assert run(*ask, "-P", "hops=1").code == 0
+    asked = len(litellm.requests)
+    # Another run, whose first calls are the same.
+    assert run(*ask, "-P", "hops=1", "-P", "max_searches=50", "--call-timeout", "90").json["ledger"]["cached"] == asked
+    assert len(litellm.requests) == asked
+
+
+def test_another_server_is_another_model(run, litellm, monkeypatch, tmp_path):
+    ask = (*MULTIHOP, "--lm", SPEC, "--json", "--limit", "2")
+    run(*ask)
+    other = OpenAIServer()
+    leads_to(monkeypatch, other)
+    assert run(*ask, "-P", "max_searches=50").json["ledger"]["cached"] == 0
+    assert len(other.requests) == len(litellm.requests)
+    other.close()
+
+
+WHOSE = [(kind, "refused") for kind in ("401", "no_quota", "LiteLLM", "Anthropic")]
+WHOSE += [(kind, "provider") for kind in ("DeepSeek", "unprocessable", "wall 413")]
+WHOSE += [(kind, "system") for kind in ("too_long", "filtered_400")]
+
+
+@pytest.mark.parametrize(("kind", "whose"), WHOSE)
+def test_whose_fault_it_is_is_told_as_by_our_own_client(kind, whose, bad, monkeypatch):
+    leads_to(monkeypatch, bad)
+    bad.script = always((REFUSING | UNCLEAR | OWN)[kind])
+    for spec in (SPEC, bad.spec):
+        model = lm.connect(spec)
+        model.lm.answered = True  # else whatever is not clear is refused
+        with pytest.raises(dspy.LMError) as caught:
+            model.lm("yes?")
+        assert faults.fault(caught.value) == whose
+
+
+def test_a_key_that_the_server_says_back_is_in_no_file(run, litellm, tmp_path):
+    def says_it(prompt):
+        if len(litellm.requests) % 3 == 0:
+            raise Failure(400, "content_filter", f"bad content near {KEY}")
+        return {name: f"{text} {KEY}" for name, text in sensible(prompt).items()}
+
+    litellm.answer = says_it
+    result = run("--program", "rewrite", *MULTIHOP[2:], "--lm", SPEC, "--json", "--runs", tmp_path / "runs")
+    assert result.json["failed"] and result.json["queries"] > result.json["failed"]
+    for path in (tmp_path / "runs").rglob("*"):
+        assert path.is_dir() or KEY.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize(("first", "seconds"), [(throttled(1.5), 1.4), (empty_choice(), 0.0)], ids=["wait", "nothing"])
+def test_a_wait_that_is_asked_for_is_kept_and_an_answer_without_a_choice_is_none(first, seconds, run, bad, monkeypatch):
+    leads_to(monkeypatch, bad)
+    bad.script = once(first, at=1)
+    result = run("--program", "rewrite", *MULTIHOP[2:], "--lm", SPEC, "--json", "--limit", "1")
+    assert result.code == 0 and [one.kind for one in bad.tries][1:] == ["fine"]
+    assert bad.tries[1].arrived - bad.tries[0].ended >= seconds
+    assert (result.json["ledger"]["sent"], result.json["ledger"]["failed"]) == (2, 1)
+
+
+def test_an_answer_that_comes_byte_by_byte_is_cut_off_in_time(run, bad, monkeypatch):
+    leads_to(monkeypatch, bad)
+    bad.script = lambda number, body: trickle(0.05)
+    started = time.monotonic()
+    ask = ("--program", "rewrite", *MULTIHOP[2:], "--lm", SPEC, "--json", "--limit", "1")
+    result = run(*ask, "--call-timeout", "1", "--patience", "0.5")
+    assert result.code == 7 and time.monotonic() - started < 8
+    assert result.json["ledger"]["faults"] == {"timeout": len(bad.tries)}
+
+
+@pytest.mark.parametrize("status", [302, 307])
+@pytest.mark.parametrize("model", ["anthropic/claude", "gemini/gemini-2.5-flash", "azure/gpt-4o", "deepseek/v3", SPEC])
+def test_a_redirect_is_named_and_not_followed_with_a_key_or_a_prompt(run, bad, elsewhere, monkeypatch, model, status):
+    provider = model.partition("/")[0].upper()
+    for name, value in {"KEY": KEY, "BASE": bad.url, "VERSION": "2024-10-21"}.items():
+        monkeypatch.setenv(f"{provider}_API_{name}", value)
+    bad.script = always(moved(f"http://localhost:{elsewhere.port}/v1/{KEY}", status))
+    result = run("--program", "rewrite", *MULTIHOP[2:], "--lm", model, "--limit", "1", "--json")
+    assert result.code == 4 and result.err.count("\n") == 1
+    assert (
+        f"redirects to http://localhost:{elsewhere.port}/v1/*** (status {status}), where nothing is sent" in result.err
+    )
+    assert len(bad.tries) == 1 and not elsewhere.tries
+
+
+def test_neither_does_an_awaited_call_follow_one(bad, elsewhere):
+    bad.script = always(moved(elsewhere.url))
+    asked = {"model": SPEC, "messages": [{"role": "user", "content": "?"}], "api_base": bad.url, "num_retries": 0}
+    with redirects.refused(), pytest.raises(library.APIError):
+        asyncio.run(library.acompletion(**asked))
+    assert bad.tries and not elsewhere.tries

@@ -1,0 +1,425 @@
+"""Posts against real sockets: http.client reads the same bytes beside ours, and servers break the rules that matter."""
+
+import contextlib
+import gzip
+import http.client
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from tools.errors import UsageError
+from tools.models.sending.post import Answer, Unanswered
+from tools.models.sending.post import Server as Client
+
+KEY = "sk-very-secret-0123456789"
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+LATE = 0.3  # seconds until a deadline that is meant to pass
+
+
+@pytest.fixture(autouse=True)
+def no_proxy_of_the_machine(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+class Server:
+    """Accepts connections and does with each, in a thread of its own, what `behave` says."""
+
+    def __init__(self, behave, context=None):
+        self.behave, self.context, self.accepted = behave, context, 0
+        self.requests, self.requests_of = [], {}
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.port = self.listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}/v1"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            self.accepted += 1
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            stack.callback(connection.close)
+            if self.context:
+                connection = stack.enter_context(self.context.wrap_socket(connection, server_side=True))
+            self.behave(self, connection)
+
+    def close(self):
+        self.listener.close()
+
+
+@pytest.fixture
+def serve():
+    servers = []
+
+    def start(behave, context=None):
+        servers.append(Server(behave, context))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def request(server, connection):
+    """Reads one request, keeps it, and says whether there was one."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        got = connection.recv(65536)
+        if not got:
+            return False
+        data += got
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = next((int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0)
+    while len(body) < length:
+        body += connection.recv(65536)
+    server.requests.append((head, body))
+    server.requests_of[connection] = body
+    return True
+
+
+def answering(*pieces, again=False, pause=0.0):
+    """Answers each request with the pieces, and closes after the first unless `again`."""
+
+    def behave(server, connection):
+        while request(server, connection):
+            for piece in pieces:
+                connection.sendall(piece)
+                time.sleep(pause)
+            if not again:
+                return
+
+    return behave
+
+
+def client(url, largest=1 << 20):
+    return Client(url, {"authorization": f"Bearer {KEY}"}, largest=largest)
+
+
+def post(made, body=b"question", seconds=5.0):
+    return made.post("/chat/completions", body, deadline=time.monotonic() + seconds)
+
+
+def failure(url, **options):
+    """(kind, words) of what is raised."""
+    with pytest.raises(Unanswered) as caught:
+        post(client(url), **options)
+    assert KEY not in str(caught.value)
+    return caught.value.kind, str(caught.value)
+
+
+def reference(url):
+    """The same by http.client."""
+    connection = http.client.HTTPConnection(url.split("/")[2], timeout=5)
+    connection.request("POST", "/v1/chat/completions", b"question", {"authorization": f"Bearer {KEY}"})
+    answer = connection.getresponse()
+    read = Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+    connection.close()
+    return read
+
+
+# -- Requests and answers as they should be
+
+ANSWERS = {
+    "length": b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\nhello, world",
+    "empty": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    "no reason": b"HTTP/1.1 429\r\nRetry-After: 3\r\ncontent-length: 4\r\n\r\nwait",
+    "chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n7\r\n, world\r\n0\r\n\r\n",
+    "chunked, with extensions and trailers": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n"
+    b'5;a=1;b="x"\r\nhello\r\n00007 ; c\r\n, world\r\n000\r\nx-sum: 1\r\nx-more: 2\r\n\r\n',
+    "chunked bytes that look like heads": b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"A\r\n\r\n\r\n0\r\n\r\n\r\r\n0\r\n\r\n",
+    "until close": b"HTTP/1.1 200 OK\r\n\r\nall of it\r\n\r\n, and more",
+    "1.0": b"HTTP/1.0 503 Busy\r\nContent-Length: 2\r\n\r\nno",
+    "204": b"HTTP/1.1 204 Nothing\r\n\r\n",
+    "304": b"HTTP/1.1 304 Same\r\ncontent-length: 99\r\n\r\n",
+    "interim": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 100 Go\r\nx: y\r\n\r\n" + OK,
+    "redirect": b"HTTP/1.1 307 There\r\nLocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
+    "bare line feeds": b"HTTP/1.1 200 OK\ncontent-length: 6\nx:  spaced\n\n\r\n\r\n12",
+    "latin headers": "HTTP/1.1 200 Très bien\r\nx-name: café\r\ncontent-length: 2\r\n\r\nok".encode("latin-1"),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_a_well_formed_answer_reads_as_http_client_reads_it(serve, answer):
+    server = serve(answering(answer))
+    assert post(client(server.url)) == reference(server.url)
+
+
+@pytest.mark.parametrize("size", [1, 70_000, 5_000_000])
+def test_a_request_arrives_whole(serve, size):
+    server = serve(answering(OK))
+    body = os.urandom(size)
+    assert post(client(server.url), body).status == 200
+    (head, got), *more = server.requests
+    first, *lines = head.decode().lower().split("\r\n")
+    assert got == body and not more and first == "post /v1/chat/completions http/1.1"
+    assert {f"authorization: bearer {KEY}", f"content-length: {size}", "accept-encoding: identity"} <= {*lines}
+
+
+def test_compression_that_nobody_asked_for_is_undone(serve):
+    body = gzip.compress(b"water " * 1000)
+    server = serve(answering(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\n\r\n" + body))
+    assert post(client(server.url)).body == b"water " * 1000
+
+
+def test_a_path_cannot_smuggle_a_header(serve):
+    server = serve(answering(OK))
+    client(server.url).post("/a b\r\nx: y\udcff?é=1", b"q", deadline=time.monotonic() + 5)
+    assert server.requests[0][0].startswith(b"POST /v1/a%20b%0D%0Ax:%20y??%C3%A9=1 HTTP/1.1\r\n")
+
+
+# -- Connections
+
+
+def test_a_connection_is_used_again_and_replaced_unseen_when_it_was_closed_while_idle(serve):
+    steady, leaving = serve(answering(OK, again=True)), serve(answering(OK))
+    for server, connections in ((steady, 1), (leaving, 3)):
+        made = client(server.url)
+        for _ in range(3):
+            assert post(made).body == b"ok"
+            time.sleep(0.05)
+        assert server.accepted == connections and len(server.requests) == 3
+
+
+def test_an_idle_connection_that_speaks_unasked_is_not_believed(serve):
+    late = serve(lambda server, c: (request(server, c), c.sendall(OK), time.sleep(0.05), c.sendall(OK), time.sleep(1)))
+    made = client(late.url)
+    post(made)
+    time.sleep(0.15)
+    post(made)
+    assert late.accepted == 2
+
+
+@pytest.mark.parametrize("size", [1, 5_000_000])
+def test_a_post_is_not_sent_again_when_the_server_may_have_acted(serve, size):
+    def behave(server, connection):
+        request(server, connection)
+        connection.sendall(OK)
+        request(server, connection)  # and no answer
+
+    server = serve(behave)
+    made = client(server.url)
+    post(made)
+    with pytest.raises(Unanswered) as caught:
+        post(made, bytes(size))
+    assert caught.value.kind == "reset" and len(server.requests) == 2
+
+
+def test_two_hundred_threads_share_a_client_and_each_gets_its_own_answers(serve):
+    def echo(server, connection):
+        while request(server, connection):
+            body = server.requests_of[connection]
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+
+    server = serve(echo)
+    made, wrong = client(server.url), []
+
+    def work(number):
+        for turn in range(20):
+            asked = b"%d/%d" % (number, turn)
+            if post(made, asked, seconds=60).body != asked:
+                wrong.append(asked)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and len(server.requests) == 4000 and server.accepted <= 200
+
+
+# -- Answers as they should not be
+
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+BOMB = gzip.compress(bytes(3 << 20))
+BAD = [
+    ("unreadable", b"SSH-2.0-OpenSSH_9.6\r\n\r\n"),
+    ("unreadable", b"HTTP/1.1 200 OK\r\nx: " + b"a" * 70_000 + b"\r\n\r\n"),
+    ("unreadable", b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000),
+    ("unreadable", b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n"),
+    ("unreadable", b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\nok"),
+    ("reset", b""),
+    ("reset", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhal"),
+    ("reset", CHUNKED + b"5\r\nhel"),
+    ("reset", CHUNKED + b"5\r\nhello\r\n"),
+    ("reset", CHUNKED + b"xyz\r\n"),
+    ("too large", b"HTTP/1.1 200 OK\r\ncontent-length: 1048577\r\n\r\n"),
+    ("too large", CHUNKED + b"80000\r\n" + bytes(0x80000) + b"\r\n80001\r\n" + bytes(0x80001) + b"\r\n0\r\n\r\n"),
+    ("too large", b"HTTP/1.1 200 OK\r\n\r\n" + bytes((1 << 20) + 1)),
+    ("too large", b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(BOMB) + BOMB),
+]
+
+
+@pytest.mark.parametrize(("kind", "answer"), BAD, ids=range(len(BAD)))
+def test_what_is_no_whole_answer_is_told_by_its_kind(serve, kind, answer):
+    assert failure(serve(answering(answer)).url)[0] == kind
+
+
+def test_an_answer_that_is_whole_counts_even_if_the_connection_is_reset_behind_it(serve):
+    def behave(server, connection):
+        answering(OK)(server, connection)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # RST in place of FIN
+
+    assert post(client(serve(behave).url)).body == b"ok"
+
+
+TRICKLES = [
+    [],
+    [b"HTTP/1.1 200 OK\r\nx: ", *[b"y"] * 100],
+    [b"HTTP/1.1 200 OK\r\n\r\n", *[b"x"] * 100],
+    [CHUNKED, *[b"1\r\nx\r\n"] * 100],
+]
+
+
+@pytest.mark.parametrize("pieces", TRICKLES, ids=range(len(TRICKLES)))
+def test_the_deadline_holds_even_while_bytes_trickle(serve, pieces):
+    slow = answering(*pieces, pause=0.05)
+    server = serve(slow if pieces else lambda server, connection: (request(server, connection), time.sleep(2)))
+    assert failure(server.url, seconds=LATE) == ("timeout", "no whole answer in time")
+
+
+def test_a_server_that_does_not_read_meets_the_deadline_and_nothing_is_sent_after_one(serve):
+    server = serve(lambda server, connection: time.sleep(2))
+    assert failure(server.url, body=bytes(30_000_000), seconds=LATE)[0] == "timeout"
+    unasked = serve(answering(OK))
+    assert failure(unasked.url, seconds=-1)[0] == "timeout" and not unasked.accepted
+
+
+# -- Where to
+
+
+def test_a_refused_connection_and_an_unknown_name_say_so():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    words = f"cannot connect to 127.0.0.1:{port}: Connection refused"
+    assert failure(f"http://127.0.0.1:{port}") == ("connection", words)
+    assert failure("http://no-such-host.invalid/v1")[0] == "connection"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "ftp://x", "http://", "http://x:99999", "http://x y", "//x", "http://u:pw@x", "http://x/?k=pw", "http://[1"],
+)
+def test_a_url_that_cannot_be_used_is_refused_and_its_password_not_shown(url):
+    with pytest.raises(UsageError) as caught:
+        client(url)
+    assert "pw" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [f"{KEY}\r\nx: y", f"{KEY}\n", f"{KEY}\N{EN DASH}"])
+def test_a_key_that_breaks_a_header_is_refused_and_not_shown(value):
+    with pytest.raises(UsageError, match="'authorization'") as caught:
+        Client("http://x", {"authorization": value}, largest=1)
+    assert KEY not in str(caught.value)
+
+
+# -- TLS
+
+
+def test_a_tls_server_is_spoken_to_over_one_connection(serve, certificate, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    text, body = os.urandom(500_000), os.urandom(3_000_000)
+    large = b"HTTP/1.1 200 OK\r\ncontent-length: 500000\r\n\r\n" + text
+    server = serve(answering(large, again=True), certificate[1])
+    made = client(f"https://localhost:{server.port}/v1")
+    assert [post(made, body).body for _ in range(3)] == [text] * 3
+    assert server.accepted == 1 and [got for _, got in server.requests] == [body] * 3
+
+
+def test_a_tls_connection_that_was_closed_while_idle_is_replaced_unseen(serve, certificate, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    made = client(f"https://127.0.0.1:{serve(answering(OK), certificate[1]).port}")
+    for _ in range(3):
+        assert post(made).body == b"ok"
+        time.sleep(0.05)
+
+
+def test_what_goes_wrong_with_tls_is_told_apart_from_a_connection_that_breaks(serve, certificate):
+    server = serve(answering(OK), certificate[1])
+    kind, words = failure(f"https://127.0.0.1:{server.port}")
+    assert kind == "TLS" and "certificate" in words and not server.requests
+    plain = serve(lambda server, connection: (connection.recv(1), connection.sendall(b"HTTP/1.1 400 No\r\n\r\n")))
+    assert failure(f"https://127.0.0.1:{plain.port}")[0] == "TLS"
+    closing = serve(lambda server, connection: connection.recv(4096))
+    assert failure(f"https://127.0.0.1:{closing.port}")[0] == "connection"
+    silent = serve(lambda server, connection: time.sleep(2))
+    assert failure(f"https://127.0.0.1:{silent.port}", seconds=LATE)[0] == "timeout"
+
+
+def test_a_certificate_file_that_is_not_one_is_an_error_of_usage(tmp_path, monkeypatch):
+    for path in (tmp_path / "none.pem", tmp_path / "empty.pem"):
+        monkeypatch.setenv("SSL_CERT_FILE", str(path))
+        (tmp_path / "empty.pem").write_text("nothing")
+        with pytest.raises(UsageError, match="SSL_CERT_FILE"):
+            client("https://x")
+
+
+# -- Proxies
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+def test_a_proxy_gets_the_whole_url_and_its_password(serve, monkeypatch, variable):
+    proxy = serve(answering(OK))
+    monkeypatch.setenv(variable, f"http://user:p%40ss@127.0.0.1:{proxy.port}")
+    monkeypatch.setenv("NO_PROXY", "elsewhere.example")
+    assert post(client("http://provider.example:8000/v1")).body == b"ok"
+    head = proxy.requests[0][0]
+    assert head.startswith(b"POST http://provider.example:8000/v1/chat/completions HTTP/1.1\r\n")
+    assert b"proxy-authorization: basic dxnlcjpwqhnz\r\n" in head.lower()
+
+
+def test_no_proxy_and_this_machine_go_straight(serve, monkeypatch):
+    server, proxy = serve(answering(OK)), serve(answering(b""))
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
+    assert post(client(server.url)).body == b"ok"
+    monkeypatch.setenv("NO_PROXY", "provider.invalid")
+    failure("http://provider.invalid/v1")
+    assert proxy.accepted == 0
+
+
+def test_tls_goes_through_a_proxy_in_a_tunnel_and_the_proxy_sees_no_key(serve, certificate, monkeypatch):
+    def tunnel(proxy, connection):
+        request(proxy, connection)
+        with socket.create_connection(("127.0.0.1", server.port)) as onward:
+            connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            threading.Thread(target=pump, args=(onward, connection), daemon=True).start()
+            pump(connection, onward)
+
+    def pump(one, other):
+        with contextlib.suppress(OSError):
+            while data := one.recv(65536):
+                other.sendall(data)
+
+    server, proxy = serve(answering(OK, again=True), certificate[1]), serve(tunnel)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    monkeypatch.setenv("HTTPS_PROXY", f"127.0.0.1:{proxy.port}")
+    made = client("https://provider.example/v1")
+    assert [post(made).body for _ in range(2)] == [b"ok"] * 2
+    assert proxy.requests[0][0].startswith(b"CONNECT provider.example:443 HTTP/1.1\r\n")
+    assert KEY.encode() not in proxy.requests[0][0]
+    assert (proxy.accepted, server.accepted, len(server.requests)) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 407 Who?\r\ncontent-length: 0\r\n\r\n", b"", b"hm\r\n\r\n"])
+def test_a_proxy_that_will_not_is_a_failure_to_connect(serve, monkeypatch, answer):
+    proxy = serve(answering(answer))
+    monkeypatch.setenv("HTTPS_PROXY", f"http://me:{KEY}@127.0.0.1:{proxy.port}")
+    kind, words = failure("https://provider.example/v1")
+    assert kind == "connection" and "proxy" in words
+
+
+def test_a_proxy_of_another_kind_is_refused(monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", f"gopher://me:{KEY}@127.0.0.1:9")
+    with pytest.raises(UsageError, match="gopher") as caught:
+        client("http://provider.example")
+    assert KEY not in str(caught.value)

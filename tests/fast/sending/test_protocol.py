@@ -1,0 +1,456 @@
+"""OpenAI's two protocols, held to OpenAI's own client and types; and whatever servers make of them."""
+
+import json
+
+import dspy
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
+from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
+from pydantic import TypeAdapter
+
+from agents.react import React
+from tools.corpus import Corpus
+from tools.models import lm
+from tools.models.sending import faults
+from tools.models.sending.protocol import Reply, Unreadable, body, failure, read
+from tools.records import Document, Query
+from tools.retrievers.lexical.bm25 import BM25
+from tools.session import Toolbox
+
+SEARCH = {
+    "type": "function",
+    "function": {
+        "name": "search",
+        "description": "Search.",
+        "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
+    },
+}
+CALL = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"query": "ü"}'}}
+CONVERSATION = [
+    {"role": "system", "content": "Search."},
+    {"role": "user", "content": "Blue blood? \u2028 </x>"},
+    {"role": "assistant", "content": "I look.", "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c1", "content": "[]"},
+    {"role": "assistant", "content": "", "tool_calls": [{**CALL, "id": "c2"}, {**CALL, "id": "c3"}]},
+    {"role": "tool", "tool_call_id": "c2", "content": "none"},
+    {"role": "tool", "tool_call_id": "c3", "content": ""},
+    {"role": "assistant", "content": ""},
+    {"role": "user", "content": "One more step."},
+]
+CHAT, RESPONSES = TypeAdapter(CompletionCreateParamsNonStreaming), TypeAdapter(ResponseCreateParamsNonStreaming)
+SETTINGS = {"temperature": 0.0, "seed": 7, "reasoning_effort": "low", "max_tokens": 50}
+
+
+def client(server):
+    return openai.OpenAI(base_url=server.spec.partition("@")[2], api_key="key", max_retries=0)
+
+
+def whole(value):
+    """What pydantic checks only when it is looked at, looked at."""
+    if isinstance(value, dict):
+        return {key: whole(one) for key, one in value.items()}
+    return [whole(one) for one in value] if hasattr(value, "__iter__") and not isinstance(value, str) else value
+
+
+def as_responses(output, status="completed", **more):
+    usage = {"input_tokens": 9, "output_tokens": 3, "total_tokens": 12}
+    usage |= {"input_tokens_details": {"cached_tokens": 2}, "output_tokens_details": {"reasoning_tokens": 1}}
+    about = {"id": "r", "object": "response", "created_at": 1, "model": "tiny", "parallel_tool_calls": True}
+    rest = {"tools": [], "tool_choice": "auto", "error": None, "incomplete_details": None, "usage": usage}
+    return about | rest | {"status": status, "output": output} | more
+
+
+def message(*parts):
+    return {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": list(parts)}
+
+
+def said(text):
+    return {"type": "output_text", "text": text, "annotations": []}
+
+
+def called(name, arguments, number=1):
+    about = {"type": "function_call", "id": f"fc-{number}", "call_id": f"call-{number}", "status": "completed"}
+    return about | {"name": name, "arguments": arguments}
+
+
+REASONING = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm, a secret thought."}]}
+
+
+# Requests
+
+
+@pytest.mark.parametrize(("api", "form"), [("chat", CHAT), ("responses", RESPONSES)])
+def test_a_request_is_what_openai_s_own_types_say_it_is(api, form):
+    ours = json.loads(body(api, "tiny", CONVERSATION, [SEARCH], SETTINGS))
+    checked = whole(form.validate_python(ours))
+    assert checked.keys() == ours.keys(), "nothing that they do not know"
+    assert checked["tools"] == ours["tools"]
+
+
+def test_a_conversation_over_responses_is_what_openai_s_client_sends_for_it(server):
+    server.reply = lambda path, request: as_responses([message(said("yes"))])
+    call = {"type": "function_call", "name": "search", "arguments": '{"query": "ü"}'}
+    client(server).responses.create(
+        model="tiny",
+        input=[
+            {"role": "system", "content": "Search."},
+            {"role": "user", "content": "Blue blood? \u2028 </x>"},
+            {"role": "assistant", "content": "I look."},
+            {**call, "call_id": "c1"},
+            {"type": "function_call_output", "call_id": "c1", "output": "[]"},
+            {**call, "call_id": "c2"},
+            {**call, "call_id": "c3"},
+            {"type": "function_call_output", "call_id": "c2", "output": "none"},
+            {"type": "function_call_output", "call_id": "c3", "output": ""},
+            {"role": "assistant", "content": ""},
+            {"role": "user", "content": "One more step."},
+        ],
+        tools=[{"type": "function", "strict": False, **SEARCH["function"]}],
+        reasoning={"effort": "low"},
+        max_output_tokens=50,
+        temperature=0.0,
+        store=False,
+    )
+    assert json.loads(body("responses", "tiny", CONVERSATION, [SEARCH], SETTINGS)) == server.requests[0]
+
+
+def test_a_conversation_over_chat_is_what_openai_s_client_sends_for_it(server):
+    settings = {name: value for name, value in SETTINGS.items() if name != "max_tokens"} | {"max_completion_tokens": 50}
+    server.answer = lambda prompt: {"raw": "yes"}
+    client(server).chat.completions.create(model="tiny", messages=CONVERSATION, tools=[SEARCH], **settings)
+    assert json.loads(body("chat", "tiny", CONVERSATION, [SEARCH], SETTINGS)) == server.requests[0]
+
+
+def test_lone_surrogates_in_a_text_reach_a_server_as_json():
+    asked = [{"role": "user", "content": "half of \ud83d"}]
+    for api in ("chat", "responses"):
+        sent = json.loads(body(api, "tiny", asked, (), {}))
+        assert sent.get("messages", sent.get("input")) == asked
+
+
+SETTABLE = {  # what the user asks for: what is in the body of chat, and of responses
+    (): ({"temperature": 0.0}, {"temperature": 0.0}),
+    ("--temperature", "0.7"): ({"temperature": 0.7}, {"temperature": 0.7}),
+    ("--reasoning-effort", "high"): (
+        {"temperature": 0.0, "reasoning_effort": "high"},
+        {"temperature": 0.0, "reasoning": {"effort": "high"}},
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", SETTABLE)
+def test_what_the_user_sets_reaches_the_request_and_nothing_else_does(asked, run, server):
+    chat = server.reply
+    arguments = ("--program", "rewrite", "--task", "congress", "--limit", 1, "--lm", server.spec, "--json")
+    assert run(*arguments, *asked).code == 0
+
+    def reply(path, request):
+        answer = chat(path, {"model": "tiny", "messages": request["input"]})
+        return as_responses([message(said(answer["choices"][0]["message"]["content"]))])
+
+    server.reply = reply
+    assert run(*arguments, *asked, "--api", "responses").code == 0
+    ours, others = server.requests
+    assert {name: value for name, value in ours.items() if name not in ("model", "messages")} == SETTABLE[asked][0]
+    others = {name: value for name, value in others.items() if name not in ("model", "input")}
+    assert others == SETTABLE[asked][1] | {"store": False}
+
+
+def test_a_seed_reaches_the_request_and_is_refused_where_the_protocol_has_none(run, server):
+    arguments = ("--program", "rewrite", "--task", "congress", "--limit", 1, "--lm", server.spec, "--seed", 5)
+    assert run(*arguments).code == 0 and server.requests[0]["seed"] == 5
+    refused = run(*arguments, "--api", "responses")
+    assert refused.code == 2 and "takes no seed" in refused.err and len(server.requests) == 1
+
+
+# Answers
+
+
+ANSWERS = {
+    "a text": ([message(said("blue"))], {}, "stop"),
+    "a text in parts": ([message(said("bl"), said("ue")), message(said("!"))], {}, "stop"),
+    "thoughts before it": ([REASONING, message(said("blue"))], {}, "stop"),
+    "thoughts alone": ([REASONING], {}, "stop"),
+    "a call": ([REASONING, called("search", '{"query": "ü"}')], {}, "stop"),
+    "calls beside a text": (
+        [message(said("I look.")), called("search", "{}"), called("read", '{"doc_id": "d1"}', 2)], {}, "stop",
+    ),
+    "a refusal": ([message({"type": "refusal", "refusal": "I won't."})], {}, "refusal"),
+    "cut off": (
+        [message(said("bl"))],
+        {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}},
+        "length",
+    ),
+    "cut off while thinking": (
+        [REASONING], {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}, "length",
+    ),
+    "filtered": (
+        [], {"status": "incomplete", "incomplete_details": {"reason": "content_filter"}}, "content_filter",
+    ),
+    "of a kind that is not asked for": (
+        [{"type": "web_search_call", "id": "w", "status": "completed", "action": {"type": "search", "query": "x"}},
+         message(said("blue"))], {}, "stop",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_an_answer_over_responses_is_what_openai_s_client_reads_in_it(case, server):
+    output, more, finish = ANSWERS[case]
+    answer = as_responses(output, **more)
+    server.reply = lambda path, request: answer
+    theirs = client(server).responses.create(model="tiny", input="?")
+    calls = [
+        {"id": item.call_id, "name": item.name, "arguments": item.arguments}
+        for item in theirs.output
+        if item.type == "function_call"
+    ]
+    ours = read("responses", json.dumps(answer).encode(), "tiny")
+    assert ours == Reply(theirs.output_text, calls, finish, answer["usage"])
+
+
+@pytest.mark.parametrize("error", [None, {"code": "server_error", "message": "not now"}, "not now"])
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_an_error_or_nothing_in_a_200_is_no_answer_and_keeps_its_words_and_what_it_used(api, error):
+    answer = as_responses([], status="failed" if error else "completed", error=error)
+    with pytest.raises(dspy.LMError, match="not now" if error else "no message") as caught:
+        read(api, json.dumps(answer).encode(), "tiny")
+    assert caught.value.usage == answer["usage"] and faults.fault(caught.value) == "provider"
+    assert dspy.is_retryable_lm_error(caught.value) and not faults.kind(caught.value).isdigit()
+
+
+def chat(said, **more):
+    return {"choices": [{"index": 0, "message": said, "finish_reason": "stop", **more}], "usage": {"prompt_tokens": 1}}
+
+
+ODD = {
+    "null content": (chat({"content": None}), "", [], "stop"),
+    "no content": (chat({"role": "assistant"}), "", [], "stop"),
+    "content in parts": (chat({"content": [{"text": "bl"}, {"text": "ue"}, "x", 3]}), "blue", [], "stop"),
+    "content that is no text": (chat({"content": 7}), "", [], "stop"),
+    "no reason": (chat({"content": "blue"}, finish_reason=None), "blue", [], "stop"),
+    "cut off": (chat({"content": "bl"}, finish_reason="length"), "bl", [], "length"),
+    "a refusal": (chat({"content": None, "refusal": "I won't."}), "", [], "refusal"),
+    "null calls": (chat({"content": "blue", "tool_calls": None}), "blue", [], "stop"),
+    "arguments as an object": (
+        chat({"content": "", "tool_calls": [{"id": "1", "function": {"name": "read", "arguments": {"doc_id": "d1"}}}]}),
+        "", [{"id": "1", "name": "read", "arguments": '{"doc_id": "d1"}'}], "stop",
+    ),
+    "a call of nothing": (
+        chat({"content": "", "tool_calls": [{"id": 5, "function": None}, {}]}),
+        "", [{"id": "5", "name": "", "arguments": ""}, {"id": "", "name": "", "arguments": ""}], "stop",
+    ),
+    "a second choice": (
+        {"choices": [*chat({"content": "blue"})["choices"], *chat({"content": "red"})["choices"]], "usage": None},
+        "blue", [], "stop",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_an_odd_answer_over_chat_is_read_as_far_as_it_can_be(case):
+    answer, text, calls, finish = ODD[case]
+    assert read("chat", json.dumps(answer).encode(), "tiny") == Reply(text, calls, finish, answer["usage"])
+
+
+NO_ANSWER = {
+    b"": "empty",
+    b"<html>soon</html>": "<html>soon</html>",
+    b'{"id": "x", "choi': "unexpected",
+    b"\xff\xfe{}": "UTF-8",
+    b"null": "no message",
+    b"[1]": "no message",
+    b'{"choices": []}': "no message",
+    b'{"choices": [{"message": null}]}': "no message",
+    b'{"choices": {"0": 1}}': "no message",
+    b'{"choices": [{"message": {"content": NaN}}]}': "unexpected",
+    b'{"choices": [{"message": {"tool_calls": ["x"]}}]}': "no message",
+}
+
+
+@pytest.mark.parametrize("page", NO_ANSWER)
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_what_is_no_answer_is_said_in_one_line_and_is_the_provider_s_fault(page, api):
+    with pytest.raises(Unreadable) as caught:
+        read(api, page, "tiny")
+    assert "\n" not in str(caught.value) and "no answer that can be read" in str(caught.value)
+    assert api == "responses" or NO_ANSWER[page] in str(caught.value)
+    assert faults.fault(caught.value) == "provider" and faults.kind(caught.value) == "unreadable"
+    assert dspy.is_retryable_lm_error(caught.value)
+
+
+FINISHES = {
+    "a word": ("content_filter", "content_filter"),
+    "lines and colours": ("st\nop\x1b[31m\x07", "st?op?[31m?"),
+    "another script": ("终止", "终止"),
+    "a number": (7, "7"),
+    "no": (False, "stop"),
+    "nothing": ("", "stop"),
+    "a block": ({"reason": "l\nong"}, "{'reason': 'l\\nong'}"),
+}
+
+
+@pytest.mark.parametrize("case", FINISHES)
+def test_why_an_answer_ended_is_one_short_line_whatever_the_server_says(case):
+    said, finish = FINISHES[case]
+    answer = chat({"content": "x"}, finish_reason=said)
+    assert ascii(read("chat", json.dumps(answer).encode(), "tiny").finish) == ascii(finish)
+    answer = as_responses([REASONING], status="incomplete", incomplete_details={"reason": said})
+    finish = finish if said else "incomplete"
+    assert ascii(read("responses", json.dumps(answer).encode(), "tiny").finish) == ascii(finish)
+
+
+def test_a_secret_in_why_an_answer_ended_is_taken_out_before_it_is_cut():
+    said = chat({"content": "x"}, finish_reason="y" * 90 + "sk-secret-0123456789")
+    finish = read("chat", json.dumps(said).encode(), "tiny", clean=lambda text: text.replace("sk-secret", "***")).finish
+    assert finish == "y" * 90 + "***-012345"
+
+
+@pytest.mark.parametrize(
+    ("usage", "billed"),
+    [
+        ({"prompt_tokens": 1000, "completion_tokens": 0, "total_tokens": 1000}, True),
+        ({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, False),
+        ({"prompt_tokens": "many"}, False),
+        (None, False),
+    ],
+)
+def test_what_cannot_be_read_says_whether_it_was_billed(usage, billed):
+    with pytest.raises(Unreadable) as caught:
+        read("chat", json.dumps({"choices": [{"finish_reason": "content_filter"}], "usage": usage}).encode(), "tiny")
+    assert caught.value.billed == billed and caught.value.usage == usage
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.just(0.5) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(
+            ["choices", "message", "content", "text", "tool_calls", "function", "arguments", "name", "id", "output",
+             "type", "status", "incomplete_details", "reason", "usage", "error", "code", "refusal", "finish_reason"]
+        ),
+        inner | st.sampled_from(["message", "function_call", "output_text", "refusal", "incomplete", "failed"]),
+        max_size=5,
+    ),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(anything, st.sampled_from(["chat", "responses"]), st.booleans())
+def test_of_any_json_at_all_texts_are_read_or_it_is_no_answer(value, api, wrap):
+    if wrap:  # so that the insides are reached more often
+        value = {"choices": [{"message": value}], "output": [value, {"type": "message", "content": value}]}
+    try:
+        reply = read(api, json.dumps(value).encode(), "tiny")
+    except dspy.LMError:
+        return
+    assert isinstance(reply.text, str) and reply.finish.isprintable() and 0 < len(reply.finish) <= 100
+    for call in reply.tool_calls:
+        assert call.keys() == {"id", "name", "arguments"} and all(isinstance(one, str) for one in call.values())
+
+
+@pytest.mark.parametrize("depth", [10, 400, 3000])
+def test_an_answer_that_is_nested_without_end_is_read_or_it_is_no_answer(depth):
+    for start, end in (('{"content": %s}', "x"), ('{"tool_calls": [{"function": {"arguments": %s}}]}', "")):
+        content = '[{"text": ' * depth + '"x"' + "}]" * depth
+        try:
+            reply = read("chat", ('{"choices": [{"message": %s}]}' % (start % content)).encode(), "tiny")
+        except Unreadable:
+            assert depth > 10
+        else:
+            assert reply.text == end
+
+
+# Refusals
+
+
+@given(
+    st.integers(100, 599),
+    st.dictionaries(st.sampled_from(["retry-after", "retry-after-ms"]), st.text(max_size=20)),
+    anything.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=60),
+    st.booleans(),
+)
+def test_any_other_answer_is_one_of_dspy_s_errors(status, headers, data, tools):
+    error = failure(status, headers, data, "tiny", tools=tools)
+    assert isinstance(error, dspy.LMError) and faults.kind(error) and faults.fault(error)
+    if status >= 500 and status != 501:
+        assert faults.fault(error) == "provider", "no such answer may cost a query its score"
+
+
+def refused(words="no", code="", status=400, tools=False):
+    data = json.dumps({"error": {"message": words, "type": "invalid_request_error", "code": code or None}}).encode()
+    return failure(status, {"retry-after": "3"}, data, "tiny", tools=tools)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "whose"),
+    [
+        (refused(code="model_not_found"), dspy.LMUnsupportedModelError, "refused"),
+        (refused(code="unsupported_parameter"), dspy.LMInvalidRequestError, "refused"),
+        (refused(status=529), dspy.LMServerError, "provider"),
+        (refused(status=302), dspy.LMConfigurationError, "refused"),
+        (refused(code="context_length_exceeded"), dspy.ContextWindowExceededError, "system"),
+        (refused("the context length is too long: 9 tokens in the functions", tools=True),
+         dspy.ContextWindowExceededError, "system"),
+        (refused("this model does not support tools", tools=True), dspy.LMUnsupportedFeatureError, "system"),
+        (refused("this model does not support tools"), dspy.LMInvalidRequestError, "provider"),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_told_by_its_status_its_code_and_its_words(error, kind, whose):
+    assert type(error) is kind and faults.fault(error) == whose
+
+
+def test_a_page_is_told_by_its_status_and_a_redirection_by_its_place():
+    page = b"<!DOCTYPE html><html><head><title>no</title></head><body><h1>Bad  Gateway</h1></body></html>"
+    assert str(failure(502, {}, page, "tiny")) == "[tiny] status 502, with a page that begins 'Bad Gateway'"
+    moved = str(failure(307, {"location": "https://elsewhere.example/v1?key=secret"}, b"", "tiny"))
+    assert "redirects to https://elsewhere.example/v1 (status 307)" in moved and "secret" not in moved
+
+
+# An agent that calls tools, over responses
+
+
+QUERY = Query("q1", "Which animals have blue blood?", "Find the animals.")
+
+
+@pytest.fixture
+def toolbox():
+    texts = ["The octopus has blue blood.", "Horseshoe crabs are bled for blue blood.", "A giraffe has one heart."]
+    corpus = Corpus(Document(f"d{number}", text) for number, text in enumerate(texts, start=1))
+    return Toolbox(corpus, BM25(corpus))
+
+
+def answering(server, outputs):
+    coming = iter(outputs)
+    server.reply = lambda path, request: as_responses(next(coming))
+
+
+def test_the_agent_that_calls_tools_works_over_responses(server, toolbox):
+    answering(
+        server,
+        [
+            [REASONING, message(said("I look.")), called("search", '{"query": "blue blood"}')],
+            [called("read", '{"doc_id": "d2"}', 2), called("select", '{"doc_ids": ["d2"]}', 3)],
+            [called("finish", '{"doc_ids": ["d2", "d1"]}', 4)],
+        ],
+    )
+    with lm.connect(server.spec, settings=lm.Settings(api="responses")).active():
+        submission = React(toolbox)(query=QUERY)
+    assert submission.ranking[:2] == ("d2", "d1")
+    assert {"search", "read", "select", "rank", "stop"} <= {step.tool for step in submission.trace.steps}
+    used = submission.usage
+    assert (used.calls, used.input_tokens, used.output_tokens) == (3, 27, 9)
+    assert (used.cached_tokens, used.reasoning_tokens) == (6, 3)
+    for request in server.requests:
+        checked = whole(RESPONSES.validate_python(request))
+        assert {tool["name"] for tool in checked["tools"]} == {"search", "read", "select", "finish"}
+        assert "secret thought" not in json.dumps(request)
+    kinds = [item.get("type", item.get("role")) for item in server.requests[-1]["input"]]
+    call, result = "function_call", "function_call_output"
+    assert kinds == ["system", "user", "assistant", call, result, call, call, result, result]
+    told = [item for item in server.requests[-1]["input"] if item.get("type") == result]
+    made = [item for item in server.requests[-1]["input"] if item.get("type") == call]
+    assert [item["call_id"] for item in told] == [item["call_id"] for item in made]

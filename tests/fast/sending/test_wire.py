@@ -1,0 +1,208 @@
+"""Many calls at once: what our lean connection to a server sends and makes of the answers, beside DSPy's own client."""
+
+import asyncio
+import copy
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import dspy
+import pytest
+from openai_server import Failure
+
+from tools.models import lm
+from tools.models.call import Patience
+from tools.models.sending.faults import fault
+from tools.records import Usage
+
+
+@pytest.fixture(autouse=True)
+def own_key(monkeypatch):
+    monkeypatch.setenv("SEXTANT_API_KEY", "key")
+
+
+def url(server):
+    return server.spec.partition("@")[2]
+
+
+def ours(address):
+    settings, once = lm.Settings(temperature=0.0, seed=7), Patience(attempts=1)
+    model = lm.connect(f"tiny@{address}", settings=settings, patience=once).lm
+    model.answered = True  # else a request that is refused ends the run: tools/models/call.py
+    return model
+
+
+def dspys(address):
+    """The client that DSPy makes by itself: the reference."""
+    options = {"engine": "lm15", "api_base": address, "api_key": "key"}
+    return dspy.LM("openai/tiny", cache=False, num_retries=0, temperature=0.0, seed=7, **options)
+
+
+def soon():
+    return time.monotonic() + 5
+
+
+@pytest.fixture
+def answering(server):
+    """A server that says yes, and the connections that it was asked for."""
+    server.answer = lambda prompt: {"raw": "yes"}
+    server.connections = 0
+    accept = server._server.get_request
+
+    def counted():
+        taken = accept()
+        server.connections += 1
+        return taken
+
+    server._server.get_request = counted
+    return server
+
+
+def test_calls_one_after_another_go_over_one_connection_and_a_deep_copy_shares_it(answering):
+    model = ours(url(answering))
+    copied = copy.deepcopy(model)
+    assert [one("yes?") for one in (model, model, copied, copied.copy(temperature=1.0))] == [["yes"]] * 4
+    assert answering.connections == 1 and len(answering.requests) == 4
+
+
+def test_calls_at_once_are_answered_at_once_over_a_connection_each_which_is_kept(answering):
+    together = threading.Barrier(8, timeout=10)
+    answering.answer = lambda prompt: {"raw": f"yes {together.wait() // 8}"}  # once all eight are there
+    model = ours(url(answering))
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(model, ["yes?"] * 64)) == [["yes 0"]] * 64
+    assert answering.connections <= 8
+
+
+def test_awaited_calls_share_the_connections_of_the_others_whatever_event_loop_awaits_them(answering):
+    model = copy.deepcopy(ours(url(answering)))
+
+    async def ask():
+        return [await model.acall("yes?") for _ in range(4)]
+
+    for _ in range(2):
+        assert asyncio.run(ask()) == [["yes"]] * 4
+    assert model("yes?") == ["yes"] and answering.connections == 1
+
+
+def test_the_request_is_the_one_that_dspys_own_client_sends(answering):
+    for make in (ours, dspys):
+        make(url(answering))("ü </x> \u2028", stop=["."], top_p=0.5)
+    first, second = answering.requests
+    assert first == second and first["seed"] == 7 and first["temperature"] == 0.0
+    assert set(answering.authorizations) == {"Bearer key"}
+
+
+def test_a_setting_of_dspys_own_is_not_sent(answering):
+    model = ours(url(answering))
+    model("yes?")
+    model("yes?", rollout_id=3, cache=False, num_retries=2, n=1)
+    first, second = answering.requests
+    assert first == second
+
+
+FAILURES = {
+    "400": Failure(400, "", "no such thing"),
+    "too long": Failure(400, "context_length_exceeded", "maximum context length is 10 tokens"),
+    "401": Failure(401, "invalid_api_key"),
+    "402": Failure(402),
+    "403": Failure(403),
+    "404": Failure(404, "model_not_found"),
+    "408": Failure(408),
+    "quota": Failure(429, "insufficient_quota"),
+    "429": Failure(429),
+    "429, with a time": Failure(429, retry_after=7),
+    "500": Failure(500),
+    "503, with a time": Failure(503, retry_after=1.5),
+    "reset": ConnectionResetError(),
+}
+
+
+def raised(model):
+    with pytest.raises(dspy.LMError) as caught:
+        model("yes?")
+    return caught.value
+
+
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES.keys())
+def test_a_failure_is_the_error_that_dspys_own_client_makes_of_it(failure, server):
+    server.answer = lambda prompt: (_ for _ in ()).throw(failure)
+    mine, reference = raised(ours(url(server))), raised(dspys(url(server)))
+    # A server that did not get the request in time has too much to do, as with 429: less is sent at once.
+    kind = dspy.LMRateLimitError if reference.status == 408 else type(reference)
+    assert isinstance(mine, kind) and kind is not dspy.LMUnexpectedError and len(server.requests) == 2
+    for one in (fault, dspy.is_retryable_lm_error, lambda error: (error.status, error.retry_after)):
+        assert one(mine) == one(reference)
+
+
+def test_the_servers_words_and_its_code_are_in_the_error(server):
+    server.answer = lambda prompt: (_ for _ in ()).throw(FAILURES["too long"])
+    mine, reference = raised(ours(url(server))), raised(dspys(url(server)))
+    assert str(mine) == "[tiny] maximum context length is 10 tokens"
+    assert str(reference).startswith("[openai/tiny] maximum context length is 10 tokens")
+    assert mine.provider_code == reference.provider_code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("spec", ["tiny@{}", "hosted_vllm/tiny"])
+def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_to_do(spec, server, certificate, monkeypatch):
+    server._server.socket = certificate[1].wrap_socket(server._server.socket, server_side=True)
+    address = url(server).replace("http:", "https:")
+    monkeypatch.setenv("HOSTED_VLLM_API_BASE", address)
+    error = raised(lm.connect(spec.format(address), patience=Patience(attempts=1)).lm)
+    assert fault(error) == "refused" and "$SSL_CERT_FILE" in str(error) and not dspy.is_retryable_lm_error(error)
+
+
+def test_a_server_that_is_not_there_is_the_providers_fault():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+    mine, reference = raised(ours(address)), raised(dspys(address))
+    assert isinstance(mine, dspy.LMTransportError) and type(reference) is dspy.LMTransportError
+    assert fault(mine) == fault(reference) == "provider" and dspy.is_retryable_lm_error(mine)
+
+
+@pytest.mark.parametrize(
+    ("finish", "refusal"), [("stop", None), ("length", None), ("content_filter", None), ("stop", "I won't")]
+)
+def test_why_an_answer_ended_and_what_it_used_is_as_with_dspys_own_client(finish, refusal, server, place):
+    fields = {"raw": "" if refusal else "yes", "finish": finish, "refusal": refusal}
+    server.answer = lambda prompt: fields
+    reply = server.reply
+    details = {"prompt_tokens_details": {"cached_tokens": 1}, "completion_tokens_details": {"reasoning_tokens": 0}}
+    server.reply = lambda path, body: (answer := reply(path, body)) | {"usage": answer["usage"] | details}
+    model = lm.connect(server.spec)
+    model.begin(place, Usage())
+    outputs = model.lm("is it yes?")
+    [(_, answer)] = model.lm.ledger.answers.of_run(model.lm.ledger.run)
+    with dspy.track_usage() as tracker:
+        reference = dspys(url(server))
+        assert outputs == [text or "" for text in reference("is it yes?")]
+    response, [used] = reference.history[-1]["response"], tracker.usage_data["openai/tiny"]
+    refused = any(type(part).__name__ == "RefusalPart" for part in response.message.parts)
+    assert answer.outputs == outputs and answer.finish == ("refusal" if refused else response.finish_reason)
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (used["prompt_tokens"], used["completion_tokens"])
+    assert answer.usage.cached_tokens == used["prompt_tokens_details"]["cached_tokens"] == 1
+
+
+def test_no_price_is_looked_up_for_a_server_of_ones_own(answering, monkeypatch):
+    looked = []
+    monkeypatch.setattr("dspy.clients.costs.model_info", lambda *about, **more: looked.append(about) or {})
+    ours(url(answering))("yes?")
+    assert not looked, "that is two passes through a whole table, 2 ms of CPU, for every answer"
+
+
+def test_a_key_that_a_server_says_back_as_why_it_ended_is_taken_out(server, monkeypatch):
+    key = "sk-very-secret-0123456789"
+    monkeypatch.setenv("SEXTANT_API_KEY", key)
+    server.answer = lambda prompt: {"raw": "yes", "finish": f"stop {key}"}
+    model = lm.connect(server.spec).lm
+    assert (
+        model.wire.send(model.wire.body([{"role": "user", "content": "?"}], (), {}), soon()).reply.finish == "stop ***"
+    )
+
+
+@pytest.mark.parametrize("key", ["", "here", "EMPTY"])
+def test_a_word_of_an_answer_that_is_also_the_key_of_a_local_server_stays_as_it_is(key, server, monkeypatch):
+    monkeypatch.setenv("SEXTANT_API_KEY", key)
+    server.answer = lambda prompt: {"raw": "none of them is here, nonetheless; EMPTY"}
+    assert lm.connect(server.spec).lm("yes?") == ["none of them is here, nonetheless; EMPTY"]

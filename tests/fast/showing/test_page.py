@@ -1,0 +1,588 @@
+"""The page as a reader uses it, in a real browser: lists, links, keys, runs side by side, the file without network."""
+
+import itertools
+import json
+import re
+import shutil
+import threading
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from chromium import Watched, chromium
+from run_folders import unsealed
+
+from evals import run, score, view
+from evals.showing.page_data import Answers
+from tools.console.command import run_command
+
+THEMES = ("light", "dark")
+WIDE = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}
+# What repeats what is before it: axe takes a second for a hundred elements.
+ALIKE = [
+    ".trajectory > ol:nth-of-type(n+2)",
+    ".hits > li:not(.gold):nth-child(n+3)",
+    ".list tbody tr:nth-child(n+5)",
+    ".chips > li:nth-child(n+3)",
+]
+NARROW = {"width": 400, "height": 800}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Runs of the miniatures, by name: of two lengths of one program, of others, one with a failure, one of old."""
+    place = tmp_path_factory.mktemp("page")
+    wanted = {
+        "short": ("multihop", "wildchat", "-P", "hops=2"),
+        "long": ("multihop", "wildchat"),
+        "floor": ("retrieve", "wildchat"),
+        "units": ("tournament", "crumb/clinical_trial"),
+    }
+    made = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SEXTANT_HOME", str(place / "home"))
+        for name, (program, task, *more) in wanted.items():
+            words = ["--program", program, "--task", task, "--data", "mini", "--lm", "offline", *more]
+            before = set((place / "runs").glob("*/*"))
+            assert run_command(run.parser(), run.command, [*words, "--runs", str(place / "runs")]) == 0
+            (made[name],) = set((place / "runs").glob("*/*")) - before
+        for name in ("failed", "old"):
+            copied = made["floor"].with_name(f"retrieve-offline-{name}")
+            made[name] = unsealed(shutil.copytree(made["floor"], copied))
+        rows = [json.loads(line) for line in (made["failed"] / "outcomes.jsonl").open()]
+        rows[2] |= {"error": "ValueError: the answer\u202e was unusable", "ranking": [], "scores": []}
+        (made["failed"] / "outcomes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        assert run_command(score.parser(), score.command, [str(made["failed"])]) in (0, 7)
+    (made["old"] / "attribution.jsonl").unlink()
+    scores = json.loads((made["old"] / "scores.json").read_text())
+    (made["old"] / "scores.json").write_text(json.dumps({k: v for k, v in scores.items() if k != "losses"}))
+    return made
+
+
+@pytest.fixture(scope="module")
+def address(runs):
+    """Where these runs are served."""
+    place = runs["short"].parent.parent
+    with view.server(Answers([place]), 0) as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        yield served.address
+        served.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def usual(browser):
+    """The browser's window that most tests use one after the other; a new one takes half a second."""
+    with Watched(browser, **WIDE) as one:
+        yield one
+
+
+@pytest.fixture
+def open_page(browser, address, usual):
+    """Open a view; at the end of the test, the page must have said nothing and broken no policy."""
+    watched = []
+    usual.said.clear()
+
+    def opened(place="#/", kind="overview", **context):
+        if not context:
+            watched.append(usual)
+            usual.go(f"{address}?{len(usual.requests)}{place}", kind)  # the "?" makes it load anew
+            return usual.page
+        watched.append(Watched(browser, **WIDE | context))
+        watched[-1].go(address + place, kind)
+        return watched[-1].page
+
+    yield opened
+    problems = [problem for one in dict.fromkeys(watched) for problem in one.problems()]
+    for one in watched:
+        if one is not usual:
+            one.__exit__()
+    assert problems == []
+
+
+def name(path: Path) -> str:
+    return "/".join(path.parts[-2:])
+
+
+def outcome(path: Path, query_id: str):
+    rows = [json.loads(line) for line in (path / "outcomes.jsonl").open()]
+    return next(row for row in rows if row["query_id"] == query_id)
+
+
+def judged(path: Path):
+    return {row["query_id"]: row for row in map(json.loads, (path / "attribution.jsonl").open())}
+
+
+def values(path: Path, metric="nDCG@10"):
+    head, *rows = [line.split(",") for line in (path / "scores.csv").read_text().splitlines()]
+    return {row[0]: float(row[head.index(metric)]) for row in rows}
+
+
+def texts(page, selector):
+    return page.locator(selector).all_inner_texts()
+
+
+def attributes(page, selector, attribute):
+    return page.locator(selector).evaluate_all(f"nodes => nodes.map(node => node.getAttribute('{attribute}'))")
+
+
+def view_is(page, kind, title=""):
+    page.wait_for_selector(f'main[data-view="{kind}"]')
+    page.wait_for_function("words => document.title.includes(words)", arg=title)
+
+
+# --- the runs
+
+
+def test_the_runs_are_listed_with_the_values_of_their_scores(open_page, runs):
+    page = open_page()
+    assert set(attributes(page, "tr[data-run]", "data-run")) == {name(path) for path in runs.values()}
+    for path in runs.values():
+        mean = json.loads((path / "scores.json").read_text())["metrics"]["nDCG@10"]["mean"]
+        assert f"{mean:.3f}" in page.locator(f'tr[data-run="{name(path)}"]').inner_text()
+    heads = [
+        "crumb/clinical_trial mini test split, 6 queries, nDCG@10",
+        "obliq/wildchat mini test split, 8 queries, nDCG@10",
+    ]
+    assert texts(page, ".list .group") == heads
+
+
+def test_a_run_over_few_queries_never_stands_above_one_over_more_and_the_table_fits(open_page, runs):
+    answer = json.loads(Answers([runs["floor"]])("runs.json"))
+    [one] = answer["runs"]
+    one |= {"program": "sliding_window", "retriever": "fusion(bm25,dense)", "lm": "openai/gpt-5.2", "compiled": "x"}
+    one |= {"imported": True, "pool": "oracle:300", "usage": {**one["usage"], "calls": 99_999, "list_usd": 99.0}}
+    answer["runs"] = [
+        one
+        | {"id": str(n), "queries": n, "contract": str(n), "metrics": {"nDCG@10": {"mean": 1 / n, "low": 0, "high": 1}}}
+        for n in (2, 1183, 24)
+    ]
+    for sort in ("", "value", "-value", "queries", "-program"):
+        page = open_page()
+        page.route("**/data/runs.json", lambda route: route.fulfill(json=answer))
+        page = open_page(f"#/?sort={sort}")
+        page.unroute("**/data/runs.json")
+        assert texts(page, "tr[data-run] td.queries") == ["1,183", "24", "2"]
+        fits = "node => node.clientWidth > 1000 && node.scrollWidth <= node.clientWidth"
+        assert page.locator(".scrolling").evaluate(fits), "at 1,280 pixels"
+
+
+def test_a_column_sorts_both_ways_and_the_address_keeps_it(open_page):
+    page = open_page("#/?task=obliq/wildchat")  # only runs that were asked the same are put in an order
+    page.get_by_role("button", name="Headline").click()
+    assert "sort=-value" in page.url
+    shown = [float(text) for text in texts(page, "tr[data-run] .measured b")]
+    assert shown == sorted(shown, reverse=True)
+    page.get_by_role("button", name="Headline").press("Enter")
+    assert texts(page, "tr[data-run] .measured b") == [f"{value:.3f}" for value in sorted(shown)]
+    assert page.locator("th[aria-sort=ascending]").inner_text().startswith("Headline")
+    listed = attributes(page, "tr[data-run]", "data-run")
+    again = open_page(page.url[page.url.index("#") :])
+    assert attributes(again, "tr[data-run]", "data-run") == listed
+
+
+def test_choices_and_words_filter_the_runs(open_page, runs):
+    page = open_page()
+    page.get_by_label("Task").select_option("crumb/clinical_trial")
+    assert attributes(page, "tr[data-run]", "data-run") == [name(runs["units"])]
+    page.get_by_label("Task").select_option("")
+    page.get_by_label("Program").select_option("multihop")
+    assert page.locator("tr[data-run]").count() == 2
+    page.get_by_role("searchbox").fill(f"wildchat {runs['long'].name[-8:]}")
+    assert attributes(page, "tr[data-run]", "data-run") == [name(runs["long"])]
+    page.get_by_role("searchbox").fill("nothing like it")
+    assert "Nothing fits these filters" in page.locator("main").inner_text()
+
+
+def test_the_chart_names_the_runs_that_nothing_beats_for_the_money(open_page, runs):
+    page = open_page("#/?task=obliq/wildchat")
+    scores = [json.loads((path / "scores.json").read_text()) for path in runs.values() if path != runs["units"]]
+    points = [(s["usage"]["calls"] / s["queries"], s["metrics"]["nDCG@10"]["mean"]) for s in scores]
+    best = {p for p in points if not any(q != p and q[0] <= p[0] and q[1] >= p[1] for q in points)}
+    drawn = attributes(page, ".scatter a.best", "aria-label")
+    assert {re.search(r"nDCG@10 (\S+),", words)[1] for words in drawn} == {f"{y:.3f}" for _, y in best}
+    assert page.locator(".scatter a").count() == len(points)
+
+
+def test_a_run_that_cannot_be_read_is_named_with_the_reason(browser, runs, tmp_path):
+    place = tmp_path / "runs" / "obliq-wildchat"
+    place.mkdir(parents=True)
+    (place / "whole").symlink_to(runs["floor"])
+    broken = place / "broken"
+    broken.mkdir()
+    for file in ("config.json", "outcomes.jsonl"):
+        (broken / file).write_bytes((runs["floor"] / file).read_bytes())
+    (broken / "scores.json").write_text("{")
+    (broken / "scores.csv").write_text("")
+    with view.server(Answers([runs["floor"], broken]), 0) as served, Watched(browser) as one:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        one.go(served.address, "overview")
+        one.page.get_by_text("1 folder could not be read").click()
+        assert "damaged" in one.page.locator(".unreadable").inner_text()
+        served.shutdown()
+
+
+# --- a run
+
+
+def test_a_run_lists_its_worst_queries_first_and_where_recall_is_lost(open_page, runs):
+    page = open_page(f"#/run/{name(runs['long'])}", "run")
+    expected = values(runs["long"])
+    worst = sorted(expected, key=lambda query_id: expected[query_id])
+    assert attributes(page, "tr[data-query]", "data-query") == worst
+    shares = json.loads((runs["long"] / "scores.json").read_text())["losses"]["at"]["10"]
+    rows = {row.split("\n")[0].split("\t")[0]: row for row in texts(page, ".waterfall tbody tr")}
+    assert f"{shares['found']:.3f}" in rows["R@10: found in the first 10"]
+    assert f"−{shares['never_surfaced']:.3f}" in rows["never surfaced"]
+    assert sum(float(n) for n in re.findall(r"−(0\.\d+)", "".join(rows.values()))) + shares["found"] == pytest.approx(
+        1, abs=0.003
+    )
+
+
+def test_the_best_bare_retriever_stands_beside_programs_and_the_bounds_beside_a_run(open_page, runs):
+    mean = f"{json.loads((runs['floor'] / 'scores.json').read_text())['metrics']['nDCG@10']['mean']:.3f}"
+    captions = open_page().locator("figcaption").all_inner_texts()
+    assert any(f"best bare retriever {mean}: bm25" in " ".join(text.split()) for text in captions), captions
+    page = open_page(f"#/run/{name(runs['long'])}", "run")
+    assert page.locator(".bounds li").first.inner_text().endswith(": retrieve over bm25")
+
+
+def test_queries_are_filtered_by_fate_and_by_words(open_page, runs):
+    page = open_page(f"#/run/{name(runs['long'])}", "run")
+    fates = {
+        query_id: ["found" if 0 < one["place"] <= 10 else one["lost_as"] for one in row["relevant"]]
+        for query_id, row in judged(runs["long"]).items()
+    }
+    page.get_by_label("Has a document that was").select_option("never_surfaced")
+    shown = set(attributes(page, "tr[data-query]", "data-query"))
+    assert shown == {query_id for query_id, all_of_them in fates.items() if "never_surfaced" in all_of_them}
+    page.get_by_label("Has a document that was").select_option("")
+    text = judged(runs["long"])["wc_03"]["text"].split()[:8]
+    page.get_by_role("searchbox").fill(" ".join(text).upper())
+    assert attributes(page, "tr[data-query]", "data-query") == ["wc_03"]
+
+
+def test_failures_are_counted_by_kind_and_lead_to_their_queries(open_page, runs):
+    page = open_page(f"#/run/{name(runs['failed'])}", "run")
+    page.get_by_role("button", name="ValueError").click()
+    (failed,) = attributes(page, "tr[data-query]", "data-query")
+    page.locator("tr[data-query] th a").click()
+    view_is(page, "query", failed)
+    assert "⟨U+202E⟩ was unusable" in page.locator(".notice.bad").inner_text()
+    assert page.locator("tr.gold .fate").first.inner_text() == "lost to an error"
+
+
+def test_a_run_of_an_earlier_version_says_how_to_mend_it(open_page, runs):
+    page = open_page(f"#/run/{name(runs['old'])}", "run")
+    assert "python -m evals.score" in page.locator("main").inner_text()
+    page.locator("tr[data-query] th a").first.click()
+    view_is(page, "query")
+    assert page.locator(".step.search").count() == 1
+
+
+def test_ten_thousand_queries_are_shown_two_hundred_at_a_time(open_page, runs):
+    page = open_page()
+    many = 10_000
+
+    def large(route):
+        made = route.fetch().json()
+        metric = next(iter(made["values"]))
+        made |= {
+            "query_ids": [f"Q{n}" for n in range(many)],
+            "texts": [f"the text of {n}" for n in range(many)],
+            "values": {metric: [(n * 7919 % many) / many for n in range(many)]},
+            "fates": [["found", "never_surfaced"]] * many,
+        }
+        route.fulfill(json=made)
+
+    page.route("**/data/run/*/*.json", large)
+    page.locator(f'tr[data-run="{name(runs["floor"])}"] th a').click()
+    view_is(page, "run")
+    page.unroute_all()
+    assert page.locator("tr[data-query]").count() == 200
+    assert page.locator("tr[data-query] th").first.inner_text() == "Q0"
+    page.get_by_role("button", name="Next").click()
+    assert page.locator(".pager span").inner_text() == "201 to 400 of 10,000"
+    page.get_by_role("searchbox").fill("9999")
+    assert attributes(page, "tr[data-query]", "data-query") == ["Q9999"]
+
+
+# --- a query
+
+
+def test_links_lead_to_the_step_that_decided_a_fate(open_page, runs):
+    query_id, row = next((q, r) for q, r in judged(runs["long"]).items() if any(one["rank"] for one in r["relevant"]))
+    one = next(one for one in row["relevant"] if one["rank"])
+    page = open_page(f"#/run/{name(runs['long'])}/q/{query_id}", "query")
+    line = page.locator(f'tr.gold[data-doc="{one["unit"]}"]')
+    line.get_by_text(f"surfaced at hop {one['hop']}, rank {one['rank']}").click()
+    assert page.url.endswith(f"/q/{query_id}/s/{one['search']}")
+    step = page.locator(f'.step[data-step="{one["search"]}"]')
+    assert "current" in step.get_attribute("class")
+    assert step.locator(f'.hit.gold[data-doc="{one["doc_id"]}"] .rank').inner_text() == str(one["rank"])
+    assert page.evaluate("document.activeElement.closest('.step').dataset.step") == str(one["search"])
+    again = open_page(page.url[page.url.index("#") :], "query")
+    assert "current" in again.locator(f'.step[data-step="{one["search"]}"]').get_attribute("class")
+
+
+def test_every_step_shows_what_came_back_with_gold_marked_and_its_rank(open_page, runs):
+    query_id = "wc_03"
+    page = open_page(f"#/run/{name(runs['floor'])}/q/{query_id}", "query")
+    gold = {one["unit"] for one in judged(runs["floor"])[query_id]["relevant"]}
+    steps = outcome(runs["floor"], query_id)["trace"]["steps"]
+    assert attributes(page, ".step", "data-step") == [str(n) for n in range(len(steps))]
+    ranks = [str(rank) for rank, doc_id in enumerate(steps[0]["doc_ids"], start=1) if doc_id in gold]
+    assert texts(page, '.step[data-step="0"] .hit.gold .rank') == ranks
+    assert set(texts(page, '.step[data-step="0"] .hit.gold .star')) == {"★\nrelevant:"}
+    page.locator('.step[data-step="0"] .hits + .more').click()
+    assert page.locator('.step[data-step="0"] .hit').count() == len(steps[0]["doc_ids"])
+    assert page.locator(".block b").count() == 1  # gold surfaces in one search
+
+
+def test_passages_are_gold_when_their_document_is(open_page, runs):
+    query_id, row = next(iter(judged(runs["units"]).items()))
+    page = open_page(f"#/run/{name(runs['units'])}/q/{query_id}", "query")
+    gold = {one["unit"] for one in row["relevant"]}
+    page.locator('.step[data-step="0"] .hits + .more').click()
+    came = outcome(runs["units"], query_id)["trace"]["steps"][0]["doc_ids"]
+    passages = [doc_id for doc_id in came if doc_id.split(":")[0] in gold]
+    assert attributes(page, '.step[data-step="0"] .hit.gold', "data-doc") == passages
+    assert len(passages) > len(gold)
+
+
+def test_the_text_of_a_document_is_there_on_demand(open_page, runs):
+    page = open_page(f"#/run/{name(runs['floor'])}/q/wc_03", "query")
+    hit = page.locator(".hit details").first
+    page.wait_for_selector(".hit details")
+    assert not hit.locator(".document").is_visible()
+    hit.locator("summary").press("Enter")
+    assert hit.locator(".document").is_visible()
+
+
+def test_keys_lead_through_queries_steps_and_up_and_to_help(open_page, runs):
+    page = open_page(f"#/run/{name(runs['long'])}?sort=-value", "run")
+    order = attributes(page, "tr[data-query]", "data-query")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    assert page.evaluate("document.activeElement.closest('tr').dataset.query") == order[1]
+    page.keyboard.press("Enter")
+    view_is(page, "query", order[1])
+    page.keyboard.press("j")
+    view_is(page, "query", order[2])
+    page.keyboard.press("k")
+    view_is(page, "query", order[1])
+    for _ in range(3):
+        page.keyboard.press("n")
+    page.keyboard.press("p")
+    assert page.url.endswith("/s/1")
+    page.keyboard.press("u")
+    view_is(page, "run")
+    assert page.url.endswith("?sort=-value")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.type") == "search"
+    page.keyboard.type("jku?")
+    assert page.get_by_role("searchbox").input_value() == "jku?"
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    view_is(page, "overview")
+    page.keyboard.press("?")
+    assert page.get_by_role("dialog", name="Keys").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.get_by_role("dialog", name="Keys").is_visible()
+    assert page.locator("main").get_attribute("data-view") == "overview"
+
+
+def test_the_search_of_a_query_is_that_of_its_list(open_page, runs):
+    page = open_page(f"#/run/{name(runs['long'])}/q/wc_03", "query")
+    page.keyboard.press("/")
+    view_is(page, "run")
+    page.wait_for_function("document.activeElement.type === 'search'")
+
+
+def test_the_theme_is_the_systems_until_it_is_chosen_and_then_stays(open_page):
+    page = open_page(color_scheme="dark")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(paper)
+    page.keyboard.press("t")
+    assert page.locator("#theme").inner_text() == "Theme: light"
+    light = page.evaluate(paper)
+    assert light != dark
+    page.reload()
+    page.wait_for_selector("main[data-view]")
+    assert page.evaluate(paper) == light
+
+
+def test_the_way_back_leads_to_the_same_place_of_the_list(open_page, runs):
+    page = open_page(f"#/run/{name(runs['long'])}?sort=query", "run", viewport={"width": 900, "height": 400})
+    page.locator("tr[data-query]").last.scroll_into_view_if_needed()
+    page.wait_for_function("scrollY > 100")
+    before = page.evaluate("scrollY")
+    page.locator("tr[data-query] th a").last.click()
+    view_is(page, "query")
+    page.go_back()
+    view_is(page, "run")
+    assert page.evaluate("scrollY") == pytest.approx(before, abs=2)
+    assert page.locator("th[aria-sort]").inner_text().startswith("Query")
+
+
+def test_an_address_of_nothing_says_so(browser, address):
+    with Watched(browser) as one:
+        one.go(f"{address}#/run/obliq-wildchat/none", "run")
+        assert "no run" in one.page.get_by_role("alert").inner_text()
+        one.page.get_by_role("link", name="All runs", exact=True).click()
+        view_is(one.page, "overview")
+
+
+# --- side by side
+
+
+def test_runs_are_chosen_and_compared(open_page, runs):
+    page = open_page()
+    for path in (runs["short"], runs["long"]):
+        page.locator(f'tr[data-run="{name(path)}"] input').check()
+    page.locator("[data-compare]").click()
+    view_is(page, "compare")
+    sides = [values(runs[one]) for one in ("short", "long")]
+    if "compare/" in page.url and page.url.index(runs["short"].name) > page.url.index(runs["long"].name):
+        sides.reverse()
+    moved = {query_id: abs(sides[1][query_id] - sides[0][query_id]) for query_id in sides[0]}
+    shown = attributes(page, "tr[data-query]", "data-query")
+    assert [moved[query_id] for query_id in shown] == sorted(moved.values(), reverse=True)
+    page.locator("tr[data-query] th a").first.click()
+    view_is(page, "compare", shown[0])
+    page.keyboard.press("j")
+    view_is(page, "compare", shown[1])
+
+
+def test_steps_that_are_the_same_are_folded_and_the_first_difference_is_marked(open_page, runs):
+    query_id = "wc_03"
+    sides = [runs["short"], runs["long"]]
+    steps = [outcome(path, query_id)["trace"]["steps"] for path in sides]
+    deeds = [[(step["tool"], step["argument"], step["doc_ids"]) for step in one] for one in steps]
+    same = next(n for n, (a, b) in enumerate(zip(*deeds, strict=False)) if a != b)
+    assert same > 0
+    page = open_page(f"#/compare/{','.join(map(name, sides))}/q/{query_id}", "compare")
+    assert page.locator(".same > summary").inner_text() == f"{same} steps the same"
+    assert attributes(page, "[data-difference]", "data-step") == [str(same)] * 2
+    assert attributes(page, ".side .step", "data-step") == [str(n) for one in steps for n in range(same, len(one))]
+    assert page.locator(".same .step").count() == same
+
+
+def test_gold_that_one_found_and_the_other_missed_is_on_top(open_page, runs):
+    sides = [runs["long"], runs["floor"]]
+    found = [
+        {q: {one["unit"] for one in row["relevant"] if 0 < one["place"] <= 10} for q, row in judged(path).items()}
+        for path in sides
+    ]
+    query_id = max(found[0], key=lambda q: len(found[0][q] ^ found[1][q]))
+    apart = found[0][query_id] ^ found[1][query_id]
+    assert apart
+    page = open_page(f"#/compare/{','.join(map(name, sides))}/q/{query_id}", "compare")
+    assert set(attributes(page, '[data-group="differs"] tr.gold', "data-doc")) == apart
+    rest = {one["unit"] for one in judged(sides[0])[query_id]["relevant"]} - found[0][query_id] - found[1][query_id]
+    assert set(attributes(page, '[data-group="missed"] tr.gold', "data-doc")) == rest
+
+
+def test_runs_that_were_asked_something_else_are_shown_with_a_warning(open_page, runs):
+    page = open_page(f"#/compare/{name(runs['long'])},{name(runs['units'])}", "compare")
+    assert "Their values do not compare" in page.locator("main").inner_text()
+
+
+# --- without network, for everybody, on small screens
+
+
+def test_the_exported_file_works_from_disk_without_network(browser, runs, tmp_path):
+    file = tmp_path / "page.html"
+    size = view.export(Answers([runs["short"].parent], exported=True), file)
+    assert size == file.stat().st_size
+    with Watched(browser) as one:
+        one.offline()
+        one.go(file.as_uri(), "overview")
+        page = one.page
+        assert page.locator("tr[data-run]").count() == 5
+        page.locator(f'tr[data-run="{runs["long"].name}"] th a').click()
+        view_is(page, "run")
+        page.locator("tr[data-query] th a").first.click()
+        view_is(page, "query")
+        page.keyboard.press("n")
+        assert page.url.endswith("/s/0")
+        page.locator(".hit details summary").first.click()
+        page.get_by_label("Beside").select_option(runs["short"].name)
+        page.get_by_role("button", name="Compare").click()
+        view_is(page, "compare")
+        assert page.locator("[data-difference]").count() == 2
+        assert one.requests == [file.as_uri()]
+        assert one.problems() == []
+
+
+@pytest.fixture(scope="module")
+def places(runs):
+    """Every view, by its address."""
+    two = f"{name(runs['short'])},{name(runs['long'])}"
+    return {
+        "overview": "#/",
+        "run": f"#/run/{name(runs['failed'])}",
+        "query": f"#/run/{name(runs['long'])}/q/wc_03/s/2",
+        "compare": f"#/compare/{two}",
+        "compare ": f"#/compare/{two},{name(runs['floor'])}/q/wc_03",
+    }
+
+
+def visit(page, places):
+    """Each view in turn, in one window, with what can be unfolded at its top unfolded."""
+    for kind, place in places.items():
+        page.evaluate("place => { location.hash = place }", place)
+        view_is(page, kind.strip())
+        page.wait_for_load_state("networkidle")
+        page.evaluate("[...document.querySelectorAll('details')].slice(0, 6).forEach(one => one.open = true)")
+        yield kind
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_axe_finds_nothing_serious(open_page, places, theme):
+    """Colours are looked at in both themes, all else once."""
+    tags = {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa", "best-practice"]}
+    options = {
+        "resultTypes": ["violations"],
+        "preload": False,
+        "runOnly": tags if theme == "light" else ["color-contrast"],
+    }
+    page, found = open_page(color_scheme=theme), []
+    page.evaluate((files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8"))
+    for kind in visit(page, places):
+        result = page.evaluate("([exclude, options]) => axe.run({ exclude }, options)", [ALIKE, options])
+        assert result["passes"]
+        found += [
+            (kind, one["id"], one["nodes"][0]["html"][:200])
+            for one in result["violations"]
+            if one["impact"] in ("serious", "critical")
+        ]
+    assert found == []
+
+
+def test_no_view_scrolls_sideways_at_400_pixels(open_page, places):
+    page = open_page(viewport=NARROW)
+    wide = {kind: page.evaluate("document.documentElement.scrollWidth") for kind in visit(page, places)}
+    assert wide == dict.fromkeys(places, NARROW["width"])
+
+
+def test_everything_is_reached_by_keyboard_and_headings_are_in_order(open_page, places):
+    page = open_page()
+    for kind in visit(page, places):
+        levels = page.evaluate(
+            "[...document.querySelectorAll('main :is(h1, h2, h3, h4, h5)')].map(one => Number(one.tagName[1]))"
+        )
+        assert levels[0] == 1
+        assert all(after <= before + 1 for before, after in itertools.pairwise(levels)), (kind, levels)
+        boxes = page.evaluate("[...document.querySelectorAll('.scrolling')].map(box => [box.tabIndex, box.ariaLabel])")
+        assert all(tab == 0 and label for tab, label in boxes)
+    page = open_page()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"

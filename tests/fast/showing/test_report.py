@@ -1,0 +1,560 @@
+"""The report: its figures against scores.csv, what may stand beside them, what is refused; nothing in it runs."""
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import re
+import shlex
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from conftest import Result
+from run_folders import make, pooled, retrieve
+
+from evals import report as module
+from evals import run as run_module
+from evals.measuring import scored
+from evals.showing.report import groups, plots, tables
+
+CHROMIUM = Path("/usr/bin/chromium")
+DOMAINS = ("books", "movies", "people", "medical_case", "legal_document")
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Scored run folders below one folder: a name, its columns, and what the configuration has otherwise."""
+
+    def add(name, columns, config=None, **scores):
+        return make(tmp_path / "runs" / name, columns, config, **scores)
+
+    return add
+
+
+@pytest.fixture
+def command(command_of, tmp_path):
+    """`python -m evals.report ARGUMENTS`, in this process, into a folder of its own."""
+
+    def given(*arguments: object) -> Result:
+        out = [] if "--out" in arguments else ["--out", tmp_path / "report"]
+        return command_of(module)(*(arguments or [tmp_path / "runs"]), *out)
+
+    return given
+
+
+@pytest.fixture
+def written(command, tmp_path):
+    """The report over all of the test's folders, made once, as a function of a file's name."""
+    made = set()
+
+    def read(name="index.html", *arguments):
+        if arguments not in made:
+            given = command(tmp_path / "runs", *arguments)
+            assert given.code == 0, given.err
+            made.add(arguments)
+        return (tmp_path / "report" / name).read_text(encoding="utf-8")
+
+    return read
+
+
+def grouped(tmp_path):
+    return groups.grouped(scored.found([tmp_path / "runs"])[0])[0]
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def full(**others):
+    """A run as of the whole fetched release, on the queries that OBLIQ-Bench reports."""
+    return {"data": "full", "split": "all"} | others
+
+
+# Figures
+
+
+def test_a_cell_is_the_mean_of_the_run_s_own_table_with_its_interval_and_the_best_is_bold(folders, written):
+    folders("a", {"nDCG@10": [0.25, 0.5]})
+    folders("b", {"nDCG@10": [0.5, 0.75]}, retrieve())
+    cells = {row["system"]: row for row in rows(written("tables/obliq-mini-test-nDCG10.csv"))}
+    assert float(cells["multihop over bm25"]["value"]) == 0.375 and cells["multihop over bm25"]["best"] == ""
+    best = cells["retrieve over bm25"]
+    assert (float(best["value"]), float(best["low"]), float(best["high"]), best["best"]) == (0.625, 0.615, 0.635, "yes")
+    assert best["source"].endswith("/b") and best["queries"] == "2"
+    html, markdown = written(), written("report.md")
+    assert "<b>0.6250</b>" in html and "<b>0.3750</b>" not in html and "95 % interval 0.6150 to 0.6350" in html
+    assert "| retrieve over bm25 | **0.6250** |" in markdown and "| multihop over bm25 | 0.3750 |" in markdown
+
+
+def test_the_report_of_real_runs_says_what_they_said(run, command, tmp_path):
+    metrics = {}
+    for program in ("retrieve", "decompose"):
+        made = run("--program", program, "--task", "wildchat", "--json", "--runs", tmp_path / "runs").json
+        metrics[f"{program} over bm25"] = made["metrics"]
+    assert command().code == 0
+    for name in ("nDCG@10", "nDCG@50", "R@10", "R@50", "R@100"):
+        text = (tmp_path / "report" / "tables" / f"obliq-mini-test-{name.replace('@', '')}.csv").read_text()
+        for row in rows(text):
+            key = name if row["judgements"] == "gold" else f"{name} [{row['judgements']}]"
+            assert float(row["value"]) == metrics[row["system"]][key]["mean"]
+            assert float(row["high"]) == metrics[row["system"]][key]["high"]
+        assert {row["judgements"] for row in rows(text)} == {"gold", "pooled", "gold, equal texts merged"}
+
+
+def test_what_became_of_relevant_documents_sums_to_one_for_runs_and_over_tasks(folders, command, tmp_path):
+    def losses(found, low, never):
+        shares = {"10": {"found": found, "ranked_low": low, "never_surfaced": never, "error": 0.0}}
+        return {"cutoff": 10, "queries": 2, "documents": {}, "at": shares}
+
+    for task, found, low, never in (("congress", 0.5, 0.25, 0.25), ("wildchat", 0.1, 0.0, 0.9)):
+        folders(task, {"nDCG@10": [0.5, 0.7]}, {"task": f"obliq/{task}"}, losses=losses(found, low, never))
+    assert command(tmp_path / "runs").code == 0
+    table = rows((tmp_path / "report/tables/losses.csv").read_text())
+    assert [(row["task"], row["of"], row["found"], row["ranked low"], row["never surfaced"]) for row in table] == [
+        ("wildchat", "R@10", "0.1000", "0.0000", "0.9000"),
+        ("congress", "R@10", "0.5000", "0.2500", "0.2500"),
+        ("mean of tasks", "R@10", "0.3000", "0.1250", "0.5750"),
+    ]
+    assert "error" not in table[0]  # no document had it
+    drawn = (tmp_path / "report/plots/obliq-mini-test-losses.svg").read_text()
+    assert "never surfaced" in drawn and "congress: multihop" in drawn
+
+
+def test_tasks_are_columns_and_their_mean_is_there_when_all_are(folders, written, tmp_path):
+    suite = ("twitter", "wildchat", "math", "writing")
+    for number, task in enumerate(suite):
+        folders(task, {"nDCG@10": [0.1 * number, 0.2]}, {"task": f"obliq/{task}"})
+    [group] = grouped(tmp_path)
+    assert [column.label for column in tables.tables(group)[0].columns] == list(suite)
+    folders("congress", {"nDCG@10": [0.9, 0.7]}, {"task": "obliq/congress"})
+    [group] = grouped(tmp_path)
+    [row] = tables.tables(group)[0].rows
+    means = [0.1, 0.15, 0.2, 0.25, 0.8]
+    assert [cell.value for cell in row.cells] == pytest.approx([*means, np.mean(means)])
+
+
+def test_the_interval_of_a_mean_over_tasks_resamples_each_task_for_itself():
+    generator = np.random.default_rng(4)
+    columns = [generator.normal(mean, 0.1, size) for mean, size in ((0.2, 50), (0.6, 400))]
+    low, high = tables.stratified(columns, resamples=10_000)
+    error = np.sqrt(sum(np.var(column) / len(column) for column in columns)) / 2
+    centre = np.mean([column.mean() for column in columns])
+    assert (low, high) == pytest.approx((centre - 1.96 * error, centre + 1.96 * error), abs=0.002)
+
+
+def test_systems_of_one_name_are_told_apart_by_what_differs(folders, tmp_path):
+    folders("a", {"nDCG@10": [0.1]})
+    folders("b", {"nDCG@10": [0.2]}, {"parameters": {"hops": 2}})
+    folders("c", {"nDCG@10": [0.2]}, {"parameters": {"hops": 2}, "task": "obliq/writing"})
+    folders("d", {"nDCG@10": [0.2]}, {"lm": {"name": "openai/x", "seed": 1}})
+    folders("e", {"nDCG@10": [0.2]}, {"lm": {"name": "openai/x", "seed": 2}})
+    [group] = grouped(tmp_path)
+    assert [row.label for row in tables.tables(group)[0].rows] == [
+        "multihop over bm25, offline (hops=2)",
+        "multihop over bm25, offline (hops=4)",
+        "multihop over bm25, openai/x (seed=1)",
+        "multihop over bm25, openai/x (seed=2)",
+    ]
+
+
+def test_the_same_configuration_in_two_folders_makes_two_rows(folders, tmp_path):
+    folders("a", {"nDCG@10": [0.1]}), folders("b", {"nDCG@10": [0.2]})
+    [group] = grouped(tmp_path)
+    assert [row.label for row in tables.tables(group)[0].rows] == ["multihop over bm25 (a)", "multihop over bm25 (b)"]
+
+
+def test_conditions_are_columns_and_less_decline_and_flips_are_better(folders, tmp_path):
+    wins = {f"Win({k})": [1 - k / 20, None] for k in range(1, 11)}
+    for task in DOMAINS[:2]:
+        config = {"task": f"multiconir/{task}:complexity"}
+        folders(f"a-{task}", {"Win": [0.7, 0.7], **wins}, retrieve(**config))
+        flat = {name: [0.4, 0.6] for name in wins}
+        folders(f"b-{task}", {"Win": [0.5, 0.5], **flat}, config)
+    folders("format-a", {"Flip": [0.1]}, {"task": "multiconir/books:format"})
+    folders("format-b", {"Flip": [0.3]}, retrieve(task="multiconir/books:format"))
+    complexity, shape = grouped(tmp_path)
+    mean = tables.tables(complexity)[1]
+    assert mean.title == "Win by conditions in the query, mean over 2 domains"
+    assert [column.label for column in mean.columns] == [*map(str, range(1, 11)), "Decline"]
+    by_label = {row.label: row.cells for row in mean.rows}
+    assert by_label["retrieve over bm25"][0].value == pytest.approx(0.95) and by_label["retrieve over bm25"][0].best
+    assert by_label["retrieve over bm25"][-1].value == pytest.approx(0.45)
+    assert by_label["multihop over bm25"][-1].best and not by_label["retrieve over bm25"][-1].best
+    assert {row.label: row.cells[0].best for row in tables.tables(shape)[0].rows} == {
+        "retrieve over bm25": False,
+        "multihop over bm25": True,
+    }
+
+
+def test_a_ladder_s_columns_go_from_the_lowest_rung_to_the_top(folders, tmp_path):
+    wins = {f"Win({k})": [k / 10] for k in range(1, 11)}
+    folders("a", {"Win": [0.5], **wins}, {"task": "multiconir/books:monotonicity"})
+    [group] = grouped(tmp_path)
+    table = tables.tables(group)[1]
+    assert [f"{column.label} {column.below}" for column in table.columns][::9] == ["1 over 0", "10 over 9"]
+    assert [cell.value for cell in table.rows[0].cells][::9] == [1.0, 0.1]  # Win(10) is the d_1 over the d_0
+
+
+def test_a_system_that_lacks_a_domain_is_named_and_in_no_mean(folders, tmp_path):
+    wins = {f"Win({k})": [0.5] for k in range(1, 11)}
+    for task in DOMAINS[:2]:
+        folders(f"a-{task}", {"Win": [0.7], **wins}, {"task": f"multiconir/{task}:complexity"})
+    folders("b", {"Win": [0.9], **wins}, retrieve(task="multiconir/books:complexity"))
+    [group] = grouped(tmp_path)
+    mean = tables.tables(group)[1]
+    assert [row.label for row in mean.rows] == ["multihop over bm25"]
+    assert "not run in all of these domains, so not in the mean: retrieve over bm25" in mean.notes
+    assert "retrieve over bm25" in plots.conditions(group).caption
+
+
+# What stands beside
+
+
+def test_published_rows_stand_beside_the_full_release_with_paper_table_and_row(folders, written):
+    folders("a", {"nDCG@10": [0.1, 0.2], "R@100": [0.1, 0.2]}, full())
+    text = rows(written("tables/obliq-full-all-nDCG10.csv"))
+    paper = {row["system"]: row for row in text if row["kind"] == "published"}
+    bm25 = paper["BM25 (OBLIQ-Bench, Table 4)"]
+    assert bm25["source"] == "OBLIQ-Bench, Table 4, row Congress Hearings BM25"
+    best = [row for row in paper.values() if row["best"]]
+    rest = [float(row["value"]) for row in paper.values() if "bound" not in row["note"]]
+    assert [float(row["value"]) for row in best] == [max(rest)]
+    oracle = paper["Oracle GPT-5.2 Tournament (OBLIQ-Bench, Table 4)"]
+    assert float(oracle["value"]) > max(rest) and not oracle["best"]  # a bound takes no part
+    html = written()
+    assert "Published, as printed" in html and "No published figures" not in html
+    assert "published" in written("plots/obliq-full-all-nDCG10-by-task.svg")
+
+
+def test_a_published_figure_of_the_same_system_is_told_with_ours(folders, written):
+    folders("a", {"nDCG@10": [0.1]}, full(**retrieve(retriever={"name": "bm25s", "with": "bm25s"})))
+    ours = next(row for row in rows(written("tables/obliq-full-all-nDCG10.csv")) if row["kind"] == "ours")
+    assert ours["note"].startswith("the paper's BM25, Table 4, is 0.")
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({}, "bundled miniatures"),
+        ({"split": "all"}, "bundled miniatures"),
+        (full(data="folder"), "a folder&#39;s"),
+        (full(split="test"), "the paper&#39;s are for --split all"),
+        (full(asked={"limit": 5, "query_ids": []}), "only a part of the queries"),
+        (full(asked={"limit": None, "query_ids": ["q0"]}), "only a part of the queries"),
+    ],
+    ids=str,
+)
+def test_they_never_stand_beside_anything_else_and_it_says_why(folders, written, config, why):
+    folders("a", {"nDCG@10": [0.1, 0.2]}, config)
+    html = written()
+    assert "Table 4" not in html and why in html
+
+
+def test_mini_and_full_runs_are_in_tables_of_their_own(folders, written):
+    folders("a", {"nDCG@10": [0.1]}, full())
+    folders("b", {"nDCG@10": [0.9]}, {"split": "all"})
+    assert "ours,multihop over bm25,obliq/congress,gold,nDCG@10,0.9" not in written("tables/obliq-full-all-nDCG10.csv")
+    assert "published" not in written("tables/obliq-mini-all-nDCG10.csv")
+
+
+def test_a_table_s_repetition_is_one_row_and_its_contradiction_another(folders, tmp_path):
+    for task in ("doris_mae", "arguana", "whatsthatbook", "clinical_trial", "relic"):
+        folders(task, {"nDCG@10": [0.1], "R@5": [0.2]}, {"task": f"birco/{task}", "data": "full", "split": "test"})
+    [group] = grouped(tmp_path)
+    labels = [row.label for row in tables.tables(group, ["nDCG@10"])[0].of_kind("published")]
+    assert labels.count("MonoT5 (BIRCO, Tables 5, 7)") == 1
+    apart = [label for label in labels if label.startswith("Rank+O Llama2-7b (")]
+    assert apart == ["Rank+O Llama2-7b (BIRCO, Table 5)", "Rank+O Llama2-7b (BIRCO, Table 7)"]  # one cell differs
+    assert len(labels) == len(set(labels))
+
+
+def test_crumb_s_figures_stand_beside_the_judgements_that_the_paper_uses(folders, tmp_path):
+    columns = {"nDCG@10": [0.1], "nDCG@10 [passage]": [0.2]}
+    config = {"task": "crumb/clinical_trial", "data": "full", "max_p": True, "depth": 2000}
+    folders("a", columns, config, judgements="document")
+    [group] = grouped(tmp_path)
+    table = tables.tables(group)[0]
+    assert [column.judgements for column in table.columns] == ["document", "passage"]
+    assert all(row.cells[0] and not row.cells[1] for row in table.of_kind("published"))
+    assert table.of_kind("published")
+
+
+# What is left out, and what is refused
+
+
+def test_runs_without_scores_are_listed_with_the_reason_and_failed_queries_are_counted(folders, written, command):
+    folders("a", {"nDCG@10": [0.1, 0.0]}, failed=1)
+    scores = folders("b", {"nDCG@10": [0.1, 0.0]}, retrieve()) / "scores.json"
+    scores.unlink()
+    path = folders("c", {"nDCG@10": [0.1, 0.0]}, {"task": "obliq/writing"})
+    table = path / "scores.csv"
+    table.write_text(table.read_text().replace("q1,0.0,", "q1,0.0,Timeout: the model hung"))
+    html = written()
+    assert "Left out" in html and "/b owes all queries" in html
+    assert "1 of 2 queries failed and count 0, e.g. Timeout: the model hung" in html
+    given = command()
+    assert "left out: " in given.out and "1 folders left out" in given.out
+
+
+def test_groups_that_were_asked_other_parts_of_a_split_have_files_of_their_own(folders, written):
+    for limit, value in ((1, 0.25), (2, 0.5)):
+        folders(f"first{limit}", {"nDCG@10": [value] * limit}, {"asked": {"limit": limit, "query_ids": []}})
+    html = written()
+    files = sorted(set(re.findall(r'href="(tables/obliq-[^"]+-nDCG10.csv)"', html)))
+    assert sorted(rows(written(name))[0]["value"] for name in files) == ["0.25", "0.5"]
+    ids = re.findall(r' id="([^"]+)"', html)
+    assert len(ids) == len(set(ids))
+
+
+def test_without_any_score_there_is_no_report(folders, command, tmp_path):
+    (folders("a", {"nDCG@10": [0.1]}) / "scores.json").unlink()
+    given = command()
+    assert given.code == 3 and "none of the 1 run folders has scores" in given.err and given.err.count("\n") == 1
+    (tmp_path / "empty").mkdir()
+    assert command(tmp_path / "empty").code == 3
+    assert not (tmp_path / "report").exists()
+
+
+def test_runs_over_different_data_are_refused_in_one_column_unless_forced(folders, command, written):
+    a, b = folders("a", {"nDCG@10": [0.1]}), folders("b", {"nDCG@10": [0.2]}, retrieve(data_fingerprint="f" * 16))
+    given = command()
+    assert given.code == 2 and str(a) in given.err and str(b) in given.err and "--force" in given.err
+    html = written("index.html", "--force")
+    assert "Forced: " in html and "f" * 16 in html
+    assert "Forced" in command("--force", a, b).out
+
+
+def test_another_instruction_split_or_task_is_no_such_difference(folders, command):
+    folders("a", {"nDCG@10": [0.1]})
+    for name, config in {"b": {"instruction": "none"}, "c": {"split": "dev"}, "d": {"task": "obliq/writing"}}.items():
+        folders(name, {"nDCG@10": [0.1]}, config | {"data_fingerprint": name * 16})
+    assert command().code == 0
+
+
+def test_a_folder_of_the_user_s_is_not_overwritten_and_an_earlier_report_is(folders, command, tmp_path):
+    folders("a", {"nDCG@10": [0.1]})
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("words")
+    given = command(tmp_path / "runs", "--out", tmp_path / "mine")
+    assert given.code == 2 and "choose another --out" in given.err
+    assert command(tmp_path / "runs", "--out", tmp_path / "mine" / "thesis.tex").code == 2
+    assert command().code == 0
+    folders("b", {"R@10": [0.1]}, {"task": "crumb/legal_qa"})
+    assert command().code == 0 and list((tmp_path / "report" / "tables").glob("crumb-*"))
+    assert command(tmp_path / "runs" / "a").code == 0
+    assert not list((tmp_path / "report" / "tables").glob("crumb-*"))
+
+
+def test_a_report_that_found_no_room_is_written_by_the_same_command_once_there_is(folders, command, little_room):
+    folders("a", {"nDCG@10": [0.1]})
+    with little_room(5000):
+        given = command()
+    assert given.code == 3 and "cannot be written" in given.err and "make room" in given.err
+    assert command().code == 0
+
+
+def test_only_named_metrics_are_shown_and_an_unknown_one_is_refused(folders, command, tmp_path):
+    folders("a", {"nDCG@10": [0.1], "R@10": [0.2], "RR@10": [0.3]})
+    assert command(tmp_path / "runs", "--metric", "RR@10").code == 0
+    assert {path.name for path in (tmp_path / "report" / "tables").iterdir()} == {
+        "obliq-mini-test-RR10.csv",
+        "runs.csv",
+    }
+    given = command(tmp_path / "runs", "--metric", "nDCG@1")
+    assert given.code == 2 and "known: R@10, RR@10, nDCG@10" in given.err
+
+
+def test_runs_that_an_earlier_version_scored_are_reported(folders, written):
+    path = folders("a", {"nDCG@10": [0.1, 0.3]})
+    scores = json.loads((path / "scores.json").read_text())
+    del scores["metric"], scores["owed"]
+    (path / "scores.json").write_text(json.dumps(scores))
+    config = json.loads((path / "config.json").read_text())
+    for key in ("compiled", "code", "versions", "pool"):
+        del config[key]
+    (path / "config.json").write_text(json.dumps(config))
+    assert "0.2000" in written()
+
+
+def test_json_says_what_was_made(folders, command, tmp_path):
+    folders("a", {"nDCG@10": [0.1]})
+    given = command(tmp_path / "runs", "--json")
+    assert given.err == "" and given.json["runs"] == 1 and given.json["files"][0] == "index.html"
+    assert all((tmp_path / "report" / name).is_file() for name in given.json["files"])
+
+
+# Plots
+
+
+def test_a_sweep_has_a_line_for_each_system_and_kind_of_pool(folders, tmp_path):
+    for size, value in ((50, 0.4), (100, 0.5), (400, 0.6)):
+        folders(f"o{size}", {"nDCG@10": [0.0], "R@10": [value + 0.2]}, pooled("oracle", size))
+        folders(f"u{size}", {"nDCG@10": [0.0], "R@10": [value]}, pooled("union", size))
+    folders("r", {"nDCG@10": [0.0], "R@10": [0.1]}, pooled("union", 50, program="retrieve"))
+    [group] = grouped(tmp_path)
+    assert tables.sweep_tasks(group) == ["obliq/congress"]
+    table = tables.sweep(group, "obliq/congress", "R@10")
+    assert [column.label for column in table.columns] == ["50", "100", "400"]
+    values = {row.label: [cell and round(cell.value, 4) for cell in row.cells] for row in table.rows}
+    assert values == {
+        "tournament over bm25, oracle pool": [0.6, 0.7, 0.8],
+        "retrieve over bm25, union pool": [0.1, None, None],
+        "tournament over bm25, union pool": [0.4, 0.5, 0.6],
+    }
+    drawn = plots.sweep(group, table)
+    assert drawn.light.count("stroke-dasharray") >= 2  # the unions
+    assert [row.label for row in tables.tables(group, ["R@10"])[0].rows] == [
+        "tournament over bm25, oracle pool of 400",
+        "retrieve over bm25, union pool of 50",
+        "tournament over bm25, union pool of 400",
+    ]
+
+
+def test_the_gap_plot_has_the_best_search_against_the_best_ranking_of_a_pool_with_gold(folders, tmp_path):
+    folders("a", {"nDCG@10": [0.1]}, full(**retrieve()))
+    folders("b", {"nDCG@10": [0.3]}, full())
+    folders("c", {"nDCG@10": [0.8]}, full(**pooled("oracle", 50)))
+    folders("d", {"nDCG@10": [0.7]}, full(**pooled("oracle", 300)))
+    folders("e", {"nDCG@10": [0.9]}, full(**pooled("oracle", 300, program="retrieve")))
+    folders("f", {"nDCG@10": [0.9]}, full(**pooled("union", 300)))
+    [group] = grouped(tmp_path)
+    ours, printed = plots.spots(group)
+    assert (ours.best.y, ours.ceiling.y, ours.published) == (0.3, 0.7, False)
+    assert printed.published and printed.ceiling.y > printed.best.y
+    assert "GPT-5.2" in printed.systems and "Table 4" in printed.systems
+
+
+def test_the_effect_of_an_instruction_is_the_paired_difference(folders, tmp_path):
+    generator = np.random.default_rng(5)
+    task, generic = generator.uniform(size=30), generator.uniform(size=30)
+    for suffix, program in (("", {}), ("r", retrieve())):
+        folders(f"a{suffix}", {"nDCG@10": task.tolist()}, {"task": "crumb/legal_qa", **program})
+        config = {"task": "crumb/legal_qa", "instruction": "generic", "data_fingerprint": "a" * 16, **program}
+        folders(f"b{suffix}", {"nDCG@10": (task if suffix else generic).tolist()}, config)
+    [group] = grouped(tmp_path)
+    changes = {one.label: one.points[0] for one in plots._changes(group, "generic", "")}
+    assert changes["multihop over bm25"].y == pytest.approx((generic - task).mean())
+    assert changes["multihop over bm25"].low < (generic - task).mean() < changes["multihop over bm25"].high
+    assert changes["retrieve over bm25"].y == 0
+    assert plots.instructions(group).kind == "instruction" and plots._changes(group, "none", "") == []
+
+
+def test_a_plot_is_well_formed_and_drawn_for_both_papers(folders, tmp_path):
+    folders("a", {"nDCG@10": [0.1]}, {"program": "_x $y$ <b>&\u202e\x07\u4e2d"})
+    [group] = grouped(tmp_path)
+    drawn = plots.by_task(group, tables.tables(group)[0])
+    for svg in (drawn.light, drawn.dark):
+        assert ElementTree.fromstring(svg).tag.endswith("svg")
+        assert "\u202e" not in svg and "$y$" in svg
+    assert drawn.light != drawn.dark
+
+
+def test_what_is_not_there_is_told_with_commands_that_can_be_given(folders, command, tmp_path):
+    folders("a", {"nDCG@10": [0.1]}, {"data": "folder", "retriever": {"name": "fusion(bm25,dense)"}})
+    assert len(command(tmp_path / "runs", "--json").json["absent"]) == 5
+    text = (tmp_path / "report" / "report.md").read_text()
+    given = [line.strip() for line in text.splitlines() if line.strip().startswith("python -m evals.run")]
+    assert len(given) >= 6
+    for line in given:
+        words = shlex.split(line)[3:]
+        parsed = run_module.parser().parse_args(words)
+        assert parsed.data in ("FOLDER", None) and parsed.task and parsed.program
+    folders("b", {"nDCG@10": [0.1]}, pooled("oracle", 300, data="folder"))
+    assert "The best search against the ceiling" not in command(tmp_path / "runs", "--force", "--json").json["absent"]
+
+
+# Files
+
+
+def test_the_same_runs_make_the_same_bytes_in_any_order(folders, command, tmp_path):
+    paths = [
+        folders("a", {"nDCG@10": [0.1, 0.4], "R@10": [0, 1.0]}),
+        folders("b", {"nDCG@10": [0.2, 0.3], "R@10": [0, 1.0]}, retrieve()),
+        folders("c", {"nDCG@10": [0.2, 0.3], "R@10": [0, 0.5]}, pooled("oracle", 20)),
+        folders("d", {"nDCG@10": [0.2, 0.3], "R@10": [0, 0.5]}, pooled("oracle", 40)),
+    ]
+    made = []
+    for name, order in (("one", paths), ("two", paths[::-1])):
+        assert command(*order, "--out", tmp_path / name).code == 0
+        files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
+        made.append({str(path.relative_to(tmp_path / name)): path.read_bytes() for path in files})
+    assert made[0] == made[1] and len(made[0]) > 5
+
+
+HOSTILE = "<script>alert(1)</script>|`x`*[y](javascript:z)\x1b[31m\u202e"
+
+
+def test_hostile_names_stay_text_in_every_file(folders, command, tmp_path):
+    folders("a", {"nDCG@10": [0.1]}, {"program": f"=cmd|'/c calc'!A1{HOSTILE}", "lm": {"name": HOSTILE}})
+    folders("b", {"nDCG@10": [0.1]}, {"retriever": {"name": "@SUM(1)"}, "task": "obliq/<img src=x onerror=y>"})
+    (folders("c", {"nDCG@10": [0.1]}, retrieve()) / "scores.csv").write_text(f"query_id,{HOSTILE}")
+    assert command().code == 0
+    html = (tmp_path / "report" / "index.html").read_text()
+    assert "<script" not in html and "<img src=x" not in html and "&lt;script&gt;" in html
+    markdown = re.sub(r"```.*?```", "", (tmp_path / "report" / "report.md").read_text(), flags=re.S)
+    assert "<script" not in markdown and "[y](javascript" not in markdown and "<img" not in markdown
+    for path in (tmp_path / "report").rglob("*.*"):
+        assert not {"\x1b", "\u202e"} & set(path.read_text()), path
+    for table in re.findall(r"(?:^\|.*\n)+", markdown, re.M):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1, table
+    cells = (cell for path in (tmp_path / "report" / "tables").iterdir() for cell in _cells(path))
+    assert all(not re.match(r"[=+\-@\t\r]", cell) or re.fullmatch(r"[+-]?\d.*", cell) for cell in cells)
+
+
+def _cells(path):
+    with path.open(newline="") as file:
+        return [cell for row in csv.reader(file) for cell in row]
+
+
+def test_the_page_s_policy_allows_its_own_style_and_nothing_else(folders, written):
+    folders("a", {"nDCG@10": [0.1]})
+    html = written()
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)[1]
+    [style] = re.findall(r"<style>(.*?)</style>", html, re.S)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy.replace("&#39;", "'").startswith(f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:")
+    assert not re.search(r"<script|\son\w+=|\sstyle=|https?://", re.sub(r'"data:[^"]*"', "", html))
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="there is no /usr/bin/chromium")
+def test_the_page_is_accessible_in_both_themes_and_narrow(folders, command, tmp_path):
+    from axe_playwright_python.sync_playwright import Axe
+    from playwright.sync_api import sync_playwright
+
+    for task in ("twitter", "wildchat", "math", "writing", "congress"):
+        folders(f"a-{task}", {"nDCG@10": [0.1, 0.2], "R@10": [0.5, 1.0]}, full(task=f"obliq/{task}"))
+        folders(f"b-{task}", {"nDCG@10": [0.2, 0.2], "R@10": [0.5, 0.0]}, full(task=f"obliq/{task}", **retrieve()))
+    folders("c", {"nDCG@10": [0.7, 0.2], "R@10": [0.5, 1.0]}, full(**pooled("oracle", 300)))
+    assert command().code == 0
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        )
+        for scheme, width in (("light", 1280), ("dark", 400)):
+            # Axe is a script of the test's: the page's policy would refuse it.
+            context = browser.new_context(
+                color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True, offline=True
+            )
+            tab = context.new_page()
+            said: list[str] = []
+            tab.on("console", lambda message, said=said: said.append(message.text))
+            tab.goto((tmp_path / "report" / "index.html").as_uri())
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width
+            shown = tab.evaluate("[...document.images].map(image => image.naturalWidth)")
+            assert len(shown) >= 2 and all(shown)
+            found = [one for one in Axe().run(tab).response["violations"] if one["impact"] in ("serious", "critical")]
+            assert not found, json.dumps(found)[:2000]
+            assert said == []
+        browser.close()
+
+
+def test_a_run_that_cannot_be_opened_is_left_out_and_the_others_are_reported(tmp_path):
+    make(tmp_path / "runs/a", {"nDCG@10": [0.5, 0.25]})
+    spoilt = make(tmp_path / "runs/b", {"nDCG@10": [0.5, 0.25]})
+    (spoilt / "scores.json").unlink()
+    (spoilt / "scores.json").mkdir()  # as a file that may not be read, but also for root
+    runs, others = scored.found([tmp_path / "runs"])
+    assert [run.path.name for run in runs] == ["a"] and list(others) == [spoilt]

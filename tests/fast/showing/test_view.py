@@ -1,0 +1,528 @@
+"""The page's answers, the server that gives them, and the file that carries them."""
+
+import base64
+import csv
+import gzip
+import http.client
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from many_outcomes import make
+from run_folders import unsealed
+
+from evals import view
+from evals.measuring import scored
+from evals.showing.page_data import SCRIPTS, Answers, address, every
+from tools.console.command import run_command
+from tools.errors import DataError, UsageError
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two runs of congress in miniature, to be copied."""
+    from evals import run as module
+
+    place = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SEXTANT_HOME", str(place / "home"))
+        for words in (["--program", "multihop"], ["--program", "retrieve"]):
+            asked = [*words, "--task", "congress", "--limit", "4", "--runs", str(place / "runs"), "--json"]
+            assert run_command(module.parser(), module.command, asked) == 0
+    return place / "runs"
+
+
+@pytest.fixture
+def runs(made, tmp_path):
+    return Path(shutil.copytree(made, tmp_path / "runs"))
+
+
+@pytest.fixture
+def multihop(runs):
+    return next(runs.glob("*/multihop-*"))
+
+
+@pytest.fixture
+def command(command_of):
+    """`python -m evals.view ARGUMENTS`, in this process."""
+    return command_of(view)
+
+
+@contextmanager
+def served(answers):
+    with view.server(answers, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def asked(server, path, method="GET", start=None, **headers):
+    """(status, headers, body) of one request, its path sent as it is after `start`, or else after the secret."""
+    connection = http.client.HTTPConnection(*server.server_address, timeout=10)
+    start = server.root[:-1] if start is None else start
+    connection.putrequest(method, start + path, skip_host="Host" in headers)
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, answer.headers, body
+
+
+def answer(answers, path):
+    return json.loads(answers(path))
+
+
+def packed(page: str) -> dict:
+    """The answers in an exported page."""
+    blocks = re.findall(r'<script type="application/json\+gzip" data-path="([^"]*)">([^<]*)</script>', page)
+    return {path: json.loads(gzip.decompress(base64.b64decode(block))) for path, block in blocks}
+
+
+# What the answers say
+
+
+def test_the_runs_are_listed_with_what_their_scores_say(runs, multihop):
+    answers = Answers([runs])
+    listed = answer(answers, "runs.json")
+    assert [run["id"] for run in listed["runs"]] == sorted(
+        str(p.parent.relative_to(runs)) for p in runs.rglob("config.json")
+    )
+    entry = next(run for run in listed["runs"] if run["program"] == "multihop")
+    scores = json.loads((multihop / "scores.json").read_text())
+    assert {key: entry[key] for key in ("task", "metric", "usage", "losses", "queries")} == {
+        key: scores[key] for key in ("task", "metric", "usage", "losses", "queries")
+    }
+    assert entry["metrics"]["nDCG@10"] == {key: scores["metrics"]["nDCG@10"][key] for key in ("mean", "low", "high")}
+    assert entry["mini"] and not entry["imported"] and not listed["exported"]
+    assert listed["fates"]["found"] == "found in the first {k}"
+
+
+def test_a_run_has_the_values_of_its_table_and_the_fates_of_its_attribution(runs, multihop):
+    run_id = str(multihop.relative_to(runs))
+    run = answer(Answers([runs]), f"run/{run_id}.json")
+    with (multihop / "scores.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert run["query_ids"] == [row["query_id"] for row in table]
+    assert run["values"]["nDCG@10"] == [float(row["nDCG@10"]) for row in table]
+    known = scored.read(multihop)
+    assert run["fates"] == [[one.fate(10) for one in known.relevant(query_id)] for query_id in run["query_ids"]]
+    assert run["texts"][0] == known.judged[run["query_ids"][0]]["text"][:200]
+    [floor] = run["bounds"]
+    assert floor["label"] == "floor" and floor["what"] == "retrieve over bm25"
+    assert run["siblings"] == [str(path.relative_to(runs)) for path in runs.glob("*/retrieve-*")]
+
+
+def test_a_query_has_its_trajectory_and_the_texts_of_what_was_seen(runs, multihop):
+    run_id, known = str(multihop.relative_to(runs)), scored.read(multihop)
+    query_id = known.query_ids[1]
+    query = answer(Answers([runs], exported=True), f"run/{run_id}/query/{query_id}.json")
+    outcome = known.outcomes[query_id]
+    assert query["steps"] == outcome["trace"]["steps"]
+    assert query["ranking"] == outcome["ranking"][:100] and query["ranked"] == len(outcome["ranking"])
+    assert query["values"] == {name: column[query_id] for name, column in known.columns.items()}
+    assert [one["fate"] for one in query["relevant"]] == [one.fate(10) for one in known.relevant(query_id)]
+    assert query["objective"]
+    shown = {doc_id for step in query["steps"] if step.get("shown") for doc_id in step["doc_ids"]}
+    assert shown | query["grades"].keys() | set(query["ranking"][:20]) <= query["documents"].keys()
+    from environments import load
+
+    document = load("congress", "mini", "all").documents[query["ranking"][0]]
+    assert query["documents"][document.doc_id] == {
+        "title": document.title,
+        "text": document.text[:600],
+        "length": len(document.text),
+    }
+
+
+def test_without_the_corpus_there_are_ids_and_a_reason(folder, run, tmp_path):
+    made = run("--program", "retrieve", "--task", "congress", "--data", folder, "--split", "all")
+    assert made.code == 0, made.err
+    shutil.rmtree(folder)
+    answers = Answers([tmp_path / "runs"], exported=True)
+    query = answer(answers, address(answers.run_ids[0], "Q1"))
+    assert query["documents"] == {} and "no texts of documents" in query["no_documents"]
+    assert query["text"] == "Something about a dam?" and query["grades"] == {"D1": 1.0}
+
+
+def test_an_answer_does_not_wait_for_a_corpus_that_takes_long(runs, monkeypatch):
+    from evals.running import environment
+
+    ready = threading.Event()
+    load = environment.environment_of
+    monkeypatch.setattr(environment, "environment_of", lambda config: ready.wait(10) and load(config))
+    monkeypatch.setattr("evals.showing.page_data.PATIENCE", 0.05)
+    answers = Answers([runs])
+    path = address(answers.run_ids[0], answers.query_ids(answers.run_ids[0])[0])
+    first = answer(answers, path)
+    assert first["documents"] == {} and first["reading"] and "still being read" in first["no_documents"]
+    ready.set()
+    until = time.monotonic() + 10
+    while not answer(answers, path)["documents"]:
+        assert time.monotonic() < until
+
+
+def test_runs_that_appear_change_or_go_are_seen_when_the_page_is_loaded_again(runs, multihop):
+    answers = Answers([runs])
+    assert len(answer(answers, "runs.json")["runs"]) == 2
+    shutil.copytree(multihop, runs / "later")
+    scores = json.loads((unsealed(multihop) / "scores.json").read_text())
+    (multihop / "scores.json").write_text(json.dumps(scores | {"notes": ["scored again"]}))
+    listed = answer(answers, "runs.json")["runs"]
+    assert "later" in [run["id"] for run in listed]
+    assert [run["notes"] for run in listed if run["id"] == str(multihop.relative_to(runs))] == [["scored again"]]
+    shutil.rmtree(multihop)
+    assert len(answer(answers, "runs.json")["runs"]) == 2
+    with pytest.raises(DataError, match="no run"):
+        answers(f"run/{multihop.relative_to(runs)}.json")
+
+
+def test_a_run_that_an_earlier_version_scored_opens_and_says_how_to_mend_it(runs, multihop):
+    (unsealed(multihop) / "attribution.jsonl").unlink()
+    scores = json.loads((multihop / "scores.json").read_text())
+    del scores["losses"], scores["metric"]
+    (multihop / "scores.json").write_text(json.dumps(scores))
+    answers, run_id = Answers([runs], exported=True), str(multihop.relative_to(runs))
+    run = answer(answers, f"run/{run_id}.json")
+    assert run["fates"] is None and f"python -m evals.score {multihop}" in run["why_no_fates"]
+    query = answer(answers, address(run_id, run["query_ids"][0]))
+    assert query["relevant"] == [] and query["steps"] and query["text"]  # the corpus has the text
+    assert next(one for one in answer(answers, "runs.json")["runs"] if one["id"] == run_id)["metric"] == "nDCG@10"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda run: (run / "scores.json").unlink(), "4 queries are answered, and there are no scores"),
+        (lambda run: (run / "scores.json").write_text("{"), "scores in .* are damaged"),
+    ],
+)
+def test_a_run_that_cannot_be_read_is_listed_with_the_reason(runs, multihop, spoil, why):
+    spoil(multihop)
+    answers = Answers([runs])
+    listed = answer(answers, "runs.json")
+    assert len(listed["runs"]) == 1
+    assert [one["path"] for one in listed["unreadable"]] == [str(multihop)]
+    assert re.search(why, listed["unreadable"][0]["why"])
+    with pytest.raises(DataError, match=why):
+        answers(f"run/{multihop.relative_to(runs)}.json")
+
+
+def test_a_trajectory_that_is_damaged_says_so_and_the_others_open(runs, multihop):
+    lines = (multihop / "outcomes.jsonl").read_text().splitlines()
+    lines[0] = json.dumps({"query_id": json.loads(lines[0])["query_id"], "trace": 7})
+    (multihop / "outcomes.jsonl").write_text("\n".join(lines) + "\n")
+    answers, run_id = Answers([runs]), str(multihop.relative_to(runs))
+    first, second, *_ = answers.query_ids(run_id)
+    with pytest.raises(DataError, match="is damaged"):
+        answers(address(run_id, first))
+    assert answer(answers, address(run_id, second))["steps"]
+
+
+def test_run_ids_are_safe_in_links_and_each_its_own(runs, multihop):
+    for name in ("a b", "a-b", "q", "<script>", "über", "a,b%2F..", "..."):
+        shutil.copytree(multihop, runs / "odd" / name)
+    answers = Answers([runs, runs / "odd", multihop])
+    ids = [run["id"] for run in answer(answers, "runs.json")["runs"]]
+    assert len(ids) == len(set(ids)) == 9
+    for run_id in ids:
+        assert re.fullmatch(r"[\w.~-]+(/[\w.~-]+)*", run_id, re.ASCII) and not {"q", "s", ".", ".."} & set(
+            run_id.split("/")
+        )
+        assert answer(answers, f"run/{run_id}.json")["id"] == run_id
+
+
+ODD_IDS = [
+    "a/b",
+    "..",
+    "%2e%2e%2f",
+    "a b+c",
+    "é\u202e",
+    "?x=1#y",
+    '"><script>',
+    "\x00\x1b[31m",
+    "q" * 3000,
+    "\ud800",
+    "!'()*~",
+]
+
+
+def test_queries_of_any_name_are_found(tmp_path):
+    make(tmp_path / "run", len(ODD_IDS), 4)
+    unsealed(tmp_path / "run")
+    for name in ("outcomes.jsonl", "attribution.jsonl"):
+        rows = [json.loads(line) for line in (tmp_path / "run" / name).read_text().splitlines()]
+        named = [json.dumps(row | {"query_id": query_id}) for row, query_id in zip(rows, ODD_IDS, strict=True)]
+        (tmp_path / "run" / name).write_text("\n".join(named) + "\n")
+    with (tmp_path / "run/scores.csv").open(newline="") as file:
+        head, *table = list(csv.reader(file))
+    kept = [query_id for query_id in ODD_IDS if query_id != "\ud800"]  # which no UTF-8 file can hold
+    with (tmp_path / "run/scores.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(
+            [head, *([query_id, *row[1:]] for query_id, row in zip(kept, table[:-1], strict=True))]
+        )
+    scores = json.loads((tmp_path / "run/scores.json").read_text())
+    (tmp_path / "run/scores.json").write_text(json.dumps(scores | {"queries": len(kept)}))
+    answers = Answers([tmp_path / "run"])
+    (run_id,) = answers.run_ids
+    with served(answers) as server:
+        for query_id in kept:
+            path = f"/data/run/{run_id}/query/{quote(query_id, safe='')}.json"
+            assert json.loads(asked(server, path)[2])["query_id"] == query_id
+
+
+# The server
+
+
+def test_the_page_is_served_with_a_policy_that_lets_only_its_own_script_run(runs):
+    with served(Answers([runs])) as server:
+        for path, kind in {"/": "text/html", "/page.css": "text/css", "/page.js": "text/javascript"}.items():
+            status, headers, body = asked(server, path)
+            assert status == 200 and headers["Content-Type"].startswith(kind) and body
+        assert body.decode().startswith('(() => {\n"use strict";')
+        _, headers, _ = asked(server, "/data/runs.json")
+        assert "default-src 'none'; script-src 'self';" in headers["Content-Security-Policy"]
+        assert headers["X-Content-Type-Options"] == "nosniff" and headers["Cache-Control"] == "no-store"
+        assert server.server_address[0] == "127.0.0.1"
+
+
+def test_who_has_not_the_secret_is_refused_and_who_has_may_come_by_any_name(runs):
+    with served(Answers([runs])) as server, served(Answers([runs])) as other:
+        for host in (f"localhost:{server.server_port}", "machine.example:8000", "127.0.0.1:1", ""):
+            assert asked(server, "/data/runs.json", Host=host)[0] == 200
+        for start in ("", "/", "/.", server.root[:-2], server.root.swapcase()[:-1], other.root[:-1]):
+            for path in ("/", "/page.js", "/data/runs.json", "/data/../data/runs.json"):
+                status, _, body = asked(server, path, start=start)
+                assert status == 403 and b"evals.view printed" in body and server.root.encode() not in body
+
+
+def test_what_the_browser_is_started_with_leads_to_the_page_once(runs):
+    with served(Answers([runs])) as server:
+        once = server.address_once.removeprefix(f"http://127.0.0.1:{server.server_port}")
+        status, headers, _ = asked(server, once, start="")
+        assert (status, headers["Location"]) == (302, server.root) and once not in server.root
+        assert asked(server, once, start="")[0] == 403
+
+
+def test_only_get_and_head_are_answered(runs):
+    with served(Answers([runs])) as server:
+        status, headers, body = asked(server, "/data/runs.json", "HEAD")
+        assert status == 200 and body == b"" and int(headers["Content-Length"]) > 100
+        for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE", "BREW"):
+            status, headers, body = asked(server, "/", method)
+            assert status == 501 and json.loads(body)["error"] and "Content-Security-Policy" in headers
+
+
+# fmt: off
+ODD = ["..", ".", "/", "//", "%2e%2e", "%2f", "data", "run", "query", ".json", "runs.json", "page.css", "etc/passwd",
+       "%00", "%", "%zz", "?", "\\", "secret.txt", "config.json"]
+# fmt: on
+PARTS = st.sampled_from([*ODD, "obliq-congress", "a" * 5000, "é".encode().decode("latin-1")])
+
+
+@pytest.fixture(scope="module")
+def fuzzed(made, tmp_path_factory):
+    place = Path(shutil.copytree(made, tmp_path_factory.mktemp("fuzzed") / "runs"))
+    for folder in [place, *place.glob("*"), *place.glob("*/*")]:
+        (folder / "secret.txt").write_text("THE-SECRET")
+    with served(Answers([place])) as server:
+        yield server
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(PARTS | st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=5), max_size=9))
+def test_whatever_path_is_asked_for_the_answer_is_a_page_or_a_line(fuzzed, parts):
+    path = fuzzed.root + "".join(parts)
+    with socket.create_connection(fuzzed.server_address, timeout=10) as connection:
+        host = f"Host: 127.0.0.1:{fuzzed.server_port}\r\nConnection: close\r\n\r\n"
+        connection.sendall(f"GET {path} HTTP/1.1\r\n{host}".encode("latin-1"))
+        said = b"".join(iter(lambda: connection.recv(65536), b""))
+    head, _, body = said.partition(b"\r\n\r\n")
+    status = int(head.split()[1])
+    assert status in (200, 404, 414) and b"THE-SECRET" not in body
+    if status != 200:
+        assert body.count(b"\n") == 1 and json.loads(body)["error"]
+
+
+def test_a_port_in_use_is_said_in_a_line_and_without_one_the_next_is_taken(runs, command, monkeypatch):
+    answers = Answers([runs])
+    with view.server(answers, 0) as taken:
+        code, out, err = command(runs, "--no-open", "--port", taken.server_port)
+        assert code == 2 and out == "" and len(err.splitlines()) == 2  # the first says how many runs
+        assert f"port {taken.server_port} of 127.0.0.1 cannot be served" in err
+        monkeypatch.setattr(view, "PORT", taken.server_port)
+        with view.server(answers, None) as second:
+            assert taken.server_port < second.server_port < taken.server_port + 10
+        monkeypatch.setattr(view, "PORTS", 1)
+        with pytest.raises(UsageError, match="cannot be served"):
+            view.server(answers, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["EMPTY"], 3, "holds no run folder"),
+        (["EMPTY/not/there"], 3, "holds no run folder"),
+        (["RUNS", "--port", "65536"], 2, "no port from 0 to 65535"),
+        (["RUNS", "--limit", "3"], 2, "are for --export"),
+        (["RUNS", "--export", "EMPTY/not/there/page.html"], 2, "is no folder that can be written"),
+        (["RUNS", "--export", "EMPTY"], 2, "cannot be written"),
+        (["RUNS", "--export", "EMPTY/page.html", "--query", "nobody"], 2, "has a query 'nobody'"),
+        (["EMPTY", "--export", "EMPTY/page.html"], 3, "holds no run folder"),
+        ([], 2, "RUNS"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_line(runs, tmp_path, command, arguments, code, said):
+    (tmp_path / "empty").mkdir()
+    places = {"RUNS": str(runs), "EMPTY": str(tmp_path / "empty")}
+    words = [re.sub("RUNS|EMPTY", lambda match: places[match[0]], word) for word in arguments]
+    given, out, err = command(*words)
+    assert (given, out, len(err.splitlines())) == (code, "", 1) and said in err
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_ctrl_c_ends_the_page_and_is_no_error(runs):
+    with started(runs) as (process, _):
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+        assert "Traceback" not in process.stderr.read()
+
+
+@contextmanager
+def started(*arguments):
+    """(the command as a process, its address)."""
+    words = [sys.executable, "-m", "evals.view", *map(str, arguments), "--no-open", "--port", "0"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+# The file
+
+
+def test_an_exported_page_has_every_answer_and_needs_nothing_else(runs, tmp_path, command):
+    file = tmp_path / "page.html"
+    code, out, err = command(runs, "--export", file)
+    assert (code, err) == (0, "") and "2 runs, 8 trajectories" in out and "MB" in out
+    page = file.read_text(encoding="utf-8")
+    answers = Answers([runs], exported=True)
+    assert packed(page) == {path: json.loads(one) for path, one in every(answers)}
+    assert len(packed(page)) == 1 + 2 + 8 and packed(page)["runs.json"]["exported"]
+    assert not re.search(r'<(link[^>]*stylesheet|script[^>]*src|img|iframe)|url\((?!["\']?data:)|@import', page)
+
+
+def test_the_policy_of_an_exported_page_names_its_script_and_style_by_their_hash(runs, tmp_path, command):
+    import hashlib
+
+    command(runs, "--export", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    policy = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
+    assert policy and policy.start() < page.index("<style>") < page.index("<script")
+    (program,) = re.findall("<script>(.*?)</script>", page, re.DOTALL)
+    (style,) = re.findall("<style>(.*?)</style>", page, re.DOTALL)
+    for name, text in {"script-src": program, "style-src": style}.items():
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{name} 'sha256-{digest}';" in policy[1]
+    assert "unsafe" not in policy[1] and policy[1].startswith("default-src 'none'")
+
+
+def test_the_same_runs_make_the_same_bytes(runs, tmp_path, command):
+    for name in ("first.html", "second.html"):
+        command(runs, "--export", tmp_path / name)
+    assert (tmp_path / "first.html").read_bytes() == (tmp_path / "second.html").read_bytes()
+
+
+def test_an_export_may_have_some_queries_only_and_says_so(runs, multihop, tmp_path, command):
+    query_ids = scored.read(multihop).query_ids
+    command(multihop, "--export", tmp_path / "page.html", "--query", query_ids[2], "--query", query_ids[0])
+    run = next(
+        one
+        for path, one in packed((tmp_path / "page.html").read_text()).items()
+        if "steps" not in one and "query_ids" in one
+    )
+    assert run["query_ids"] == [query_ids[0], query_ids[2]] and len(run["values"]["R@10"]) == len(run["fates"]) == 2
+    assert "this file has 2 of the 4 queries; means and losses are over all of them" in run["scores"]["notes"]
+    command(runs, "--export", tmp_path / "page.html", "--limit", 1)
+    assert len(packed((tmp_path / "page.html").read_text())) == 1 + 2 + 2
+
+
+def test_an_export_may_leave_the_corpus_at_home(multihop, tmp_path, command):
+    command(multihop, "--export", tmp_path / "page.html", "--no-texts")
+    queries = [one for one in packed((tmp_path / "page.html").read_text()).values() if "steps" in one]
+    assert len(queries) == 4 and all(one["text"] and one["objective"] and one["steps"] for one in queries)
+    assert all(one["documents"] == {} and "without the texts" in one["no_documents"] for one in queries)
+
+
+def test_an_export_leaves_out_runs_that_cannot_be_read_and_fails_without_any(runs, multihop, tmp_path, command):
+    (multihop / "scores.json").unlink()
+    code, out, err = command(runs, "--export", tmp_path / "page.html")
+    assert code == 0 and "1 run, 4 trajectories" in out and f"left out: {multihop}" in err
+    assert packed((tmp_path / "page.html").read_text())["runs.json"]["unreadable"] == []
+    code, out, err = command(multihop, "--export", tmp_path / "other.html")
+    assert (code, out) == (3, "") and not (tmp_path / "other.html").exists()
+
+
+def test_nothing_of_the_environment_or_of_this_machine_is_exported(folder, run, tmp_path, command, monkeypatch):
+    secret = "sk-do-not-tell-0123456789"
+    monkeypatch.setenv("OPENAI_API_KEY", secret)
+    (tmp_path / ".env").write_text("OTHER_KEY=in-a-dotenv-file-98765")
+    made = run("--program", "retrieve", "--task", "congress", "--data", folder, "--split", "all", "--json")
+    place = Path(made.json["run"])
+    rows = [json.loads(line) for line in (unsealed(place) / "outcomes.jsonl").read_text().splitlines()]
+    rows[0] |= {"error": f"AuthError: the key {secret} is not known", "ranking": [], "scores": []}
+    (place / "outcomes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    from evals import score
+
+    assert run_command(score.parser(), score.command, [str(place)]) == 7
+    assert command(place, "--export", tmp_path / "page.html")[0] == 0
+    page = (tmp_path / "page.html").read_text()
+    said = page + json.dumps(packed(page))
+    for word in (secret, "in-a-dotenv-file", str(folder), str(Path.home()) + "/", str(tmp_path)):
+        assert word not in said
+    assert "the key [OPENAI_API_KEY] is not known" in said
+
+
+def test_memory_does_not_grow_with_the_number_of_trajectories(tmp_path):
+    import tracemalloc
+
+    make(tmp_path / "runs/many", 200, 20)
+    answers = Answers([tmp_path / "runs"], exported=True)
+    paths = every(answers)
+    for _ in range(30):
+        next(paths)
+    tracemalloc.start()
+    try:
+        many = sum(len(one) for _, one in paths)
+        assert many > 2e6 and tracemalloc.get_traced_memory()[1] < 1e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_every_file_of_the_page_is_in_its_program():
+    assert {path.name for path in view.PAGE.glob("*.js")} == set(SCRIPTS)
+
+
+def test_an_export_does_not_take_the_place_of_a_file_of_a_run(runs, multihop, command):
+    file = multihop / "config.json"
+    before = file.read_bytes()
+    code, out, err = command(runs, "--export", file)
+    assert (code, out, len(err.splitlines())) == (2, "", 1) and "is a file of the run" in err
+    assert file.read_bytes() == before

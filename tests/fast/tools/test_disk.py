@@ -1,0 +1,77 @@
+"""Files that survive a crash: whose they are, and what a full disk and a killed writer leave."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tools import disk
+from tools.console.command import Parser, run_command
+from tools.errors import DataError
+from tools.retrievers import store
+
+ROOT = Path(__file__).parents[3]
+
+
+def writer(folder, write, then):
+    """A process that writes a file, and now does what its code says."""
+    begin = "import os, signal, sys; from pathlib import Path; from tools import disk; path = Path(sys.argv[1])\n"
+    code = f"{begin}with disk.{write}: print('writing', flush=True); {then}"
+    command, pipe = [sys.executable, "-c", code, folder / "file"], subprocess.PIPE
+    made = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"TMPDIR": str(folder)}, stdin=pipe, stdout=pipe)
+    assert made.stdout.readline() == b"writing\n"
+    return made
+
+
+@pytest.mark.parametrize("write", ["replacing(path)", "drafting(path, folder=True)", "temporary_folder()"])
+def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(write, tmp_path):
+    killed = writer(tmp_path, write, "os.kill(os.getpid(), signal.SIGKILL)")
+    assert killed.wait() == -signal.SIGKILL and len(list(tmp_path.iterdir())) == 1
+    living = writer(tmp_path, write, "input()")
+    [left] = tmp_path.iterdir()
+    disk.replace(tmp_path / "file", "whole")
+    assert set(tmp_path.iterdir()) == {left, tmp_path / "file"}
+    living.communicate(b"\n")
+    assert living.returncode == 0 and list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_what_is_written_is_its_owners_alone_and_in_a_home_the_umask_decides(tmp_path):
+    before = os.umask(0o022)
+    try:
+        disk.make_private(tmp_path / "runs" / "task")
+        disk.replace(tmp_path / "runs" / "text", "x")
+        disk.append_line(tmp_path / "runs" / "lines", b"x")
+        store.open_index(tmp_path, {"kind": "x"}, build=lambda folder: None, load=lambda folder: None)
+    finally:
+        os.umask(before)
+    for path in tmp_path.rglob("*"):
+        allowed = 0o755 if "indexes" in path.parts else 0o700
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert mode == (allowed if path.is_dir() else allowed & 0o666), path
+
+
+def test_a_full_disk_is_told_with_the_file_that_has_no_room_and_nothing_is_left_of_it(tmp_path, little_room, capsys):
+    with little_room(10_000):
+        assert run_command(Parser(), lambda arguments: disk.replace(tmp_path / "file", "x" * 100_000), []) == 3
+    err = capsys.readouterr().err
+    assert err == f"error: {tmp_path}/file: File too large; make room there, and give the same command again\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_array_has_its_room_before_it_is_filled_or_it_is_said_how_much_it_needs(tmp_path, little_room):
+    """Without, a disk that is full by then ends the process with SIGBUS."""
+    store.new_array(tmp_path / "a.npy", (250_000,), np.int32)
+    assert (tmp_path / "a.npy").stat().st_blocks * 512 >= 1_000_000
+    makers = [path.name for path in (ROOT / "tools").rglob("*.py") if '"w+"' in path.read_text()]
+    assert makers == ["store.py"], "all others ask there"
+
+    def build(folder):
+        store.new_array(folder / "b.npy", (250_000,), np.int32)
+
+    with little_room(10_000), pytest.raises(DataError, match=r"MB are free: .*it needs 1\.0 MB.*b\.npy.*make room"):
+        store.open_index(tmp_path, {"kind": "x"}, build=build, load=lambda folder: None)

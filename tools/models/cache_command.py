@@ -1,0 +1,202 @@
+"""`python -m tools.models.lm cache list|show|export|clear`: the answers that were paid for, in RUNS/answers.sqlite3."""
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tools.console.command import Parser, clean, positive, put_out, run_command, say
+from tools.errors import DataError, UsageError
+from tools.records import Usage, usage_from_json, usage_json
+
+if TYPE_CHECKING:
+    from tools.models.answers import Answers
+
+
+def parser() -> Parser:
+    """The command line."""
+    made = Parser(prog="python -m tools.models.lm", description="The models' answers that are kept beside the runs.")
+    verbs = made.add_subparsers(dest="verb", required=True, metavar="cache")
+    cache = verbs.add_parser("cache", help="list, show, export or clear the answers that were paid for")
+    kinds = cache.add_subparsers(dest="kind", required=True, metavar="list|show|export|clear")
+    for kind, what in (
+        ("list", "answers and what they cost, by model, and what each run sent and used"),
+        ("show", "one answer"),
+        ("export", "answers as a cassette, for evals.run --cassette"),
+        ("clear", "remove answers; the books of the runs stay"),
+    ):
+        one = kinds.add_parser(kind, help=what, description=what)
+        add = one.add_argument
+        if kind == "show":
+            add("key", metavar="KEY", help="as evals.run and cache list --json have it; its beginning will do")
+        if kind == "export":
+            add("file", type=Path, metavar="FILE")
+        if kind in ("export", "clear"):
+            add("--run", metavar="RUN", help="those that a run has used: TASK/FOLDER, or a run folder")
+        if kind == "clear":
+            add("--key", metavar="KEY", help="this one")
+            add("--days", type=positive, metavar="N", help="those older than N days")
+            add("--all", action="store_true", help="all of them")
+        if kind != "show":
+            add("--model", metavar="MODEL", help="of this model, as cache list has it")
+        add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders are")
+        add("--json", action="store_true", help="print one JSON object and nothing else")
+    return made
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Do what is asked."""
+    from tools.models.answers import NAME, opened
+
+    path = arguments.runs / NAME
+    if not path.is_file():
+        raise DataError(f"{path}: no answers are kept there; runs with a model put them into --runs DIR")
+    answers = opened(path)
+    {"list": _list, "show": _show, "export": _export, "clear": _clear}[arguments.kind](answers, arguments)
+    return 0
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The command, with its exit code."""
+    return run_command(parser(), command, words)
+
+
+def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
+    models: dict[str, Any] = {}
+    where, values = _where(answers, arguments)
+    columns = ("key", "model", "usage", "at")
+    for one in answers.query(f"SELECT {', '.join(columns)} FROM calls WHERE {where} ORDER BY id", values):
+        found = _cells(answers, columns, one)
+        at = found["at"]
+        row = models.setdefault(found["model"], {"answers": 0, "usage": Usage(), "first": at, "last": at})
+        row["answers"] += 1
+        row["usage"] += usage_from_json(found["usage"])
+        row["last"] = at
+    runs = {}
+    for one in answers.query("SELECT DISTINCT run FROM calls ORDER BY run"):
+        run = _cells(answers, ("run",), one)["run"]
+        runs[run] = answers.books(run).json()
+    if arguments.json:
+        written = {
+            name: {**row, "usage": usage_json(row["usage"]), "first": _day(row["first"]), "last": _day(row["last"])}
+            for name, row in models.items()
+        }
+        put_out(json.dumps({"answers": str(answers.path), "models": written, "runs": runs}) + "\n")
+        return
+    lines = [f"{answers.path}"]
+    for name, row in models.items():
+        used: Usage = row["usage"]
+        lines.append(
+            f"{name}: {row['answers']:,} answers, {used.input_tokens:,} tokens in, {used.output_tokens:,} out, "
+            f"{_usd(used.paid_usd)}; {_day(row['first'])} to {_day(row['last'])}"
+        )
+    for run, books in runs.items():
+        faults = ", ".join(f"{count} {fault}" for fault, count in books["faults"].items())
+        lines.append(
+            f"  {run.rpartition('/')[0]}: {books['sent']:,} sent, {books['answered']:,} answered, "
+            f"{books['failed']:,} failed{f' ({faults})' if faults else ''}, {books['cached']:,} from the cache, "
+            f"{_usd(books['paid_usd'])}"
+        )
+    put_out("".join(f"{clean(line)}\n" for line in lines))
+
+
+def _cells(answers: "Answers", columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+    from tools.models.forms import cells
+
+    try:
+        return cells(columns, row)
+    except ValueError as error:
+        key = str(dict(zip(columns, row, strict=True)).get("key", "KEY"))
+        mend = f"python -m tools.models.lm cache clear --key {key[:16]}"
+        raise DataError(f"{answers.path}: an answer is damaged ({error}); {mend}") from None
+
+
+def _show(answers: "Answers", arguments: argparse.Namespace) -> None:
+    columns = ("key", "model", "run", "query_id", "at", "seconds", "finish", "usage", "outputs")
+    statement = f"SELECT {', '.join(columns)} FROM calls WHERE key GLOB ? AND {KEPT} ORDER BY id LIMIT 2"
+    _check_key(arguments.key)
+    found = answers.query(statement, (f"{arguments.key}*",))
+    if not found:
+        raise DataError(f"no answer has the key {arguments.key}; cache export FILE writes them all")
+    if len({row[0] for row in found}) > 1:
+        raise UsageError(f"more than one key begins with {arguments.key}: {found[0][0]}, {found[1][0]}")
+    shown = _cells(answers, columns, found[0])
+    shown["at"] = _day(shown["at"])
+    put_out(json.dumps(shown, indent=None if arguments.json else 2) + "\n")
+
+
+def _export(answers: "Answers", arguments: argparse.Namespace) -> None:
+    from tools.models.cassette import write
+
+    where, values = _where(answers, arguments)
+    keys = [key for (key,) in answers.query(f"SELECT DISTINCT key FROM calls WHERE {where} ORDER BY key", values)]
+    run = _run(answers, arguments.run) if arguments.run else ""  # whose own answers come first
+    count = write(arguments.file, ((key, found[0]) for key in keys if (found := answers.take(key, run))))
+    _done(arguments, f"{count} answers are in {arguments.file}", {"answers": count, "file": str(arguments.file)})
+
+
+def _clear(answers: "Answers", arguments: argparse.Namespace) -> None:
+    """What remains is the row without its text: what was paid stays in the books of its run."""
+    where, values = _where(answers, arguments)
+    if where == KEPT and not arguments.all:
+        raise UsageError("say which: --run, --model, --key, --days, or --all")
+    count = answers.query(f"SELECT count(*) FROM calls WHERE {where}", values)[0][0]
+    answers.query(f"UPDATE calls SET outputs = NULL WHERE {where}", values)
+    answers.query("VACUUM")
+    _done(arguments, f"{count} answers are removed; what they cost stays in the books", {"cleared": count})
+
+
+def _where(answers: "Answers", arguments: argparse.Namespace) -> tuple[str, tuple[Any, ...]]:
+    """The condition for the answers that are asked for."""
+    conditions, values = [KEPT], list[Any]()
+    if arguments.model:
+        conditions.append("model = ?")
+        values.append(arguments.model)
+    if run := getattr(arguments, "run", None):
+        begins = _run(answers, run).rpartition("/")[0] + "/"
+        conditions.append("key IN (SELECT key FROM calls WHERE substr(run, 1, ?) = ?)")
+        values += [len(begins), begins]
+    if key := getattr(arguments, "key", None) if arguments.kind == "clear" else None:
+        _check_key(key)
+        conditions.append("key = ?")
+        values.append(key)
+    if days := getattr(arguments, "days", None):
+        conditions.append("at < ?")
+        values.append(time.time() - days * 86_400)
+    return " AND ".join(conditions), tuple(values)
+
+
+def _run(answers: "Answers", named: str) -> str:
+    """The run that is meant by TASK/FOLDER or a folder, as the table has it; the latest one with that name."""
+    begins = "/".join(Path(named).parts[-2:]) + "/"
+    statement = "SELECT run FROM calls WHERE substr(run, 1, ?) = ? ORDER BY id DESC LIMIT 1"
+    found = answers.query(statement, (len(begins), begins))
+    if not found:
+        raise DataError(f"no run {named} has answers here; cache list has those that have")
+    return str(found[0][0])
+
+
+def _check_key(key: str) -> None:
+    if not key or set(key) - set("0123456789abcdef"):
+        raise UsageError(f"{key!r} is no key, which has hexadecimal digits")
+
+
+def _done(arguments: argparse.Namespace, text: str, row: dict[str, Any]) -> None:
+    if arguments.json:
+        put_out(json.dumps(row) + "\n")
+    else:
+        say(text)
+
+
+def _day(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+
+
+def _usd(amount: float | None) -> str:
+    return "price unknown" if amount is None else f"${amount:.4f}"
+
+
+KEPT = "fault = '' AND outputs IS NOT NULL"

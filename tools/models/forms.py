@@ -1,0 +1,116 @@
+"""The forms of what is kept of model calls and of compilations, as tools/forms.py checks them."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from tools import forms
+from tools.forms import Amount, Count, UsageForm
+
+
+class Text(TypedDict):
+    """An answer with what came beside it, as DSPy has it."""
+
+    text: str | None
+
+
+class Content(TypedDict):
+    """The same under another name."""
+
+    content: str | None
+
+
+Version = Annotated[str, Field(pattern=r"^[\w.+-]{1,60}$")]
+Outputs = Annotated[list[str | Text | Content | None], Field(min_length=1)]
+
+
+class CassetteLine(TypedDict):
+    """A line of a cassette, after the first."""
+
+    key: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+    outputs: Outputs
+    usage: UsageForm
+    finish: str
+    seconds: Amount
+
+
+class Cells(TypedDict, total=False):
+    """Cells of a row in answers.sqlite3."""
+
+    key: str
+    run: str
+    query_id: str
+    model: str
+    at: Annotated[float, Field(ge=0, le=2**37, allow_inf_nan=False)]  # the year 6325: dates end with 9999
+    seconds: Amount
+    fault: str
+    usage: UsageForm
+    outputs: Outputs
+    finish: str
+
+
+def cells(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+    """A row by its columns, JSON read. ValueError for what nobody has written there."""
+    found = dict(zip(columns, row, strict=True))
+    for name in found.keys() & {"usage", "outputs"}:
+        found[name] = forms.read(Any, found[name])
+    forms.check(Cells, found)
+    return found
+
+
+Demos = list[dict[str, Any]]
+
+
+class PromptForm(TypedDict):
+    """programs.parts.compiled.Prompt."""
+
+    instructions: str
+    demos: Demos
+    signature: NotRequired[str]
+    fields: list[str]
+    before: NotRequired[str]
+
+
+class NeighbourForm(TypedDict):
+    """programs.parts.compiled.Neighbour."""
+
+    query_id: str
+    text: str
+    demos: dict[str, Demos]
+
+
+class Origin(TypedDict, total=False):
+    """What a run says of the compilation that it used."""
+
+    optimizer: str
+    task: str
+
+
+class CompiledForm(TypedDict):
+    """compiled.json, and a member of an ensemble in it."""
+
+    program: str
+    parameters: dict[str, Any]
+    retriever: str
+    prompts: dict[str, PromptForm]
+    members: "list[CompiledForm]"
+    neighbours: list[NeighbourForm]
+    nearest: Count
+    origin: Origin
+    versions: dict[str, Version]
+
+
+class Versions(TypedDict):
+    """What is read of a compiled program before all else."""
+
+    versions: NotRequired[dict[str, Version | Count]]
+
+
+class CandidateForm(TypedDict):
+    """A line of candidates.jsonl: optimizers.evaluations.Candidate."""
+
+    digest: str
+    prompts: dict[str, PromptForm]
+    parameters: dict[str, Any]

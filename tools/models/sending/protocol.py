@@ -1,0 +1,274 @@
+"""OpenAI's two protocols, Chat Completions and Responses: requests as bytes, answers and refusals out of bytes.
+
+What many servers speak (vLLM, llama.cpp, Ollama, SGLang, gateways), so whatever comes back is looked at before it is
+believed. Pure functions: no network, no books. Left out: images, audio, streams of events.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import dspy
+import orjson
+
+from tools.models import usage as metering
+from tools.models.sending import refusals
+from tools.models.sending.gate import retry_after
+from tools.models.sending.post import redirected
+
+Api = Literal["chat", "responses"]
+PATHS: Mapping[Api, str] = {"chat": "/chat/completions", "responses": "/responses"}
+
+FINISH = 100  # letters of why an answer ended; the longest word for it has 20
+
+Message = dict[str, Any]  # of the chat protocol: "role", "content", "tool_calls", ...
+
+
+class Reply(NamedTuple):
+    """One answer of a model."""
+
+    text: str
+    tool_calls: list[dict[str, str]]  # "id", "name" and "arguments", the last as it was written
+    finish: str  # why it ended: "stop", "length", "content_filter", "refusal", "tool_calls", ...
+    usage: Any  # as the server reports it; None where it does not
+
+
+class Unreadable(dspy.LMTransportError):
+    """Something came back, and no answer can be read out of it; `usage` where it was reported all the same.
+
+    `billed` says that it was, so that it can be believed: each further attempt costs as much as an answer.
+    """
+
+    kind = "unreadable"
+
+    def __init__(self, what: str, model: str, usage: Any = None) -> None:
+        super().__init__(f"no answer that can be read: {what}", model=model)
+        self.what = what
+        self.usage = usage
+        self.billed = metering.reported(usage) is not None
+
+
+def body(
+    api: Api, model: str, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]
+) -> bytes:
+    """A request. `messages`, `tools` and `settings` as the chat protocol has them, whichever it is."""
+    request: dict[str, Any] = {"model": model}
+    if api == "chat":
+        request |= {"messages": list(messages), **settings}
+        if "max_tokens" in request:  # its name of before the reasoning models
+            request["max_completion_tokens"] = request.pop("max_tokens")
+        if tools:
+            request["tools"] = list(tools)
+    else:
+        request |= {"input": [item for message in messages for item in _items(message)], **_renamed(settings)}
+        request["store"] = False
+        if tools:
+            # Chat checks arguments strictly where it is told to, Responses where it is not told otherwise.
+            request["tools"] = [{"type": "function", "strict": False, **tool["function"]} for tool in tools]
+    try:
+        return orjson.dumps(request)
+    except TypeError:  # lone surrogates
+        return json.dumps(request).encode()
+
+
+def _renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of the chat protocol as Responses has them."""
+    renamed = dict(settings)
+    for name in ("max_completion_tokens", "max_tokens"):
+        if name in renamed:
+            renamed["max_output_tokens"] = renamed.pop(name)
+    if "reasoning_effort" in renamed:
+        renamed["reasoning"] = {"effort": renamed.pop("reasoning_effort")}
+    renamed.pop("seed", None)  # it has none
+    return renamed
+
+
+def _items(message: Message) -> list[dict[str, Any]]:
+    """A message of the chat protocol as Responses has it."""
+    if message["role"] == "tool":
+        return [{"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}]
+    calls = [
+        {"type": "function_call", "call_id": call["id"], **call["function"]} for call in message.get("tool_calls") or ()
+    ]
+    said = [{"role": message["role"], "content": message["content"]}] if message.get("content") or not calls else []
+    return said + calls
+
+
+def read(api: Api, data: bytes, model: str, *, clean: Callable[[str], str] = str) -> Reply:
+    """The answer in a body that came with status 200; `clean` as in `failure`.
+
+    Unreadable when there is none, one of DSPy's LM errors where the body reports an error.
+    """
+    try:
+        answer = _parsed(data)
+    except (ValueError, RecursionError) as error:
+        start = _start(data, 80, clean)
+        raise Unreadable(f"{str(error).partition(':')[0]} in {start!r}", model) from None
+    usage = answer.get("usage") if isinstance(answer, dict) else None
+    if reported := _reported(answer):
+        raise _failure_inside(reported, usage, model, clean)
+    try:
+        reply = _chat(answer, usage) if api == "chat" else _responses(answer, usage)
+        return reply._replace(finish=_plain(reply.finish, clean))
+    except (KeyError, IndexError, TypeError, AttributeError, RecursionError):
+        raise Unreadable("it has no message", model, usage) from None
+
+
+def _plain(finish: str, clean: Callable[[str], str]) -> str:
+    """Why an answer ended, as one short line that any file and any terminal takes, whatever a server says."""
+    if len(finish) > FINISH:  # no such word; cleaned before it is cut, so that no secret is cut in two
+        finish = clean(finish)[:FINISH]
+    return "".join(letter if letter.isprintable() else "?" for letter in finish)
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return orjson.loads(data)
+    except ValueError:
+        if b"\\ud" not in data.lower():
+            raise
+        return json.loads(data)  # halves of surrogate pairs, which are no UTF-8: models write them
+
+
+def _chat(answer: Any, usage: Any) -> Reply:
+    choice = answer["choices"][0]
+    message = choice["message"]
+    calls = [_call(call, call.get("function")) for call in message.get("tool_calls") or ()]
+    finish = "refusal" if message.get("refusal") else str(choice.get("finish_reason") or "stop")
+    return Reply(_text(message.get("content")), calls, finish, usage)
+
+
+def _responses(answer: Any, usage: Any) -> Reply:
+    texts, calls, finish = list[str](), list[dict[str, str]](), "stop"
+    for item in answer["output"]:
+        if item["type"] == "function_call":
+            calls.append(_call({**item, "id": item.get("call_id")}, item))
+        for part in item.get("content") or () if item["type"] == "message" else ():
+            finish = "refusal" if part["type"] == "refusal" else finish
+            texts.append(_text(part.get("text")))
+    if answer.get("status") == "failed" or (not answer["output"] and answer.get("status") != "incomplete"):
+        raise KeyError("output")
+    if answer.get("status") == "incomplete":
+        why = str((answer.get("incomplete_details") or {}).get("reason") or "incomplete")
+        finish = {"max_output_tokens": "length"}.get(why, why)
+    return Reply("".join(texts), calls, finish, usage)
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):  # parts, as some servers have it
+        return "".join(_text(part.get("text")) for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+def _call(call: Any, function: Any) -> dict[str, str]:
+    """One tool call, whatever a server makes of the protocol: text in every field, unusable where it is not."""
+    function = function if isinstance(function, dict) else {}
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = "" if arguments is None else json.dumps(arguments, default=str)
+    return {"id": str(call.get("id") or ""), "name": str(function.get("name") or ""), "arguments": arguments}
+
+
+_NO_TOOLS = re.compile(r"\b(?:tools?|tool_choice|function(?:s| call\w*))\b", re.IGNORECASE)
+_MARKUP = re.compile(r"<(script|style|head\b).*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
+_KINDS: Mapping[int, type[dspy.LMError]] = {
+    401: dspy.LMAuthError,
+    402: dspy.LMBillingError,
+    403: dspy.LMAuthError,
+    404: dspy.LMUnsupportedModelError,
+    429: dspy.LMBillingError,
+}
+
+
+def failure(
+    status: int,
+    headers: Mapping[str, str],
+    data: bytes,
+    model: str,
+    *,
+    tools: bool = False,
+    clean: Callable[[str], str] = str,
+) -> dspy.LMError:
+    """What an answer with another status than 200 means; `clean` takes secrets out of the server's words."""
+    if 300 <= status < 400:
+        return dspy.LMConfigurationError(clean(redirected(status, headers)), model=model, status=status)
+    try:
+        said = refusals.said(orjson.loads(data))
+        about = refusals.subject(status, said.codes, said.words)
+    except ValueError:
+        page = _start(data, 4000, clean)
+        about = refusals.subject(status, (), page)
+        words = " ".join(_MARKUP.sub(" ", page).split())[:200]
+        said = refusals.Said(f"status {status}" + (f", with a page that begins {words!r}" if words else ""), ())
+    return _error(status, said, about, model, clean, tools=tools, asked=retry_after(headers))
+
+
+def _error(
+    status: int,
+    said: refusals.Said,
+    about: refusals.Subject,
+    model: str,
+    clean: Callable[[str], str],
+    *,
+    tools: bool = False,
+    asked: float | None = None,
+) -> dspy.LMError:
+    error = _kind(status, about, said, tools)(
+        message=clean(said.words) or f"status {status}",
+        model=model,
+        status=status,
+        provider_code=clean(said.codes[0]) if said.codes else None,
+        retry_after=asked,
+    )
+    error.about = about  # for tools/models/sending/faults.py
+    return error
+
+
+def _kind(status: int, about: refusals.Subject, said: refusals.Said, tools: bool) -> Any:
+    """The type of DSPy's for an error."""
+    if about == "account":
+        return (
+            dspy.LMUnsupportedModelError
+            if "model_not_found" in said.codes
+            else _KINDS.get(status, dspy.LMInvalidRequestError)
+        )
+    if status in (408, 409, 425, 429):
+        return dspy.LMRateLimitError
+    if status >= 500 and status != 501:
+        return dspy.LMServerError
+    if not 400 <= status < 500:  # something that no server of this protocol sends
+        return dspy.LMTransportError
+    # Before what is said of tools: OpenAI counts the tokens "in the functions" when a conversation is too long.
+    if about == "length":
+        return dspy.ContextWindowExceededError
+    if tools and about == "unknown" and _NO_TOOLS.search(said.words):
+        return partial(dspy.LMUnsupportedFeatureError, feature="tools")
+    return dspy.LMInvalidRequestError
+
+
+def _reported(answer: Any) -> Any:
+    """The error in an answer that came with status 200, as gateways send it: instead of an answer, or in its choice."""
+    if not isinstance(answer, dict):
+        return None
+    choices = answer.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    broken = "the answer broke off" if choice.get("finish_reason") == "error" else None
+    return answer.get("error") or choice.get("error") or broken
+
+
+def _failure_inside(error: Any, usage: Any, model: str, clean: Callable[[str], str]) -> dspy.LMError:
+    """What an error inside a 200 means: its own code is the status, or else it is the server's."""
+    code = error.get("code") if isinstance(error, dict) else None
+    status = code if isinstance(code, int) and 400 <= code < 600 else 500
+    said = refusals.said({"error": error})
+    made = _error(status, said, refusals.subject(status, said.codes, said.words), model, clean)
+    made.kind = f"error {status}"
+    made.usage, made.billed = usage, metering.reported(usage) is not None
+    return made
+
+
+def _start(data: bytes, most: int, clean: Callable[[str], str]) -> str:
+    """How a body begins; cleaned before it is cut, so that no secret is cut in two and not known any more."""
+    return clean(data[: most + 4096].decode("utf-8", "replace"))[:most]

@@ -1,0 +1,358 @@
+"""The latent index: what a model wrote down of each document, indexed beside the text and fused with it.
+
+OBLIQ-Bench (section 6) ends with the need for latent attributes of documents at search time. Its own judgements came
+about in this way (section 4, steps 1 and 2): an attribute in words, and one pass of a model over the corpus. Here the
+pass is an index like the others: `lens(bm25)` builds BM25 twice, over the texts and over the annotations. Left out: the
+clustering of annotations (step 3), and annotations by more than one lens, which is a fusion of several `lens(...)`.
+
+Which model annotates, and what it is told, is given from outside (`Annotators`): nothing here knows a model.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, Protocol
+
+from tools import disk
+from tools.console import interrupts
+from tools.console.progress import Progress
+from tools.corpus import Corpus, digest_of, indexed_text
+from tools.errors import DataError, UsageError
+from tools.records import Document, Hit, Usage, usage_from_json, usage_json
+from tools.retriever import Retriever, Search
+from tools.retrievers.fusion import Fusion, check_options
+from tools.retrievers.spec import Value, spell
+from tools.retrievers.store import name_of, open_index
+
+_LOG = logging.getLogger("sextant")
+
+FORMAT = 1  # raised when the file of annotations, or what is annotated of a document, changes its meaning
+_FILE = "annotations.jsonl"
+_GRACE = 3.0  # seconds that batches in flight are waited for after a Ctrl-C
+_TICK = 0.1  # seconds between two looks at what the threads do, where none of them has finished anything
+_SAMPLE = 200  # texts by which the annotator estimates what all of them will cost
+
+
+class Annotated(NamedTuple):
+    """What came of one batch; it is kept also when a `fault` ended it, because it is paid for."""
+
+    texts: Sequence[str | None]  # one a document, in order; None where there is no answer yet
+    usage: Usage
+    fault: Exception | None = None  # why the rest is missing
+    unusable: int = 0  # answers that could not be used
+    shortened: int = 0  # prompts that had to be split or cut for the model's window
+
+
+class Annotator(Protocol):
+    """Writes down what texts have of one attribute. Threads share it."""
+
+    batch: int  # texts that are given to `annotate` together
+    workers: int  # calls of `annotate` at a time
+    paid: bool  # whether that costs something; it is then said also where a command prints JSON
+
+    def key(self) -> Mapping[str, object]:
+        """All that shapes an annotation: the model, what it is told, the form of the prompt."""
+        ...
+
+    def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
+        """What annotating so many texts will take and cost, in one line; `sample` are some of them.
+
+        `spent` is what was used for the same index before. BudgetReached or UsageError when it may not be done.
+        """
+        ...
+
+    def annotate(self, texts: Sequence[str]) -> Annotated:
+        """The annotations of one batch; an empty one where the model has given nothing that could be used."""
+        ...
+
+    def query(self, text: str) -> str:
+        """The annotation of a query that is itself a document; the open session pays for it."""
+        ...
+
+
+Annotators = Callable[[str, str, int], Annotator]
+"""The annotator of (model, attribute, the model's window in tokens or 0); nothing is sent or loaded yet.
+
+UsageError for what there is not.
+"""
+
+
+class Builder(Protocol):
+    """Makes one retriever over any corpus, as the type of a constructor's parameter."""
+
+    def __call__(self, corpus: Corpus) -> Retriever:
+        """The retriever over `corpus`."""
+        ...
+
+
+class LensIndex(Retriever):
+    """What a model wrote down of each document, searched and fused with the text.
+
+    `attribute` is a lens of tools/retrievers/lens/attributes.py, or in words what to write down; empty, it is the
+    task's own lens. The `model` reads `chars` characters of each document. `query` has the query annotated too, for
+    tasks whose query is itself a document. `weights` are of text and annotations, and `constant` and `depth` those of
+    reciprocal rank fusion. `context` is the model's window in tokens, where the price table does not say. `digest` pins
+    the model, the attribute and the prompt: another one is refused.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        home: Path | None,
+        part: Builder,
+        *,
+        annotators: Annotators,
+        attribute: str = "",
+        model: str = "offline",
+        chars: int = 2500,
+        query: bool = False,
+        weights: tuple[float, ...] = (),
+        constant: int = 60,
+        depth: int = 1000,
+        context: int = 0,
+        digest: str = "",
+    ) -> None:
+        given: dict[str, Any] = {
+            "chars": chars,
+            "context": context,
+            "weights": weights,
+            "constant": constant,
+            "depth": depth,
+        }
+        self.require("", 1, given)
+        annotator = annotators(model, attribute, context)
+        key = {**annotator.key(), "kind": "annotations", "format": FORMAT, "chars": chars, "corpus": corpus.fingerprint}
+        made = _digest(annotator, chars)
+        if digest not in ("", made):
+            raise DataError(f"lens: the annotations of {model} have the digest {made}, not {digest}; leave digest out")
+        notes = open_index(
+            home,
+            key,
+            build=lambda folder: _annotate_all(annotator, corpus, chars, folder),
+            load=_reading(corpus, chars),
+            salvage=True,  # what was paid for and is whole stays
+        )
+        if not any(note.text.strip() for note in notes.stream()):
+            raise DataError(
+                f"lens: none of the annotations by {model} says anything; take another attribute, or "
+                f"`python -m tools.retrievers delete {name_of(key)}` to have them made again"
+            )
+        text, seen = part(corpus), part(notes)
+        options: dict[str, Value] = {"attribute": attribute, "model": model, "chars": chars, "query": query}
+        options |= {"weights": tuple(map(float, weights)) or (1.0, 1.0), "constant": constant, "depth": depth}
+        self.name = spell("lens", parts=[text.name], options=options | {"digest": made})
+        both = (text, _ThroughLens(seen, annotator, chars) if query else seen)
+        self._fused = Fusion(corpus, home, *both, constant=constant, depth=depth, weights=weights)
+
+    @classmethod
+    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+        """Refuse options that are out of range."""
+        if options["chars"] < 1:
+            raise UsageError(f"lens: chars is {options['chars']}; it is how many characters are read, at least 1")
+        if options["context"] < 0:
+            raise UsageError(f"lens: context is {options['context']}; it is tokens, or 0 where the table knows them")
+        check_options("lens", 2, options)
+
+    @classmethod
+    def pool_needed(cls, parts: Sequence[bool]) -> bool:
+        """Whether its part is only for candidate pools."""
+        return parts[0]
+
+    def left_out(self, text: str, instruction: str = "") -> int:
+        """The larger of what the two indexes leave out."""
+        return self._fused.left_out(text, instruction)
+
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+        return self._fused.search_many(searches, k)
+
+
+class _ThroughLens(Retriever):
+    """The annotations, searched with the annotation of the query."""
+
+    def __init__(self, notes: Retriever, annotator: Annotator, chars: int) -> None:
+        self.name = notes.name
+        self._notes, self._annotator, self._chars = notes, annotator, chars
+
+    def left_out(self, text: str, instruction: str = "") -> int:
+        return self._notes.left_out(self._seen(text), instruction) if text.strip() else 0
+
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+        return self._notes.search_many([search._replace(text=self._seen(search.text)) for search in searches], k)
+
+    def _seen(self, text: str) -> str:
+        return self._annotator.query(text[: self._chars])
+
+
+def _digest(annotator: Annotator, chars: int) -> str:
+    shaped = json.dumps({**annotator.key(), "format": FORMAT, "chars": chars}, sort_keys=True)
+    return hashlib.blake2b(shaped.encode(), digest_size=4).hexdigest()
+
+
+def _read(document: Document, chars: int) -> str:
+    """What is annotated of a document."""
+    return indexed_text(document)[:chars]
+
+
+def _reading(corpus: Corpus, chars: int) -> Callable[[Path], Corpus]:
+    def load(folder: Path) -> Corpus:
+        """The annotations in the place of the texts: equal ids, in the same order."""
+        notes, _ = _kept(folder / _FILE)
+        return Corpus(
+            Document(document.doc_id, notes.get(digest_of(_read(document, chars)).hex(), ""))
+            for document in corpus.stream()
+        )
+
+    return load
+
+
+def _kept(path: Path) -> tuple[dict[str, str], Usage]:
+    """The annotations in a file by the digests of their texts, and what they have cost."""
+    notes, usage = dict[str, str](), Usage()
+    for number, line in enumerate(disk.read_lines(path, repair=True), start=1):  # a torn line is a batch still owed
+        try:
+            row = json.loads(line)
+            notes |= row["annotations"]
+            usage += usage_from_json(row["usage"])
+        except (ValueError, KeyError, TypeError):
+            raise DataError(f"{path}, line {number} is damaged; remove the line to have it annotated again") from None
+    return notes, usage
+
+
+def _annotate_all(annotator: Annotator, corpus: Corpus, chars: int, folder: Path) -> None:
+    """Fill `folder` with the annotations of all distinct texts. Each batch is a line, on disk as it ends.
+
+    The batches are a function of the corpus alone, so an index that was resumed is the uninterrupted one.
+    """
+    path = folder / _FILE
+    path.touch()
+    done, spent = _kept(path)
+    texts, characters = _distinct(corpus, chars, done)
+    digests = list(texts)
+    batches = [digests[first : first + annotator.batch] for first in range(0, len(digests), annotator.batch)]
+    owed = [left for batch in batches if (left := [digest for digest in batch if digest not in done])]
+    if not owed:
+        return
+    count = sum(map(len, owed))
+    sample = [texts[digest] for batch in owed for digest in batch][:: -(-count // _SAMPLE)]
+    level = logging.WARNING if annotator.paid else logging.INFO
+    _LOG.log(level, annotator.begin(count, characters, [_read(corpus[doc_id], chars) for doc_id in sample], spent))
+    progress = Progress("lens", len(digests), "texts", done=len(digests) - count)
+    empty, unusable, shortened, fault = 0, 0, 0, None
+    for batch, annotated in _as_they_finish(
+        annotator, owed, lambda batch: [_read(corpus[texts[digest]], chars) for digest in batch]
+    ):
+        notes = {d: note for d, note in zip(batch, annotated.texts, strict=True) if note is not None}
+        row = {"annotations": notes, "usage": usage_json(annotated.usage)}
+        disk.append_line(path, json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace"))
+        spent += annotated.usage
+        empty += sum(not note for note in notes.values())
+        unusable += annotated.unusable
+        shortened += annotated.shortened
+        fault = fault or annotated.fault
+        progress.add(len(notes))
+    if annotator.paid:
+        _LOG.log(level, _used(spent, empty, unusable, shortened))
+    if fault:
+        raise fault
+
+
+def _distinct(corpus: Corpus, chars: int, done: Mapping[str, str]) -> tuple[dict[str, str], int]:
+    """Digest -> first document of each distinct text that is not blank; and the characters of those not yet `done`."""
+    texts, characters = dict[str, str](), 0
+    for document in corpus.stream():
+        text = _read(document, chars)
+        digest = digest_of(text).hex()
+        if text.strip() and digest not in texts:
+            texts[digest] = document.doc_id
+            characters += 0 if digest in done else len(text)
+    return texts, characters
+
+
+def _used(usage: Usage, empty: int, unusable: int, shortened: int) -> str:
+    cost = "an unknown price" if usage.list_usd is None else f"${usage.list_usd:.4f} at list price"
+    without = f"; {unusable} answers could not be used" if unusable else ""
+    without += f"; {empty} texts have no annotation that could be used" if empty else ""
+    without += f"; {shortened} prompts were shortened to fit the model" if shortened else ""
+    return (
+        f"lens: annotated so far with {usage.calls:,} calls, {usage.input_tokens:,} tokens in and "
+        f"{usage.output_tokens:,} out, {cost}{without}"
+    )
+
+
+Finished = tuple[list[str], Annotated]
+"""A batch with what came of it."""
+
+
+def _as_they_finish(
+    annotator: Annotator, batches: Sequence[list[str]], texts_of: Callable[[list[str]], list[str]]
+) -> Iterator[Finished]:
+    """Each batch with what came of it, some at a time. After a fault no more are begun; those in flight are given."""
+    for one in _side_by_side(annotator, batches[:1], texts_of):  # alone: it finds out a model that is of no use
+        yield one
+        if one[1].fault:
+            return
+    yield from _side_by_side(annotator, batches[1:], texts_of)
+
+
+def _side_by_side(
+    annotator: Annotator, batches: Sequence[list[str]], texts_of: Callable[[list[str]], list[str]]
+) -> Iterator[Finished]:
+    """The same. After a Ctrl-C, too, those in flight are waited for, for a while: they are paid for."""
+    todo, stopped = deque(batches), threading.Event()
+    done: SimpleQueue[Finished | BaseException] = SimpleQueue()
+
+    def work() -> None:
+        try:
+            while not stopped.is_set() and (batch := _next(todo)):
+                annotated = annotator.annotate(texts_of(batch))
+                if annotated.fault:
+                    stopped.set()
+                done.put((batch, annotated))
+        except BaseException as error:  # noqa: BLE001  # raised again where it is waited for
+            stopped.set()
+            done.put(error)
+
+    working = min(annotator.workers, len(batches))  # daemons, so that Ctrl-C does not wait for the slowest call
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(working)]
+    try:
+        for thread in threads:
+            thread.start()
+        yield from _collected(done, threads)
+    except KeyboardInterrupt:
+        stopped.set()
+        yield from _collected(done, threads, until=time.monotonic() + _GRACE)
+        raise
+    finally:
+        stopped.set()
+
+
+def _collected(
+    done: "SimpleQueue[Finished | BaseException]", threads: Sequence[threading.Thread], until: float = math.inf
+) -> Iterator[Finished]:
+    """What the threads finish, until all have ended or the time is up; then what one of them has raised."""
+    failure: BaseException | None = None
+    while time.monotonic() < until and (any(thread.is_alive() for thread in threads) or not done.empty()):
+        interrupts.check()
+        with suppress(Empty):
+            finished = done.get(timeout=_TICK)
+            if isinstance(finished, BaseException):
+                failure = failure or finished
+            else:
+                yield finished
+    if failure:
+        raise failure
+
+
+def _next(todo: deque[list[str]]) -> list[str] | None:
+    try:
+        return todo.popleft()
+    except IndexError:  # looking first would not do: another worker may take the last one in between
+        return None

@@ -1,0 +1,1 @@
+"""Retrievers that count words."""

@@ -1,0 +1,1 @@
+"""Retrievers with a neural model: embeddings, learned sparse weights, late interaction, cross-encoders."""

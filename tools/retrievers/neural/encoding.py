@@ -1,0 +1,282 @@
+"""What every model that runs here shares: quiet loading, device, threads, and batches without padding.
+
+The libraries of the models are imported inside functions: they take seconds.
+"""
+
+import os
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.errors import DataError
+from tools.retrievers.neural.models import TOKENIZERS, Row, base_of, code_of
+
+# Tokens a thread. With fewer, MiniLM's last bits depended on the batch: at 3 tokens with one thread, 11 with two.
+_FEW = 8
+
+
+def quiet() -> None:
+    """Keep the model libraries off the network and off the terminal. Before they are first imported."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+
+
+def device() -> str:
+    """Where models run: $SEXTANT_DEVICE, or the first CUDA device, or the CPU."""
+    import torch
+
+    return os.environ.get("SEXTANT_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def cores() -> int:
+    """How many threads may compute at once: $OMP_NUM_THREADS, or the cores that this process may use."""
+    return int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let PyTorch compute with `count` threads inside, and with as many as before afterwards."""
+    import torch
+
+    before = torch.get_num_threads()
+    if before == count:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def in_equal_lengths(lengths: Sequence[int], most_tokens: int) -> Iterator[list[int]]:
+    """Batches of the positions of texts with exactly equal lengths in tokens, the longest first.
+
+    A batch has at most `most_tokens` tokens, and at least one text. Nothing is padded, so nothing is wasted, and a
+    text's output does not depend on what it shares a batch with: a padded batch differs in the last bits. So do very
+    short texts that share one, for which matrix products take another path: each is a batch.
+    """
+    places = defaultdict[int, list[int]](list)
+    for place, length in enumerate(lengths):
+        places[length].append(place)
+    for length in sorted(places, reverse=True):
+        size = max(1, most_tokens // length) if length > _FEW * cores() else 1
+        for start in range(0, len(places[length]), size):
+            yield places[length][start : start + size]
+
+
+class Transformer:
+    """A model folder's transformer and tokenizer: texts to token ids, and ids to hidden states. Threads share it.
+
+    Loaded in float32 on a CPU, where `row.dtype` would be slower; weights that are missing are an error, and never
+    random. An adapter (peft) is merged into its base model, and so is that of a `task`, a folder inside the model's.
+    """
+
+    batch_tokens = 1024  # what it takes at a time: more was slower with MiniLM on a CPU
+
+    def __init__(self, folder: Path, row: Row, *, task: str = "", where: str = "") -> None:
+        quiet()
+        import torch
+
+        self.device = where or device()
+        self.dtype = (row.dtype or "float32") if self.device != "cpu" else "float32"
+        self.tokenizer = tokenizer_of(folder, row)
+        model = _model(folder, row, getattr(torch, self.dtype))
+        if task:
+            model = with_adapter(model, folder / task)
+        self.model = model.eval().to(self.device)
+        if row.bidirectional:
+            _attend_both_ways(self.model, folder)
+
+        self.width = int(self.model.config.hidden_size)  # numbers in the hidden state of a token
+        self.positions = positions(self.model.config, self.tokenizer)
+
+    def hidden(self, ids: NDArray[np.int64]) -> Any:
+        """The last hidden states of texts of equal length: ids of shape (texts, tokens) to (texts, tokens, width)."""
+        import torch
+
+        with torch.inference_mode():
+            placed = torch.from_numpy(ids).to(self.device)
+            return self.model(input_ids=placed, attention_mask=torch.ones_like(placed)).last_hidden_state
+
+
+def tokenizer_of(folder: Path, row: Row) -> Any:
+    """The tokenizer of a model folder, or of the base model of an adapter that has none; DataError without one."""
+    from transformers import AutoTokenizer
+
+    base = base_of(folder, row)
+    own = any((folder / name).is_file() for name in TOKENIZERS)
+    place = folder if own or not base else base
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place, **from_files(row))
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        raise cannot_load("tokenizer", place, row, error) from error
+    if not tokenizer.is_fast:
+        raise DataError(f"{place} has no fast tokenizer (tokenizer.json); save one beside its weights")
+    return tokenizer
+
+
+def config_of(folder: Path, row: Row) -> Any:
+    """The configuration of a model folder, or of the base model of an adapter; DataError when it cannot be loaded."""
+    quiet()
+    from transformers import AutoConfig
+
+    place = base_of(folder, row) or folder
+    try:
+        return AutoConfig.from_pretrained(place, **from_files(row))
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        raise cannot_load("configuration", place, row, error) from error
+
+
+def positions(config: Any, tokenizer: Any) -> int:
+    """The most tokens that a model and its tokenizer take."""
+    most = getattr(config, "max_position_embeddings", None) or 1 << 30
+    if config.model_type in ("roberta", "xlm-roberta", "mpnet", "camembert"):
+        most -= (config.pad_token_id or 0) + 1  # their positions are counted from there
+    return int(min(most, tokenizer.model_max_length))
+
+
+def _model(folder: Path, row: Row, dtype: Any) -> Any:
+    """The transformer of a folder in `dtype`, without a head, on the CPU."""
+    if base := base_of(folder, row):
+        return with_adapter(_model(base, replace(row, base=""), dtype), folder)
+    from transformers import AutoModel, AutoModelForTextEncoding
+
+    config, options = config_of(folder, row), from_files(row)
+    try:
+        kind = AutoModelForTextEncoding if config.is_encoder_decoder else AutoModel
+        model, loading = kind.from_pretrained(folder, config=config, dtype=dtype, output_loading_info=True, **options)
+    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError) as error:
+        raise cannot_load("model", folder, row, error) from error
+    missing = sorted(name for name in loading["missing_keys"] if "pooler" not in name)  # no pooler is used
+    if missing:
+        raise DataError(f"the weights in {folder} lack {missing[0]} and {len(missing) - 1} more; is it another model?")
+    return model
+
+
+def with_adapter(model: Any, folder: Path) -> Any:
+    """`model` with the adapter of `folder` merged into its weights; DataError when it was made for another model."""
+    try:
+        from peft import PeftConfig, get_peft_model
+        from peft.utils import load_peft_weights, set_peft_model_state_dict
+    except ImportError:
+        raise DataError(f"{folder} is an adapter; it needs the package peft: pip install 'sextant[adapters]'") from None
+    if not (folder / "adapter_config.json").is_file():
+        raise DataError(f"{folder} is no adapter: it lacks adapter_config.json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the base model is not in the place that the adapter names
+        adapted = get_peft_model(model, PeftConfig.from_pretrained(str(folder)))
+    loading = set_peft_model_state_dict(adapted, load_peft_weights(str(folder), device="cpu"))
+    absent = [name for name in loading.missing_keys if "lora_" in name]
+    if absent or loading.unexpected_keys:
+        name = [*absent, *loading.unexpected_keys][0]
+        raise DataError(f"the adapter in {folder} was made for another base model: {name} does not fit")
+    return adapted.merge_and_unload()
+
+
+def _attend_both_ways(model: Any, folder: Path) -> None:
+    """Let the tokens of a decoder attend to those after them too; DataError when the model goes on without."""
+    import torch
+
+    model.config.is_causal = False  # what transformers makes its masks by
+    for module in model.modules():
+        if hasattr(module, "is_causal"):
+            module.is_causal = False  # what holds where there is no mask, as in a batch without padding
+    with torch.inference_mode():
+        ids = torch.tensor([[1, 2, 3], [1, 2, 4]], device=next(model.parameters()).device)
+        first, second = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[:, 0]
+    if torch.equal(first, second):
+        raise DataError(
+            f"the model in {folder} needs attention to both sides, which this transformers does not give it"
+        )
+
+
+def from_files(row: Row) -> dict[str, bool]:
+    """How transformers loads a part of a model: from this machine alone, its own code only where that is allowed."""
+    return {"local_files_only": True, "trust_remote_code": bool(row.run_code)}
+
+
+def cannot_load(what: str, folder: Path, row: Row, error: Exception) -> DataError:
+    """What is said when a library cannot load a part of a model."""
+    if "trust_remote_code" in str(error) and not row.run_code:
+        return DataError(
+            f"the {what} in {folder} is Python code of its own, which may do anything with your files and keys; "
+            f"read it, and allow just that code with the option run_code={code_of(folder, row)} of this retriever"
+        )
+    return DataError(f"the {what} in {folder} cannot be loaded: {first_line(error)}")
+
+
+def first_line(error: Exception) -> str:
+    """The start of a library's message, for one line of ours."""
+    return str(error).strip().partition("\n")[0][:200] or type(error).__name__
+
+
+class TokenIds:
+    """Texts to token ids of at most `most` tokens, special ones included. Threads share it.
+
+    It has tokenizers of its own, because where one cuts is a setting of the whole object. `eos` is appended to every
+    text, within the length, when it is given. With `lower`, letters are made small first.
+    """
+
+    def __init__(self, tokenizer: Any, most: int, eos: int | None = None, *, lower: bool = False) -> None:
+        from tokenizers import Tokenizer, normalizers
+
+        written = tokenizer.backend_tokenizer.to_str()
+        self.most = most
+        self._whole, self._cut = Tokenizer.from_str(written), Tokenizer.from_str(written)
+        for each in (self._whole, self._cut):
+            each.no_padding()  # some folders keep one
+            if lower:
+                own = [each.normalizer] if each.normalizer else []
+                each.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
+        self._whole.no_truncation()
+        self._eos = [] if eos is None else [eos]
+        self._cut.enable_truncation(most - len(self._eos))
+
+    def of(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of each text."""
+        return [encoding.ids + self._eos for encoding in self._cut.encode_batch(encodable(texts))]
+
+    def left_out(self, text: str) -> int:
+        """How many tokens at the end of `text` are cut off."""
+        return max(0, self._length(text) + len(self._eos) - self.most)
+
+    def before(self, prefix: str) -> int:
+        """How many tokens `prefix` takes at the start of a text that begins with it; 0 when it is empty.
+
+        A blank at its end belongs to the word after it.
+        """
+        if not prefix:
+            return 0
+        prefix = prefix.rstrip(" ")
+        at_end = self._length("") - self._at_start()
+        return self._length(prefix) - at_end
+
+    def empty(self, text: str) -> bool:
+        """Whether there is no token in `text`, special ones apart."""
+        return not self._whole.encode(encodable([text])[0], add_special_tokens=False).ids
+
+    def _length(self, text: str) -> int:
+        return len(self._whole.encode(encodable([text])[0]).ids)
+
+    def _at_start(self) -> int:
+        """How many special tokens stand before a text."""
+        mask = self._whole.encode("a").special_tokens_mask
+        return mask.index(0) if 0 in mask else 0
+
+
+def encodable(texts: Sequence[str]) -> list[str]:
+    """`texts` without the halves of characters that some data sets have, which tokenizers refuse."""
+    return [text.encode("utf-8", "replace").decode("utf-8") for text in texts]

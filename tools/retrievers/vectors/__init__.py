@@ -1,0 +1,1 @@
+"""Vectors of documents: kept, searched and estimated, whoever made them."""

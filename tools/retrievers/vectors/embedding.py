@@ -1,0 +1,205 @@
+"""What turns texts into vectors, and the vectors of a whole corpus on disk: resumable, and no text twice.
+
+Knows no model and no store: `dense` and `api` are embedders, exact search and chroma are what is done with the vectors.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
+
+from tools import disk
+from tools.console.progress import Progress
+from tools.corpus import Corpus, digest_of, indexed_text
+from tools.errors import DataError
+from tools.records import Usage, usage_from_json, usage_json
+from tools.retriever import Search
+from tools.retrievers.store import new_array, open_index
+
+Vectors = NDArray[np.float32]  # shape (texts, dimension)
+MappedVectors: TypeAlias = np.memmap[Any, np.dtype[np.float32]]  # the same, in a file
+
+FORMAT = 1  # raised when the files of the index, or the text that is embedded of a document, change their meaning
+# A block is what is held in memory, and what is lost when the process is killed: about two minutes of MiniLM on a CPU.
+_BLOCK_TEXTS = 2048
+_PAID_TEXTS = 128  # where losing them costs money
+_BLOCK_CHARACTERS = 1 << 23
+
+
+class Embedder(Protocol):
+    """Texts to vectors whose inner product is the score. Threads share it.
+
+    One that is paid for also has `take_usage` (see Paid).
+    """
+
+    name: str  # its canonical expression with all that shapes a vector, e.g. "dense:all-MiniLM-L6-v2(weights=1a2b3c4d)"
+
+    @property
+    def dimension(self) -> int:
+        """Numbers in a vector."""
+        ...
+
+    def key(self) -> Mapping[str, object]:
+        """All that shapes a document's vector: weights, formats, precision, versions of libraries, our own code."""
+        ...
+
+    def documents(self, texts: Sequence[str]) -> Vectors:
+        """The vectors of documents, in order; finite, a text of no tokens gets the zero vector."""
+        ...
+
+    def queries(self, searches: Sequence[Search]) -> Vectors:
+        """The vectors of the texts (with their instructions, where the model takes one), in order.
+
+        A query's vector is the same to the last bit whatever is embedded with it.
+        """
+        ...
+
+    def left_out(self, text: str, instruction: str = "") -> int:
+        """How many tokens at the end of a query are more than the model takes."""
+        ...
+
+
+@runtime_checkable
+class Paid(Protocol):
+    """An embedder whose calls cost something."""
+
+    def take_usage(self) -> Usage:
+        """What `documents` has used since this was last asked. It is added up in the index, block by block."""
+        ...
+
+    def resume(self, spent: Usage) -> None:
+        """Hear what an earlier process, which did not complete the index, has spent on it."""
+        ...
+
+
+def open_vectors(embedder: Embedder, corpus: Corpus, home: Path | None) -> MappedVectors:
+    """The vectors of all documents, shape (documents, dimension), in corpus order; memory-mapped and read-only.
+
+    Embedded when they are not kept under `home` yet. A build that was killed goes on after its last whole block.
+    DataError when the embedder gives something other than one finite vector a text; what was embedded before is kept.
+    """
+    key = vectors_key(embedder, corpus)
+    return open_index(home, key, build=lambda folder: _embed_all(embedder, corpus, folder), load=_load)
+
+
+def vectors_key(embedder: Embedder, corpus: Corpus) -> dict[str, object]:
+    """What determines the vectors of a corpus, and so every index that is made of them."""
+    return {**embedder.key(), "kind": "vectors", "format": FORMAT, "corpus": corpus.fingerprint}
+
+
+def _load(folder: Path) -> MappedVectors:
+    return open_memmap(folder / "vectors.npy", "r")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The documents in the order in which they are embedded, and which of them are distinct.
+
+    The longest go first: the memory peaks at once, and the time remaining is never too short. `rows` are positions in
+    the corpus, shape (documents,); those of one text stand together. `starts` says where each distinct text begins in
+    `rows`, and its last entry is the number of documents: shape (texts + 1,). `blocks` does the same for blocks of
+    distinct texts: shape (blocks + 1,). All of it depends on the corpus alone.
+    """
+
+    rows: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    blocks: NDArray[np.int64]
+
+    def text_of_row(self) -> NDArray[np.int64]:
+        """Which distinct text each document has, shape (documents,), in corpus order."""
+        texts = np.empty(len(self.rows), dtype=np.int64)
+        texts[self.rows] = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+        return texts
+
+
+def order_of(corpus: Corpus, most: int) -> Order:
+    """The order of a corpus, in blocks of at most `most` texts."""
+    lengths = np.empty(len(corpus), dtype=np.int64)
+    digests = np.empty((len(corpus), 2), dtype=np.uint64)  # 32 bytes a document instead of its text
+    for row, text in enumerate(corpus.texts()):
+        lengths[row] = len(text)
+        digests[row] = np.frombuffer(digest_of(text), np.uint64)
+    rows = np.lexsort((digests[:, 1], digests[:, 0], -lengths))  # a stable sort: of one text, the first row is first
+    differs = np.ones(len(corpus), dtype=bool)
+    differs[1:] = (digests[rows[1:]] != digests[rows[:-1]]).any(axis=1)
+    starts = np.flatnonzero(differs)
+    return Order(rows, np.append(starts, len(corpus)), _blocks(lengths[rows[starts]], most))
+
+
+def _blocks(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Where blocks of at most so many texts of these lengths, in characters, begin, and the end of the last."""
+    blocks, characters = [0], 0
+    for position, length in enumerate(lengths.tolist()):
+        full = position - blocks[-1] == most or characters + length > _BLOCK_CHARACTERS
+        if full and position > blocks[-1]:
+            blocks.append(position)
+            characters = 0
+        characters += length
+    return np.array([*blocks, len(lengths)] if len(lengths) else [0])
+
+
+def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
+    """Fill `folder` with the vectors, block by block; a block counts when its vectors are on disk."""
+    order = order_of(corpus, _PAID_TEXTS if isinstance(embedder, Paid) else _BLOCK_TEXTS)
+    shape = (len(corpus), embedder.dimension)
+    done, usage = _done_before(folder, shape)
+    if isinstance(embedder, Paid):
+        embedder.resume(usage)
+    vectors = _draft(folder / "vectors.npy", shape, fresh=done == 0)
+    progress = Progress(embedder.name, len(order.starts) - 1, "texts", done=int(order.blocks[done]))
+    for first, last in pairwise(order.blocks[done:].tolist()):
+        starts = order.starts[first : last + 1]
+        try:
+            embedded = _embed_block(embedder, [corpus.doc_ids[row] for row in order.rows[starts[:-1]]], corpus)
+            vectors[order.rows[starts[0] : starts[-1]]] = np.repeat(embedded, np.diff(starts), axis=0)
+            vectors.flush()
+            done += 1
+        finally:  # a block that failed may have been paid for
+            if isinstance(embedder, Paid):
+                usage += embedder.take_usage()
+            _record(folder, shape, done, usage)
+        progress.add(last - first)
+
+
+def _embed_block(embedder: Embedder, doc_ids: Sequence[str], corpus: Corpus) -> Vectors:
+    vectors = np.asarray(embedder.documents([indexed_text(corpus[doc_id]) for doc_id in doc_ids]), dtype=np.float32)
+    if vectors.shape != (wanted := (len(doc_ids), embedder.dimension)):
+        raise DataError(f"{embedder.name} gave vectors of shape {vectors.shape} where {wanted} is expected")
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        raise DataError(
+            f"{embedder.name} gave NaN or infinity for the document {doc_ids[int(np.argmin(finite))]!r}; "
+            "the vectors that were made before are kept"
+        )
+    return vectors
+
+
+def _draft(path: Path, shape: tuple[int, int], *, fresh: bool) -> MappedVectors:
+    """The file of vectors, writable: new and as large as it will be, or what an earlier build left."""
+    if not fresh:
+        return open_memmap(path, "r+")
+    return new_array(path, shape, np.float32)
+
+
+def _record(folder: Path, shape: tuple[int, int], done: int, usage: Usage) -> None:
+    """Say in `folder` that `done` blocks are on disk, and what they have cost."""
+    record = {"shape": shape, "blocks": done, "usage": usage_json(usage)}
+    disk.replace(folder / "embedded.json", json.dumps(record) + "\n", disk.SHARED)
+
+
+def _done_before(folder: Path, shape: tuple[int, int]) -> tuple[int, Usage]:
+    """How many blocks an earlier build left in `folder`, and what they cost; none when its files do not fit."""
+    try:
+        record = json.loads((folder / "embedded.json").read_text(encoding="utf-8"))
+        vectors = np.load(folder / "vectors.npy", mmap_mode="r")
+        if tuple(record["shape"]) == vectors.shape == shape and vectors.dtype == np.float32:
+            return int(record["blocks"]), usage_from_json(record["usage"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass  # nothing was left, or it is torn
+    return 0, Usage()
