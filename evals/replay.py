@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from environments.base import Environment, Judgements
-    from evals.running.resolve import Engines
+    from evals.running.engines import Engines
     from tools.records import Query
     from tools.retriever import Search
     from tools.retrievers.spec import Spec
@@ -76,14 +76,14 @@ class _Again:
     def __init__(
         self, config: Mapping[str, Any], environment: "Environment", retriever: str, depth: int | None, *, quiet: bool
     ) -> None:
-        from evals.running import resolve
+        from evals.running.engines import Engines
         from tools import retrievers
         from tools.models.budget import Budget
 
         asked = retrievers.check(retriever) if retriever else None
         _refuse(asked, environment, pool=bool(config.get("pool")))
         # No budget, no call: a lens that wanted one is refused before.
-        engines = resolve.Engines(argparse.Namespace(json=quiet), environment, Budget(calls=0))
+        engines = Engines(argparse.Namespace(json=quiet), environment, Budget(calls=0))
         self._engines, self._asked, self._depth = engines, asked, depth
         self._own = _own(config["retriever"])
         self.queries = _pooled(config, environment, engines).queries if config.get("pool") else environment.queries

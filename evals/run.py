@@ -20,6 +20,7 @@ import environments
 from environments.base import INSTRUCTIONS, SPLITS
 from evals import folder as run_folder
 from evals.running import listing, parameters, pools, provenance, resolve
+from evals.running.engines import Engines
 from tools import retrievers
 from tools.console.command import Parser, positive, put_out, run_and_leave, say
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError
@@ -155,7 +156,7 @@ def _foretold(arguments: argparse.Namespace, environment: "Environment", wanted:
     return 0
 
 
-def _pooled(environment: "Environment", wanted: resolve.Wanted, engines: resolve.Engines) -> "Environment":
+def _pooled(environment: "Environment", wanted: resolve.Wanted, engines: Engines) -> "Environment":
     """The task with the pools of --pool, if there is one; what the searches for them cost is in the books."""
     if not wanted.pool:
         return environment
@@ -165,7 +166,7 @@ def _pooled(environment: "Environment", wanted: resolve.Wanted, engines: resolve
 class _Prepared(NamedTuple):
     """What a run needs, once indexes are there. Nothing has been sent but for them."""
 
-    engines: resolve.Engines
+    engines: Engines
     model: "Model"
     config: "Config"
     system: Any
@@ -177,7 +178,7 @@ def _prepared(arguments: argparse.Namespace, environment: "Environment", wanted:
 
     budget = resolve.budget_of(arguments)
     gate = resolve.gate_of(arguments)
-    engines = resolve.Engines(arguments, environment, budget, resolve.for_lenses(arguments, budget, gate))
+    engines = Engines(arguments, environment, budget, resolve.for_lenses(arguments, budget, gate))
     retriever = engines.build(wanted.retriever)
     others = {name: engines.build(retrievers.check(name)) for name in wanted.others}
     model = resolve.connect(arguments, environment, retriever, budget, seed=arguments.seed, gate=gate)

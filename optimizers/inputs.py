@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evals.running import parameters, resolve
+from evals.running.engines import Engines
 from tools import retrievers
 from tools.console.command import say
 from tools.errors import UnknownName, UsageError
@@ -130,7 +131,7 @@ class Bench:
         self.budget: Budget = resolve.budget_of(arguments)
         self._gate = resolve.gate_of(arguments)  # one for student, teacher, who writes prompts, and lenses
         connect = resolve.for_lenses(arguments, self.budget, self._gate)
-        self.engines = resolve.Engines(arguments, self._environment, self.budget, connect)
+        self.engines = Engines(arguments, self._environment, self.budget, connect)
         self.retriever = self.engines.build(asked.wanted.retriever)
         self._others = {name: self.engines.build(retrievers.check(name)) for name in asked.wanted.others}
         self.student = self._connect(arguments.lm)

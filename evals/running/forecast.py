@@ -31,6 +31,7 @@ from rich.markup import escape
 
 from evals import folder as run_folder
 from evals.running import parameters, pools, resolve
+from evals.running.engines import lexical
 from evals.running.runner import answered
 from evals.showing.terminal import empty, plain, printed, queries, system_line, task_line
 from tools import retrievers, session
@@ -230,7 +231,7 @@ def _rehearse(
     if not chosen:
         return []
     environment = dataclasses.replace(environment, queries=tuple(chosen))
-    index = resolve.lexical(environment)
+    index = lexical(environment)
 
     def build(spec: "Spec") -> "Retriever":
         if retrievers.words_only(spec):

@@ -15,9 +15,10 @@ import environments
 from agents import AGENTS
 from evals import folder as run_folder
 from evals.running import parameters, pools
+from evals.running.engines import lexical
 from programs import PROGRAMS
 from tools import retrievers
-from tools.console.command import Parser, clock, dollars, positive, say, temperature
+from tools.console.command import Parser, clock, dollars, positive, temperature
 from tools.errors import UsageError
 from tools.home import home
 from tools.models import lm
@@ -31,12 +32,10 @@ if TYPE_CHECKING:
     from tools.models.lm import Model
     from tools.models.sending.gate import Gate
     from tools.retriever import Retriever
-    from tools.retrievers.lexical.bm25 import BM25
     from tools.retrievers.spec import Spec
     from tools.text import TermStatistics
 
 SYSTEMS = PROGRAMS | AGENTS
-LARGE = 10_000  # documents from which on an index may take a while to build, and a word is said before
 WORKERS = 8  # queries at a time with a real model; the offline engine is bound by this process, and gets 1
 
 
@@ -206,65 +205,6 @@ def trial(constructor: Any, values: dict[str, Any]) -> Any:
     return constructor(Toolbox(Corpus(()), NoRetriever()), **values)
 
 
-class Engines:
-    """The retrievers of a run, each opened once."""
-
-    def __init__(
-        self,
-        arguments: argparse.Namespace,
-        environment: "Environment",
-        budget: "Budget",
-        connect: "Callable[[str, int], Model] | None" = None,
-    ) -> None:
-        """`connect` makes the models of lenses, as `for_lenses` does."""
-        from tools.models.account import RunAccount
-        from tools.retrievers.lens.annotate import RunAnnotators
-
-        self._documents = environment.documents
-        self._lens = environment.hints.get("lens", "")
-        self._annotators = RunAnnotators(budget, lambda: lexical(environment).statistics(), connect)
-        self.account = RunAccount(budget, getattr(arguments, "prices", None))  # a replay has none
-        self._sends = False  # whether a retriever sends texts to a provider
-        self._booked = False  # whether that is in the ledger
-        self._place: tuple[Path, Path] | None = None  # the folder of the run, and that of all runs, once it is there
-        self._quiet = arguments.json or getattr(arguments, "json_events", False) or len(environment.documents) < LARGE
-        self._built: dict[str, Retriever] = {}
-
-    def build(self, spec: "Spec") -> "Retriever":
-        """The retriever of an expression; a word is said before one that may take a while."""
-        spec = retrievers.with_attribute(spec, self._lens)
-        if str(spec) not in self._built:
-            if not self._quiet:
-                say(f"opening {spec} over {len(self._documents)} documents")
-            self._sends |= bool(retrievers.apis(spec)) or _annotated(spec)
-            self._open_books()
-            self._built[str(spec)] = retrievers.build(
-                spec, self._documents, home(), annotators=self._annotators, account=self.account
-            )
-        return self._built[str(spec)]
-
-    def keep(self, folder: Path, runs: Path) -> None:
-        """From here on, book what they use in the ledger of the run in `folder`; and what they have used so far."""
-        self._place = folder, runs
-        self._open_books()
-
-    def _open_books(self) -> None:
-        """The ledger has them as soon as there is a place for one, and a retriever that sends something."""
-        if self._place and self._sends and not self._booked:
-            from tools.models.answers import ledger
-
-            self._booked = True
-            folder, runs = self._place
-            shared = ledger(folder, runs=runs)
-            self._annotators.keep(shared)
-            self.account.keep(shared)
-
-
-def _annotated(spec: "Spec") -> bool:
-    """Whether a model annotates for it."""
-    return any(lens.options.get("model", "offline") != "offline" for lens in retrievers.lenses(spec))
-
-
 def _check_pools(arguments: argparse.Namespace, environment: "Environment", wanted: Wanted) -> None:
     """UsageError for retrievers, a pool or a depth that do not fit the task's pools, before any index is built."""
     own = all(query.candidates is not None for query in environment.queries)
@@ -281,13 +221,6 @@ def _check_pools(arguments: argparse.Namespace, environment: "Environment", want
     largest = max((len(query.candidates or ()) for query in environment.queries), default=0)
     if arguments.k and environment.comparisons and arguments.k < largest:
         raise UsageError(f"{environment.task} compares all of a pool, up to {largest} documents; leave out --k")
-
-
-def lexical(environment: "Environment") -> "BM25":
-    """The index that knows the corpus' words."""
-    from tools.retrievers.lexical.bm25 import BM25
-
-    return BM25(environment.documents, home())
 
 
 def gate_of(arguments: argparse.Namespace) -> "Gate":
