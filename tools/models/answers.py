@@ -170,7 +170,7 @@ class Answers:
             found = cells(columns, row)
         except ValueError as error:
             raise DataError(
-                f"{self.path}: the answer {key} is damaged ({error}); python -m tools.models.lm cache clear --key {key}"
+                f"{self.path}: the answer {key} is damaged ({error}); python -m programs.lm cache clear --key {key}"
             ) from None
         answer = Answer(found["outputs"], usage_from_json(found["usage"]), found["finish"], found["seconds"])
         return answer, found["run"], found["query_id"]
@@ -374,7 +374,7 @@ def ledger(folder: Path, *, runs: Path | None = None) -> "Ledger":
         run = f"{folder.parent.name}/{folder.name}/{mark.read_text(encoding='utf-8').strip()}"
     except ValueError:
         raise DataError(
-            f"{mark} is not UTF-8; python -m tools.models.lm cache list --json has the run's id, to be put back"
+            f"{mark} is not UTF-8; python -m programs.lm cache list --json has the run's id, to be put back"
         ) from None
     except OSError as error:
         raise RunIncomplete(f"{mark}: {error.strerror}; make room") from None

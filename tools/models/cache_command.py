@@ -1,4 +1,4 @@
-"""`python -m tools.models.lm cache list|show|export|clear`: the answers that were paid for, in RUNS/answers.sqlite3."""
+"""`python -m programs.lm cache list|show|export|clear`: the answers that were paid for, in RUNS/answers.sqlite3."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def parser() -> Parser:
     """The command line."""
-    made = Parser(prog="python -m tools.models.lm", description="The models' answers that are kept beside the runs.")
+    made = Parser(prog="python -m programs.lm", description="The models' answers that are kept beside the runs.")
     verbs = made.add_subparsers(dest="verb", required=True, metavar="cache")
     cache = verbs.add_parser("cache", help="list, show, export or clear the answers that were paid for")
     kinds = cache.add_subparsers(dest="kind", required=True, metavar="list|show|export|clear")
@@ -110,7 +110,7 @@ def _cells(answers: "Answers", columns: Sequence[str], row: Sequence[Any]) -> di
         return cells(columns, row)
     except ValueError as error:
         key = str(dict(zip(columns, row, strict=True)).get("key", "KEY"))
-        mend = f"python -m tools.models.lm cache clear --key {key[:16]}"
+        mend = f"python -m programs.lm cache clear --key {key[:16]}"
         raise DataError(f"{answers.path}: an answer is damaged ({error}); {mend}") from None
 
 

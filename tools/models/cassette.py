@@ -3,7 +3,7 @@
 Where there is no such file, the run is recorded into it once it is complete; where there is one, every call is answered
 from it and nothing is sent. The same command over the same data then gives the same rankings and scores, byte for byte.
 It is JSON Lines, each with the key of a request, which stands for everything that shapes an answer: another prompt,
-model or setting is another key. Lines are in the order of their keys. `python -m tools.models.lm cache export` writes
+model or setting is another key. Lines are in the order of their keys. `python -m programs.lm cache export` writes
 them, too.
 
 Left out: indexes that a model writes (lens), which are kept apart, and embeddings.

@@ -6,7 +6,7 @@ Ollama, SGLang), `openai/MODEL`, or `provider/model` as LiteLLM names it. Keys c
 $OPENAI_API_KEY for OpenAI ($OPENAI_BASE_URL leads elsewhere), LiteLLM's usual names for the others.
 
 What happens to a call is in tools/models/call.py. DSPy's own cache is off, because it is shared between runs and keeps
-no usage. `python -m tools.models.lm cache` looks into ours.
+no usage. `python -m programs.lm cache` looks into ours.
 """
 
 import logging

@@ -55,7 +55,7 @@ def test_the_miniatures_table_in_the_results_is_what_the_programs_print(run):
 
 
 @pytest.mark.parametrize(
-    "path", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name
+    "path", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.name
 )
 def test_a_link_leads_somewhere(path):
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
@@ -76,7 +76,7 @@ def test_every_option_in_the_readme_exists():
 def _row(document, name, column):
     """A cell of a table with these row and column names."""
     head, found = [], None
-    for line in (ROOT / "docs" / document).read_text().splitlines():
+    for line in (ROOT / "docs/decisions" / document).read_text().splitlines():
         cells = [cell.strip().strip("`") for cell in line.strip("|").split("|")]
         head = cells if "--" not in line and cells[0] in ("a query", "nDCG@10") else head
         if cells[0] == name and column in head:

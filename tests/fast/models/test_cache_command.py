@@ -1,4 +1,4 @@
-"""`python -m tools.models.lm cache`: what was paid for, seen, taken along and cleared away."""
+"""`python -m programs.lm cache`: what was paid for, seen, taken along and cleared away."""
 
 import json
 import sqlite3
