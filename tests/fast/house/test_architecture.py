@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -21,10 +22,16 @@ MAY_IMPORT = {
 }
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imports(path: Path, *, tables: bool = True) -> set[str]:
     """Dotted names that a module imports, of this project's packages, or names in a table ("module:attribute")."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -34,6 +41,7 @@ def imports(path: Path, *, tables: bool = True) -> set[str]:
     return {name for name in names if name.split(".")[0] in MAY_IMPORT}
 
 
+@cache
 def modules() -> dict[str, Path]:
     found = {}
     for package in MAY_IMPORT:
@@ -43,11 +51,11 @@ def modules() -> dict[str, Path]:
     return found
 
 
-@pytest.mark.parametrize("module", modules())
-def test_packages_import_only_downwards(module):
-    package = module.split(".")[0]
-    used = {name.split(".")[0] for name in imports(modules()[module])} - {package}
-    assert used <= MAY_IMPORT[package], f"{module} may not import {used - MAY_IMPORT[package]}"
+def test_packages_import_only_downwards():
+    for module, path in modules().items():
+        package = module.split(".")[0]
+        used = {name.split(".")[0] for name in imports(path)} - {package}
+        assert used <= MAY_IMPORT[package], f"{module} may not import {used - MAY_IMPORT[package]}"
 
 
 def test_no_module_imports_itself_by_way_of_others():
@@ -65,6 +73,6 @@ def test_no_other_distribution_brings_a_package_of_our_names(package):
     assert Path(module.__file__).is_relative_to(ROOT)
 
 
-@pytest.mark.parametrize("module", modules())
-def test_a_file_says_at_its_top_what_it_is_for(module):
-    assert ast.get_docstring(ast.parse(modules()[module].read_text(encoding="utf-8")))
+def test_a_file_says_at_its_top_what_it_is_for():
+    for module, path in modules().items():
+        assert ast.get_docstring(tree(path)), module
