@@ -1,9 +1,9 @@
 """How near the rule of equal budgets is to what programs hand in: `python -m benchmarks.anytime RUN [RUN ...]`.
 
 At a trace's last step the ranking of evals/measuring/anytime.py is compared with the submission, in nDCG@10, over all
-queries of the runs of each program: docs/budgets.md has the table of OBLIQ-Bench's miniatures. Left out: earlier steps,
-at which nobody knows what would have been handed in; runs over pools and of a part of the queries; of a program's runs
-of one task all but the last that was answered.
+queries of the runs of each program: docs/decisions/curves-and-replay.md has the table of OBLIQ-Bench's miniatures. Left
+out: earlier steps, at which nobody knows what would have been handed in; runs over pools and of a part of the queries;
+of a program's runs of one task all but the last that was answered.
 """
 
 import argparse

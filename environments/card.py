@@ -267,7 +267,7 @@ _BEST_THREE = ("crumb/paper_retrieval", "birco/doris_mae")
 
 
 def _readings(task: str) -> Iterator[Finding]:
-    """How far readers who were shown no judgement agree with them (docs/miniatures.md)."""
+    """How far readers who were shown no judgement agree with them (docs/decisions/miniatures.md)."""
     for name, read in json.loads(READINGS.read_text(encoding="utf-8")).items():
         if environments.parts(name)[:2] == environments.parts(task)[:2]:
             agreed, named, queries = agreement(name, read)

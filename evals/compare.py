@@ -1,10 +1,10 @@
 """Which run is better, by how much, and why: `python -m evals.compare RUN RUN [RUN ...]`. Nothing is run.
 
 The first run is the baseline. Each other one is compared with it query by query, in every metric
-(evals/measuring/stats.py has the tests, docs/comparing.md their reasons), and in what became of relevant documents
-(evals/measuring/differences.py). Runs of one configuration are repeats of one system (evals/measuring/repeats.py). Run
-folders are all that is read: no corpus, no model, no network. Runs that were not asked the same are refused, because
-their difference would not be that of the systems.
+(evals/measuring/stats.py has the tests, docs/decisions/comparing.md their reasons), and in what became of relevant
+documents (evals/measuring/differences.py). Runs of one configuration are repeats of one system
+(evals/measuring/repeats.py). Run folders are all that is read: no corpus, no model, no network. Runs that were not
+asked the same are refused, because their difference would not be that of the systems.
 
 Left out: clusters of queries, and what a whole run has in common.
 """

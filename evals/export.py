@@ -1,7 +1,7 @@
 """A run in other people's formats: `python -m evals.export RUN --to trec --out FOLDER`. Nothing is run.
 
-A scored run folder is all that is read: no corpus, no model, no network. docs/exchange.md says what each format has,
-and what it cannot have.
+A scored run folder is all that is read: no corpus, no model, no network. docs/decisions/export-import.md says what each
+format has, and what it cannot have.
 """
 
 import argparse

@@ -1,4 +1,6 @@
-"""The forms of a run folder's files, as tools/forms.py checks them. docs/run-folder.md says which file is whose.
+"""The forms of a run folder's files, as tools/forms.py checks them.
+
+docs/decisions/run-folder.md says which file is whose.
 
 Left out: what a form cannot say, such as that two lists are of one length; that is checked by who reads the file.
 """

@@ -2,8 +2,8 @@
 
 The ranking comes from a TREC run file; with --trajectories also what the system did, so that it can be said where
 documents were lost. What is made is a run folder that everything else treats like ours. What nobody knows stays
-unknown: the retriever, the model where --model does not name it, and what it used. docs/exchange.md has the forms.
-Left out: runs of parts of a split.
+unknown: the retriever, the model where --model does not name it, and what it used. docs/decisions/export-import.md has
+the forms. Left out: runs of parts of a split.
 """
 
 import argparse
@@ -201,7 +201,12 @@ def parser() -> Parser:
     add("--qrels", default="", metavar="NAME", help="which judgements lead, e.g. gold or pooled; all are reported")
     add("--name", metavar="NAME", help="what the system is called; the file's tag where none is named")
     add("--model", metavar="NAME", help="the model that it asked, if one is known")
-    add("--trajectories", type=Path, metavar="FILE", help="JSON Lines of what it did: docs/exchange.md, or ATIF")
+    add(
+        "--trajectories",
+        type=Path,
+        metavar="FILE",
+        help="what it did: JSON Lines (docs/decisions/export-import.md), or ATIF",
+    )
     add("--encoded", action="store_true", help="ids are percent-encoded, as in our own run.trec")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
     add("--json", action="store_true", help="print one JSON object and nothing else")

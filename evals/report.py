@@ -2,7 +2,7 @@
 
 Tables as in the four papers, for the same tasks and metrics, with the published rows where ours are comparable with
 them; plots in the form of the papers' figures; floor and ceiling of each program. A page without script, Markdown, a
-CSV file for each table and an SVG file for each plot (docs/reports.md). Run folders are all that is read.
+CSV file for each table and an SVG file for each plot (docs/decisions/reports.md). Run folders are all that is read.
 
 Left out: tests of differences (`evals.compare`), and what happened to a query (`evals.view`).
 """

@@ -91,7 +91,7 @@ def parser() -> Parser:
     add(
         "--again", choices=("failed",), metavar="WHICH", help="failed: ask the queries again whose outcome is a failure"
     )
-    add("--isolated", action="store_true", help="run the program in a process of its own; docs/isolation.md")
+    add("--isolated", action="store_true", help="run the program in a process of its own; docs/decisions/isolation.md")
     add("--dry-run", action="store_true", help="say what it will cost and how long it will take; nothing is sent")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
     add = made.add_mutually_exclusive_group().add_argument

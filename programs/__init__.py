@@ -22,7 +22,7 @@ PROGRAMS = {
 }
 
 # What stays otherwise than in the paper of a program, beside prompts in our own words; a run's table says it.
-# docs/programs.md has the list with places in the papers.
+# docs/decisions/programs.md has the list with places in the papers.
 DIFFERS = {
     "closed_book": "both of BIRCO's signs count in every task, and nobody judges by hand",
     "multihop": "the model also sees its earlier searches, may end early, and gives no rationale and no summary",

@@ -2,8 +2,8 @@
 
 A `Toolbox` is the shared, read-only side (documents and retriever); `open` starts a `Session`, the private
 side of one query: limits, exclusions, candidate pool, trace. Neither leads to a judgement, so no searcher comes
-by one by mistake; a program that means to does (docs/isolation.md). Exclusions and pools are enforced here, those
-of the query that is asked (`asking`); evals/running/runner.py holds what is handed in against them once more.
+by one by mistake; a program that means to does (docs/decisions/isolation.md). Exclusions and pools are enforced here,
+those of the query that is asked (`asking`); evals/running/runner.py holds what is handed in against them once more.
 """
 
 import re

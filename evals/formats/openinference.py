@@ -1,7 +1,7 @@
 """Spans in OpenInference's vocabulary, as OTLP/JSON: a line of spans.jsonl is the TracesData of one query.
 
 That is the form of OpenTelemetry's file exporter, so a collector's otlpjsonfile receiver takes it as it is; Phoenix and
-MLflow take the same as protobuf (docs/exchange.md has the ten lines). A query is a trace:
+MLflow take the same as protobuf (docs/decisions/export-import.md has the ten lines). A query is a trace:
 
     AGENT       the query; its answer or ranking
       CHAIN       a hop

@@ -1,6 +1,6 @@
 """What a searcher would have handed in after its first steps, told from its trace alone, the same for every program.
 
-The rule (docs/budgets.md has the reasons, and how near its end is to what the programs hand in):
+The rule (docs/decisions/curves-and-replay.md has the reasons, and how near its end is to what the programs hand in):
 
 1. what the last `rank` step ordered, in that order, unless some of it was selected later: then that stands;
 2. what was selected: by hop, in a hop by the place in its selection (so parallel readings take turns), then in time;

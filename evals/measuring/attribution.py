@@ -1,9 +1,10 @@
 """Where each relevant document was lost: the recall that a run misses, taken apart by what happened to documents.
 
 A document comes back from a search (it surfaces), some of its text reaches a model (it is shown), it is selected, it
-gets a place in the ranking; its fate is the last of these that it reached (docs/attribution.md). What is among the
-first `k` of the ranking is found; R@k misses all others, and the shares of their fates sum to 1 - R@k exactly, for a
-query and for a run. Only the trace and the judgements are read. Left out: why a model passed a document over.
+gets a place in the ranking; its fate is the last of these that it reached (docs/decisions/attribution.md). What is
+among the first `k` of the ranking is found; R@k misses all others, and the shares of their fates sum to 1 - R@k
+exactly, for a query and for a run. Only the trace and the judgements are read. Left out: why a model passed a document
+over.
 """
 
 from collections import Counter

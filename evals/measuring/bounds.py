@@ -5,10 +5,10 @@ best      the best of all runs of `retrieve`, whatever the retriever: what a pro
 union     a ranking of what retrievers found together: a lower bound on the best possible system
 ceiling   one of pools that have every relevant document: what recognising alone would reach
 
-After OBLIQ-Bench, section 3 (docs/pools.md). Only run folders are read, and of those only runs of one contract, the
-pool aside, are taken together. A bound of another system (program, parameters, model or retriever) is named in full,
-and nothing is told of the distance to it. The share of the gap closed is (program - floor) / (ceiling - floor). Left
-out: a ceiling for tasks that bring pools of their own, in which gold always is.
+After OBLIQ-Bench, section 3 (docs/decisions/pools.md). Only run folders are read, and of those only runs of one
+contract, the pool aside, are taken together. A bound of another system (program, parameters, model or retriever) is
+named in full, and nothing is told of the distance to it. The share of the gap closed is (program - floor) / (ceiling -
+floor). Left out: a ceiling for tasks that bring pools of their own, in which gold always is.
 """
 
 import json

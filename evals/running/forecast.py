@@ -69,7 +69,8 @@ PROMPTS = (0.8, 1.0, 1.3)  # other queries, notes and tokenizers: a prompt's tok
 
 
 # Programs whose calls a model decides -> the least and the most of them: as a share of those of the rehearsal, and as a
-# function of the parameters and of the size of the pool (docs/programs.md). Of all others, calls follow from those two.
+# function of the parameters and of the size of the pool (docs/decisions/programs.md). Of all others, calls follow from
+# those two.
 Ceiling = Callable[[Mapping[str, Any], int], int]
 DECIDED: dict[str, tuple[float, Ceiling]] = {
     "multihop": (0.5, lambda given, pool: 2 * given["hops"] + bool(given["rerank"])),

@@ -2,7 +2,8 @@
 
 Corpus, index, session, model, key, cache and budget stay here. A child asks for what its session and its model do, in
 JSON: nothing of a child is unpickled. It is a fresh interpreter and no fork, in whose memory judgements would still
-lie, and it alone imports the program's module. What is shielded besides, and what is not, is in docs/isolation.md.
+lie, and it alone imports the program's module. What is shielded besides, and what is not, is in
+docs/decisions/isolation.md.
 
 A child that ends by itself is a fault of the program, as an exception is. One that hangs is ended when the time of its
 query is up, and the query stays pending.

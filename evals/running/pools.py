@@ -5,7 +5,7 @@ what several retrievers put first. `union:K` is that alone: what is reached over
 possible system. `oracle:K` has every relevant document as well: an upper bound on these retrievers with this system
 behind them. Both have K documents. A pool is a set, searching in it tells ranks in it and no scores (`RanksOnly`), and
 relevant documents that were put in stand among neighbours, so that their ranks do not tell them from the others
-(docs/pools.md has what is left of it). This is the one place outside of scoring that reads judgements.
+(docs/decisions/pools.md has what is left of it). This is the one place outside of scoring that reads judgements.
 """
 
 import dataclasses

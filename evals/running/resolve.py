@@ -46,7 +46,7 @@ def add_model_options(made: Parser) -> None:
     add("--reasoning-effort", choices=lm.EFFORTS, metavar="HOW", help=f"one of {', '.join(lm.EFFORTS)}")
     add("--api", choices=lm.APIS, default="chat", metavar="API", help="which of OpenAI's protocols: chat or responses")
     add("--context", type=positive, metavar="N", help="tokens that the model takes, where the price table does not say")
-    add("--prices", type=Path, metavar="FILE", help="prices of your own, in TOML; docs/paying.md")
+    add("--prices", type=Path, metavar="FILE", help="prices of your own, in TOML; docs/decisions/paying.md")
     add("--max-concurrent", type=positive, metavar="N", help=f"queries at a time; {WORKERS}, or 1 offline")
     add("--budget-usd", type=dollars, metavar="X", help="stop before the call after X dollars are spent")
     add("--budget-tokens", type=positive, metavar="N", help="stop before the call after N tokens are spent")

@@ -4,7 +4,7 @@ Written from the trace of one query and the judgements of the environment that i
 is refused. Fates are those of a trace (tools/records.py): a document never surfaced, or came back from a search, was
 shown to a model, was kept, was ranked, and its fate is the last of these that it reached. Under MaxP the fate of a
 document is the best one of its passages. Quotes are material from the corpus: on one line, in quotes, without control
-characters and prompt markers, and the feedback says once what they are (docs/untrusted-text.md).
+characters and prompt markers, and the feedback says once what they are (docs/decisions/untrusted-text.md).
 
 Left out: any judgement of why. A model that reads this can see which words a missed document uses and which were
 searched for; drawing the conclusion is its part.

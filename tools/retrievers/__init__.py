@@ -110,7 +110,7 @@ def with_attribute(spec: Spec, attribute: str) -> Spec:
     if spec.kind == "lens" and not options.get("attribute"):
         if not attribute:
             raise UsageError(
-                f"{spec} needs attribute=..., because the task has no lens of its own; docs/latent-index.md"
+                f"{spec} needs attribute=..., because the task has no lens of its own; docs/decisions/lens-retriever.md"
             )
         options = {"attribute": attribute, **options}
     return replace(spec, parts=tuple(with_attribute(part, attribute) for part in spec.parts), options=options)

@@ -1,4 +1,6 @@
-"""Trajectories in JSON Lines: a line a query, in our own form or in ATIF. docs/exchange.md has the form, key by key.
+"""Trajectories in JSON Lines: a line a query, in our own form or in ATIF.
+
+docs/decisions/export-import.md has the form, key by key.
 
 Our own form is that of outcomes.jsonl, of which only "query_id" and "steps" are needed. Everything that a step says is
 checked: a trace that names a document that its query cannot have is refused, with the line. Left out: "ranking", except

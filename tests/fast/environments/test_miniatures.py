@@ -214,7 +214,7 @@ def test_no_text_is_stamped_from_a_template(task):
     assert openings.most_common(1)[0][1] <= max(3, len(texts) // 12)
 
 
-TABLE = (environments.MINI.parent.parent / "docs/miniatures.md").read_text(encoding="utf-8")
+TABLE = (environments.MINI.parent.parent / "docs/decisions/miniatures.md").read_text(encoding="utf-8")
 
 
 def cells(task: str) -> list[str]:

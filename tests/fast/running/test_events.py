@@ -76,7 +76,7 @@ def test_every_event_says_what_it_is_and_can_be_written(kind):
 
 
 def test_the_document_shows_every_event_with_every_field():
-    text = (ROOT / "docs/watching.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/decisions/watching.md").read_text(encoding="utf-8")
     shown = [json.loads(line) for line in text.splitlines() if line.startswith('{"event"')]
     table = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", text, re.M))
     assert list(table) == list(EVENTS)

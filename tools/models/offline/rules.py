@@ -16,7 +16,7 @@ import dspy
 
 from tools.text import TermStatistics, sentences, words
 
-# How these were chosen, and on which queries, is in docs/offline.md.
+# How these were chosen, and on which queries, is in docs/decisions/offline.md.
 SEARCH_WORDS = 20  # words in each search after the first
 NOTES_SHARE = 0.3  # of a word's weight that comes from the notes; the rest from the description
 DECAY = 0.5  # what a word keeps of its weight for each earlier search that used it

@@ -1,8 +1,8 @@
 """The connection to an OpenAI-compatible server: a request out, an answer back, through libcurl.
 
 DSPy's client and OpenAI's take milliseconds of CPU a call when many are in flight; this takes a seventh of one
-(docs/calls.md). Nothing is tried again here (tools/models/call.py does that), except that a connection which the server
-closed between two calls is replaced before anything is sent on it.
+(docs/decisions/call-overhead.md). Nothing is tried again here (tools/models/call.py does that), except that a
+connection which the server closed between two calls is replaced before anything is sent on it.
 """
 
 import threading

@@ -1,9 +1,9 @@
 """Posts to a server: each is answered whole by a deadline, within a bound, by that server and no other.
 
-libcurl does the work, by way of pycurl: of the clients that were measured (docs/calls.md) it alone costs the processor
-no more than a bare socket, and it knows proxies, TLS and the ways in which servers break HTTP. A request that a server
-may have seen is never sent twice: whoever pays for answers decides that. Left out: redirects (a 3xx is an answer),
-streams, HTTP/2, and asking again.
+libcurl does the work, by way of pycurl: of the clients that were measured (docs/decisions/call-overhead.md) it alone
+costs the processor no more than a bare socket, and it knows proxies, TLS and the ways in which servers break HTTP. A
+request that a server may have seen is never sent twice: whoever pays for answers decides that. Left out: redirects (a
+3xx is an answer), streams, HTTP/2, and asking again.
 """
 
 import math

@@ -87,7 +87,7 @@ class RunAnnotators:
         """UsageError for a model or an attribute that there is not; nothing is sent or loaded yet."""
         if not attribute:
             raise UsageError(
-                "a lens needs attribute=..., where the run does not give it the task's; docs/latent-index.md"
+                "a lens needs attribute=..., where the task gives it none; docs/decisions/lens-retriever.md"
             )
         check(model, attribute)
         if (model, attribute, window) not in self._made:
