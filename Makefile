@@ -11,7 +11,7 @@ test: .venv/installed-test
 	$(BIN)/python -m pytest
 
 soak: .venv/installed-test
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python -m pytest tests/soak
 
 check: .venv/installed-check
 	$(BIN)/ruff check .

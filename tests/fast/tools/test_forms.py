@@ -1,40 +1,16 @@
-"""Files that somebody else may have written: whatever is in them is read, or refused in one line.
+"""A file of a run that was edited after it was written is named. Damage at random: tests/soak/test_damaged_files.py."""
 
-What we wrote ourselves and somebody has edited is named. The mutations are many and random, so they are in the soak
-tier: `make soak`.
-"""
-
-import contextlib
-import gzip
 import json
 import shutil
-import sqlite3
 from pathlib import Path
-from random import Random
 
 import pytest
-from foreign_runs import STEPS, USED, atif, call, world
-from mutations import mutated
-from run_folders import unsealed
 
-import environments
-from evals import compare, curves, export, score
+from evals import score
 from evals.folder import read_outcomes
-from evals.formats.imported.trajectories import read as read_trajectories
-from evals.formats.imported.trec import RunFile
 from evals.measuring.scored import found
-from evals.showing.page_data import Answers as Page
-from evals.showing.page_data import every
-from optimizers.evaluations import Study
-from programs.parts import compiled
 from tools.console.command import run_command
 from tools.errors import SextantError
-from tools.models.answers import NAME, Answer, Answers
-from tools.models.cassette import read as read_cassette
-from tools.models.cassette import write as write_cassette
-from tools.records import Usage
-
-MANY = 1000  # mutations of a form
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +23,6 @@ def run_of_ours(tmp_path_factory):
     assert run_command(run.parser(), run.command, [*words, "--runs", str(place)]) == 0
     (folder,) = place.glob("*/*")
     return folder
-
-
-@pytest.fixture(scope="module")
-def made(run_of_ours, tmp_path_factory):
-    """The same without digests, so that what is changed in it gets as far as its readers."""
-    return unsealed(Path(shutil.copytree(run_of_ours, tmp_path_factory.mktemp("old") / "run")))
 
 
 @pytest.mark.parametrize(
@@ -94,150 +64,6 @@ def test_a_line_of_another_run_is_not_taken_for_one_of_this(run_of_ours, tmp_pat
         read_outcomes(path)
     (problem,) = found([path])[1].values()
     assert "config.json was edited after the run was scored" in problem
-
-
-READERS = [(compare, 2, []), (curves, 1, []), (export, 1, ["--to", "atif", "--force", "--out"])]
-
-
-def use_run(path: Path, environment, number: int) -> None:
-    """Open and score a run, and compare, plot or export it, each with whatever it says of it."""
-    with contextlib.suppress(SextantError):
-        for _ in every(Page([path])):
-            pass
-    found([path])
-    module, times, words = READERS[number % len(READERS)]
-    with contextlib.suppress(SextantError):
-        out = [str(path.parent / "out")] if "--out" in words else []
-        module.command(module.parser().parse_args([*[str(path)] * times, *words, *out]))
-    with contextlib.suppress(SextantError):
-        score.score(path, environment)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("name", ["config.json", "outcomes.jsonl", "scores.json", "scores.csv", "attribution.jsonl"])
-def test_a_run_whose_files_hold_anything_is_read_or_refused(name, made, tmp_path, capsys):
-    environment = environments.load("congress", "mini", "dev").asking(limit=3)
-    random, path = Random(name), tmp_path / "run"
-    for number in range(MANY):
-        shutil.copytree(made, path, dirs_exist_ok=True)
-        (path / name).write_bytes(mutated(random, (path / name).read_bytes()))
-        use_run(path, environment, number)
-        capsys.readouterr()
-
-
-def _cassette(path: Path) -> bytes:
-    write_cassette(
-        path, [(f"{n:016x}", Answer(["text", {"text": "t"}], Usage(1, 0, 5, 2, 0.1, 0.1))) for n in range(3)]
-    )
-    return path.read_bytes()
-
-
-def _compiled(path: Path) -> bytes:
-    prompt = compiled.Prompt("Do.", ({"a": "b"},), "Asked", ("in a: str",), "0")
-    neighbour = compiled.Neighbour("q1", "text", {"ask": [{"a": "b"}]})
-    parts = {"parameters": {"hops": 2}, "retriever": "bm25", "prompts": {"ask": prompt}, "neighbours": (neighbour,)}
-    compiled.write(path, compiled.Compiled("multihop", **parts, origin={"optimizer": "gepa", "task": "x"}))
-    return path.read_bytes()
-
-
-def _lines(*rows) -> bytes:
-    return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
-
-
-def _atif(path: Path) -> bytes:
-    found = {"extra": {"doc_ids": ["d1"], "shown": [3], "lengths": [9]}, "content": '["d1"]'}
-    metrics = {"prompt_tokens": 9, "completion_tokens": 2, "cost_usd": 0.1}
-    searched = call("search", {"query": "x", "k": 3}, found, metrics=metrics, extra={"hop": 1, "started": 0.5})
-    return _lines(atif([searched], session_id="q1", extra={"seconds": 2.0, "ranking": ["d1"], "scores": [1.0]}))
-
-
-def _journal(path: Path) -> bytes:
-    row = {"candidate": "c", "query_id": "q", "sample": "", "value": 0.5, "metrics": {"R@10": None}, "calls": 1}
-    return _lines(row | {"tokens": 3, "list_usd": None, "ranking": ["d"], "error": None, "seconds": 0.1})
-
-
-def _read_journal(path: Path) -> None:
-    study = Study.__new__(Study)
-    study.folder, study.candidates, study._evaluations = path.parent, {}, {}
-    study._read()
-
-
-PROMPT = {"instructions": "", "demos": [{"a": "b"}], "fields": ["in a: str"]}
-FILES = {
-    "cassette": ("x.jsonl", _cassette, lambda path: list(read_cassette(path))),
-    "compiled": ("compiled.json", _compiled, compiled.read),
-    "evaluations": ("evaluations.jsonl", _journal, _read_journal),
-    "candidates": (
-        "candidates.jsonl",
-        lambda path: _lines(
-            {"digest": "d", "prompts": {"a": {"instructions": "", "demos": [], "fields": []}}, "parameters": {}}
-        ),
-        _read_journal,
-    ),
-    "trajectories": (
-        "x.jsonl",
-        lambda path: _lines(
-            {"query_id": "q1", "trace": {"steps": STEPS}, "usage": USED, "scores": [1]},
-            {"query_id": "q2", "steps": STEPS[:1]},
-        ),
-        lambda path: list(read_trajectories(path, world())),
-    ),
-    "atif": ("x.jsonl", _atif, lambda path: list(read_trajectories(path, world()))),
-    "trec": (
-        "x",
-        lambda path: b"q1 Q0 d1 1 2.5 x\nq2 Q0 d3 1 1 x\n",
-        lambda path: RunFile(path, world(), encoded=True),
-    ),
-    "gzip": (
-        "x.gz",
-        lambda path: gzip.compress(b"q1 Q0 d1 1 2.5 x\n" * 50),
-        lambda path: RunFile(path, world(), encoded=False),
-    ),
-}
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("form", FILES)
-def test_a_file_that_holds_anything_is_read_or_refused_in_a_line(form, tmp_path):
-    name, make, read = FILES[form]
-    random, path = Random(form), tmp_path / name
-    data = make(path)
-    for _ in range(MANY):
-        path.write_bytes(mutated(random, data))
-        try:
-            read(path)
-        except SextantError as error:
-            assert str(path) in str(error) and "\n" not in str(error)
-
-
-@pytest.mark.soak
-def test_a_cell_of_the_answers_that_holds_anything_is_read_or_refused(tmp_path, capsys):
-    from tools.models.cache_command import command, parser
-
-    random = Random(0)
-    columns = ("key", "run", "query_id", "model", "at", "seconds", "fault", "usage", "outputs", "finish")
-    good = Answers(tmp_path / "good" / NAME)
-    good.ledger("t/r/1").answered("q", "0" * 16, "m", Answer(["text"], Usage(1, 0, 5, 2, 0.1, 0.1)))
-    good.query("PRAGMA wal_checkpoint(TRUNCATE)")
-    usage = json.dumps({"calls": 1, "paid_usd": 0.1})
-    for number in range(MANY):
-        path = tmp_path / str(number % 2) / NAME
-        shutil.rmtree(path.parent, ignore_errors=True)
-        shutil.copytree(tmp_path / "good", path.parent)
-        column = random.choice(columns)
-        nasty = mutated(random, usage.encode()).decode("utf-8", "replace") if random.random() < 0.5 else None
-        value = nasty if nasty is not None else random.choice([b"\xff", -1, 2**62, 1e308, "x", "9" * 5000, "[" * 5000])
-        with contextlib.closing(sqlite3.connect(path)) as opened, opened, contextlib.suppress(sqlite3.Error):
-            opened.execute(f"UPDATE calls SET {column} = ?", (value,))
-        with contextlib.suppress(SextantError):
-            changed = Answers(path)
-            with contextlib.suppress(SextantError):
-                changed.take("0" * 16)
-            changed.books("t/r/1").json()
-        for words in (["list"], ["show", "0"]):
-            code = run_command(parser(), command, ["cache", *words, "--runs", str(path.parent)])
-            assert code in (0, 2, 3)
-        capsys.readouterr()
 
 
 def test_every_form_has_a_schema():

@@ -138,7 +138,6 @@ def timeless(outcome):
         ("odd", ["raises", "exits", "hands in nothing", "guesses", "spends", "repeats", "submits"]),
     ],
 )
-@pytest.mark.soak
 def test_every_program_and_agent_and_every_end_comes_out_as_it_does_without(name, ways, both):
     apart, here, query, *world = both(name)
     for way in ways:
