@@ -19,6 +19,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 import pytest
 from bad_server import BadServer
+from chromium import Watched, chromium
 from openai_server import OpenAIServer
 
 from tools.corpus import Corpus
@@ -122,6 +123,15 @@ def elsewhere():
     made = BadServer()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium without a window; the test is skipped where there is none."""
+    with chromium() as started:
+        with Watched(started) as watched:  # the first page of a browser takes longer, whatever it shows
+            watched.page.goto("data:text/html,")
+        yield started
 
 
 @pytest.fixture

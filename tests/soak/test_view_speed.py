@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from chromium import Watched, chromium
+from chromium import Watched
 from many_outcomes import make
 
 from evals import view
@@ -17,14 +17,6 @@ MOST = 2.0  # seconds, on a machine of two cores that does nothing else
 if "PYTEST_XDIST_WORKER" in os.environ:  # other tests have the second core, and a browser takes two
     MOST *= 2
 VIEWS = {"": "overview", "#/run/wanderer": "run", "#/run/wanderer/q/q04999": "query"}
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as opened:
-        with Watched(opened) as watched:  # the first page of a browser takes longer, whatever it shows
-            watched.page.goto("data:text/html,")
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import re
 import threading
 
 import pytest
-from chromium import Watched, chromium
+from chromium import Watched
 from conftest import lines
 from run_folders import unsealed
 
@@ -99,12 +99,6 @@ def spoil(path):
         "traceback": "".join(HOSTILE.values()),
     }
     (path / "outcomes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

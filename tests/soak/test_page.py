@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from chromium import Watched, chromium
+from chromium import Watched
 from run_folders import unsealed
 
 from evals import run, score, view
@@ -67,12 +67,6 @@ def address(runs):
         threading.Thread(target=served.serve_forever, daemon=True).start()
         yield served.address
         served.shutdown()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
