@@ -1,7 +1,14 @@
 """Benchmarks as environments: `load("congress")` is OBLIQ-Bench's Congress task, ready to be searched."""
 
 import json
+import sys
 from pathlib import Path
+
+import tools
+
+if list(getattr(tools, "__path__", [])) != [str(Path(__file__).parents[1] / "tools")]:  # as in evals/__init__.py
+    print(f"error: {tools.__file__} hides Sextant's 'tools'; start in another folder", file=sys.stderr)  # noqa: T201
+    raise SystemExit(2) if sys.argv[0] == "-m" else ImportError("a module of yours hides Sextant's 'tools'")
 
 from environments.base import INSTRUCTIONS, SPLITS, Environment, Release, Request, Suite, check
 from tools.errors import DataError, UnknownName, UsageError

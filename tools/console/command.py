@@ -29,6 +29,8 @@ class Parser(argparse.ArgumentParser):
     """argparse that says what is wrong in one line, and takes no abbreviated options."""
 
     def __init__(self, **kwargs: object) -> None:
+        if sys.argv[0].startswith("sextant"):  # evals/__main__.py has started the command
+            kwargs["prog"] = sys.argv[0]
         super().__init__(
             **{"allow_abbrev": False, "formatter_class": _Help, **kwargs}  # type: ignore[arg-type]
         )
