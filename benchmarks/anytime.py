@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from evals.measuring import scored
 from evals.measuring.anytime import Anytime
-from evals.measuring.metrics import judged, ranking_metric
+from evals.measuring.metrics import judge_units, ranking_metric
 from tools.console.command import Parser, put_out, run_and_leave
 
 METRIC = "nDCG@10"
@@ -79,7 +79,7 @@ def compared(run: scored.Run, query_id: str) -> Compared:
 
     def value(doc_ids: list[str]) -> float:
         collapsed = list(dict.fromkeys(units.get(doc_id, doc_id) for doc_id in doc_ids))
-        return ranking_metric(METRIC, judged(collapsed, row["grades"], relevant)) or 0.0
+        return ranking_metric(METRIC, judge_units(collapsed, row["grades"], relevant)) or 0.0
 
     return Compared(value(ranking), value(outcome["ranking"]), ranking[:FIRST] == outcome["ranking"][:FIRST])
 

@@ -13,7 +13,7 @@ from statistics import fmean
 
 import environments
 from environments.base import SPLITS, Environment
-from evals.measuring.metrics import Ranking, of_query
+from evals.measuring.metrics import Ranking, compute
 from evals.running import pools
 from tools import retrievers
 from tools.console.command import Parser, put_out, run_and_leave
@@ -77,7 +77,7 @@ def measured(environment: Environment, retriever: Retriever, pool: pools.Pool) -
         }
         for name, of in orders.items():
             found = {
-                number: of_query(METRIC, query.query_id, {query.query_id: Ranking(order)}, environment) or 0.0
+                number: compute(METRIC, query.query_id, {query.query_id: Ranking(order)}, environment) or 0.0
                 for number, order in enumerate(of)
             }
             values.setdefault(name, []).append(found)

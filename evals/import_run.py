@@ -58,7 +58,7 @@ class Counted:
 def import_run(arguments: argparse.Namespace, environment: "Environment") -> Path:
     """Make the run folder and score it; where it is."""
     from evals.formats.imported.trec import RunFile
-    from evals.score import score
+    from evals.measuring.scoring import score
     from tools import disk
 
     file, counted = RunFile(arguments.run, environment, encoded=arguments.encoded), Counted()

@@ -251,17 +251,17 @@ def _run(
 ) -> SextantError | None:
     """Answer what is owed; return why some of it still is, if it is."""
     from evals.measuring import split_uses
-    from evals.measuring.metrics import of_query
+    from evals.measuring.metrics import compute
+    from evals.measuring.scoring import ranking_of
     from evals.running.runner import run
     from evals.running.watch import Watch
-    from evals.score import ranking_of
     from evals.showing.terminal import queries
 
     metric = environment.metric
 
     def value(outcome: run_folder.Outcome) -> float | None:
         query_id = outcome["query_id"]
-        return of_query(metric, query_id, {query_id: ranking_of(outcome)}, environment)
+        return compute(metric, query_id, {query_id: ranking_of(outcome)}, environment)
 
     earlier = [value(outcome) for outcome in folder.outcomes.values()]
     events.tell(_started(arguments, environment, folder, model))
@@ -334,15 +334,16 @@ def _conclude(
 ) -> int:
     from evals.measuring import split_uses
     from evals.measuring.bounds import beside
-    from evals.score import partial, score, summary
+    from evals.measuring.scoring import score, score_partly
+    from evals.measuring.tally import summarise
     from evals.showing.terminal import show
 
     config = run_folder.read_config(folder.path)
     asked = [query.query_id for query in environment.queries]
     owed = [query_id for query_id in asked if query_id not in folder.outcomes]
     if owed:
-        result = summary(config, folder.outcomes, asked)
-        result["partial"] = partial(environment, folder.outcomes, asked)
+        result = summarise(config, folder.outcomes, asked)
+        result["partial"] = score_partly(environment, folder.outcomes)
     else:
         result = score(folder.path, environment, folder.outcomes)
         result["bounds"] = beside(folder.path).json()

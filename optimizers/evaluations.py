@@ -33,8 +33,8 @@ from dspy.utils.parallelizer import ParallelExecutor
 from typing_extensions import TypedDict
 
 from evals.folder import Outcome, usage
+from evals.measuring.scoring import ranking_of
 from evals.running.runner import OUTAGE, answered
-from evals.score import ranking_of
 from evals.showing.terminal import queries as counted
 from optimizers.threads import at_once
 from optimizers.training.feedback import feedback

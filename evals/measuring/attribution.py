@@ -134,7 +134,7 @@ def attribute(
 ) -> list[Relevant]:
     """What became of each document that recall counts for a query, the highest grade first; none where it is undefined.
 
-    `outcome` is a line of outcomes.jsonl, `ranking` its ranking in the units that are scored (metrics.collapsed).
+    `outcome` is a line of outcomes.jsonl, `ranking` its ranking in the units that are scored (metrics.collapse).
     """
     unit_of = judgements.unit_of or str
     grades = judgements.recalled(query_id)

@@ -1,17 +1,20 @@
 """Metrics of rankings, by ir_measures' names and with its values, and of pairwise comparisons. Reads no files.
 
-nDCG@k  gain is the grade itself (linear), the discount log2(rank + 1), the ideal order from all judged
-        documents; grades may be fractions, which is why this is not left to trec_eval: it has whole numbers only
-R@k, P@k, RR@k   a document is relevant from grade 1 on; without @k the whole ranking counts
-Win(x)  the share of a query's comparisons of that label that are won: strictly higher score, ties lose
-Win     of all its comparisons; Triplets is the label of BIRCO's dev triplets (appendix D), averaged over triplets
-Flip    the share of comparisons that come out otherwise for the query's twin
+nDCG@k   gain is the grade itself (linear), the discount log2(rank + 1), the ideal order from all judged documents;
+         grades may be fractions, which is why this is not left to trec_eval: it has whole numbers only
+R@k, P@k, AP@k, RR@k   a document is relevant from grade 1 on
+Judged@k the share of the first k documents that have a judgement, whatever their grade
+Win(x)   the share of a query's comparisons of that label that are won: strictly higher score, ties lose
+Win      of all its comparisons; Triplets is the label of BIRCO's dev triplets (appendix D), averaged over triplets
+Flip     the share of comparisons that come out otherwise for the query's twin
 
-A metric can be undefined for a query: recall where nothing is relevant, Win(3) where no comparison has that label. Such
-a query is left out of that metric's mean. tests/fast/measuring/test_metrics.py checks each against pytrec_eval or a
-count by hand.
+Any whole number above 0 may stand for k; without @k the whole ranking counts. A metric can be undefined for a query:
+recall where nothing is relevant, Win(3) where no comparison has that label. Such a query is left out of that metric's
+mean. To add a metric of a ranking, write its function and name it in RANKING; tests/fast/measuring/test_metrics.py
+then holds it to ir_measures.
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,7 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tools.errors import UnknownName
+from tools.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
     from environments.base import Comparison, Environment, Judgements
@@ -54,15 +57,16 @@ class Judged:
     ideal: Sequence[float]  # of all judged documents, highest first
     hits: Sequence[bool]  # which ranked documents are relevant
     relevant: int  # how many documents are
+    judged: Sequence[bool] = ()  # which ranked documents have a judgement
 
 
 def ndcg(judged: Judged, k: int) -> float | None:
     """Normalised discounted cumulated gain (Järvelin and Kekäläinen 2002), linear; 0 where nothing can be gained."""
-    ideal = _discounted(judged.ideal[:k])
-    return _discounted(judged.gains[:k]) / ideal if ideal else 0.0
+    ideal = _discount(judged.ideal[:k])
+    return _discount(judged.gains[:k]) / ideal if ideal else 0.0
 
 
-def _discounted(gains: Sequence[float]) -> float:
+def _discount(gains: Sequence[float]) -> float:
     return math.fsum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, start=1) if gain)
 
 
@@ -76,48 +80,90 @@ def precision(judged: Judged, k: int) -> float | None:
     return sum(judged.hits[:k]) / k
 
 
+def average_precision(judged: Judged, k: int) -> float | None:
+    """Precision at the rank of each relevant document, 0 for those not among the first `k`, averaged over all of them.
+
+    Undefined where nothing is relevant.
+    """
+    ranks = [rank for rank, hit in enumerate(judged.hits[:k], start=1) if hit]
+    return math.fsum(n / rank for n, rank in enumerate(ranks, start=1)) / judged.relevant if judged.relevant else None
+
+
 def reciprocal_rank(judged: Judged, k: int) -> float | None:
     """1 / the rank of the first relevant document, 0 where none is among the first `k`."""
     return next((1 / rank for rank, hit in enumerate(judged.hits[:k], start=1) if hit), 0.0)
 
 
-# To add one: its name before the @, and a function of a judged ranking and a cutoff.
+def judged_share(judged: Judged, k: int) -> float | None:
+    """The share of the first `k` documents that have a judgement; 0 for an empty ranking."""
+    return sum(judged.judged[:k]) / max(1, len(judged.judged[:k]))
+
+
+# To add one: its name before the @, and a function of a judged ranking and a depth.
 RANKING: dict[str, Callable[[Judged, int], float | None]] = {
     "nDCG": ndcg,
     "R": recall,
     "P": precision,
+    "AP": average_precision,
     "RR": reciprocal_rank,
+    "Judged": judged_share,
 }
-_NAME = re.compile(r"(?P<kind>[A-Za-z]+)(@(?P<cutoff>[1-9]\d*))?")
 PAIRWISE = ("Win", "Flip", "Triplets")
+LANGUAGE = f"metrics are {', '.join(RANKING)}, each at any depth (nDCG@10), {', '.join(PAIRWISE)} and Win(LABEL)"
+_NAME = re.compile(r"(?P<kind>[A-Za-z]+)(@(?P<depth>[1-9]\d{0,8}))?")
+_WHOLE = 1_000_000_000  # the depth where none is named: the whole of any ranking
 
 
-def per_query(rankings: Mapping[str, Ranking], environment: "Environment", judgements: str = "") -> Values:
-    """Every metric of `environment` for each of its queries, by its headline judgements or the ones named."""
-    values: Values = {name: {} for name in environment.metrics}
-    for query in environment.queries:
-        for name, value in one_query(query.query_id, rankings, environment, judgements).items():
-            values[name][query.query_id] = value
-    return values
+def check_metric(name: str) -> None:
+    """UnknownName for a metric that is not in the language; UsageError for P without a depth."""
+    if is_pairwise(name) and re.fullmatch(r"Flip|Triplets|Win(\(\w+\))?", name):
+        return
+    match = _NAME.fullmatch(name)
+    if not match or match["kind"] not in RANKING:
+        raise UnknownName("metric", name, RANKING).saying(f"no metric is called {name!r}; {LANGUAGE}")
+    if name == "P":
+        raise UsageError("'P' is a share of a number of places, so it needs a depth, e.g. P@10")
 
 
-def one_query(
-    query_id: str, rankings: Mapping[str, Ranking], environment: "Environment", judgements: str = ""
-) -> dict[str, float | None]:
-    """Every metric of `environment` for one query; a ranking that is missing is an empty one."""
-    chosen = environment.judgements[judgements or environment.headline]
-    judged = judge(rankings.get(query_id, Ranking(())).doc_ids, chosen, query_id)
-    return {
-        name: _pairwise(name, query_id, rankings, environment) if is_pairwise(name) else ranking_metric(name, judged)
-        for name in environment.metrics
-    }
+def add_metrics(environment: "Environment", names: Iterable[str]) -> "Environment":
+    """The environment with the metrics in `names` after its own.
+
+    UnknownName or UsageError for a name that is no metric, or that the task cannot have: Win without comparisons of
+    that label, Flip without twins.
+    """
+    asked = list(dict.fromkeys(names))
+    for name in asked:
+        check_metric(name)
+        labels = {comparison.label for every in environment.comparisons.values() for comparison in every}
+        possible = environment.twins if name == "Flip" else labels if name == "Win" else name in labels
+        if is_pairwise(name) and not possible:
+            what = "no queries told in two ways" if name == "Flip" else "no comparisons of that kind"
+            raise UsageError(f"{environment.task} has {what}, so {name!r} cannot be computed for it; {LANGUAGE}")
+    return dataclasses.replace(environment, metrics=tuple(dict.fromkeys([*environment.metrics, *asked])))
 
 
-def of_query(name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment") -> float | None:
+def compute_all(query_id: str, rankings: Mapping[str, Ranking], environment: "Environment") -> dict[str, float | None]:
+    """Every metric of `environment` for one query; a ranking that is missing is an empty one.
+
+    By judgements other than those that lead, a metric of a ranking is under "<metric> [<judgements>]".
+    """
+    found: dict[str, float | None] = {}
+    ranked = rankings.get(query_id, Ranking(())).doc_ids
+    for judgements in sorted(environment.judgements, key=lambda name: name != environment.headline):
+        judged, leads = judge(ranked, environment.judgements[judgements], query_id), judgements == environment.headline
+        for name in environment.metrics:
+            if not is_pairwise(name):
+                found[name if leads else f"{name} [{judgements}]"] = ranking_metric(name, judged)
+            elif leads:
+                found[name] = _compare_pairs(name, query_id, rankings, environment)
+    return found
+
+
+def compute(name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment") -> float | None:
     """One metric for one query, by the headline judgements; None where it is undefined, or not known yet."""
     if is_pairwise(name):
         twin = environment.twins.get(query_id, query_id)
-        return _pairwise(name, query_id, rankings, environment) if twin in rankings else None
+        return _compare_pairs(name, query_id, rankings, environment) if twin in rankings else None
     judgements = environment.judgements[environment.headline]
     return ranking_metric(name, judge(rankings[query_id].doc_ids, judgements, query_id))
 
@@ -132,33 +178,39 @@ def ranking_metric(name: str, judged: Judged) -> float | None:
     match = _NAME.fullmatch(name)
     if not match or match["kind"] not in RANKING:
         raise UnknownName("metric", name, RANKING)
-    # Without a cutoff, the whole of any ranking.
-    return RANKING[match["kind"]](judged, int(match["cutoff"] or 1_000_000_000))
+    return RANKING[match["kind"]](judged, int(match["depth"] or _WHOLE))
 
 
 def judge(ranking: Sequence[str], judgements: "Judgements", query_id: str) -> Judged:
     """What the judgements say of a ranking; unjudged documents count as grade 0, and so do negative grades."""
-    return judged(collapsed(ranking, judgements), judgements.gains(query_id), judgements.recalled(query_id))
+    known = judgements.by_unit(judgements.qrels.get(query_id, {}))
+    units = collapse(ranking, judgements)
+    return judge_units(units, judgements.gains(query_id), judgements.recalled(query_id), known)
 
 
-def judged(units: Sequence[str], grades: Mapping[str, float], relevant: Collection[str]) -> Judged:
-    """A ranking of units with what nDCG gains from (grades above 0) and what recall counts."""
+def judge_units(
+    units: Sequence[str], grades: Mapping[str, float], relevant: Collection[str], known: Collection[str] = ()
+) -> Judged:
+    """A ranking of units with what nDCG gains from (grades above 0), what recall counts, and what is judged at all."""
     return Judged(
         gains=[grades.get(unit, 0.0) for unit in units],
         ideal=sorted(grades.values(), reverse=True),
         hits=[unit in relevant for unit in units],
         relevant=len(relevant),
+        judged=[unit in known for unit in units],
     )
 
 
-def collapsed(ranking: Sequence[str], judgements: "Judgements") -> list[str]:
+def collapse(ranking: Sequence[str], judgements: "Judgements") -> list[str]:
     """The ranking in the units that are scored: each where its best placed document is (MaxP, Dai and Callan 2019)."""
     if judgements.unit_of is None:
         return list(ranking)
     return list(dict.fromkeys(map(judgements.unit_of, ranking)))
 
 
-def _pairwise(name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment") -> float | None:
+def _compare_pairs(
+    name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment"
+) -> float | None:
     comparisons = environment.comparisons.get(query_id, ())
     ranking = rankings.get(query_id, Ranking(()))
     if name == "Flip":

@@ -20,7 +20,7 @@ from typing import Literal
 
 from environments.base import Environment
 from evals.measuring.attribution import History, histories
-from evals.measuring.metrics import Ranking, collapsed, is_pairwise, won
+from evals.measuring.metrics import Ranking, collapse, is_pairwise, won
 from tools.models.prompting.passage import defused
 from tools.records import Query, Step, Submission, Trace, total
 from tools.text import sentences, words
@@ -158,7 +158,7 @@ class _Account:
         self.cutoff = cutoff
         self.judgements = environment.judgements[environment.headline]
         self.unit_of = _remembered(self.judgements.unit_of or str)
-        self.order = collapsed(ranking.doc_ids, self.judgements)
+        self.order = collapse(ranking.doc_ids, self.judgements)
         self.grades = self.judgements.by_unit(self.judgements.relevant(query.query_id))
         self.relevant = self._fates()
 

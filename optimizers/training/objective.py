@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from environments.base import Environment
-from evals.measuring.metrics import Judged, Ranking, collapsed, is_pairwise, judge, ranking_metric, share, won
+from evals.measuring.metrics import Judged, Ranking, collapse, is_pairwise, judge, ranking_metric, share, won
 from tools.errors import UnknownName, UsageError
 from tools.records import Query, Usage
 
@@ -107,7 +107,7 @@ class Objective:
         best = dataclasses.replace(judged, gains=judged.ideal, hits=[True] * judged.relevant)
         high, low = ranking_metric(self.metric, best), 0.0
         if query.candidates is not None:  # a ranking of a pool has all of it
-            places = len(collapsed(sorted(query.candidates - query.excluded), judgements))
+            places = len(collapse(sorted(query.candidates - query.excluded), judgements))
             low = ranking_metric(self.metric, _reversed(best, places)) or 0.0
         return high is not None and high - low > _SAME
 

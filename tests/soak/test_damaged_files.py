@@ -14,9 +14,10 @@ from mutations import mutated
 from run_folders import unsealed
 
 import environments
-from evals import compare, curves, export, run, score
+from evals import compare, curves, export, run
 from evals.formats.imported.trajectories import read as read_trajectories
 from evals.formats.imported.trec import RunFile
+from evals.measuring import scoring
 from evals.measuring.scored import found
 from evals.showing.page_data import Answers as Page
 from evals.showing.page_data import every
@@ -57,7 +58,7 @@ def use_run(path: Path, environment, number: int) -> None:
         out = [str(path.parent / "out")] if "--out" in words else []
         module.command(module.parser().parse_args([*[str(path)] * times, *words, *out]))
     with contextlib.suppress(SextantError):
-        score.score(path, environment)
+        scoring.score(path, environment)
 
 
 @pytest.mark.parametrize("name", ["config.json", "outcomes.jsonl", "scores.json", "scores.csv", "attribution.jsonl"])

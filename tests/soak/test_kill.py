@@ -31,8 +31,8 @@ from run_folders import CONFIG  # noqa: E402
 
 import environments  # noqa: E402
 from evals import folder as run_folder  # noqa: E402
+from evals.measuring.scoring import score  # noqa: E402
 from evals.running.runner import run  # noqa: E402
-from evals.score import score  # noqa: E402
 from programs.multihop import MultiHop  # noqa: E402
 from tools.models import lm  # noqa: E402
 from tools.models.answers import ledger  # noqa: E402

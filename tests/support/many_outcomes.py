@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from environments.base import Environment, Judgements
 from evals.folder import digest
-from evals.score import score
+from evals.measuring.scoring import score
 from evals.seal import made_of, sealed, sealed_scores
 from tools.corpus import Corpus
 from tools.records import Document, Query, Step, Trace, Usage, trace_json, usage_json

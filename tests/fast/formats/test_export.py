@@ -16,7 +16,7 @@ from run_folders import unsealed
 from environments.base import Judgements
 from evals import export, import_run
 from evals import run as run_command_module
-from evals.score import score
+from evals.measuring.scoring import score
 from tools.console.command import run_command
 from tools.corpus import Corpus
 from tools.records import Document, Query

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import environments
-from evals import compare, import_run
+from evals import compare, import_run, score
 from evals import run as run_module
-from evals import score as score_module
 from evals.formats.imported.trajectories import read
 from evals.formats.imported.trec import RunFile
+from evals.measuring import scoring
 from evals.measuring.scored import read as read_run
 from tools.console.command import run_command
 from tools.corpus import Corpus
@@ -194,7 +194,7 @@ def test_scoring_refuses_the_rankings_that_an_import_refuses(query_id, ranking, 
     edited = [row | {"ranking": ranking, "scores": []} if row["query_id"] == query_id else row for row in rows]
     lines(run.path / "outcomes.jsonl", map(json.dumps, edited))
     with pytest.raises(DataError) as refused:
-        score_module.score(run.path, world())
+        scoring.score(run.path, world())
     assert "outcomes.jsonl" in str(refused.value) and said in str(refused.value)
 
 
@@ -355,7 +355,7 @@ def test_the_command_scores_prints_and_can_be_given_again(tmp_path, capsys):
     assert told["program"] == "my-system" and told["looks"] == 1
     assert called(*words, "--json") == 0
     assert json.loads(capsys.readouterr().out) == told
-    assert called(told["run"], "--json", module=score_module) == 0
+    assert called(told["run"], "--json", module=score) == 0
     again = json.loads(capsys.readouterr().out)
     assert again["metrics"] == told["metrics"] and again["notes"] == told["notes"]
     assert called(*words, "--name", "a/b") == 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from environments.base import Judgements
 from evals.measuring.attribution import LOST, Fate, Losses, attribute, cutoffs, relevant_from_json, row
-from evals.measuring.metrics import collapsed, judge, ranking_metric
+from evals.measuring.metrics import collapse, judge, ranking_metric
 from evals.running.runner import answered
 from tools.corpus import Corpus
 from tools.errors import LimitReached
@@ -38,7 +38,7 @@ def outcome_of(agent, limits=UNLIMITED):
 
 def fates(outcome, gold, k=K, **judgements):
     judged = Judgements({"q": dict.fromkeys(gold, 1.0)}, **judgements)
-    units = collapsed(outcome["ranking"], judged)
+    units = collapse(outcome["ranking"], judged)
     return {one.unit: one.fate(k) for one in attribute("q", outcome, units, judged)}
 
 

@@ -18,7 +18,7 @@ from evals import curves as module
 from evals.curves import as_csv, as_svg, bands, curves
 from evals.measuring import scored
 from evals.measuring.anytime import AXES, Anytime, Seen, course, judged_at, places
-from evals.measuring.metrics import judged, ranking_metric
+from evals.measuring.metrics import judge_units, ranking_metric
 from evals.measuring.stats import bootstrap_mean
 from tools.console.command import run_command
 from tools.errors import DataError, UnknownName, UsageError
@@ -62,7 +62,7 @@ def scripted(tmp_path):
             about = {"query_id": query_id, "ranking": list(ranking), "trace": trace, "usage": usage, "error": error}
             outcomes.append(json.dumps(about))
             attributed.append(json.dumps({"query_id": query_id, "grades": grades, "relevant": relevant}))
-            values.append(ranking_metric(metric, judged(list(ranking), grades, gold)))
+            values.append(ranking_metric(metric, judge_units(list(ranking), grades, gold)))
         path = make(tmp_path / name, {metric: values}, config, usage=used() | {"list_usd": list_usd})
         lines(path / "outcomes.jsonl", outcomes)
         lines(path / "attribution.jsonl", attributed)
@@ -199,7 +199,7 @@ def test_places_alone_are_enough_for_every_metric(ranking, grades):
     found = places(ranking, {}, {*grades})
     few = judged_at(found, grades, sorted(grades.values(), reverse=True), relevant)
     for name in ("nDCG@3", "nDCG", "R@2", "P@5", "RR", "RR@2"):
-        assert ranking_metric(name, few) == ranking_metric(name, judged(ranking, grades, relevant))
+        assert ranking_metric(name, few) == ranking_metric(name, judge_units(ranking, grades, relevant))
 
 
 def test_what_a_budget_buys_ends_before_the_first_step_that_it_does_not_pay_for():
@@ -281,7 +281,7 @@ def test_before_the_end_the_ranking_is_near_to_what_is_handed_in(miniature, prog
             sofar.add(one)
         relevant = [one["unit"] for one in row["relevant"]]
         values = [
-            ranking_metric("nDCG@10", judged(ranking, row["grades"], relevant))
+            ranking_metric("nDCG@10", judge_units(ranking, row["grades"], relevant))
             for ranking in (sofar.ranking(1000), outcome["ranking"])
         ]
         assert values[0] == pytest.approx(values[1], abs=apart)
