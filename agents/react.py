@@ -275,7 +275,7 @@ class _Desk:
         answers = [self._call(one["name"], one["args"]) for one in turn["calls"]] or [_nothing_called(turn)]
         faults = [fault for _, fault in answers if fault]
         for fault in faults:
-            self.session.unusable(fault.kind)
+            self.session.count_unusable(fault.kind)
         if len(faults) < len(answers):
             return [result for result, _ in answers], 0
         if strikes:
@@ -299,7 +299,7 @@ class _Desk:
             return str(refusal), None  # it may go on with the other tools
         except DocumentNotFound as refusal:
             named = str((arguments or {}).get("doc_id", ""))
-            self.session.invented([named])
+            self.session.count_invented([named])
             self.session.blame(named, "named an id that it gives")
             return str(refusal), Fault("unknown ids", str(refusal))
         except Fault as fault:

@@ -285,7 +285,7 @@ class _Work:
                 answer = ask(predictor, _of(shown), **self.about, passages=passages)
                 # Of two judgements of one passage the first holds.
                 judgements = {one.id: one for one in reversed(answer.judgements)}
-                self.session.invented(one.id for one in judgements.values() if one.grade < VERIFIED)
+                self.session.count_invented(one.id for one in judgements.values() if one.grade < VERIFIED)
                 self._keep(list(judgements.values()), shown)
                 judged["shown"] += shown
                 judged["grades"] |= {one: judgements[one].grade for one in shown if one in judgements}

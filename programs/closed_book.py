@@ -84,7 +84,7 @@ class ClosedBook(dspy.Module):
     def _looked_up(self, session: Session, query: Query, guess: str) -> list[str]:
         """The document that `guess` names, if it names one."""
         found = session.search(guess, self.lookup, instruction=told(query, INSTRUCTION))
-        signs = [sign(guess, hit.title, session.whole(hit.doc_id), query.text) for hit in found]
+        signs = [sign(guess, hit.title, session.read_whole(hit.doc_id), query.text) for hit in found]
         best = max(range(len(found)), key=lambda place: (signs[place], -place), default=-1)
         if best < 0 or not signs[best]:
             session.note(f"names no document: {guess}")

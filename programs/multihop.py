@@ -120,7 +120,7 @@ class MultiHop(dspy.Module):
             lambda passages: context.fits(self.rank_candidates, **inputs, passages=passages),
         )
         named = ask(self.rank_candidates, known_ids("ranked", head, needed=True), **inputs, passages=passages).ranked
-        session.invented(named)
+        session.count_invented(named)
         order = completed(named, head)
         session.rank(order)
         return order + ranking[self.rerank :]

@@ -85,5 +85,5 @@ class Rank(dspy.Module):
             session, doc_ids, self.read_chars, lambda passages: context.fits(rank, **asked, passages=passages)
         )
         ranked: list[str] = ask(rank, known_ids("ranked", doc_ids, needed=True), **asked, passages=passages).ranked
-        session.invented(ranked)
+        session.count_invented(ranked)
         return ranked

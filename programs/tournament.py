@@ -171,7 +171,7 @@ class Tournament(dspy.Module):
         if self.think:
             session.note(f"{answer.description_insight.insight}\n{answer.description_insight.pattern}")
         ranked: list[str] = answer.ranked
-        session.invented(ranked)
+        session.count_invented(ranked)
         return ranked
 
     def _inputs(self, session: Session, query: Query, doc_ids: list[str]) -> tuple[Mapping[str, Any], list[Passage]]:

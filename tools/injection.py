@@ -1,13 +1,16 @@
-"""Whether a text speaks to a language model that reads it: it asks to ignore the task, to be ranked first, and so on.
+"""Prompt injection: which texts speak to the model that reads them, and which documents a model followed.
 
-A corpus is data, and prompts say so; this is how a run counts the documents that were followed all the same. It is a
-list of phrases and forms, so it misses what is put in other words, and it finds texts that only quote an appeal: a
-document that has one and is selected counts, even where it was selected on its merits.
+A corpus is data, and prompts say so; this counts the documents that were followed all the same. Texts are recognised by
+a list of phrases and forms. It misses an appeal in other words, and it finds texts that only quote one: a document that
+has an appeal and is selected counts, even where it was selected on its merits.
 """
 
 import re
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Literal
+
+from tools.records import Document, Trace
 
 Appeal = Literal["", "task", "rank", "tool", "prompt", "form"]
 
@@ -25,7 +28,6 @@ _PHRASES: dict[Appeal, str] = {
 }
 _PATTERNS = {what: re.compile(pattern, re.IGNORECASE) for what, pattern in _PHRASES.items()}
 
-
 # An appeal of this kind has one of these runs of letters, in lower case: a text without them need not be searched for
 # the pattern, which takes twenty times as long. _FOLDED are the letters that `re` takes for i, s or k, too.
 _NEEDED: dict[Appeal, tuple[bytes, ...]] = {
@@ -40,12 +42,35 @@ _FOLDED = tuple(letter.encode() for letter in "\u0130\u0131\u017f\u212a")
 
 @lru_cache(maxsize=2048)  # the same documents come back hop after hop
 def appeal(text: str) -> Appeal:
-    """What `text` asks of a model that reads it; "" where it asks nothing that the phrases know."""
-    found = text.encode(
-        "utf-8", "surrogatepass"
-    ).lower()  # of bytes only ASCII letters are changed, and it takes no time
+    """Return what `text` asks of a model that reads it; "" where it asks nothing that the phrases know."""
+    found = text.encode("utf-8", "surrogatepass").lower()  # of bytes, only ASCII letters are changed, in no time
     everything = any(letter in found for letter in _FOLDED)
     for what, pattern in _PATTERNS.items():
         if (everything or any(letters in found for letters in _NEEDED[what])) and pattern.search(text):
             return what
     return ""
+
+
+class Followed:
+    """Notes in a trace which documents a model followed, with the first thing that it did for each."""
+
+    def __init__(self, trace: Trace, documents: Mapping[str, Document]) -> None:
+        self._trace = trace
+        self._documents = documents
+
+    def note(self, doc_ids: Iterable[str], what: str, asks: Callable[[str], object] = appeal) -> None:
+        """Note that `what` happened, for those of the documents shown to a model whose text `asks` for it."""
+        for doc_id in doc_ids:
+            if asks(self._documents[doc_id].text):
+                self._trace.followed.setdefault(doc_id, what)  # one step of the interpreter: no lock is needed
+
+    def blame(self, shown: Iterable[str], words: str, what: str) -> None:
+        """Note the documents that have `words`, which a model can only have from one, and an appeal."""
+        if words := words.strip():
+            whole = re.compile(rf"(?<!\w){re.escape(words)}(?!\w)")  # "d1" is not in "d12"
+            # The words alone are looked for first: most texts lack them, and the pattern takes a hundred times as long.
+            self.note(shown, what, lambda text: words in text and whole.search(text) and appeal(text))
+
+    def note_leak(self, shown: Iterable[str]) -> None:
+        """Note the documents that ask for the prompt, with which a model has answered."""
+        self.note(shown, "printed the prompt", lambda text: appeal(text) == "prompt")

@@ -302,7 +302,7 @@ class _Desk:
 
 def _texts(here: Session, doc_ids: list[str], chars: int | None) -> list[str]:
     """What a judging is about to show; it is recorded when the program has cut it to fit."""
-    return [here.whole(doc_id)[:chars] for doc_id in doc_ids]
+    return [here.read_whole(doc_id)[:chars] for doc_id in doc_ids]
 
 
 def _asked(

@@ -264,7 +264,7 @@ def answered(system: System, query: Query, documents: Mapping[str, Document]) ->
     started = time.perf_counter()
     error = fields = None
     try:
-        with session.asking(query):
+        with session.answering(query):
             submission = _searched(system, query)
         fields = _fields(submission, query, documents)
     except (Exception, SystemExit) as exception:  # noqa: BLE001  # the system under test may raise anything

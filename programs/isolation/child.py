@@ -35,8 +35,8 @@ from tools.table import pick
 from tools.text import TermStatistics
 
 # Of tools.session.Session: what goes to the parent, and what comes back, as it is.
-CALLS: tuple[str, ...] = ("blame", "invented", "join", "leaked", "note", "rank", "read", "search", "select", "shorten")
-CALLS += ("snapshot", "unusable", "whole")
+CALLS: tuple[str, ...] = ("blame", "count_invented", "count_unusable", "join", "note", "note_leak", "rank", "read")
+CALLS += ("read_whole", "search", "select", "shorten", "snapshot")
 _LINE: ContextVar[int] = ContextVar("line", default=0)  # the parent's number for a branch; 0 outside of any
 
 

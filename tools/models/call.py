@@ -250,7 +250,7 @@ class MeteredLM(dspy.LM):
         url, api = (self.wire.url, self.wire.api) if self.wire else (self.server, self.model_type)
         where = f"{FORMAT} {self.model} {url} {api} {rollout}"
         key = blake2b(b"%s\0%s" % (where.encode(), made), digest_size=8)
-        if payer and not self.repeats and (sample := payer.asked_before(key.hexdigest())):
+        if payer and not self.repeats and (sample := payer.count_request(key.hexdigest())):
             key.update(b"\0%d" % sample)
         if payer and payer.query_id in self.anew:
             key.update(b"\0again %d" % self.anew[payer.query_id])

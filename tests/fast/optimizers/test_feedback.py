@@ -216,9 +216,9 @@ def test_a_query_that_failed_says_why_and_what_it_had(toolbox, corpus):
     session.charge(Usage(calls=2, repairs=1, input_tokens=700, output_tokens=50))
     session.hop = 1
     session.search("octopus", 3)
-    session.unusable("unknown ids")
-    session.unusable("unknown ids")
-    session.invented(["made up"])
+    session.count_unusable("unknown ids")
+    session.count_unusable("unknown ids")
+    session.count_invented(["made up"])
     session.charge(Usage(calls=1, input_tokens=200, output_tokens=50))
     session.abandon("error")
     error = "UnusableAnswer: unknown ids: selected names 'd77'"

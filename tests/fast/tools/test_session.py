@@ -128,7 +128,7 @@ def test_an_id_that_was_not_shown_is_dropped_and_counted(session):
 
 def test_invented_ids_in_an_order_are_counted_too(session):
     [surfaced] = [snippet.doc_id for snippet in session.search("giraffe", k=1, shown=True)]
-    session.invented([surfaced, "invented", "invented"])
+    session.count_invented([surfaced, "invented", "invented"])
     assert session.trace.invented_ids == 1
 
 

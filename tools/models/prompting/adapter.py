@@ -208,7 +208,7 @@ def _judged(error: Exception, signature: Any, *, last: bool) -> Fault:
     fault = error if isinstance(error, Fault) else _fault(error)
     notice_leak(signature.__doc__, [(ANSWERED.get() or Answered()).text])  # no fields at all, but the prompt
     if payer := session.current():
-        payer.unusable(fault.kind)
+        payer.count_unusable(fault.kind)
     if last and not fault.tolerable:
         raise UnusableAnswer(fault) from error
     return fault
@@ -226,7 +226,7 @@ def _check(answers: list[dict[str, Any]], signature: Any) -> None:
 def notice_leak(instructions: str, written: Sequence[str]) -> None:
     """Note the documents that ask for the prompt, when what a model has written repeats it."""
     if any(_repeats(instructions, text) for text in written) and (payer := session.current()):
-        payer.leaked()
+        payer.note_leak()
 
 
 def refuses(text: str) -> bool:
