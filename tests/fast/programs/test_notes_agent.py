@@ -112,7 +112,11 @@ def test_killed_in_hop_three_it_pays_and_searches_for_no_earlier_hop_again(serve
     process = subprocess.Popen(
         [sys.executable, "-c", script, broken, server.spec],
         cwd=ROOT,
-        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}", "PATH": "", "SEXTANT_HOME": str(tmp_path)},
+        env={
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}:{Path(__file__).parent}",
+            "PATH": "",
+            "SEXTANT_HOME": str(tmp_path),
+        },
     )
     assert reached.wait(60)
     process.send_signal(signal.SIGKILL)
@@ -152,7 +156,11 @@ def test_killed_between_a_hops_end_and_its_checkpoint_it_makes_that_hop_again(wr
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, broken, server.spec, str(writes)],
         cwd=ROOT,
-        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}", "PATH": "", "SEXTANT_HOME": str(tmp_path)},
+        env={
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}:{Path(__file__).parent}",
+            "PATH": "",
+            "SEXTANT_HOME": str(tmp_path),
+        },
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL
