@@ -58,7 +58,7 @@ def test_tokens_are_counted_as_tiktoken_counts_them_and_markers_in_a_text_are_te
 
 def test_the_tokenizer_is_not_downloaded_whatever_the_surroundings_say(monkeypatch, tmp_path):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    script = "from programs import context; print(context.tokens('The octopus has three hearts.'))"
+    script = "from tools.models.prompting import context; print(context.tokens('The octopus has three hearts.'))"
     counted = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert counted == "7\n" and not list(tmp_path.iterdir())
 
