@@ -54,6 +54,12 @@ def sensible(prompt: str) -> dict[str, Any]:
     return {"selected": json.dumps(selected), "observations": " ".join(words[8:16])}
 
 
+def annotate(prompt: str) -> dict[str, Any]:
+    """An annotation of every passage of a lens's prompt."""
+    shown = ids(prompt.rpartition("[[ ## passages ## ]]")[2])
+    return {"annotations": json.dumps([{"id": one, "text": f"a note of {one}"} for one in shown])}
+
+
 def bag_of_words(texts: list[str]) -> np.ndarray:
     """A vector of 24 numbers for each text: the mean of one a word, so that texts with common words are near."""
     return np.array(

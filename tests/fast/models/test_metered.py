@@ -1,9 +1,5 @@
 """A call that has to wait, and one that fails: what ends it, and where it is booked."""
 
-import json
-import re
-import signal
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -11,7 +7,7 @@ from pathlib import Path
 import dspy
 import pytest
 from bad_server import fine, throttled
-from openai_server import sensible
+from openai_server import annotate, sensible
 
 from tools.models import answers, lm
 from tools.models.budget import Budget
@@ -127,55 +123,11 @@ def test_the_time_limit_ends_a_run_that_waits_as_the_provider_has_asked(run, bad
     assert "the time limit of 1.5 s is reached" in result.err
 
 
-def notes(prompt):
-    """An annotation of every passage."""
-    ids = re.findall(r'"id": ?"(\w+)"', prompt.rpartition("[[ ## passages ## ]]")[2])
-    return {"annotations": json.dumps([{"id": one, "text": f"a note of {one}"} for one in ids])}
-
-
 def test_a_lens_that_searches_for_pools_is_in_the_books_and_is_not_asked_again(run, server):
-    server.answer = lambda prompt: notes(prompt) if "annotations" in prompt else sensible(prompt)
+    server.answer = lambda prompt: annotate(prompt) if "annotations" in prompt else sensible(prompt)
     ask = (*MULTIHOP, "--limit", "3", "--lm", server.spec, "--pool", "union:20", "--json")
     ask = (*ask, "--retriever", f"lens(bm25,model={server.spec},query=true)")
     first = run(*ask)
     assert first.code == 0 and first.json["ledger"]["sent"] == len(server.requests)
     asked = len(server.requests)
     assert run(*ask).code == 0 and len(server.requests) == asked
-
-
-def asking(words, server):
-    """The command as a process that has sent six requests."""
-    process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while len(server.requests) < 6:
-        assert process.poll() is None
-        time.sleep(0.01)
-    return process
-
-
-def test_ctrl_c_keeps_the_annotations_that_are_in_flight(shell, server, tmp_path):
-    server.answer, server.delay = notes, 1.0
-    spec = f"lens(bm25,model={server.spec})"
-    words = [*shell, "--program", "retrieve", *MULTIHOP[2:], "--retriever", spec, "--runs", str(tmp_path / "runs")]
-    process = asking(words, server)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(10) == 130
-    asked = len(server.requests)
-    server.delay = 0.0
-    assert subprocess.run(words, cwd=ROOT, capture_output=True).returncode == 0
-    texts = [str(request["messages"][-1]["content"]) for request in server.requests]
-    assert len(server.requests) > asked and len(texts) == len(set(texts)), "nothing was paid for twice"
-
-
-def test_the_second_ctrl_c_ends_a_run_whose_books_another_process_has_locked(shell, server, tmp_path):
-    import sqlite3
-
-    server.delay = 0.3
-    words = [*shell, *MULTIHOP, "--lm", server.spec, "--runs", str(tmp_path / "runs")]
-    process = asking(words, server)
-    locked = sqlite3.connect(tmp_path / "runs" / "answers.sqlite3", isolation_level=None)
-    locked.execute("BEGIN IMMEDIATE")
-    process.send_signal(signal.SIGINT)
-    time.sleep(1.0)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(10) == 130
-    locked.close()

@@ -1,4 +1,4 @@
-"""A file of a run that was edited after it was written is named. Damage at random: tests/soak/test_damaged_files.py."""
+"""A file of a run that was edited after it was written is named. For random damage, see tests/soak/large."""
 
 import json
 import shutil

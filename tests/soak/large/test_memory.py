@@ -3,7 +3,7 @@
 That is, of each query, where its outcome begins in the file, and of each call its key. A process of its own does the
 run, so that nothing but the run is measured; another one is the server. So many queries, with what was measured:
 
-    python tests/soak/test_memory.py 10000
+    python tests/soak/large/test_memory.py 10000
 """
 
 import gc
@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]  # when it is run as a script
 
 from bad_server import BadServer  # noqa: E402

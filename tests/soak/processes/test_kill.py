@@ -5,7 +5,7 @@ begins in a hundredth of a second. A run is killed, resumed, killed again at ano
 end; then it is compared with one that nobody disturbed, and its ledger with the server's own books
 (tests/support/bad_server.py). One draw alone:
 
-    python tests/soak/test_kill.py 7 25          the seed, and how many kills
+    python tests/soak/processes/test_kill.py 7 25          the seed, and how many kills
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]  # when it is run as a script
 
 from bad_server import BadServer, latency  # noqa: E402

@@ -1,0 +1,220 @@
+"""A run as a process of its own: signals, a full disk, no reader, a terminal, no network."""
+
+import os
+import pty
+import re
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from openai_server import annotate
+from waiting import wait_for
+
+from evals import folder as run_folder
+
+MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev")
+RETRIEVE = ("--program", "retrieve", *MULTIHOP[2:])
+LONGEST = 120  # seconds for a process to end; only one that hangs takes as long
+
+
+def start(shell, tmp_path, *arguments, **more):
+    return subprocess.Popen(
+        [*shell, *map(str, arguments), "--runs", str(tmp_path / "runs")],
+        cwd=ROOT, text=True, **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | more),
+    )  # fmt: skip
+
+
+def wait_for_outcomes(tmp_path, count):
+    def written():
+        paths = (tmp_path / "runs").rglob("outcomes.jsonl")
+        return [path for path in paths if path.read_bytes().count(b"\n") >= count]
+
+    wait_for(written)
+    return written()[0]
+
+
+def test_nobody_listening_does_not_end_a_run(shell, tmp_path):
+    process = start(shell, tmp_path, *MULTIHOP)
+    process.stdout.close()
+    process.stderr.close()
+    assert process.wait(timeout=LONGEST) == 0
+    [path] = (tmp_path / "runs").rglob("outcomes.jsonl")
+    assert len(run_folder.read_outcomes(path.parent)) == 12
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_result_that_cannot_be_printed_is_in_the_folder(shell, tmp_path):
+    with Path("/dev/full").open("w") as full:
+        process = start(shell, tmp_path, *RETRIEVE, stdout=full)
+        _, err = process.communicate(timeout=LONGEST)
+    assert process.returncode == 7 and "it is in the run folder" in err and "Traceback" not in err
+    assert list((tmp_path / "runs").rglob("scores.json"))
+
+
+def test_sigterm_is_a_ctrl_c(shell, tmp_path, server):
+    server.delay = 0.3
+    process = start(shell, tmp_path, *MULTIHOP, "--lm", server.spec)
+    wait_for_outcomes(tmp_path, 1)
+    process.terminate()
+    _, err = process.communicate(timeout=LONGEST)
+    assert process.returncode == 130 and "are safe in" in err
+
+
+def test_a_run_killed_in_the_middle_resumes_to_the_uninterrupted_one_and_pays_nothing_twice(
+    shell, tmp_path, run, server
+):
+    server.delay = 0.05
+    arguments = (*MULTIHOP, "--lm", server.spec, "--max-concurrent", 2)
+    process = start(shell, tmp_path, *arguments)
+    path = wait_for_outcomes(tmp_path, 3)
+    process.kill()
+    process.communicate()
+    before = path.read_bytes()
+    kept = run_folder.read_outcomes(path.parent)
+    assert 3 <= len(kept) < 12
+    time.sleep(0.3)  # the two requests in flight end
+    server.delay = 0
+    resumed = run(*arguments, "--json").json
+    assert resumed["owed"] == 0
+    # Paid for twice are at most the calls in flight at the kill, whose answers never arrived.
+    assert resumed["usage"]["calls"] <= len(server.requests) <= resumed["usage"]["calls"] + 2
+    outcomes = run_folder.read_outcomes(path.parent)
+    assert path.read_bytes().startswith(before[: before.rfind(b"\n") + 1]), "what was there is not touched"
+
+    uninterrupted = run(*arguments, "--runs", tmp_path / "other", "--json").json
+    assert uninterrupted["metrics"] == resumed["metrics"]
+    whole = run_folder.read_outcomes(Path(uninterrupted["run"]))
+    assert {q: o["ranking"] for q, o in whole.items()} == {q: o["ranking"] for q, o in outcomes.items()}
+
+
+def test_ctrl_c_ends_with_130_at_once_and_the_run_resumes(shell, tmp_path, run, server):
+    server.delay = 0.3
+    arguments = (*MULTIHOP, "--lm", server.spec, "--max-concurrent", 6)
+
+    def at_a_terminal():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # these tests may run in a script's background, which ignores it
+
+    process = start(shell, tmp_path, *arguments, preexec_fn=at_a_terminal)
+    wait_for_outcomes(tmp_path, 1)
+    server.delay = 60  # the calls in flight from here on would hold up the end
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    _, err = process.communicate(timeout=LONGEST)
+    assert process.returncode == 130 and time.monotonic() - started < 15
+    assert "are safe in" in err and "Traceback" not in err
+    server.delay = 0
+    assert run(*arguments, "--json").json["owed"] == 0
+
+
+def test_a_full_disk_loses_nothing_that_was_reported_as_done(shell, tmp_path, run):
+    def little_room():
+        # Stands for a full disk: no file of this process may grow over 60 kB.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+
+    run(*RETRIEVE, "--limit", 1)  # the index has room
+    process = start(shell, tmp_path, *RETRIEVE, preexec_fn=little_room)  # about 11 kB a query
+    _, err = process.communicate(timeout=LONGEST)
+    assert process.returncode == 7, err
+    assert "is still owed" in err and "safe" in err and "Traceback" not in err
+    [path] = (path for path in (tmp_path / "runs").rglob("outcomes.jsonl") if path.stat().st_size > 30_000)
+    safe = run_folder.read_outcomes(path.parent)
+    assert 0 < len(safe) < 12 and f"the {len(safe)} before it are safe" in err
+    assert path.read_bytes().endswith(b"\n"), "no torn line"
+    resumed = run(*RETRIEVE, "--json").json
+    assert resumed["owed"] == 0
+    assert {q: o["ranking"] for q, o in safe.items()}.items() <= {
+        q: o["ranking"] for q, o in run_folder.read_outcomes(path.parent).items()
+    }.items()
+
+
+UNPLUGGED = """
+import runpy, socket, sys
+def refuse(*arguments, **named):
+    raise SystemExit(f"something went to the network: {arguments}")
+socket.socket.connect = socket.socket.connect_ex = refuse
+socket.getaddrinfo = socket.create_connection = socket.gethostbyname = refuse
+sys.argv = sys.argv[1:]
+runpy.run_module("evals.run", run_name="__main__")
+"""
+
+
+def test_the_default_run_works_with_the_network_unplugged(tmp_path):
+    command = [sys.executable, "-c", UNPLUGGED, "evals.run", "--program", "multihop", "--task", "congress"]
+    process = subprocess.run(
+        [*command, "--runs", str(tmp_path / "runs")], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert process.returncode == 0, process.stderr
+    assert "24 queries" in process.stdout
+
+
+def test_help_answers_at_once(shell):
+    def seconds(command):
+        started = time.perf_counter()
+        subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+        return time.perf_counter() - started
+
+    bare = min(seconds([sys.executable, "-c", "pass"]) for _ in range(3))
+    assert min(seconds([*shell, "--help"]) for _ in range(5)) < max(20 * bare, 0.4)
+
+
+def test_a_pipe_gets_plain_lines(shell, tmp_path):
+    environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    process = start(shell, tmp_path, *RETRIEVE, env=environment)
+    out, err = process.communicate(timeout=LONGEST)
+    assert "\x1b" not in out + err
+
+
+@pytest.mark.parametrize("no_color", [None, "1"])
+def test_a_terminal_gets_a_live_line_and_no_color_is_respected(no_color, shell, tmp_path):
+    environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"} | {"TERM": "xterm-256color"}
+    environment |= {"NO_COLOR": no_color} if no_color else {}
+    ours, theirs = pty.openpty()
+    process = start(shell, tmp_path, *MULTIHOP, env=environment, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    printed = b""
+    with suppress(OSError):  # the terminal's end
+        while chunk := os.read(ours, 10_000):
+            printed += chunk
+    process.wait(timeout=LONGEST)
+    text = printed.decode()
+    assert "12/12" in text and "calls" in text and "elapsed" in text
+    colours = re.findall(r"\x1b\[[0-9;]*?(?:3[0-7]|38;[0-9;]+)m", text)
+    assert bool(colours) == (no_color is None)
+
+
+def test_ctrl_c_keeps_the_annotations_that_are_in_flight(shell, server, tmp_path, run):
+    server.answer, server.delay = annotate, 1.0
+    arguments = (*RETRIEVE, "--retriever", f"lens(bm25,model={server.spec})")
+    process = start(shell, tmp_path, *arguments)
+    wait_for(lambda: len(server.requests) >= 6)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=LONGEST)
+    assert process.returncode == 130
+    asked = len(server.requests)
+    server.delay = 0.0
+    assert run(*arguments).code == 0
+    texts = [str(request["messages"][-1]["content"]) for request in server.requests]
+    assert len(server.requests) > asked and len(texts) == len(set(texts)), "nothing was paid for twice"
+
+
+def test_the_second_ctrl_c_ends_a_run_whose_books_another_process_has_locked(shell, server, tmp_path):
+
+    server.delay = 0.3
+    process = start(shell, tmp_path, *MULTIHOP, "--lm", server.spec)
+    wait_for(lambda: len(server.requests) >= 6)
+    locked = sqlite3.connect(tmp_path / "runs" / "answers.sqlite3", isolation_level=None)
+    locked.execute("BEGIN IMMEDIATE")
+    process.send_signal(signal.SIGINT)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=LONGEST)
+    assert process.returncode == 130
+    locked.close()
