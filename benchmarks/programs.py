@@ -126,7 +126,7 @@ def _asked(name: str, environment: Any) -> tuple[list[int], list[Any]]:
             return super().complete(request)
 
     constructor = pick("program", name, SYSTEMS)
-    values = parameters.hinted(parameters.parse(name, constructor, []), [], environment.hints)
+    values = parameters.hinted(parameters.parse(name, constructor, {}), [], environment.hints)
     index = BM25(environment.documents, home())
     others = {
         text: retrievers.build(text, environment.documents, home()) for text in parameters.named_retrievers(values)

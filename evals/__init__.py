@@ -1,8 +1,15 @@
-"""Run, score, compare: the only place where judgements and search systems meet."""
+"""Run, score, compare: the only place where judgements and search systems meet.
+
+from evals import evaluate
+result = evaluate(program="multihop", task="congress", split="dev")
+print(result.metrics["nDCG@10"].mean, result.folder)
+"""
 
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 
 def refuse_shadows(*packages: str) -> None:
@@ -25,3 +32,10 @@ def refuse_shadows(*packages: str) -> None:
 
 
 refuse_shadows("tools", "environments", "programs", "agents")
+
+
+def __getattr__(name: str) -> Any:
+    """What is for Python, imported when it is asked for: a command that answers --help does not wait for it."""
+    if name not in ("evaluate", "Request", "Result"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("evals.running.evaluation"), name)

@@ -35,7 +35,7 @@ SHOWN = 10  # documents gained and lost that are printed, each
 TEXT = 70  # characters of a search that are printed
 
 
-def replay(path: Path, retriever: str = "", depth: int | None = None, *, quiet: bool = True) -> Result:
+def replay(path: Path, retriever: str = "", depth: int | None = None) -> Result:
     """The searches of the run in `path` on `retriever`, each on its own where none is named, `depth` documents each.
 
     As many documents as then where no `depth` is given. DataError where the task's data is not at hand, or not the
@@ -45,7 +45,7 @@ def replay(path: Path, retriever: str = "", depth: int | None = None, *, quiet: 
 
     run = scored.read(path)
     environment = environment_of(run.config)
-    again = _Again(run.config, environment, retriever, depth, quiet=quiet)
+    again = _Again(run.config, environment, retriever, depth)
     judgements = environment.judgements[environment.headline]
     tally = _Tally()
     for start in range(0, len(again.queries), CHUNK):
@@ -74,7 +74,7 @@ class _Again:
     """The searches of a run, on other engines."""
 
     def __init__(
-        self, config: Mapping[str, Any], environment: "Environment", retriever: str, depth: int | None, *, quiet: bool
+        self, config: Mapping[str, Any], environment: "Environment", retriever: str, depth: int | None
     ) -> None:
         from evals.running.engines import Engines
         from tools import retrievers
@@ -83,7 +83,7 @@ class _Again:
         asked = retrievers.check(retriever) if retriever else None
         _refuse(asked, environment, pool=bool(config.get("pool")))
         # No budget, no call: a lens that wanted one is refused before.
-        engines = Engines(argparse.Namespace(json=quiet), environment, Budget(calls=0))
+        engines = Engines(environment, Budget(calls=0))
         self._engines, self._asked, self._depth = engines, asked, depth
         self._own = _own(config["retriever"])
         self.queries = _pooled(config, environment, engines).queries if config.get("pool") else environment.queries
@@ -321,7 +321,7 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Replay and print."""
-    result = replay(arguments.run, arguments.retriever, arguments.depth, quiet=arguments.json)
+    result = replay(arguments.run, arguments.retriever, arguments.depth)
     if arguments.json:
         put_out(json.dumps(result) + "\n")
     else:

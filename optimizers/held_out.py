@@ -1,108 +1,86 @@
 """The held-out answer: the same program on the test split, as it was and compiled, compared query by query.
 
 Two runs like any others, in run folders of their own: what was answered before is not paid for again. Each counts as a
-look at the test split (evals/measuring/split_uses.py).
+use of the test split (evals/measuring/split_uses.py).
 """
 
-import argparse
-import io
-import json
 import math
 import time
-from collections.abc import Mapping
-from contextlib import redirect_stdout
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evals import run
 from evals.compare import compare
-from tools.console.command import say
+from evals.running.evaluation import Result, run
+from evals.running.request import Request
+from optimizers.request import CompileRequest
 from tools.errors import BudgetReached
 from tools.records import Usage, usage_from_json
 
+BUDGETS = ("budget_usd", "budget_tokens", "budget_calls", "time_limit")
+
+
+def on_test(request: CompileRequest, **fields: Any) -> Request:
+    """The request of a run of the program on all queries of the test split; `fields` are what is otherwise."""
+    return request.run(**{"split": "test", "limit": None, "retriever": None, "parameters": {}} | fields)
+
 
 def held_out(
-    arguments: argparse.Namespace,
-    parameters: Mapping[str, Any],
+    request: CompileRequest,
+    before: Mapping[str, Any],
     compiled: Path,
-    spent: Usage,
-    ends: float,
+    left: "Left",
     metric: str,
+    tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """What `evals.compare` says of the two runs in `metric`. BudgetReached or RunIncomplete when one owes queries.
+    """What `evals.compare` says of the two runs in `metric`. BudgetReached or RunIncomplete when queries are pending.
 
-    `parameters` are those that the program had before. The runs have what compiling, which `spent` so much, leaves of
-    the budgets, and of the time, which `ends` at so much of the monotonic clock.
+    `before` are the fields that make the program as it was; the compiled one brings them along.
     """
-    own = [word for name, value in parameters.items() for word in ("-P", f"{name}={value}")]
-    before = _run(arguments, _left(arguments, spent, ends), ["--retriever", arguments.retriever, *own], "as it was")
-    spent += _spent(before)
-    after = _run(
-        arguments, _left(arguments, spent, ends), ["--compiled", str(compiled)], "compiled"
-    )  # brings parameters and retriever along
-    return compare([Path(before["run"]), Path(after["run"])], [metric])
+    folders = []
+    for name, fields in (("as it was", before), ("compiled", {"compiled": compiled})):
+        tell(f"test split, {name}")
+        result = run(on_test(request, **fields, **left.budgets()))
+        if isinstance(result.problem, BudgetReached):  # it names what was left, a number that nobody gave
+            used = "budget" if result.problem.larger else "budget or the time"
+            raise result.problem.saying(f"the {used} is used up in the run {name}")
+        if result.problem:
+            raise result.problem
+        left.take(result)
+        folders.append(result.folder)
+    return compare(folders, [metric])
 
 
-def _spent(result: Mapping[str, Any]) -> Usage:
-    """What a run took off the budgets: requests sent, answered or not, and nothing for what was there already."""
-    if ledger := result.get("ledger"):
-        return replace(usage_from_json(ledger), calls=ledger["sent"])
-    return usage_from_json(result["usage"])
+class Left:
+    """What a compilation leaves of its budgets and of its time."""
 
+    def __init__(self, request: CompileRequest, spent: Usage, ends: float) -> None:
+        """`spent` is what is used up already; the time `ends` at so many seconds of the monotonic clock."""
+        self._request, self._spent, self._ends = request, spent, ends
 
-def command_line(arguments: argparse.Namespace, own: list[str]) -> list[str]:
-    """The arguments of `evals.run` for the program on the test split; its budgets left out."""
-    words = ["--program", arguments.program, "--task", arguments.task, *own]
-    for option, value in (
-        ("--lm", None if arguments.lm == "offline" else arguments.lm),
-        ("--runs", None if arguments.runs == Path("runs") else arguments.runs),
-        ("--data", arguments.data),
-        ("--qrels", arguments.qrels),
-        ("--instruction", None if arguments.instruction == "task" else arguments.instruction),
-        ("--k", arguments.k),
-        ("--context", arguments.context),
-        ("--temperature", arguments.temperature),
-        ("--reasoning-effort", arguments.reasoning_effort),
-        ("--api", None if arguments.api == "chat" else arguments.api),
-        ("--prices", arguments.prices),
-        ("--query-timeout", arguments.query_timeout),
-        ("--call-timeout", arguments.call_timeout),
-        ("--patience", arguments.patience),
-        ("--max-concurrent", arguments.max_concurrent),
-    ):
-        words += [] if value in (None, "") else [option, str(value)]  # 0 is a temperature
-    return words
+    def take(self, result: Result) -> None:
+        """Count a run: requests sent, answered or not, and nothing for what was there already."""
+        used = result.usage
+        if ledger := result.json().get("ledger"):
+            used = replace(usage_from_json(ledger), calls=ledger["sent"])
+        self._spent += used
 
-
-def _left(arguments: argparse.Namespace, spent: Usage, ends: float) -> list[str]:
-    """What budgets and time leave, as arguments. BudgetReached when that is nothing."""
-    words: list[str] = []
-    if ends < math.inf:
-        if (seconds := ends - time.monotonic()) < 0.001:
-            raise BudgetReached(f"the time limit of {arguments.time_limit:g} s is reached", larger=False)
-        words = ["--time-limit", f"{seconds:.3f}"]
-    for option, budget, used in (
-        ("--budget-usd", arguments.budget_usd, spent.paid_usd),
-        ("--budget-tokens", arguments.budget_tokens, spent.input_tokens + spent.output_tokens),
-        ("--budget-calls", arguments.budget_calls, spent.calls),
-    ):
-        if budget is not None and (used is None or used >= budget):
-            raise BudgetReached(f"{option} {budget:g} is used up by what was done before")
-        words += [] if budget is None else [option, str(budget - (used or 0))]
-    return words
-
-
-def _run(arguments: argparse.Namespace, left: list[str], own: list[str], what: str) -> dict[str, Any]:
-    if not arguments.json:
-        say(f"test split, {what}")
-    words = [*command_line(arguments, own), *left, "--json"]
-    printed = io.StringIO()
-    try:
-        with redirect_stdout(printed):
-            run.command(run.parser().parse_args(words))
-    except BudgetReached as reached:  # it names what was left, a number that nobody gave
-        used = "budget" if reached.larger else "budget or the time"
-        raise reached.saying(f"the {used} is used up in the run {what}") from None
-    found: dict[str, Any] = json.loads(printed.getvalue())
-    return found
+    def budgets(self) -> dict[str, Any]:
+        """The budgets of the next run, as fields of a request. BudgetReached when nothing is left."""
+        request, spent = self._request, self._spent
+        left: dict[str, Any] = {}
+        if self._ends < math.inf:
+            left["time_limit"] = self._ends - time.monotonic()
+            if left["time_limit"] < 0.001:
+                raise BudgetReached(f"the time limit of {request.time_limit:g} s is reached", larger=False)
+        for name, budget, used in (
+            ("budget_usd", request.budget_usd, spent.paid_usd),
+            ("budget_tokens", request.budget_tokens, spent.input_tokens + spent.output_tokens),
+            ("budget_calls", request.budget_calls, spent.calls),
+        ):
+            if budget is not None and (used is None or used >= budget):
+                option = f"--{name.replace('_', '-')}"
+                raise BudgetReached(f"{option} {budget:g} is used up by what was done before")
+            left[name] = None if budget is None else budget - (used or 0)
+        return left

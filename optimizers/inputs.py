@@ -1,156 +1,162 @@
-"""What a compilation works with: the arguments, understood and checked; models, retrievers and programs, made once."""
+"""What a compilation works with: its request with every name looked up, then models, retrievers and programs."""
 
-import argparse
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evals.running import parameters, resolve
+from evals.running import parameters
+from evals.running.connections import Connections
 from evals.running.engines import Engines
+from evals.running.request import SYSTEMS
+from evals.running.resolve import Resolved, fitted, resolve, trial
+from optimizers import tune
+from optimizers.offline import RULES
+from optimizers.request import CompileRequest
+from optimizers.teleprompters import TELEPROMPTERS, Teleprompter, settings
+from optimizers.training.splits import Training
+from programs.parts import compiled
+from programs.parts.compiled import Compiled
 from tools import retrievers
-from tools.console.command import say
 from tools.errors import UnknownName, UsageError
+from tools.models import lm
+from tools.models.answers import ledger
+from tools.records import Usage
+from tools.session import Toolbox
 from tools.table import pick
 
 if TYPE_CHECKING:
     from optimizers.evaluations import Study
-    from optimizers.teleprompters import Teleprompter
-    from optimizers.training.splits import Training
-    from programs.parts.compiled import Compiled
     from tools.models.answers import Ledger
-    from tools.models.budget import Budget
-    from tools.models.lm import Model
-    from tools.records import Usage
 
 
-@dataclass(slots=True)
-class Asked:
-    """What the arguments name, checked as far as that needs no data."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The request of a compilation with every name looked up. No data has been read yet, but by `fitted_to`."""
 
-    wanted: resolve.Wanted
-    options: dict[str, Any]  # of the teleprompter
-    members: "list[Compiled]"  # of an ensemble
-    ranges: Mapping[str, list[Any]]  # of what is tuned
+    request: CompileRequest
+    resolved: Resolved  # of the program as it is before
+    optimizer: Teleprompter
+    options: Mapping[str, Any]  # of the optimizer
+    members: tuple[Compiled, ...]  # of an ensemble
+    ranges: tune.Ranges  # of what is tuned
     template: str  # the retriever as it was given, with {names} to be tuned
 
     def parameters(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
         """The program's parameters with those that are `chosen`."""
-        return {name: chosen.get(name, value) for name, value in self.wanted.values.items()}
+        return {**self.resolved.values, **_known(chosen, self.resolved.values)}
+
+    @property
+    def start(self) -> dict[str, Any]:
+        """Where tuning starts: the program's own parameters, and the first value of what has no other."""
+        own = {**self.resolved.values, tune.RETRIEVER: self.template}
+        return {name: own.get(name, values[0]) for name, values in self.ranges.items()}
+
+    def retriever(self, chosen: Mapping[str, Any]) -> str:
+        """The expression of the retriever of a combination."""
+        return tune.filled(self.template, chosen) if self.ranges and chosen else str(self.resolved.retriever)
+
+    def fitted_to(self, training: Training) -> "Plan":
+        """The same with what it leaves to the task. UsageError for what does not fit it, before an index is built."""
+        resolved = fitted(self.resolved, training.environment)
+        self._check_prompts(resolved)
+        return replace(self, resolved=resolved)
+
+    def _check_prompts(self, resolved: Resolved) -> None:
+        """UsageError for a program without prompts, values that it refuses, or members of another program."""
+        request = self.request
+        if self.ranges:
+            for chosen in tune.combinations(self.ranges, self.options["trials"], request.seed):
+                trial(resolved.constructor, {**resolved.values, **_known(chosen, resolved.values)})
+        program = trial(resolved.constructor, resolved.values)
+        if self.optimizer.prompts and not program.predictors():
+            raise UsageError(
+                f"{request.program} has no prompts; --optimizer tune searches its parameters and retriever"
+            )
+        for file, member in zip(request.of, self.members, strict=True):
+            own = {**resolved.values, **member.parameters}
+            compiled.check(member, request.program, trial(resolved.constructor, own), str(file))
+            if dict(member.parameters) != resolved.values or member.retriever != str(resolved.retriever):
+                raise UsageError(
+                    f"{file} has other parameters, or another retriever, than the command; give it the same"
+                )
 
 
-def started_from(asked: Asked) -> dict[str, Any]:
-    """Where tuning starts: the program's own parameters, and the first value of what has no other."""
-    from optimizers import tune
-
-    own = asked.wanted.values | {tune.RETRIEVER: asked.template}
-    return {name: own.get(name, values[0]) for name, values in asked.ranges.items()}
+def _known(chosen: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """What is `chosen` of the program's parameters; a retriever and what stands in one are no parameters of it."""
+    return {name: value for name, value in chosen.items() if name in values}
 
 
-def asked_for(arguments: argparse.Namespace) -> Asked:
-    """What the command line asks for. UsageError, or UnknownName, for what it cannot have."""
-    from optimizers import tune
-    from optimizers.teleprompters import TELEPROMPTERS, settings
-    from programs.parts.compiled import read
-
-    if arguments.program is None:
-        raise UsageError("--program is missing; python -m evals.run --program list has them")
-    if arguments.optimizer not in TELEPROMPTERS:
-        raise UnknownName("optimizer", arguments.optimizer, TELEPROMPTERS)
-    if limits := parameters.limits(arguments.parameters):
+def plan(request: CompileRequest) -> Plan:
+    """Look up every name of a request. UsageError, UnknownName or DataError for what there is not."""
+    if request.optimizer not in TELEPROMPTERS:
+        raise UnknownName("optimizer", request.optimizer, TELEPROMPTERS)
+    if limits := parameters.limits(request.parameters):
         raise UsageError(f"-P {next(iter(limits))} is a limit of evals.run; a program is compiled without")
-    row = TELEPROMPTERS[arguments.optimizer]
-    options = settings(arguments.optimizer, arguments.budget, arguments.options)
-    for option, owner, given in (("--of", "ensemble", arguments.of), ("--range", "tune", arguments.ranges)):
-        if given and arguments.optimizer != owner:
+    row = TELEPROMPTERS[request.optimizer]
+    options = settings(request.optimizer, request.budget, request.options)
+    for option, owner, given in (("--of", "ensemble", request.of), ("--range", "tune", request.ranges)):
+        if given and request.optimizer != owner:
             raise UsageError(f"{option} is for --optimizer {owner}; leave it out")
-    if not 0 <= arguments.seed < 2**32:
-        raise UsageError(f"--seed {arguments.seed} is not from 0 to {2**32 - 1}, as NumPy's seeds are")
-    _check_models(arguments, row)
-    declared: Mapping[str, list[Any]] = {}
-    template = arguments.retriever or "bm25"
-    if arguments.optimizer == "tune":
-        constructor = pick("program", arguments.program, resolve.SYSTEMS)
-        declared = tune.ranges(arguments.program, constructor, template, arguments.ranges)
-        for chosen in tune.each_retriever(template, declared):
+    if not 0 <= request.seed < 2**32:
+        raise UsageError(f"--seed {request.seed} is not from 0 to {2**32 - 1}, as NumPy's seeds are")
+    _check_models(request, row)
+    template = first = request.retriever or "bm25"
+    ranges: tune.Ranges = {}
+    if request.optimizer == "tune":
+        constructor = pick("program", request.program, SYSTEMS)
+        ranges = tune.ranges(request.program, constructor, template, request.ranges)
+        for chosen in tune.each_retriever(template, ranges):
             retrievers.require(retrievers.check(chosen))
-        arguments.retriever = tune.filled(template, tune.first(declared) | {tune.RETRIEVER: template})
-    if arguments.optimizer == "ensemble" and len(arguments.of) < 2:
+        first = tune.filled(template, tune.first(ranges) | {tune.RETRIEVER: template})
+    if request.optimizer == "ensemble" and len(request.of) < 2:
         raise UsageError("ensemble needs two compiled programs or more; name each with --of FILE")
-    members = [read(file) for file in arguments.of]
-    wanted = resolve.wanted(arguments)
-    fixed = getattr(wanted.constructor, "compiled_with", {})
-    wanted.values |= {name: value for name, value in fixed.items() if name not in wanted.given}
-    return Asked(wanted, options, members, declared, template)
+    members = tuple(compiled.read(file) for file in request.of)
+    resolved = resolve(request.run(split="dev", retriever=first))
+    forced = getattr(resolved.constructor, "compiled_with", {})
+    forced = {name: value for name, value in forced.items() if name not in resolved.fixed}
+    resolved = resolved.with_values({**resolved.values, **forced})
+    return Plan(request, resolved, row, options, members, ranges, template)
 
 
-def _check_models(arguments: argparse.Namespace, row: "Teleprompter") -> None:
+def _check_models(request: CompileRequest, row: Teleprompter) -> None:
     """UsageError for a second or third model that the optimizer has no use for, or that is none."""
-    from tools.models import lm
-
-    if arguments.teacher and not row.teacher:
-        raise UsageError(f"{arguments.optimizer} makes no demonstrations with a model; leave out --teacher")
-    if arguments.prompt_lm and not row.proposes:
-        raise UsageError(f"{arguments.optimizer} has no instructions written; leave out --prompt-lm")
-    for option, spec in (("--teacher", arguments.teacher), ("--prompt-lm", arguments.prompt_lm)):
+    if request.teacher and not row.teacher:
+        raise UsageError(f"{request.optimizer} makes no demonstrations with a model; leave out --teacher")
+    if request.prompt_lm and not row.proposes:
+        raise UsageError(f"{request.optimizer} has no instructions written; leave out --prompt-lm")
+    for option, spec in (("--teacher", request.teacher), ("--prompt-lm", request.prompt_lm)):
         if spec:
             lm.check(spec, option)
-            if arguments.budget_usd is not None and not lm.price_is_known(spec, arguments.prices):
+            if request.budget_usd is not None and not lm.price_is_known(spec, request.prices):
                 raise UsageError(f"the price of {spec} is not known; use --budget-calls instead of --budget-usd")
 
 
-def check_prompts(arguments: argparse.Namespace, asked: Asked) -> None:
-    """UsageError for a program without prompts, values that it refuses, or members of an ensemble of another."""
-    from optimizers import tune
-    from optimizers.teleprompters import TELEPROMPTERS
-    from programs.parts.compiled import check
+class Inputs:
+    """The models, retrievers and programs of a compilation. The corpus is there once."""
 
-    for chosen in tune.combinations(asked.ranges, asked.options["trials"], arguments.seed) if asked.ranges else ():
-        resolve.trial(asked.wanted.constructor, asked.parameters(chosen))
-    program = resolve.trial(asked.wanted.constructor, asked.wanted.values)
-    if TELEPROMPTERS[arguments.optimizer].prompts and not program.predictors():
-        raise UsageError(f"{arguments.program} has no prompts; --optimizer tune searches its parameters and retriever")
-    for file, member in zip(arguments.of, asked.members, strict=True):
-        own = {**asked.wanted.values, **member.parameters}
-        check(member, arguments.program, resolve.trial(asked.wanted.constructor, own), str(file))
-        if dict(member.parameters) != asked.wanted.values or member.retriever != arguments.retriever:
-            raise UsageError(f"{file} has other parameters, or another retriever, than the command; give it the same")
-
-
-class Bench:
-    """What a compilation was asked for, and has for it: models, retrievers, programs. The corpus is there once."""
-
-    def __init__(self, arguments: argparse.Namespace, asked: Asked, training: "Training") -> None:
-        from optimizers.teleprompters import TELEPROMPTERS
-
-        self.arguments, self.asked, self.training = arguments, asked, training
+    def __init__(self, plan: Plan, training: Training, tell: Callable[[str], None] = lambda line: None) -> None:
+        """`tell` is given lines for whoever waits."""
+        request, resolved = plan.request, plan.resolved
+        self.request, self.plan, self.training, self.tell = request, plan, training, tell
         self._environment = training.environment
-        terminal = sys.stderr  # which DSPy's bars are kept away from while it works
-        self.tell: Callable[[str], None] = (lambda line: None) if arguments.json else (lambda line: say(line, terminal))
-        self.budget: Budget = resolve.budget_of(arguments)
-        self._gate = resolve.gate_of(arguments)  # one for student, teacher, who writes prompts, and lenses
-        connect = resolve.for_lenses(arguments, self.budget, self._gate)
-        self.engines = Engines(arguments, self._environment, self.budget, connect)
-        self.retriever = self.engines.build(asked.wanted.retriever)
-        self._others = {name: self.engines.build(retrievers.check(name)) for name in asked.wanted.others}
-        self.student = self._connect(arguments.lm)
-        self.teacher = self._connect(arguments.teacher) if arguments.teacher else None
-        proposes = TELEPROMPTERS[arguments.optimizer].proposes
-        self.prompter = self._prompter(arguments.prompt_lm or arguments.lm) if proposes else None
+        self._connections = Connections(request)  # of student, teacher, who writes prompts, and lenses
+        self.budget = self._connections.budget
+        self.engines = Engines(self._environment, self.budget, request.prices, self._connections.for_lens)
+        self.retriever = self.engines.build(resolved.retriever)
+        self._others = {name: self.engines.build(spec) for name, spec in resolved.others.items()}
+        self.student = self._connect(request.lm)
+        self.teacher = self._connect(request.teacher) if request.teacher else None
+        self.prompter = self._prompter(request.prompt_lm or request.lm) if plan.optimizer.proposes else None
         self.models = [model for model in (self.student, self.teacher, self.prompter) if model]
-        self.workers: int = arguments.max_concurrent or (1 if arguments.lm == "offline" else resolve.WORKERS)
+        self.workers = request.workers
         self._ledger: Ledger | None = None
 
-    def _connect(self, spec: str, **options: Any) -> "Model":
-        return resolve.connect(
-            self.arguments, self._environment, self.retriever, self.budget, spec=spec, gate=self._gate, **options
-        )
+    def _connect(self, spec: str, **options: Any) -> lm.Model:
+        return self._connections.connect(self._environment, self.retriever, spec=spec, **options)
 
-    def _prompter(self, spec: str) -> "Model":
+    def _prompter(self, spec: str) -> lm.Model:
         """The model that writes instructions, at temperature 1 where it takes one: it is asked for something new."""
-        from optimizers.offline import RULES
-
         model = self._connect(spec, rules=RULES)
         if model.lm.kwargs.get("temperature") is not None:
             model.lm.kwargs["temperature"] = 1.0
@@ -159,19 +165,16 @@ class Bench:
 
     def open(self, folder: Path) -> None:
         """Take up what earlier sittings of this compilation paid for."""
-        from tools.models.answers import ledger
-
-        self.engines.keep(folder, self.arguments.runs)
-        if all(model.name == "offline" for model in self.models):
-            return
-        self._ledger = ledger(folder, runs=self.arguments.runs)
-        for model in self.models:
-            if model.name != "offline":
-                model.share(self._ledger, repeats=True)
+        self.engines.keep(folder, self.request.runs)
+        sending = [model for model in self.models if model.name != "offline"]
+        if sending:
+            self._ledger = ledger(folder, runs=self.request.runs)
+        for model in sending:
+            model.share(self._ledger, repeats=True)
 
     def halt(self) -> None:
         """Send nothing more; what is in flight is answered and booked."""
-        self._gate.halt()
+        self._connections.gate.halt()
         for model in self.models:  # the offline engine has a gate of its own
             model.halt()
 
@@ -185,28 +188,23 @@ class Bench:
         if self._ledger is None:
             self.budget.resume(self.usage(study))
 
-    def usage(self, study: "Study") -> "Usage":
+    def usage(self, study: "Study") -> Usage:
         """Of all model calls so far, those that wrote instructions included; offline, those of evaluations."""
-        from tools.records import Usage
-
         return self._ledger.books.usage if self._ledger else Usage(calls=study.calls)
 
-    def spent(self, study: "Study") -> "Usage":
+    def spent(self, study: "Study") -> Usage:
         """What is off the budgets: requests sent, answered or not."""
         books = self._ledger.books if self._ledger else self.engines.account.books
         return replace(books.usage, calls=books.sent) if books else self.usage(study)
 
     def program(self, chosen: Mapping[str, Any] | None = None) -> Any:
         """The program as it was before, or with some parameters `chosen`, over the shared retrievers."""
-        from optimizers import tune
-        from tools.session import Toolbox
-
         chosen = chosen or {}
-        retriever, values = self.retriever, self.asked.parameters(chosen)
-        if chosen and self.asked.ranges:
-            retriever = self.engines.build(retrievers.check(tune.filled(self.asked.template, chosen)))
+        retriever, values = self.retriever, self.plan.parameters(chosen)
+        if chosen and self.plan.ranges:
+            retriever = self.engines.build(retrievers.check(self.plan.retriever(chosen)))
         # One line of work at a time inside a query: which predictor was asked first is then the same every time.
-        at_once = {"parallel": 1} if "parallel" in values else {}
+        one_line = {"parallel": 1} if "parallel" in values else {}
         toolbox = Toolbox(self._environment.documents, retriever, others=self._others)
-        depth = self.arguments.k or self._environment.depth
-        return self.asked.wanted.constructor(toolbox, depth=depth, **values | at_once)
+        depth = self.request.k or self._environment.depth
+        return self.plan.resolved.constructor(toolbox, depth=depth, **values | one_line)

@@ -9,9 +9,8 @@ from typing import Any
 import dspy
 
 from optimizers.evaluations import Study
-from optimizers.inputs import Bench, started_from
+from optimizers.inputs import Inputs
 from optimizers.task import Job
-from optimizers.teleprompters import TELEPROMPTERS
 from optimizers.threads import interruptible
 from optimizers.training.labels import labelled
 from tools.console.command import say
@@ -29,15 +28,15 @@ class Ended:
     forms: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # by candidate, of what is more than prompts
 
 
-def compile_with(bench: Bench, study: Study) -> Ended:
+def compile_with(inputs: Inputs, study: Study) -> Ended:
     """Evaluate the program before, and what the teleprompter finds. KeyboardInterrupt once all in flight is booked."""
     ended = Ended()
-    context = dspy.context(lm=bench.student.lm, adapter=Adapter(), trace=None, num_threads=bench.workers)
+    context = dspy.context(lm=inputs.student.lm, adapter=Adapter(), trace=None, num_threads=inputs.workers)
     try:
-        with context, study.working(bench.student.lm), _quiet(study):
-            interruptible(lambda: _work(bench, study, ended.forms), lambda: _halt(bench, study))
+        with context, study.working(inputs.student.lm), _quiet(study):
+            interruptible(lambda: _work(inputs, study, ended.forms), lambda: _halt(inputs, study))
     except Halt as halt:
-        ended.problem = _why(halt.reason, bench)
+        ended.problem = _why(halt.reason, inputs)
     except KeyboardInterrupt:
         say(f"what was answered and evaluated is safe in {study.folder}; the same command goes on")
         raise
@@ -46,57 +45,57 @@ def compile_with(bench: Bench, study: Study) -> Ended:
     except Exception as error:  # noqa: BLE001  # a library's optimizer may raise anything; what was evaluated is kept
         study.log(error)
         first = cleaned(" ".join(f"{type(error).__name__}: {error}".split()))
-        name = bench.arguments.optimizer
+        name = inputs.request.optimizer
         ended.problem = RunIncomplete(f"{name} broke off: {first}; optimizer.log has more")
     return ended
 
 
-def _work(bench: Bench, study: Study, forms: dict[str, Mapping[str, Any]]) -> None:
+def _work(inputs: Inputs, study: Study, forms: dict[str, Mapping[str, Any]]) -> None:
     """All that sends anything. What it books is on disk when it ends, however it does."""
     try:
-        job = _job(bench, study)
-        study.before = study.candidate(job.student, started_from(bench.asked)).digest
+        job = _job(inputs, study)
+        study.before = study.candidate(job.student, inputs.plan.start).digest
         before = study.evaluate(job.student, "validation")
         if warning := study.objective.check_spread([one.metrics[study.objective.metric] or 0.0 for one in before]):
-            bench.tell(warning)
-        found = TELEPROMPTERS[bench.arguments.optimizer].run(job)
+            inputs.tell(warning)
+        found = inputs.plan.optimizer.run(job)
         study.returned = study.evaluate(found.program, "validation")[0].candidate
         forms[study.returned] = found.form
     finally:
-        bench.settle()
+        inputs.settle()
 
 
-def _halt(bench: Bench, study: Study) -> None:
+def _halt(inputs: Inputs, study: Study) -> None:
     study.stop()
-    bench.halt()
+    inputs.halt()
 
 
-def _why(reason: Exception, bench: Bench) -> SextantError:
+def _why(reason: Exception, inputs: Inputs) -> SextantError:
     """What stopped a teleprompter, as an error of ours; a bare one is of the model that writes instructions."""
     if isinstance(reason, SextantError):
         return reason
     if fault(reason) == "refused":
-        return refusal(reason, bench.arguments.prompt_lm or bench.arguments.lm)
+        return refusal(reason, inputs.request.prompt_lm or inputs.request.lm)
     first = str(reason).strip().partition("\n")[0]
     return RunIncomplete(f"the model's provider failed: {first}")
 
 
-def _job(bench: Bench, study: Study) -> Job:
-    asked = bench.asked
+def _job(inputs: Inputs, study: Study) -> Job:
+    plan = inputs.plan
     return Job(
         study=study,
-        student=study.instrument(bench.program(), started_from(asked)),
-        plain=bench.program,
-        lm=bench.student.lm,
-        prompt_lm=bench.prompter and bench.prompter.lm,
-        teacher_lm=bench.teacher.lm if bench.teacher else None,
-        labelled=lambda: labelled(study.parts["train"], study.training.environment, bench.retriever),
-        options=asked.options,
-        workers=bench.workers,
-        seed=bench.arguments.seed,
-        members=asked.members,
-        ranges=asked.ranges,
-        variant=lambda chosen: study.instrument(bench.program(chosen), chosen),
+        student=study.instrument(inputs.program(), plan.start),
+        plain=inputs.program,
+        lm=inputs.student.lm,
+        prompt_lm=inputs.prompter and inputs.prompter.lm,
+        teacher_lm=inputs.teacher.lm if inputs.teacher else None,
+        labelled=lambda: labelled(study.parts["train"], study.training.environment, inputs.retriever),
+        options=plan.options,
+        workers=inputs.workers,
+        seed=inputs.request.seed,
+        members=plan.members,
+        ranges=plan.ranges,
+        variant=lambda chosen: study.instrument(inputs.program(chosen), chosen),
     )
 
 

@@ -7,7 +7,7 @@ prompts (optimizers/tune.py). What one returns is only one more candidate: optim
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any
@@ -216,7 +216,7 @@ def _better_together(job: Job) -> Found:
     for step in steps:
         row = TELEPROMPTERS[step]
         teacher = job.teacher_lm if row.teacher else None
-        one = replace(job, options=settings(step, level, []), teacher_lm=teacher)
+        one = replace(job, options=settings(step, level, {}), teacher_lm=teacher)
         made[step] = _freed(row.make(one)) if row.make else None
         arguments[step] = {
             name: value for name, value in row.arguments(one).items() if name not in ("trainset", "valset")
@@ -391,27 +391,24 @@ TELEPROMPTERS: dict[str, Teleprompter] = {
 }
 
 
-def settings(name: str, level: str, pairs: Sequence[str]) -> dict[str, Any]:
+def settings(name: str, level: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a teleprompter at a level of effort, with what `-O name=value` sets.
 
     UnknownName for another name, UsageError for a value of another kind or below what it may be.
     """
     row = TELEPROMPTERS[name]
     found = {option: values[LEVELS.index(level)] for option, values in row.options.items()}
-    for pair in pairs:
-        option, equals, text = pair.partition("=")
-        if not equals:
-            raise UsageError(f"-O {pair!r} has no value; write -O name=value")
+    for option, value in given.items():
         if option not in found:
             raise UnknownName(f"option of {name}", option, found)
-        found[option] = _option(pair, option, text, found[option])
+        found[option] = _option(option, str(value), found[option])
     return found
 
 
 _LEAST = {"threshold": 0, "breadth": 2}  # what an option may be at least; any other 1. COPRO takes no breadth of 1
 
 
-def _option(pair: str, option: str, text: str, now: Any) -> Any:
+def _option(option: str, text: str, now: Any) -> Any:
     if option == "strategy":
         return _SEPARATOR.join(_steps(text))
     if option == "effort" and text not in LEVELS:
@@ -422,9 +419,8 @@ def _option(pair: str, option: str, text: str, now: Any) -> Any:
     try:
         value = kind(text)
     except ValueError:
-        raise UsageError(
-            f"-O {pair!r}: the value has to be {'a whole number' if kind is int else 'a number'}"
-        ) from None
+        wanted = "a whole number" if kind is int else "a number"
+        raise UsageError(f"-O '{option}={text}': the value has to be {wanted}") from None
     if not (math.isfinite(value) and value >= least):
-        raise UsageError(f"-O {pair!r}: the value has to be at least {least}")
+        raise UsageError(f"-O '{option}={text}': the value has to be at least {least}")
     return value

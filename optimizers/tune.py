@@ -44,14 +44,14 @@ USUAL: Mapping[str, str] = {
 Ranges = Mapping[str, list[Any]]
 
 
-def ranges(program: str, constructor: Any, retriever: str, pairs: Sequence[str]) -> Ranges:
+def ranges(program: str, constructor: Any, retriever: str, given: Mapping[str, str]) -> Ranges:
     """What `--range` declares: name -> values, checked against the program and the {names} in `retriever`.
 
     Without any, the usual ones of the parameters that the program has. UnknownName and UsageError as for -P.
     """
     known = parameters.declared(constructor)
     places = re.findall(r"\{(\w+)\}", retriever)
-    given = _given(pairs) or {name: text for name, text in USUAL.items() if name in known}
+    given = given or {name: text for name, text in USUAL.items() if name in known}
     if not given:
         raise UsageError(
             f"{program} has no parameter with a usual range; declare one, e.g. --range 'retriever=bm25|...'"
@@ -62,9 +62,11 @@ def ranges(program: str, constructor: Any, retriever: str, pairs: Sequence[str])
         raise UsageError(f"--retriever has {{{lacking[0]}}}, and no --range says what it may be")
     found: dict[str, list[Any]] = {}
     for name, text in given.items():
+        if not text.strip():
+            raise UsageError(f"--range '{name}=' has no values; write NAME=low..high or NAME=a|b|c")
         if name in known:
             texts = _values(name, text)
-            found[name] = [parameters.parse(program, constructor, [f"{name}={one}"])[name] for one in texts]
+            found[name] = [parameters.parse(program, constructor, {name: one})[name] for one in texts]
         elif name in (RETRIEVER, *places):
             found[name] = _values(name, text) if name in places else _split(text)
         else:
@@ -72,18 +74,6 @@ def ranges(program: str, constructor: Any, retriever: str, pairs: Sequence[str])
         if len(found[name]) != len(dict.fromkeys(found[name])):
             raise UsageError(f"--range {name}={text}: a value is there twice")
     return found
-
-
-def _given(pairs: Sequence[str]) -> dict[str, str]:
-    given = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not (equals and name and text.strip()):
-            raise UsageError(f"--range {pair!r} has no values; write NAME=low..high or NAME=a|b|c")
-        if name in given:
-            raise UsageError(f"--range {name} is there twice; write all of its values in one")
-        given[name] = text
-    return given
 
 
 def _split(text: str) -> list[str]:

@@ -1,12 +1,11 @@
 """The retrievers of a run, each opened once; what they send is in the run's books."""
 
-import argparse
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools import retrievers
-from tools.console.command import say
 from tools.home import home
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from tools.retrievers.lexical.bm25 import BM25
     from tools.retrievers.spec import Spec
 
+_LOG = logging.getLogger("sextant")
 LARGE = 10_000  # documents from which on an index may take a while to build, and a word is said before
 
 
@@ -25,31 +25,30 @@ class Engines:
 
     def __init__(
         self,
-        arguments: argparse.Namespace,
         environment: "Environment",
         budget: "Budget",
+        prices: Path | None = None,
         connect: "Callable[[str, int], Model] | None" = None,
     ) -> None:
-        """`connect` makes the models of lenses, as `for_lenses` does."""
+        """`prices` is the user's own price file; `connect` makes the models of lenses, of so many tokens."""
         from tools.models.account import RunAccount
         from tools.retrievers.lens.annotate import RunAnnotators
 
         self._documents = environment.documents
         self._lens = environment.hints.get("lens", "")
         self._annotators = RunAnnotators(budget, lambda: lexical(environment).statistics(), connect)
-        self.account = RunAccount(budget, getattr(arguments, "prices", None))  # a replay has none
+        self.account = RunAccount(budget, prices)
         self._sends = False  # whether a retriever sends texts to a provider
         self._booked = False  # whether that is in the ledger
         self._place: tuple[Path, Path] | None = None  # the folder of the run, and that of all runs, once it is there
-        self._quiet = arguments.json or getattr(arguments, "json_events", False) or len(environment.documents) < LARGE
         self._built: dict[str, Retriever] = {}
 
     def build(self, spec: "Spec") -> "Retriever":
         """The retriever of an expression; a word is said before one that may take a while."""
         spec = retrievers.with_attribute(spec, self._lens)
         if str(spec) not in self._built:
-            if not self._quiet:
-                say(f"opening {spec} over {len(self._documents)} documents")
+            if len(self._documents) >= LARGE:
+                _LOG.info("opening %s over %d documents", spec, len(self._documents))
             self._sends |= bool(retrievers.apis(spec)) or _annotated(spec)
             self._open_books()
             self._built[str(spec)] = retrievers.build(

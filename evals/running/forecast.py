@@ -14,7 +14,6 @@ earlier runs of the program with this model lie beside the runs, their length an
 Left out: what an index costs (annotations, embeddings), input that a provider has cached, and retries.
 """
 
-import argparse
 import contextvars
 import dataclasses
 import json
@@ -30,8 +29,10 @@ import dspy
 from rich.markup import escape
 
 from evals import folder as run_folder
-from evals.running import parameters, pools, resolve
+from evals.running import parameters, pools
 from evals.running.engines import lexical
+from evals.running.request import WORKERS, Request
+from evals.running.resolve import Resolved
 from evals.running.runner import answered
 from evals.showing.terminal import empty, plain, printed, queries, system_line, task_line
 from tools import retrievers, session
@@ -148,9 +149,8 @@ class Estimate:
 
 
 def estimate(
-    arguments: argparse.Namespace,
+    resolved: Resolved,
     environment: "Environment",
-    wanted: resolve.Wanted,
     model: "Model",
     config: "Config",
 ) -> Estimate:
@@ -158,20 +158,21 @@ def estimate(
 
     `config` is the run's, but for the complete names of its retrievers, which only building them would tell.
     """
-    known = _answered(arguments.runs, config)
-    if arguments.again:
+    request = resolved.request
+    known = _answered(request.runs, config)
+    if request.again:
         known = {query_id: one for query_id, one in known.items() if one["error"] is None}
     owed = [query for query in environment.queries if query.query_id not in known]
     spent = total(run_folder.usage(outcome) for outcome in known.values())
     chosen = _chosen(owed)
     notes: list[str] = []
-    rehearsal = _rehearse(arguments, environment, wanted, model, chosen, notes)
+    rehearsal = _rehearse(resolved, environment, model, chosen, notes)
     about = {name: config[name] for name in ("task", "data", "split", "program")}
-    about |= {"retriever": arguments.retriever, "lm": arguments.lm}
-    habits = _habits(arguments, model, [call for calls in rehearsal for call in calls], notes)
-    price = None if arguments.lm == "offline" else model.price
-    projected = _projection(arguments, wanted, owed, chosen, rehearsal, habits)
-    first, last = projected.notes(arguments.program, arguments.lm)
+    about |= {"retriever": str(resolved.retriever), "lm": request.lm}
+    habits = _habits(request, model, [call for calls in rehearsal for call in calls], notes)
+    price = None if request.lm == "offline" else model.price
+    projected = _projection(resolved, owed, chosen, rehearsal, habits)
+    first, last = projected.notes(request.program, request.lm)
     many = projected.many
     made = Estimate(
         about=about,
@@ -182,14 +183,14 @@ def estimate(
         calls=Range(int(many.low), round(many.expected), ceil(many.high)),
         tokens_in=projected.tokens_in,
         tokens_out=projected.tokens_out,
-        usd=Range(0, 0, 0) if arguments.lm == "offline" else projected.usd(price),
+        usd=Range(0, 0, 0) if request.lm == "offline" else projected.usd(price),
         hours=projected.hours,
         largest=max((call.prompt for call in projected.calls), default=0),
         window=getattr(model.lm, "window", None),
         price=price,
         notes=[*first, *notes, *last],
     )
-    return dataclasses.replace(made, budgets=_budgets(arguments, made, spent))
+    return dataclasses.replace(made, budgets=_budgets(request, made, spent))
 
 
 def _answered(runs: Path, config: "Config") -> Mapping[str, Any]:
@@ -221,9 +222,8 @@ def _chosen(owed: Sequence[Query]) -> list[Query]:
 
 
 def _rehearse(
-    arguments: argparse.Namespace,
+    resolved: Resolved,
     environment: "Environment",
-    wanted: resolve.Wanted,
     model: "Model",
     chosen: Sequence[Query],
     notes: list[str],
@@ -243,18 +243,18 @@ def _rehearse(
         notes.append(note)
         return index
 
-    retriever = build(wanted.retriever)
-    others = {name: build(retrievers.check(name)) for name in wanted.others}
-    if wanted.pool:
-        environment = pools.pooled(environment, wanted.pool, [build(part) for part in wanted.pool.parts])
-    depth = arguments.k or environment.depth
-    limits = parameters.session_limits(parameters.limits(arguments.parameters), depth)
+    retriever = build(resolved.retriever)
+    others = {name: build(spec) for name, spec in resolved.others.items()}
+    if resolved.pool:
+        environment = pools.pooled(environment, resolved.pool, [build(part) for part in resolved.pool.parts])
+    depth = resolved.request.k or environment.depth
+    limits = parameters.session_limits(resolved.limits, depth)
     toolbox = Toolbox(environment.documents, retriever, others=others, limits=limits)
-    system = wanted.constructor(toolbox, depth=depth, **wanted.values)
-    if wanted.compiled:
+    system = resolved.constructor(toolbox, depth=depth, **resolved.values)
+    if resolved.compiled:
         from programs.parts.ensembles import assembled
 
-        system = assembled(wanted.compiled, system)
+        system = assembled(resolved.compiled, system)
     stand_in = StandIn(index.statistics, model)
     asked = [_asked(stand_in, system, query, environment.documents) for query in environment.queries]
     failed = [error for _, error in asked if error]
@@ -366,12 +366,12 @@ class Habits(NamedTuple):
     seconds: Range  # a call
 
 
-def _habits(arguments: argparse.Namespace, model: "Model", calls: list[Call], notes: list[str]) -> Habits:
+def _habits(request: Request, model: "Model", calls: list[Call], notes: list[str]) -> Habits:
     """From earlier answers of the same program and model, where there are enough; else assumed."""
-    if arguments.lm == "offline":
+    if request.lm == "offline":
         return Habits(Range(1, 1, 1), Range(0, 0, 0), Range(0, 0, 0))
     mean = sum(call.answer for call in calls) / max(1, len(calls))
-    if earlier := _earlier(arguments.runs / "answers.sqlite3", arguments.program, str(model.lm.model)):
+    if earlier := _earlier(request.runs / "answers.sqlite3", request.program, str(model.lm.model)):
         many, seconds, tokens, thinking = earlier
         notes.append(
             f"answers as in {many:,} earlier calls of this program with this model: {seconds:.2f} s, "
@@ -478,23 +478,23 @@ class _Projection:
 
 
 def _projection(
-    arguments: argparse.Namespace,
-    wanted: resolve.Wanted,
+    resolved: Resolved,
     owed: Sequence[Query],
     chosen: Sequence[Query],
     rehearsal: list[list[Call]],
     habits: Habits,
 ) -> _Projection:
-    weights = {query.query_id: _weight(arguments.program, query) for query in owed}
-    factors = _factors(arguments, wanted, chosen, rehearsal)
+    request = resolved.request
+    weights = {query.query_id: _weight(request.program, query) for query in owed}
+    factors = _factors(resolved, chosen, rehearsal)
     return _Projection(
         calls=[call for one in rehearsal for call in one],
         longest=max(map(len, rehearsal), default=0),
         share=sum(weights.values()) / max(1.0, sum(weights[query.query_id] for query in chosen)),
         factors=factors,
-        shrinks=Range(factors.low if arguments.program in GROWING else 1.0, 1.0, 1.0),
+        shrinks=Range(factors.low if request.program in GROWING else 1.0, 1.0, 1.0),
         habits=habits,
-        workers=min(arguments.max_concurrent or resolve.WORKERS, max(1, len(owed))),
+        workers=min(request.max_concurrent or WORKERS, max(1, len(owed))),
     )
 
 
@@ -503,18 +503,16 @@ def _weight(program: str, query: Query) -> float:
     return float(max(1, len((query.candidates or frozenset()) - query.excluded))) if program in POOLED else 1.0
 
 
-def _factors(
-    arguments: argparse.Namespace, wanted: resolve.Wanted, chosen: Sequence[Query], rehearsal: list[list[Call]]
-) -> Range:
+def _factors(resolved: Resolved, chosen: Sequence[Query], rehearsal: list[list[Call]]) -> Range:
     """By how much the calls of a query may be fewer or more than those of the rehearsal."""
-    counts = list(map(len, rehearsal))
-    if arguments.program not in DECIDED or not sum(counts):
+    program, counts = resolved.request.program, list(map(len, rehearsal))
+    if program not in DECIDED or not sum(counts):
         return Range(1.0, 1.0, REPAIRS)
-    share, ceiling = DECIDED[arguments.program]
+    share, ceiling = DECIDED[program]
     mean = sum(counts) / len(counts)
-    sizes = [len(query.candidates or ()) or wanted.values.get("pool", 0) for query in chosen]
-    most = max(ceiling(wanted.values, size) for size in sizes)
-    most = min(most, parameters.limits(arguments.parameters).get("max_calls", most))
+    sizes = [len(query.candidates or ()) or resolved.values.get("pool", 0) for query in chosen]
+    most = max(ceiling(resolved.values, size) for size in sizes)
+    most = min(most, resolved.limits.get("max_calls", most))
     # More than the ceiling is possible where a small window makes a program read in several calls.
     return Range(min(share, min(counts) / mean), 1.0, REPAIRS * max(most, *counts) / mean)
 
@@ -525,7 +523,7 @@ def _cost(price: "Price", call: Call, prompts: float, answers: float, thinking: 
     return price.of(round(call.prompt * prompts), 0, round(call.answer * answers) + thought, thought)
 
 
-def _budgets(arguments: argparse.Namespace, made: Estimate, spent: Usage) -> list[dict[str, Any]]:
+def _budgets(request: Request, made: Estimate, spent: Usage) -> list[dict[str, Any]]:
     """Whether each budget that the command names will do, and for how many queries it is likely to last.
 
     What earlier sittings used counts in it.
@@ -539,7 +537,7 @@ def _budgets(arguments: argparse.Namespace, made: Estimate, spent: Usage) -> lis
     }
     told = []
     for name, (need, used) in needs.items():
-        given = getattr(arguments, name, None)
+        given = getattr(request, name)
         if given is None:
             continue
         left = given - (used or 0.0)

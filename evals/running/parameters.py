@@ -5,7 +5,7 @@ Beside those there are limits of each query, which every program and agent has: 
 
 import difflib
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,9 @@ _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, 
 
 
 def parse(
-    program: str, constructor: Any, pairs: Sequence[str], kept: Mapping[str, Any] | None = None
+    program: str, constructor: Any, given: Mapping[str, Any], kept: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Every parameter of the program with its value: the one in `pairs`, or in `kept`, or the default.
+    """Every parameter of the program with its value: the one that is `given`, or in `kept`, or the default.
 
     Parameters are the constructor's keyword-only arguments except `depth`, which is --k; `kept` are those of a compiled
     program. UnknownName for another name, UsageError for a value that is not of the annotated type. `LIMITS` are passed
@@ -39,14 +39,14 @@ def parse(
         if name not in known or not isinstance(value, _stored(known[name].annotation)):
             raise UsageError(f"the compiled program has {name}={value!r}, which {program} does not take; compile again")
         values[name] = _checked(known[name].annotation(value), known[name].annotation)
-    limited = limits(pairs)
-    for name, text in given(pairs).items():
+    limited = limits(given)
+    for name, text in given.items():
         if name in limited:
             continue
         if name not in known:
             near = LIMITS if known else difflib.get_close_matches(name, LIMITS)
             raise UnknownName(f"parameter of {program}", name, [*known, *near])
-        values[name] = _value(f"{name}={text}", text, known[name].annotation)
+        values[name] = _value(name, str(text), known[name].annotation)
         if name == "parallel" and limited and values[name] > 1:
             raise UsageError(f"-P {name}={text} does not go with -P {next(iter(limited))}: leave it out")
     if limited and "parallel" in values:
@@ -54,15 +54,12 @@ def parse(
     return values
 
 
-def limits(pairs: Sequence[str]) -> dict[str, int]:
-    """Those of `LIMITS` that `pairs` sets, in their order there. UsageError for one that is no number from 1."""
-    texts, found = given(pairs), dict[str, int]()
-    for name in LIMITS:
-        if name in texts:
-            pair = f"{name}={texts[name]}"
-            if (most := _value(pair, texts[name], int)) < 1:
-                raise UsageError(f"-P {pair!r}: a limit is at least 1")
-            found[name] = most
+def limits(given: Mapping[str, Any]) -> dict[str, int]:
+    """Those of `LIMITS` that are `given`, in their order there. UsageError for one that is no number from 1."""
+    found = {name: _value(name, str(given[name]), int) for name in LIMITS if name in given}
+    for name, most in found.items():
+        if most < 1:
+            raise UsageError(f"-P '{name}={most}': a limit is at least 1")
     return found
 
 
@@ -116,23 +113,12 @@ def digests(values: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def given(pairs: Sequence[str]) -> dict[str, str]:
-    """What `-P` sets: name -> text."""
-    found = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise UsageError(f"-P {pair!r} has no value; write -P name=value")
-        found[name] = text
-    return found
-
-
-def _value(pair: str, text: str, wanted: type) -> Any:
+def _value(name: str, text: str, wanted: type) -> Any:
     try:
         return _BOOLEANS[text.lower()] if wanted is bool else _checked(wanted(text), wanted)
     except (ValueError, KeyError):
         kind = {int: "a whole number", float: "a number", bool: "true or false"}[wanted]
-        raise UsageError(f"-P {pair!r}: the value has to be {kind}") from None
+        raise UsageError(f"-P '{name}={text}': the value has to be {kind}") from None
 
 
 def _checked(value: Any, wanted: type) -> Any:

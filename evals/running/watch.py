@@ -18,7 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from evals.folder import Outcome
+from evals.running.evaluation import Beginning
 from evals.running.events import Events, Owed, Progress, QueryDone, Resumed, Tally, Waiting, Waits
+from evals.showing.terminal import queries as counted
 from tools.console.command import clean, say
 from tools.models.status import Status
 
@@ -71,6 +73,17 @@ class Watch:
         self._leaving = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
+
+    @classmethod
+    def of(cls, beginning: Beginning, events: Events, *, quiet: bool) -> Self:
+        """The watch of a run that begins; it tells `events` so, and unless `quiet` a person."""
+        started, earlier = beginning.started, beginning.earlier
+        events.tell(started)
+        if not quiet:
+            resumed = f", {len(earlier)} answered before" if earlier else ""
+            say(f"{started.task}: {counted(started.queries)}{resumed}")
+        metric, status, failed = beginning.metric, beginning.status, beginning.failed
+        return cls(started.queries, earlier, metric, status, failed=failed, quiet=quiet, events=events)
 
     def add(self, outcome: Outcome, value: float | None) -> None:
         """One more query is answered, with this value of the headline metric, None where that is undefined for it."""

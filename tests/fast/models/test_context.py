@@ -177,7 +177,7 @@ def test_every_program_that_shows_documents_leaves_the_model_room_to_answer(name
     window = 3700 if name in TOGETHER else 2400
     engine = Measuring(toolbox._retrievers[""].statistics)
     constructor = pick("program", name, SYSTEMS)
-    values = parameters.parse(name, constructor, [])
+    values = parameters.parse(name, constructor, {})
     others = dict.fromkeys(parameters.named_retrievers(values), toolbox._retrievers[""])
     system = constructor(Toolbox(toolbox._documents, toolbox._retrievers[""], others=others), **values)
     with dspy.context(lm=MeteredLM("x/1", Budget(), window=window, engine=engine), adapter=Adapter(), trace=[]):

@@ -189,8 +189,8 @@ def test_the_list_has_every_option_with_its_values_as_a_shell_takes_them(compile
         values = {option: text.split("|") for option, _, text in (pair.partition("=") for pair in pairs)}
         assert values.keys() == TELEPROMPTERS[name].options.keys()
         for place, level in enumerate(("light", "medium", "heavy")):
-            chosen = [f"{option}={texts[place if len(texts) > 1 else 0]}" for option, texts in values.items()]
-            assert settings(name, "light", chosen) == settings(name, level, [])
+            chosen = {option: texts[place if len(texts) > 1 else 0] for option, texts in values.items()}
+            assert settings(name, "light", chosen) == settings(name, level, {})
 
 
 def data_folder(folder, queries):

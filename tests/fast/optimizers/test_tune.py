@@ -10,7 +10,7 @@ from tools.errors import UsageError
 
 
 def values(text, retriever="bm25(k1={w})"):
-    return tune.ranges("multihop", MultiHop, retriever, [f"w={text}"])["w"]
+    return tune.ranges("multihop", MultiHop, retriever, {"w": text})["w"]
 
 
 @pytest.mark.parametrize(
@@ -37,16 +37,16 @@ def test_a_long_range_has_both_of_its_ends_and_is_spread_evenly(last):
 
 
 @pytest.mark.parametrize(
-    ("retriever", "pairs"),
+    ("retriever", "ranges"),
     [
-        ("bm25", ["w=1|2", "retriever=bm25(k1={w})|rank_bm25"]),
-        ("bm25", ["retriever=bm25(k1={w})|rank_bm25"]),
-        ("bm25(k1={w})", ["w=1|2", "retriever=bm25|rank_bm25"]),
+        ("bm25", {"w": "1|2", "retriever": "bm25(k1={w})|rank_bm25"}),
+        ("bm25", {"retriever": "bm25(k1={w})|rank_bm25"}),
+        ("bm25(k1={w})", {"w": "1|2", "retriever": "bm25|rank_bm25"}),
     ],
 )
-def test_names_in_a_retriever_and_a_range_of_retrievers_do_not_go_together(retriever, pairs):
+def test_names_in_a_retriever_and_a_range_of_retrievers_do_not_go_together(retriever, ranges):
     with pytest.raises(UsageError, match="do not go together") as refused:
-        tune.ranges("multihop", MultiHop, retriever, pairs)
+        tune.ranges("multihop", MultiHop, retriever, ranges)
     assert "\n" not in str(refused.value)
 
 

@@ -182,7 +182,7 @@ WRONG = {
     "a misspelt option": ((*RETRIEVE, "--limt", "3"), 2, "--limt"),
     "no parameter at all": ((*RETRIEVE, "-P", "hops=3"), 2, "there are none"),
     "a parameter in words": ((*MULTIHOP, "-P", "hops=many"), 2, "has to be a whole number"),
-    "a parameter without value": ((*MULTIHOP, "-P", "hops"), 2, "write -P name=value"),
+    "a parameter without value": ((*MULTIHOP, "-P", "hops"), 2, "write name=value"),
     "a parameter below its range": ((*MULTIHOP, "-P", "hops=0"), 2, "hops of at least 1"),
     "limit 0": ((*RETRIEVE, "--limit", "0"), 2, "'0' is not a whole number of at least 1"),
     "k 0": ((*RETRIEVE, "--k", "0"), 2, "'0' is not a whole number"),

@@ -96,7 +96,7 @@ def searched(name, *, obeys):
     """(submission, prompts) of one system on the hostile corpus."""
     index = BM25(CORPUS)
     constructor = pick("program", name, SYSTEMS)
-    values = parameters.parse(name, constructor, [])
+    values = parameters.parse(name, constructor, {})
     others = dict.fromkeys(parameters.named_retrievers(values), index)
     engine = Watched(index, obeys=obeys)
     model = MeteredLM("watched/1", Budget(), free=True, engine=engine)

@@ -36,11 +36,11 @@ def outcome_of(congress, name, limits=(), query=0):
     """What a program hands in for a query of the miniature, without a model, under `limits` as -P has them."""
     environment, index = congress
     constructor = pick("program", name, SYSTEMS)
-    pairs = [f"{limit}={most}" for limit, most in dict(limits).items()]
-    small = ["pool=20"] if "pool" in parameters.declared(constructor) else []
-    values = parameters.hinted(parameters.parse(name, constructor, pairs + small), (), environment.hints)
+    limits = dict(limits)
+    small = {"pool": 20} if "pool" in parameters.declared(constructor) else {}
+    values = parameters.hinted(parameters.parse(name, constructor, limits | small), (), environment.hints)
     others = dict.fromkeys(parameters.named_retrievers(values), index)
-    bounds = parameters.session_limits(parameters.limits(pairs), environment.depth)
+    bounds = parameters.session_limits(parameters.limits(limits), environment.depth)
     system = constructor(Toolbox(environment.documents, index, others=others, limits=bounds), **values)
     model = lm.connect("offline", statistics=index.statistics)
     with model.active():
@@ -186,21 +186,21 @@ def test_a_session_that_is_over_takes_no_further_step_and_goes_on_counting_from_
 
 
 @pytest.mark.parametrize(
-    ("pairs", "says"),
+    ("given", "says"),
     [
-        (["max_calls=0"], "at least 1"),
-        (["max_tokens=many"], "whole number"),
-        (["max_call=3"], "did you mean 'max_calls'"),
-        (["max_calls=3", "parallel=4"], "does not go with -P max_calls"),
+        ({"max_calls": 0}, "at least 1"),
+        ({"max_tokens": "many"}, "whole number"),
+        ({"max_call": 3}, "did you mean 'max_calls'"),
+        ({"max_calls": 3, "parallel": 4}, "does not go with -P max_calls"),
     ],
 )
-def test_a_limit_that_cannot_be_kept_is_refused(pairs, says):
+def test_a_limit_that_cannot_be_kept_is_refused(given, says):
     with pytest.raises(UsageError, match=says):
-        parameters.parse("planner", pick("program", "planner", SYSTEMS), pairs)
+        parameters.parse("planner", pick("program", "planner", SYSTEMS), given)
 
 
 def test_no_program_has_a_parameter_of_that_name():
     for name in SYSTEMS:
         declared = parameters.declared(pick("program", name, SYSTEMS))
         assert declared.keys().isdisjoint(parameters.LIMITS)
-        assert not parameters.parse(name, pick("program", name, SYSTEMS), ["max_calls=2"]).keys() & parameters.LIMITS
+        assert not parameters.parse(name, pick("program", name, SYSTEMS), {"max_calls": 2}).keys() & parameters.LIMITS

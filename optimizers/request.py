@@ -1,0 +1,65 @@
+"""The request of a compilation: everything that `optimizers.compile` can be asked for, as a frozen value."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from evals.running.options import Option, pair
+from evals.running.request import Common, Request
+
+EFFORT = ("light", "medium", "heavy")
+# The names in optimizers/teleprompters.py, which takes seconds to import.
+OPTIMIZERS = (
+    "labeled",
+    "bootstrap",
+    "bootstrap_rs",
+    "knn",
+    "mipro",
+    "copro",
+    "simba",
+    "gepa",
+    "infer_rules",
+    "better_together",
+    "ensemble",
+    "tune",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileRequest(Common):
+    """What a compilation can be asked for. `lm` is the student, `limit` takes so many of the dev queries."""
+
+    optimizer: Annotated[
+        str,
+        Option(
+            f"list, or one of {', '.join(OPTIMIZERS)}",
+            "NAME",
+            missing="python -m optimizers.compile --optimizer list has them",
+        ),
+    ]
+    budget: Annotated[
+        str, Option("how much an optimizer tries: light, medium or heavy; -O sets each number", "HOW", choices=EFFORT)
+    ] = "light"
+    options: Annotated[Mapping[str, Any], Option("an option of the optimizer", "NAME=VALUE", pair, flag="-O")] = field(
+        default_factory=dict
+    )
+    teacher: Annotated[str | None, Option("a model that makes demonstrations in the student's place", "SPEC")] = None
+    prompt_lm: Annotated[
+        str | None, Option("a model that writes instructions; the student where none is named", "SPEC")
+    ] = None
+    metric: Annotated[str, Option("a metric of the task; nDCG@10 where the task has it, else its own", "NAME")] = ""
+    price: Annotated[float, Option("what a thousand tokens of a query take off its metric", "X", float)] = 0.0
+    train_share: Annotated[float, Option("share of the dev queries to train on; the others validate", "X", float)] = 0.5
+    split_seed: Annotated[int, Option("which queries train and which validate", "N", int)] = 0
+    seed: Annotated[int, Option("random seed of the optimizer", "N", int)] = 0
+    of: Annotated[tuple[Path, ...], Option("a compiled program, for ensemble; repeatable", "FILE")] = ()
+    ranges: Annotated[
+        Mapping[str, str], Option("for tune: 1..6 or a|b|c", "NAME=VALUES", pair, flag="--range", once=True)
+    ] = field(default_factory=dict)
+    held_out: Annotated[bool, Option("then run the program on test, as it was and compiled, and compare")] = False
+
+    def run(self, **others: Any) -> Request:
+        """The request of a run with the same program, task, model and limits; `others` are fields of its own."""
+        shared = {one.name: getattr(self, one.name) for one in fields(Common)}
+        return Request(**shared | others)
