@@ -76,3 +76,10 @@ def test_no_other_distribution_brings_a_package_of_our_names(package):
 def test_a_file_says_at_its_top_what_it_is_for():
     for module, path in modules().items():
         assert ast.get_docstring(tree(path)), module
+
+
+def test_a_parsed_command_line_stays_in_the_file_of_its_command():
+    for module, path in modules().items():
+        named = any(isinstance(node, ast.Attribute) and node.attr == "Namespace" for node in ast.walk(tree(path)))
+        own = any(isinstance(node, ast.FunctionDef) and node.name == "parser" for node in tree(path).body)
+        assert own or not named or module == "tools.console.command", f"{module} takes a parsed command line"

@@ -16,11 +16,13 @@ import pytest
 from conftest import ROOT
 
 from evals.running import provenance
+from evals.running.evaluation import Result as Ran
 from optimizers import compile as module
 from optimizers.evaluations import CUT, SHOWN
+from optimizers.request import OPTIMIZERS
 from optimizers.teleprompters import TELEPROMPTERS, settings
 from programs.parts.compiled import read, write
-from tools.console.command import put_out, run_command
+from tools.console.command import run_command
 from tools.corpus import Corpus
 from tools.records import Usage, usage_json
 from tools.retrievers.lexical.bm25 import BM25
@@ -171,7 +173,7 @@ def test_what_an_optimizer_has_no_use_for_is_said(optimizer, words, word, compil
 
 
 def test_every_optimizer_of_the_table_is_in_the_help(compiles):
-    assert tuple(TELEPROMPTERS) == module.OPTIMIZERS
+    assert tuple(TELEPROMPTERS) == OPTIMIZERS
     assert list(json.loads(compiles("--json", optimizer="list", task=None).out)) == list(TELEPROMPTERS)
 
 
@@ -377,12 +379,13 @@ def test_an_edit_of_what_scores_is_another_compilation_and_of_what_ranks_another
     for package in ("agents", "environments", "evals", "optimizers", "programs", "tools"):
         shutil.copytree(ROOT / package, copied / package, ignore=shutil.ignore_patterns("mini", "__pycache__"))
     monkeypatch.setattr(provenance, "_ROOT", copied)
-    scores, ranks = ("metrics", "../optimizers/objective", "../tools/text"), ("pools", "anytime", "submission")
+    scores = ("measuring/metrics", "../optimizers/training/objective", "../tools/text")
+    ranks = ("running/pools", "measuring/anytime", "running/submission")
     for number, name in enumerate(("", *scores), start=1):
         with (copied / "evals" / f"{name or 'run'}.py").open("a") as source:
             source.write("# edited")
         assert len(folders(compiles(*SMALL, optimizer="labeled"))) == number
-    for name in (*ranks, "metrics"):
+    for name in (*ranks, "measuring/metrics"):
         known.add(run("--program", "retrieve", "--task", "congress", "--split", "dev", "--json").json["run"])
         with (copied / "evals" / f"{name}.py").open("a") as source:
             source.write("# edited")
@@ -501,15 +504,13 @@ def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, mo
     from optimizers import held_out
 
     handed = []
-    monkeypatch.setattr(held_out.run, "command", lambda arguments: handed.append(arguments.time_limit) or put(tmp_path))
+    found = {"usage": usage_json(Usage())}
+    monkeypatch.setattr(
+        held_out, "run", lambda request: handed.append(request.time_limit) or Ran(tmp_path, None, found)
+    )
     monkeypatch.setattr(held_out, "compare", lambda runs, metrics: {"comparisons": []})
     assert compiles(*TUNED, "--held-out", "--json", "--time-limit", "10m", optimizer="tune").code == 0
     assert len(handed) == 2 and 0 < handed[1] <= handed[0] < 600
-
-
-def put(folder):
-    """What a run prints, as far as it matters here."""
-    put_out(json.dumps({"run": str(folder), "usage": usage_json(Usage())}))
 
 
 # -- the held-out answer, and the command that takes up what was compiled

@@ -1,0 +1,126 @@
+"""The request as a value: what it refuses, how a command line makes it, and what Python does with it."""
+
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+
+import pytest
+
+from evals import Request, evaluate
+from evals.running import options
+from evals.running.evaluation import run as run_request
+from optimizers.request import CompileRequest
+from tools.console.command import Parser
+from tools.errors import UsageError
+
+OTHERS = {  # a field -> a value that is not its default, where that cannot be guessed
+    "program": "multihop",
+    "task": "congress",
+    "parameters": {"hops": "2", "per_hop": "3"},
+    "options": {"k": "2"},
+    "ranges": {"hops": "1..2"},
+    "api": "responses",
+    "reasoning_effort": "low",
+    "again": "failed",
+    "budget": "heavy",
+    "lm": "openai/gpt",
+    "query_ids": ("a", "b"),
+    "metrics": ("AP@100", "P@5"),
+    "of": (Path("a.json"), Path("b.json")),
+}
+OF_TYPE = {"int": 3, "float": 1.5, "Path": Path("somewhere"), "str": "other", "bool": True}
+
+
+def other(field):
+    if field.name in OTHERS:
+        return OTHERS[field.name]
+    kind = field.type.__args__[0] if hasattr(field.type, "__args__") else field.type
+    return next(value for name, value in OF_TYPE.items() if name in str(kind))
+
+
+@pytest.mark.parametrize("kind", [Request, CompileRequest])
+def test_the_command_line_that_a_request_makes_makes_that_request(kind):
+    request = kind(**{"optimizer": "tune"} if kind is CompileRequest else {}, **filled(kind))
+    parser = Parser()
+    options.add_options(parser, kind)
+    words = options.words(request)
+    assert options.from_options(kind, vars(parser.parse_args(words))) == request
+    least = options.make(
+        kind, {name: getattr(request, name) for name in ("program", "task", "optimizer") if hasattr(request, name)}
+    )
+    assert len(options.words(least)) == 2 * (2 + (kind is CompileRequest)), "defaults are left out"
+
+
+def filled(kind):
+    return {field.name: other(field) for field in fields(kind) if field.name != "optimizer"}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"limit": 0}, "--limit 0: '0' is not a whole number of at least 1"),
+        ({"budget_usd": -1}, "not an amount above 0"),
+        ({"time_limit": "soon"}, "not a time above 0"),
+        ({"api": "telnet"}, "one of chat, responses"),
+        ({"seed": "x"}, "--seed"),
+        ({"limt": 3}, "did you mean 'limit'"),
+        ({"task": None}, "--task is missing; python -m environments list"),
+        ({"task": "congres"}, "did you mean 'congress'"),
+        ({"parameters": {"hop": 3}}, "did you mean 'hops'"),
+    ],
+)
+def test_a_wrong_request_is_a_usage_error_that_names_the_option(given, says):
+    with pytest.raises(UsageError, match=says):
+        evaluate(**{"program": "multihop", "task": "congress"} | given)
+
+
+def test_a_request_is_frozen_and_reads_times_as_the_command_line_does():
+    request = Request(program="retrieve", task="congress", time_limit="30m", runs="somewhere", query_ids=["a"])
+    assert (request.time_limit, request.runs, request.query_ids) == (1800.0, Path("somewhere"), ("a",))
+    with pytest.raises(FrozenInstanceError):
+        request.task = "other"
+
+
+def test_evaluate_gives_what_the_command_prints_and_prints_nothing(run, tmp_path, capsys):
+    printed = run("--program", "multihop", "--task", "congress", "--split", "dev", "-P", "hops=2", "--json").json
+    given = {"split": "dev", "parameters": {"hops": 2}, "runs": tmp_path / "runs"}
+    result = evaluate(program="multihop", task="congress", **given)
+    assert capsys.readouterr() == ("", "")
+    assert result.json() | {"seconds": 0} == printed | {"seconds": 0}
+    assert result.metrics["nDCG@10"]._asdict() == printed["metrics"]["nDCG@10"]
+    assert (result.failed, result.pending, str(result.folder)) == (0, 0, printed["run"])
+    assert result.usage.calls == printed["usage"]["calls"] > 0
+
+
+def test_queries_that_a_budget_leaves_pending_are_an_error_or_a_result_with_the_problem(tmp_path):
+    given = {"program": "multihop", "task": "congress", "budget_calls": 10, "runs": tmp_path / "runs"}
+    result = run_request(Request(**given))
+    assert result.pending > 0 and result.metrics == {} and "with a larger budget" in str(result.problem)
+    with pytest.raises(type(result.problem)):
+        evaluate(**given)
+
+
+SNIPPETS = [
+    """
+from evals import evaluate
+result = evaluate(program="multihop", task="congress", split="dev")
+print(result.metrics["nDCG@10"].mean, result.folder)
+""",
+    """
+import environments
+from tools import retrievers
+from tools.session import Toolbox
+task = environments.load("congress")
+toolbox = Toolbox(task.documents, retrievers.build("bm25", task.documents))
+session = toolbox.open(task.queries[0])
+for hit in session.search("a letter read aloud", 5): print(hit.doc_id)
+""",
+]
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS)
+def test_the_lines_of_python_work_in_a_clean_process(snippet, tmp_path):
+    done = subprocess.run([sys.executable, "-c", snippet], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert len(done.stdout.splitlines()) in (1, 5)
