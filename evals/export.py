@@ -1,47 +1,51 @@
-"""A run in other people's formats: `python -m evals.export RUN --to trec --out FOLDER`. Nothing is run.
+"""A run in other formats: `python -m evals.export RUN --to trec --out FOLDER`.
 
-A scored run folder is all that is read: no corpus, no model, no network. docs/decisions/export-import.md says what each
-format has, and what it cannot have.
+Nothing is run: a scored run folder is all that is read, without its corpus, a model or the network. The page
+docs/decisions/export-import.md says what each format has, and what it cannot have.
 """
 
 import argparse
 import inspect
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from evals.formats import FOLDERS, SERVICES
 from tools.console.command import Parser, clean, positive, put_out, run_and_leave, say
 from tools.errors import UnknownName, UsageError
+from tools.table import pick
 
 LIST = "list"
 
 
-def export(run: Path, to: str, out: str, query_ids: list[str], limit: int | None, *, force: bool) -> dict[str, Any]:
-    """Write `run` as format `to` at `out`; what was made, for --json."""
-    from evals.formats.place import filling, manifest
-    from evals.formats.source import source
+def export(
+    run: Path, to: str, out: str, *, query_ids: Sequence[str] = (), limit: int | None = None, force: bool = False
+) -> dict[str, Any]:
+    """Write `run` in the format `to` at `out`; what was made, as --json prints it.
+
+    Only the queries of `query_ids` and the first `limit` of them, where these are given. `force` writes into a folder
+    that holds something else. UsageError for what cannot be written there, DataError for a run that cannot be read.
+    """
+    from evals.formats.writing import filling, select, write_manifest  # here, for the sake of --help
     from evals.measuring.scored import read
-    from tools.table import pick
 
     write = pick("format", to, FOLDERS | SERVICES)
-    chosen, notes = source(read(run), query_ids, limit)
-    about = {"format": to, "run": run.resolve().name, "queries": len(chosen.query_ids)}
+    source, notes = select(read(run), query_ids, limit)
+    about = {"format": to, "run": run.resolve().name, "queries": len(source.query_ids)}
     if to in SERVICES:
         if query_ids or limit:
             raise UsageError(f"--to {to} takes whole runs; leave out --query-id and --limit")
-        return {"out": out, **about, "notes": notes + write(chosen, out, force=force)}
+        return {"out": out, **about, "notes": notes + write(source, out, force=force)}
     with filling(Path(out), force=force) as folder:
-        notes += write(chosen, folder)
-        made = manifest(folder, about | {"notes": notes})
+        notes += write(source, folder)
+        made = write_manifest(folder, about | {"notes": notes})
     return {"out": out, **made}
 
 
-def formats() -> dict[str, str]:
+def list_formats() -> dict[str, str]:
     """Format -> what it is, in a line."""
-    from tools.table import pick
-
     table = FOLDERS | SERVICES
     return {name: (inspect.getdoc(pick("format", name, table)) or "").partition("\n")[0] for name in table}
 
@@ -52,7 +56,7 @@ def parser() -> Parser:
     add = made.add_argument
     add("run", type=Path, nargs="?", metavar="RUN", help="a run folder")
     add("--to", required=True, metavar="FORMAT", help=f"list, or one of {', '.join(FOLDERS | SERVICES)}")
-    add("--out", metavar="PLACE", help="a folder to be made; of mlflow an address, also $MLFLOW_TRACKING_URI")
+    add("--out", metavar="PLACE", help="the folder to make; for mlflow an address, also $MLFLOW_TRACKING_URI")
     add("--query-id", action="append", default=[], metavar="ID", help="only this query; repeatable")
     add("--limit", type=positive, metavar="N", help="only the first N queries")
     add("--force", action="store_true", help="write into a folder that holds something else")
@@ -62,19 +66,21 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Write, and say what was made."""
-    if arguments.to == LIST:
-        known = formats()
-        put_out(json.dumps(known) + "\n" if arguments.json else "".join(f"{n:<15}{a}\n" for n, a in known.items()))
+    to, as_json = arguments.to, arguments.json
+    if to == LIST:
+        known = list_formats()
+        put_out(json.dumps(known) + "\n" if as_json else "".join(f"{n:<15}{a}\n" for n, a in known.items()))
         return 0
-    if arguments.to not in FOLDERS | SERVICES:
-        raise UnknownName("format", arguments.to, FOLDERS | SERVICES)
+    if to not in FOLDERS | SERVICES:
+        raise UnknownName("format", to, FOLDERS | SERVICES)
     if arguments.run is None:
         raise UsageError("RUN is missing; name a run folder")
-    out = arguments.out or (os.environ.get("MLFLOW_TRACKING_URI") if arguments.to in SERVICES else None)
+    out = arguments.out or (os.environ.get("MLFLOW_TRACKING_URI") if to in SERVICES else None)
     if not out:
         raise UsageError("--out is missing; say where the export goes")
-    made = export(arguments.run, arguments.to, out, arguments.query_id, arguments.limit, force=arguments.force)
-    if arguments.json:
+    chosen = {"query_ids": arguments.query_id, "limit": arguments.limit}
+    made = export(arguments.run, to, out, **chosen, force=arguments.force)
+    if as_json:
         put_out(json.dumps(made) + "\n")
         return 0
     for note in made["notes"]:

@@ -8,9 +8,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -293,30 +293,3 @@ def writing(path: Path) -> Iterator[TextIO]:
         raise RunIncomplete(
             f"{path}: {error.strerror}; the answered queries are safe; make room and give the same command again"
         ) from None
-
-
-def trec(query_id: str, ranking: Sequence[str], tag: str) -> str:
-    """The lines of a TREC run file for one query: query, Q0, document, rank, score, tag.
-
-    Scores fall strictly, so that no tool breaks our ties in its own way. Blanks and % in ids are
-    percent-encoded: OBLIQ-Bench's math task has an id with a blank in it.
-    """
-    start, tails = f"{encoded(query_id)}\tQ0\t", _tails(len(ranking), tag)
-    return "".join([f"{start}{doc_id}{tail}" for doc_id, tail in zip(map(encoded, ranking), tails, strict=True)])
-
-
-@lru_cache(8)
-def _tails(many: int, tag: str) -> list[str]:
-    """What follows the documents in so many lines; rankings of a run are of few lengths."""
-    return [f"\t{rank}\t{many + 1 - rank}\t{tag}\n" for rank in range(1, many + 1)]
-
-
-_SPECIAL = re.compile(r"[\s%]")
-
-
-@lru_cache(1 << 16)
-def encoded(identifier: str) -> str:
-    """An id as it stands in TREC files, which separate columns by blanks: blanks and % are percent-encoded."""
-    if not _SPECIAL.search(identifier):
-        return identifier
-    return _SPECIAL.sub(lambda match: "".join(f"%{b:02X}" for b in match[0].encode()), identifier)

@@ -5,13 +5,13 @@ docs/decisions/run-folder.md says which file is whose.
 Left out: what a form cannot say, such as that two lists are of one length; that is checked by who reads the file.
 """
 
-from typing import Annotated, Any, Literal, NotRequired, Required
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from evals.measuring.attribution import Fate
-from tools.forms import Amount, Count, Number, StepFields, TraceForm, UsageForm
+from tools.forms import Amount, Count, Number, TraceForm, UsageForm
 
 
 class Asked(TypedDict):
@@ -190,124 +190,3 @@ class JudgedForm(TypedDict):
     grades: dict[str, Number]
     relevant: list[RelevantForm]
     units: NotRequired[dict[str, str]]
-
-
-class TheirUsage(TypedDict):
-    """What a trajectory of somebody else says that model calls used; a price that is not said is not known."""
-
-    calls: Count
-    repairs: NotRequired[Count]
-    input_tokens: Count
-    output_tokens: Count
-    paid_usd: NotRequired[Amount | None]
-    list_usd: NotRequired[Amount | None]
-
-
-class TheirStep(StepFields):
-    """One of its steps."""
-
-    tool: str
-    argument: NotRequired[str]
-    doc_ids: NotRequired[list[str]]
-    usage: NotRequired[TheirUsage]
-
-
-class TheirTrace(TypedDict, total=False):
-    """The steps, and what was counted in them."""
-
-    steps: Required[list[TheirStep]]
-    notes: list[str]
-    invented_ids: Count
-    unusable: dict[str, Count]
-    followed: dict[str, str]
-
-
-class TrajectoryBeside(TypedDict):
-    """A line of trajectories in our form: what stands beside its trace."""
-
-    query_id: str
-    usage: NotRequired[TheirUsage]
-    seconds: NotRequired[Amount | None]
-    answer: NotRequired[str | None]
-    error: NotRequired[str | None]
-    ranking: NotRequired[list[str]]
-    scores: NotRequired[list[Number] | None]
-
-
-class TrajectoryInside(TrajectoryBeside):
-    """The same with the trace in it, as in outcomes.jsonl."""
-
-    trace: TheirTrace
-
-
-class TrajectoryFlat(TrajectoryBeside, TheirTrace):
-    """The same with the steps in the line itself."""
-
-
-class AtifExtra(TypedDict, total=False):
-    """What our own export writes under `extra`, and what others may."""
-
-    doc_ids: list[str]
-    shown: list[Count]
-    lengths: list[Count]
-    cut: Count
-    among: bool
-    refused: str
-    hop: Count
-    started: Amount
-    seconds: Amount | None
-    repairs: Count
-    calls: Count
-    paid_usd: Amount | None
-    answer: str
-    ranking: list[str]
-    scores: list[Number] | None
-
-
-class AtifResult(TypedDict, total=False):
-    """What a tool call returned."""
-
-    extra: AtifExtra | None
-
-
-class AtifObservation(TypedDict, total=False):
-    """What a step's calls returned."""
-
-    results: list[AtifResult] | None
-
-
-class AtifCall(TypedDict):
-    """A tool call."""
-
-    function_name: str
-    arguments: NotRequired[dict[str, Any]]
-
-
-class AtifMetrics(TypedDict, total=False):
-    """What a step used, or all of them."""
-
-    prompt_tokens: Count
-    completion_tokens: Count
-    cost_usd: Amount | None
-    total_prompt_tokens: Count
-    total_completion_tokens: Count
-    total_cost_usd: Amount | None
-    extra: AtifExtra | None
-
-
-class AtifStep(TypedDict, total=False):
-    """A step of ATIF."""
-
-    tool_calls: list[AtifCall] | None
-    observation: AtifObservation | None
-    metrics: AtifMetrics | None
-    llm_call_count: Count | None
-    extra: AtifExtra | None
-
-
-class AtifForm(TypedDict):
-    """A line in ATIF, as far as it is read: evals/formats/imported/atif.py says how."""
-
-    steps: list[AtifStep]
-    final_metrics: NotRequired[AtifMetrics | None]
-    extra: NotRequired[AtifExtra | None]

@@ -12,8 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evals.formats.atif import file_name
-from evals.formats.source import Answered, Source, compact
+from evals.formats.writing import Answered, Source, compact, name_file
 from evals.measuring.scored import USED, told
 from tools.errors import UnknownName
 from tools.records import Step
@@ -27,8 +26,8 @@ TABLES = ("trajectories", "scores", "runs")
 
 def write(source: Source, folder: Path) -> list[str]:
     """A data set for the Hugging Face Hub: Parquet of trajectories, scores and runs, and a card."""
-    (folder / "README.md").write_text(card(source), encoding="utf-8", errors="replace")
-    schemas, name = _schemas(), file_name(source.run.path.name)
+    (folder / "README.md").write_text(_card(source), encoding="utf-8", errors="replace")
+    schemas, name = _schemas(), name_file(source.run.path.name)
     tables: dict[str, Iterable[dict[str, Any]]] = {
         "trajectories": (_trajectory(one, source) for one in source),
         "scores": _scores(source),
@@ -54,40 +53,20 @@ def _parquet(path: Path, schema: "pa.Schema", rows: Iterable[dict[str, Any]]) ->
 def _schemas() -> dict[str, "pa.Schema"]:
     import pyarrow as pa
 
-    text, texts, whole = pa.string(), pa.list_(pa.string()), pa.int64()
-    number, numbers = pa.float64(), pa.list_(pa.int64())
-    usage = [
-        ("calls", whole),
-        ("input_tokens", whole),
-        ("output_tokens", whole),
-        ("paid_usd", number),
-        ("list_usd", number),
-    ]
-    values = pa.list_(pa.struct([("metric", text), ("value", number)]))
-    relevant = pa.struct([("unit", text), ("grade", number), ("place", whole), ("lost_as", text)])
-    step = [
-        ("tool", text),
-        ("argument", text),
-        ("doc_ids", texts),
-        ("hop", whole),
-        ("started", number),
-        ("seconds", number),
-    ]
-    step += [("retriever", text), ("k", whole), ("instruction", text), ("cut", whole), ("among", pa.bool_())]
-    step += [("shown", numbers), ("lengths", numbers), ("refused", text), *usage]
-    row = [
-        ("run", text),
-        ("query_id", text),
-        ("ranking", texts),
-        ("ranking_scores", pa.list_(number)),
-        ("answer", text),
-    ]
-    row += [("error", text), ("seconds", number), *usage, ("values", values), ("relevant", pa.list_(relevant))]
-    about = [(key, text) for key in _ABOUT] + [("depth", whole), ("queries", whole), ("failed", whole), *usage]
+    text, texts, whole, number = pa.string(), pa.list_(pa.string()), pa.int64(), pa.float64()
+    usage = dict.fromkeys(USED[:3], whole) | dict.fromkeys(USED[3:], number)
+    values = pa.list_(pa.struct({"metric": text, "value": number}))
+    relevant = pa.struct({"unit": text, "grade": number, "place": whole, "lost_as": text})
+    step = {"tool": text, "argument": text, "doc_ids": texts, "hop": whole, "started": number, "seconds": number}
+    step |= {"retriever": text, "k": whole, "instruction": text, "cut": whole, "among": pa.bool_()}
+    step |= {"shown": pa.list_(whole), "lengths": pa.list_(whole), "refused": text, **usage}
+    row = {"run": text, "query_id": text, "ranking": texts, "ranking_scores": pa.list_(number), "answer": text}
+    row |= {"error": text, "seconds": number, **usage, "values": values, "relevant": pa.list_(relevant)}
+    about = dict.fromkeys(_ABOUT, text) | dict.fromkeys(("depth", "queries", "failed"), whole) | usage
     return {
-        "trajectories": pa.schema([*row, ("steps", pa.list_(pa.struct(step))), ("notes", texts)]),
-        "scores": pa.schema([("run", text), ("query_id", text), ("metric", text), ("value", number)]),
-        "runs": pa.schema([*about, ("means", values), ("config", text)]),
+        "trajectories": pa.schema(row | {"steps": pa.list_(pa.struct(step)), "notes": texts}),
+        "scores": pa.schema({"run": text, "query_id": text, "metric": text, "value": number}),
+        "runs": pa.schema(about | {"means": values, "config": text}),
     }
 
 
@@ -95,7 +74,6 @@ _ABOUT = ("run", "task", "data", "data_fingerprint", "split", "judgements", "pro
 
 
 def _trajectory(one: Answered, source: Source) -> dict[str, Any]:
-    """A row of trajectories."""
     return {
         "run": source.run.path.name,
         "query_id": one.query_id,
@@ -139,40 +117,44 @@ def _run(source: Source) -> dict[str, Any]:
     }
 
 
-def card(source: Source) -> str:
+def _card(source: Source) -> str:
     """README.md: YAML that the Hub reads, and what a stranger has to know."""
     run, config = source.run, source.run.config
-    front = ["---", "license: unknown", "pretty_name: " + compact(f"Search trajectories on {config['task']}")]
-    front += ["tags:", *(f"- {tag}" for tag in ("agentic-search", "information-retrieval", "trajectories", "sextant"))]
-    front += ["configs:"]
-    for table in TABLES:
-        front += [f"- config_name: {table}", "  data_files:", "  - split: train", f"    path: {table}/*.parquet"]
-    means = [f"| {name} | {told(one['mean'], unknown='undefined')} |" for name, one in run.scores["metrics"].items()]
-    invented = "The data is the bundled miniature: invented, not comparable with published figures." * (
-        config["data"] == "mini"
+    task, split = config["task"], config["split"]
+    mini = "The data is the bundled miniature: invented, not comparable with published figures."
+    parts = "\n".join(
+        f"- config_name: {table}\n  data_files:\n  - split: train\n    path: {table}/*.parquet" for table in TABLES
     )
-    lines = [
-        *front,
-        "---",
-        f"# Search trajectories on {config['task']}, {config['split']} split",
-        "",
-        f"{config['program']} over {config['retriever']['name']}, model {config['lm']['name']}; "
-        f"{len(source.query_ids)} of {run.scores['queries']} queries. {invented}",
-        "",
-        "| metric | mean |",
-        "|---|---|",
-        *means,
-        "",
-        "`trajectories` has a row a query (ranking, steps, fates of relevant documents), `scores` a row a query "
-        "and metric, `runs` a row a run with its configuration. Their `train` split is all there is: the queries are "
-        f"those of the {config['split']} split of {config['task']}, so what is trained on them cannot be tested there.",
-        "",
-        "Texts of documents and queries are not columns, because their licences are not ours to pass on; ids are those "
-        f"of {_release(config['task'])}. What the system wrote, searches, notes and "
-        "answers, is included and may quote them. The `license` above is yours to set.",
-        "",
-    ]
-    return "\n".join(lines)
+    means = "".join(
+        f"| {name} | {told(one['mean'], unknown='undefined')} |\n" for name, one in run.scores["metrics"].items()
+    )
+    return f"""---
+license: unknown
+pretty_name: {compact(f"Search trajectories on {task}")}
+tags:
+- agentic-search
+- information-retrieval
+- trajectories
+- sextant
+configs:
+{parts}
+---
+# Search trajectories on {task}, {split} split
+
+{config["program"]} over {config["retriever"]["name"]}, model {config["lm"]["name"]}; \
+{len(source.query_ids)} of {run.scores["queries"]} queries. {mini if config["data"] == "mini" else ""}
+
+| metric | mean |
+|---|---|
+{means}
+`trajectories` has a row a query (ranking, steps, fates of relevant documents), `scores` a row a query \
+and metric, `runs` a row a run with its configuration. Their `train` split is all there is: the queries are \
+those of the {split} split of {task}, so what is trained on them cannot be tested there.
+
+Texts of documents and queries are not columns, because their licences are not ours to pass on; ids are those \
+of {_release(task)}. What the system wrote, searches, notes and \
+answers, is included and may quote them. The `license` above is yours to set.
+"""
 
 
 def _release(task: str) -> str:

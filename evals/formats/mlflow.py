@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from evals.formats.source import Source
+from evals.formats.writing import Source
 from tools import disk
 from tools.errors import DataError, UsageError
 

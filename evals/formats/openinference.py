@@ -20,7 +20,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from evals.formats.source import Answered, Source, compact, put_line
+from evals.formats.writing import Answered, Source, compact
 from tools.records import Step, Usage
 
 _KINDS = {"search": "RETRIEVER", "read": "TOOL", "rank": "RERANKER"}  # all others are CHAIN
@@ -37,7 +37,7 @@ def write(source: Source, folder: Path) -> list[str]:
     with (folder / "spans.jsonl").open("w", encoding="utf-8") as file:
         for one in source:
             scope = {"scope": {"name": "sextant"}, "spans": spans(one, source, ended)}
-            put_line(file, {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]})
+            file.write(compact({"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}) + "\n")
     return []
 
 

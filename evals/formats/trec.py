@@ -1,37 +1,85 @@
 """TREC run and qrels files, which trec_eval, pytrec_eval, ir_measures and ranx read (trec_eval's README has the form).
 
-Ids are percent-encoded as in run.trec: blanks separate the columns. Left out: comparisons (Win, Flip, Triplets), which
-no TREC file can hold.
+A line of a run has query, Q0, document, rank, score, tag. We write ids percent-encoded, because blanks separate the
+columns: OBLIQ-Bench's math task has an id with a blank in it. Like trec_eval, reading goes by the scores and not by the
+ranks or the order of lines, keeps scores in single precision, and puts the greater document id first among equal
+scores. Unlike it, it refuses what is not of the task, with the line: queries and documents that there are not,
+documents twice, documents that a query excludes or that are outside its pool, scores that are no numbers.
+
+Left out: comparisons (Win, Flip, Triplets), which no TREC file can hold.
 """
 
+import gzip
+import math
+import re
+import zlib
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TextIO
+from urllib.parse import unquote
 
-from evals.folder import encoded, trec
-from evals.formats.source import Source
+from evals.running.submission import BadRanking, check_ranking
+from tools.errors import DataError
+
+if TYPE_CHECKING:
+    from environments.base import Environment
+    from evals.formats.writing import Source
+
+_COLUMNS = "query, Q0, document, rank, score, tag"
+_SPECIAL = re.compile(r"[\s%]")
 
 
-def write(source: Source, folder: Path) -> list[str]:
+@lru_cache(1 << 16)
+def encode_id(identifier: str) -> str:
+    """Return an id as it stands in TREC files: blanks and % are percent-encoded."""
+    if not _SPECIAL.search(identifier):
+        return identifier
+    return _SPECIAL.sub(lambda match: "".join(f"%{b:02X}" for b in match[0].encode()), identifier)
+
+
+def run_lines(query_id: str, ranking: Sequence[str], tag: str) -> str:
+    """Return a query's lines in a run file; scores fall strictly, so that no tool breaks our ties its own way."""
+    start, ends = f"{encode_id(query_id)}\tQ0\t", _line_ends(len(ranking), tag)
+    return "".join([f"{start}{doc_id}{end}" for doc_id, end in zip(map(encode_id, ranking), ends, strict=True)])
+
+
+@lru_cache(8)
+def _line_ends(many: int, tag: str) -> list[str]:
+    """What follows the documents in so many lines; rankings of a run are of few lengths."""
+    return [f"\t{rank}\t{many + 1 - rank}\t{tag}\n" for rank in range(1, many + 1)]
+
+
+def _qrels_lines(query_id: str, grades: Mapping[str, float]) -> str:
+    """The lines of a qrels file for one query: query, 0, document, grade."""
+    start = f"{encode_id(query_id)} 0 "
+    return "".join(f"{start}{encode_id(unit)} {grade:.12g}\n" for unit, grade in grades.items())
+
+
+def write(source: "Source", folder: Path) -> list[str]:
     """TREC files: run.trec as scored, qrels.trec (what nDCG gains from), relevant.trec (what recall counts)."""
     notes, empty, fractions, units = list[str](), 0, False, False
-    _copy(source, folder / "run.trec")
-    with (folder / "documents.trec").open("w", encoding="utf-8", errors="backslashreplace") as documents:
+    wanted = {encode_id(query_id).encode("utf-8", "backslashreplace") for query_id in source.query_ids}
+    with (source.run.path / "run.trec").open("rb") as lines, (folder / "run.trec").open("wb") as copy:
+        copy.writelines(line for line in lines if line.partition(b"\t")[0] in wanted)
+    names = ["documents", *(["qrels", "relevant"] if source.has_judged else [])]
+    with ExitStack() as opened:
+        texts = {name: opened.enter_context(_open(folder / f"{name}.trec")) for name in names}
         for one in source:
-            documents.write(trec(one.query_id, one.outcome["ranking"], source.run.path.name))
+            texts["documents"].write(run_lines(one.query_id, one.outcome["ranking"], source.run.path.name))
             empty += not one.outcome["ranking"]
             units |= bool(one.judged.get("units"))
-    if not units:
-        (folder / "documents.trec").unlink()
-    if source.has_judged:
-        with (
-            (folder / "qrels.trec").open("w", encoding="utf-8", errors="backslashreplace") as qrels,
-            (folder / "relevant.trec").open("w", encoding="utf-8", errors="backslashreplace") as relevant,
-        ):
-            for one in source:
-                qrels.write(_qrels(one.query_id, one.judged["grades"]))
-                relevant.write(_qrels(one.query_id, {relevant["unit"]: 1.0 for relevant in one.relevant}))
+            if source.has_judged:
+                texts["qrels"].write(_qrels_lines(one.query_id, one.judged["grades"]))
+                texts["relevant"].write(_qrels_lines(one.query_id, {row["unit"]: 1.0 for row in one.relevant}))
                 fractions |= any(grade != int(grade) for grade in one.judged["grades"].values())
     if units:
         notes.append("run.trec ranks what is judged, documents.trec the passages or documents that were handed in")
+    else:
+        (folder / "documents.trec").unlink()
     if empty:
         notes.append(f"{empty} queries have no ranking: they count 0 in our means, and trec_eval leaves them out")
     if fractions:
@@ -39,14 +87,123 @@ def write(source: Source, folder: Path) -> list[str]:
     return notes
 
 
-def _copy(source: Source, path: Path) -> None:
-    """The lines of the run's own run.trec, of the queries that are asked for."""
-    wanted = {encoded(query_id).encode("utf-8", "backslashreplace") for query_id in source.query_ids}
-    with (source.run.path / "run.trec").open("rb") as lines, path.open("wb") as copy:
-        copy.writelines(line for line in lines if line.partition(b"\t")[0] in wanted)
+def _open(path: Path) -> TextIO:
+    return path.open("w", encoding="utf-8", errors="backslashreplace")
 
 
-def _qrels(query_id: str, grades: dict[str, float]) -> str:
-    """The lines of a qrels file for one query: query, 0, document, grade."""
-    start = f"{encoded(query_id)} 0 "
-    return "".join(f"{start}{encoded(unit)} {grade:.12g}\n" for unit, grade in grades.items())
+class Ranking(NamedTuple):
+    """What a run file says of one query."""
+
+    doc_ids: list[str]  # best first
+    scores: list[float]
+    ties: int  # documents that have the score of the one before
+
+
+class RunFile:
+    """A run file that fits a task. Held in memory: twelve bytes a line, and each document's id once."""
+
+    def __init__(self, path: Path, environment: "Environment", *, encoded: bool) -> None:
+        """`encoded` says that ids are percent-encoded, as in our own run files. DataError for what does not fit."""
+        self.path = path
+        self.tag = ""  # of its first line
+        self._encoded = encoded
+        self._environment = environment
+        self._queries = {query.query_id: query for query in environment.queries}
+        self._doc_ids: list[str] = []  # as they were first met
+        self._orders: list[int] = []  # of those, by the ids as they stand in the file
+        # Query -> for each of its lines the document's number in the list of ids, the line's number, and the score.
+        self._lines: dict[str, tuple[array[int], array[int], array[float]]] = {}
+        self._read()
+
+    def ranking(self, query_id: str) -> Ranking:
+        """A query's documents, best first; none where the file has none."""
+        numbers, _, scores = self._lines.get(query_id, (array("I"), array("I"), array("f")))
+        places = sorted(range(len(numbers)), key=lambda at: (scores[at], self._orders[numbers[at]]), reverse=True)
+        ordered = [scores[at] for at in places]
+        ties = sum(a == b for a, b in pairwise(ordered))
+        return Ranking([self._doc_ids[numbers[at]] for at in places], ordered, ties)
+
+    def _read(self) -> None:
+        number_of: dict[bytes, int] = {}
+        queries: dict[bytes, str] = {}
+        for line, fields in self._fields():
+            raw_query, _, raw_document, _, raw_score, tag = fields
+            self.tag = self.tag or tag.decode("utf-8", "replace")
+            if raw_query not in queries:
+                queries[raw_query] = self._query_id(raw_query, line)
+            if raw_document not in number_of:
+                self._doc_ids.append(self._doc_id(raw_document, line))
+                number_of[raw_document] = len(number_of)
+            numbers, places, scores = self._lines.setdefault(queries[raw_query], (array("I"), array("I"), array("f")))
+            numbers.append(number_of[raw_document])
+            places.append(line)
+            scores.append(self._score(raw_score, line))
+        if not self._lines:
+            raise DataError(f"{self.path} has no lines; a run file has {_COLUMNS} in each")
+        self._orders = [0] * len(number_of)
+        for order, raw in enumerate(sorted(number_of)):
+            self._orders[number_of[raw]] = order
+        self._check()
+
+    def _fields(self) -> Iterator[tuple[int, list[bytes]]]:
+        """(line number, its six columns) of every line that is not empty; only ASCII's blanks separate, as in C."""
+        try:
+            with gzip.open(self.path, "rb") if self.path.suffix == ".gz" else self.path.open("rb") as lines:
+                for number, line in enumerate(lines, start=1):
+                    fields = line.split()
+                    if fields and len(fields) != 6:
+                        raise self._wrong(number, f"has {len(fields)} columns, not the six of a run file: {_COLUMNS}")
+                    if fields:
+                        yield number, fields
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(f"{self.path} is damaged ({error}); get it again") from None
+
+    def _query_id(self, raw: bytes, line: int) -> str:
+        query_id, environment = self._decode(raw, line), self._environment
+        if query_id not in self._queries:
+            elsewhere = "" if environment.split == "all" else "; is it in another, such as --split all?"
+            hint = _ENCODED if unquote(query_id) in self._queries else elsewhere
+            where = f"the {environment.split} split of {environment.task}"
+            raise self._wrong(line, f"query {query_id!r} is not in {where}{hint}")
+        return query_id
+
+    def _doc_id(self, raw: bytes, line: int) -> str:
+        doc_id, environment = self._decode(raw, line), self._environment
+        if doc_id not in environment.documents:
+            task = environment.task
+            parents = f"; {task} ranks passages, not the documents that they are of" if environment.max_p else ""
+            hint = _ENCODED if unquote(doc_id) in environment.documents else parents
+            raise self._wrong(line, f"document {doc_id!r} is not in the corpus of {task}{hint}")
+        return doc_id
+
+    def _decode(self, raw: bytes, line: int) -> str:
+        try:
+            text = raw.decode()
+            return unquote(text, errors="strict") if self._encoded else text
+        except UnicodeDecodeError:
+            raise self._wrong(line, f"{raw!r} is not UTF-8") from None
+
+    def _score(self, raw: bytes, line: int) -> float:
+        try:
+            score = float(raw)
+        except ValueError:
+            score = math.nan
+        if not math.isfinite(score) or b"_" in raw:
+            raise self._wrong(line, f"the score {raw.decode('utf-8', 'replace')!r} is no finite number")
+        return score
+
+    def _check(self) -> None:
+        """DataError for a document twice, one that is excluded for its query, or one outside its pool."""
+        for query_id, (numbers, lines, _) in self._lines.items():
+            doc_ids = [self._doc_ids[number] for number in numbers]
+            try:
+                check_ranking(doc_ids, self._queries[query_id], self._environment.documents)
+            except BadRanking as wrong:
+                found = [line for doc_id, line in zip(doc_ids, lines, strict=True) if doc_id == wrong.doc_id]
+                raise self._wrong(found[:2][-1], str(wrong)) from None  # the second, of one that is there twice
+
+    def _wrong(self, line: int, what: str) -> DataError:
+        return DataError(f"{self.path}, line {line}: {what}")
+
+
+_ENCODED = "; it looks percent-encoded, as our own run files are: --encoded"

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from environments.base import Environment
 from evals import folder as run_folder
 from evals import seal
+from evals.formats.trec import run_lines
 from evals.measuring import attribution
 from evals.measuring.metrics import Ranking, Values, collapse, compute_all
 from evals.measuring.stats import bootstrap_mean, resampled_mean
@@ -89,7 +90,7 @@ def _score_queries(
             errors[query_id] = outcome["error"] or ""
             _add_values(values, outcome, outcomes, environment)
             units = collapse(outcome["ranking"], judgements)
-            trec.write(run_folder.trec(query_id, units, tag=path.name))
+            trec.write(run_lines(query_id, units, tag=path.name))
             relevant = attribution.attribute(query_id, outcome, units, judgements)
             losses.add(relevant)
             attributed.write(disk.dumps(attribution.row(query.text, relevant, outcome, judgements)) + "\n")

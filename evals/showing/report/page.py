@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evals.formats.place import filling
+from evals.formats.writing import filling
 from evals.showing.markup import in_markdown
 from evals.showing.report.absent import Absent
 from evals.showing.report.groups import readable, short

@@ -14,8 +14,10 @@ from foreign_runs import world
 from run_folders import unsealed
 
 from environments.base import Judgements
-from evals import export, import_run
+from evals import export
 from evals import run as run_command_module
+from evals.formats.importing import import_run, make_config
+from evals.measuring.scored import read
 from evals.measuring.scoring import score
 from tools.console.command import run_command
 from tools.corpus import Corpus
@@ -68,8 +70,6 @@ def rows_of_run(path: Path, name: str) -> dict[str, dict]:
 
 def values(path: Path) -> dict[str, dict[str, float]]:
     """query -> metric -> value of a run's scores.csv."""
-    from evals.measuring.scored import read
-
     columns = read(path).columns
     return {query: {name: column[query] for name, column in columns.items()} for query in next(iter(columns.values()))}
 
@@ -120,28 +120,26 @@ def test_trajectories_are_valid_atif_and_say_what_happened(program, make, export
     written = rows(folder / "trajectories.jsonl")
     assert [row["trajectory_id"] for row in written] == list(judged)
     for row in written:
-        made, outcome = Trajectory.model_validate(row), outcomes[row["trajectory_id"]]
-        steps = outcome["trace"]["steps"]
-        assert made.steps[0].message == judged[row["trajectory_id"]]["text"]
-        searches = [step for step in steps if step["tool"] == "search"]
-        called = [step for step in made.steps[1:] if step.tool_calls and step.tool_calls[0].function_name == "search"]
-        assert [step.tool_calls[0].arguments["query"] for step in called] == [step["argument"] for step in searches]
-        for step, search in zip(called, searches, strict=True):
+        query_id = row["trajectory_id"]
+        made, outcome = Trajectory.model_validate(row), outcomes[query_id]
+        searches = [step for step in outcome["trace"]["steps"] if step["tool"] == "search"]
+        found = [step for step in made.steps[1:] if step.tool_calls and step.tool_calls[0].function_name == "search"]
+        assert made.steps[0].message == judged[query_id]["text"]
+        assert [step.tool_calls[0].arguments["query"] for step in found] == [step["argument"] for step in searches]
+        for step, search in zip(found, searches, strict=True):
             (result,) = step.observation.results
             assert result.source_call_id == step.tool_calls[0].tool_call_id
-            assert result.extra["doc_ids"] == search["doc_ids"]
-            assert result.extra["gold"].keys() == judged[row["trajectory_id"]]["grades"].keys() & set(search["doc_ids"])
-        asked = sum(step.llm_call_count for step in made.steps[1:])
-        assert asked == outcome["usage"]["calls"] or program == "tournament"
+            assert result.extra["gold"].keys() == judged[query_id]["grades"].keys() & set(search["doc_ids"])
+        calls = sum(step.llm_call_count for step in made.steps[1:])
+        assert calls == outcome["usage"]["calls"] or program == "tournament"
         assert made.final_metrics.total_prompt_tokens == outcome["usage"]["input_tokens"]
-        assert made.extra["ranking"] == outcome["ranking"]
-        assert made.extra["metrics"] == pytest.approx(values(run)[row["trajectory_id"]])
+        assert made.extra["metrics"] == pytest.approx(values(run)[query_id])
     singles = [json.loads(path.read_text()) for path in (folder / "queries").iterdir()]
     assert sorted(one["trajectory_id"] for one in singles) == sorted(judged)
 
 
-def as_protobuf(row):
-    """TracesData of a line of OTLP/JSON, in which ids are hex and not base64."""
+def spans_of(row):
+    """The spans of a line of OTLP/JSON, in which ids are hex and not base64, as protobuf."""
     from google.protobuf.json_format import ParseDict
     from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
@@ -149,7 +147,8 @@ def as_protobuf(row):
         for key in ("traceId", "spanId", "parentSpanId"):
             if key in span:
                 span[key] = base64.b64encode(bytes.fromhex(span[key])).decode()
-    return ParseDict(row, TracesData())
+    (resource,) = ParseDict(row, TracesData()).resource_spans
+    return resource.scope_spans[0].spans
 
 
 def known_names() -> set[str]:
@@ -170,8 +169,7 @@ def test_spans_are_otlp_in_openinference_s_vocabulary(program, make, exported):
     assert len(written) == len(outcomes)
     ids = set()
     for row, outcome in zip(written, outcomes.values(), strict=True):
-        (resource,) = as_protobuf(row).resource_spans
-        spans = resource.scope_spans[0].spans
+        spans = spans_of(row)
         ids |= {span.span_id for span in spans}
         assert {(len(span.trace_id), len(span.span_id)) for span in spans} == {(16, 8)}
         assert [span.name for span in spans if not span.parent_span_id] == [program]
@@ -207,19 +205,10 @@ def test_model_calls_carry_their_tokens_and_price(make, exported, tmp_path):
             if "usage" in step:
                 step["usage"] |= {"input_tokens": 100, "output_tokens": 7, "list_usd": 0.25}
     lines(run / "outcomes.jsonl", map(json.dumps, written))
-    span = next(
-        span
-        for span in as_protobuf(rows(exported(run, "openinference") / "spans.jsonl")[0])
-        .resource_spans[0]
-        .scope_spans[0]
-        .spans
-        if span.name == "model calls"
-    )
-    told = {one.key: one.value for one in span.attributes}
-    assert told["llm.token_count.prompt"].int_value == 100
-    assert told["llm.token_count.completion"].int_value == 7
-    assert told["llm.token_count.total"].int_value == 107
-    assert told["llm.cost.total"].double_value == 0.25
+    spans = spans_of(rows(exported(run, "openinference") / "spans.jsonl")[0])
+    told = {one.key: one.value for one in next(span for span in spans if span.name == "model calls").attributes}
+    tokens = [told[f"llm.token_count.{kind}"].int_value for kind in ("prompt", "completion", "total")]
+    assert (tokens, told["llm.cost.total"].double_value) == ([100, 7, 107], 0.25)
     atif = rows(exported(run, "atif", place="atif") / "trajectories.jsonl")[0]
     metrics = next(step["metrics"] for step in atif["steps"] if "metrics" in step)
     assert (metrics["prompt_tokens"], metrics["completion_tokens"], metrics["cost_usd"]) == (100, 7, 0.25)
@@ -367,21 +356,11 @@ def test_ids_that_nobody_would_choose_survive(tmp_path, exported):
     assert {row["query_id"]: row["ranking"] for row in told} == dict.fromkeys(HOSTILE, HOSTILE)
     spans = rows(exported(run, "openinference", place="s") / "spans.jsonl")
     for row, query_id in zip(spans, HOSTILE, strict=True):
-        root = as_protobuf(row).resource_spans[0].scope_spans[0].spans[0]
+        root = spans_of(row)[0]
         metadata = next(one.value.string_value for one in root.attributes if one.key == "metadata")
         assert json.loads(metadata)["query_id"] == query_id
-    for trajectories in (run / "outcomes.jsonl", atif / "trajectories.jsonl"):
-        words = [
-            trec / "run.trec",
-            "--encoded",
-            "--trajectories",
-            trajectories,
-            "--task",
-            "-",
-            "--runs",
-            tmp_path / "b",
-        ]
-        back = import_run.import_run(import_run.parser().parse_args(list(map(str, words))), environment)
+    for file in (run / "outcomes.jsonl", atif / "trajectories.jsonl"):
+        back = import_run(trec / "run.trec", environment, encoded=True, trajectories=file, runs=tmp_path / "b")
         for name in ("scores.csv", "attribution.jsonl"):
             assert (back / name).read_bytes() == (run / name).read_bytes()
 
@@ -396,8 +375,7 @@ def hostile_run(place: Path):
     )
     run = place / "runs" / "hostile"
     run.mkdir(parents=True)
-    arguments = import_run.parser().parse_args(["x", "--task", "-", "--name", "hostile"])
-    config = import_run.configuration(arguments, environment, {"usage": True, "notes": []})
+    config = make_config(environment, "hostile", "", {"usage": True, "notes": []})
     (run / "config.json").write_text(json.dumps(config))
     search = {"tool": "search", "argument": "\ud800 lone", "doc_ids": HOSTILE, "hop": 1, "k": 8, "retriever": "x"}
     read = {"tool": "read", "argument": HOSTILE[3], "doc_ids": [HOSTILE[3]], "hop": 1, "shown": [3], "lengths": [8]}

@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import environments
-from evals import compare, import_run, score
+from evals import compare, export, score
+from evals import import_run as command_module
 from evals import run as run_module
-from evals.formats.imported.trajectories import read
-from evals.formats.imported.trec import RunFile
+from evals.formats.importing import import_run, read_trajectories
+from evals.formats.trec import RunFile
 from evals.measuring import scoring
 from evals.measuring.scored import read as read_run
 from tools.console.command import run_command
@@ -24,7 +25,7 @@ from tools.errors import DataError
 from tools.records import Document, Query
 
 
-def called(*arguments, module=import_run):
+def called(*arguments, module=command_module):
     return run_command(module.parser(), module.command, [str(argument) for argument in arguments])
 
 
@@ -32,13 +33,12 @@ def called(*arguments, module=import_run):
 def imported(tmp_path):
     """Import into the made-up world; the scored run."""
 
-    def run(run_lines, *arguments, trajectories=None, world=world):
+    def run(run_lines, trajectories=None, world=world, **options):
         lines(tmp_path / "theirs.trec", run_lines)
-        words = [str(tmp_path / "theirs.trec"), "--task", "-", "--runs", str(tmp_path / "runs"), *arguments]
         if trajectories is not None:
             lines(tmp_path / "theirs.jsonl", map(json.dumps, trajectories))
-            words += ["--trajectories", str(tmp_path / "theirs.jsonl")]
-        return read_run(import_run.import_run(import_run.parser().parse_args(words), world()))
+            options["trajectories"] = tmp_path / "theirs.jsonl"
+        return read_run(import_run(tmp_path / "theirs.trec", world(), runs=tmp_path / "runs", **options))
 
     return run
 
@@ -57,20 +57,15 @@ def values(run, metric):
 )
 @pytest.mark.parametrize("form", ["ours", "atif"])
 def test_an_exported_run_comes_back_with_the_same_scores_attribution_and_searches(program, options, form, tmp_path):
-    from evals import export
-
     words = ["--program", program, "--task", "congress", "--data", "mini", "--limit", "4", "--split", "dev"]
     assert called(*words, *options, "--runs", tmp_path / "runs", module=run_module) == 0
     (run,) = (tmp_path / "runs").glob("*/*")
     for to in ("trec", "atif"):
         assert called(run, "--to", to, "--out", tmp_path / to, module=export) == 0
     trajectories = run / "outcomes.jsonl" if form == "ours" else tmp_path / "atif" / "trajectories.jsonl"
-    words = [tmp_path / "trec" / "run.trec", "--task", "congress", "--data", "mini", "--split", "dev", "--encoded"]
     environment = environments.load("congress", "mini", "dev").asking(limit=4)
-    arguments = import_run.parser().parse_args(
-        list(map(str, [*words, "--trajectories", trajectories, "--runs", tmp_path / "back"]))
-    )
-    back = import_run.import_run(arguments, environment)
+    file = tmp_path / "trec" / "run.trec"
+    back = import_run(file, environment, runs=tmp_path / "back", trajectories=trajectories, encoded=True)
     for name in ("scores.csv", "attribution.jsonl"):
         assert (back / name).read_bytes() == (run / name).read_bytes()
     ours, theirs = read_run(run), read_run(back)
@@ -87,8 +82,6 @@ def only_orders(outcome):
 
 
 def test_passages_come_back_by_documents_trec_and_a_file_of_their_parents_is_refused(tmp_path, capsys):
-    from evals import export
-
     words = ["--program", "retrieve", "--task", "crumb/clinical_trial", "--data", "mini"]
     assert called(*words, "--runs", tmp_path / "runs", module=run_module) == 0
     (run,) = (tmp_path / "runs").glob("*/*")
@@ -226,7 +219,7 @@ def test_ties_and_long_rankings_are_said(imported):
 
 
 def test_what_nobody_knows_is_unknown(imported):
-    run = imported(PLAIN, "--model", "openai/gpt-5.2")
+    run = imported(PLAIN, model="openai/gpt-5.2")
     assert run.config["program"] == "theirs"
     assert run.config["retriever"]["name"] == "unknown"
     assert run.config["lm"]["name"] == "openai/gpt-5.2"
@@ -287,7 +280,7 @@ def test_a_trajectory_that_cannot_be_is_refused_with_its_line(row, said, importe
     with pytest.raises(DataError, match="line 2") as refused:
         if row == "{":
             (tmp_path / "torn.jsonl").write_text(f"{json.dumps(good)}\n{{")
-            list(read(tmp_path / "torn.jsonl", world()))
+            list(read_trajectories(tmp_path / "torn.jsonl", world()))
         imported(PLAIN, trajectories=[good, row])
     assert said in str(refused.value)
     assert not list((tmp_path / "runs").rglob("outcomes.jsonl"))

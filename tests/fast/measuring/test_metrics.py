@@ -8,7 +8,7 @@ import pytest
 import pytrec_eval
 
 from environments.base import Comparison, Environment, Judgements
-from evals.folder import trec
+from evals.formats.trec import run_lines
 from evals.measuring.metrics import RANKING, Ranking, add_metrics, compute_all, judge, ranking_metric
 from evals.measuring.stats import bootstrap_mean, resampled_mean
 from tools.corpus import Corpus
@@ -28,7 +28,9 @@ def values(rankings, qrels, metric, **judgements) -> dict[str, float | None]:
 def by_ir_measures(rankings, qrels, names) -> dict[str, dict[str, float]]:
     """What ir_measures makes of the run file that we write."""
     rows = [
-        line.split("\t") for query_id, ranking in rankings.items() for line in trec(query_id, ranking, "t").splitlines()
+        line.split("\t")
+        for query_id, ranking in rankings.items()
+        for line in run_lines(query_id, ranking, "t").splitlines()
     ]
     run = [ir_measures.ScoredDoc(row[0], row[2], float(row[4])) for row in rows]
     made: dict[str, dict[str, float]] = {}
@@ -213,7 +215,7 @@ def test_metrics_that_are_asked_for_come_after_the_tasks_own():
 
 
 def test_blanks_in_ids_do_not_shift_the_columns_of_a_run_file():
-    line = trec("a query", ["doc 1"], "tag")
+    line = run_lines("a query", ["doc 1"], "tag")
     assert line.split() == ["a%20query", "Q0", "doc%201", "1", "1", "tag"]
 
 

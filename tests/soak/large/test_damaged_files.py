@@ -15,8 +15,8 @@ from run_folders import unsealed
 
 import environments
 from evals import compare, curves, export, run
-from evals.formats.imported.trajectories import read as read_trajectories
-from evals.formats.imported.trec import RunFile
+from evals.formats.importing import read_trajectories
+from evals.formats.trec import RunFile
 from evals.measuring import scoring
 from evals.measuring.scored import found
 from evals.showing.page_data import Answers as Page

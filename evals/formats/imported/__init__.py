@@ -1,1 +1,0 @@
-"""Files of other systems, read: a run in TREC's form, trajectories in ours and in ATIF. Judges nothing."""

@@ -1,0 +1,188 @@
+"""What every format is written from, a scored run folder alone, and the folder that an export fills.
+
+The folder is there whole or not at all, and never replaces what is not ours: it is ours when it holds export.json and
+nothing that this does not list. Left out: two exports into one folder at the same time.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from evals.folder import Outcome, usage
+from evals.measuring.scored import Run
+from tools import disk
+from tools.errors import DataError, UnknownName, UsageError
+from tools.records import Step, Usage, step_from_json
+
+MANIFEST = "export.json"
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One query of a run: its outcome, and how that was judged."""
+
+    query_id: str
+    outcome: Outcome
+    judged: Mapping[str, Any]  # its line of attribution.jsonl; empty where the run has none
+    values: dict[str, float]  # of the metrics that are defined for it
+    usage: Usage | None  # None where it is not known, as in many imported runs
+
+    @property
+    def text(self) -> str:
+        """The query's text; its id where the text is not known."""
+        return str(self.judged.get("text", self.query_id))
+
+    @cached_property
+    def steps(self) -> list[Step]:
+        """The steps of its session."""
+        return [step_from_json(row) for row in self.outcome["trace"]["steps"]]
+
+    @property
+    def relevant(self) -> list[dict[str, Any]]:
+        """What recall counts, with its place in the ranking and how it was lost; best grade first."""
+        keys = ("unit", "grade", "place", "lost_as")
+        return [{key: one[key] for key in keys} for one in self.judged.get("relevant", ())]
+
+    def gold(self, doc_ids: Iterable[str]) -> dict[str, float]:
+        """The grades of those documents that have one above 0."""
+        units, grades = self.judged.get("units", {}), self.judged.get("grades", {})
+        found = ((doc_id, grades.get(units.get(doc_id, doc_id))) for doc_id in doc_ids)
+        return {doc_id: grade for doc_id, grade in found if grade is not None}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run, or some of its queries, to be written in another format."""
+
+    run: Run
+    query_ids: list[str]  # in the order of the split
+    has_judged: bool  # whether the run says what became of its documents
+
+    @property
+    def model(self) -> str:
+        """The model's name; "" where there was none, or it is not known."""
+        name = str(self.run.config["lm"]["name"])
+        return "" if name in ("offline", "unknown") else name
+
+    def __iter__(self) -> Iterator[Answered]:
+        """The queries one at a time: a run may be larger than memory."""
+        outcomes, judged = self.run.outcomes, self.run.judged if self.has_judged else {}
+        for query_id in self.query_ids:
+            outcome = outcomes[query_id]
+            values = {name: column[query_id] for name, column in self.run.columns.items()}
+            defined = {name: value for name, value in values.items() if value is not None}
+            used = usage(outcome) if self.run.usage_known else None
+            yield Answered(query_id, outcome, judged.get(query_id, {}), defined, used)
+
+
+def select(run: Run, query_ids: Sequence[str], limit: int | None) -> tuple[Source, list[str]]:
+    """(the chosen queries of `run`, notes for the user). UnknownName for a query that it does not have."""
+    if strange := [query_id for query_id in query_ids if query_id not in run.query_ids]:
+        raise UnknownName(f"query of {run.path}", strange[0], run.query_ids)
+    chosen = [one for one in run.query_ids if one in set(query_ids)] if query_ids else run.query_ids
+    try:
+        has_judged, notes = run.judged is not None, list[str]()
+    except DataError as missing:
+        has_judged, notes = False, [f"without judgements and gold marks: {missing}"]
+    return Source(run, chosen[:limit], has_judged), notes
+
+
+def compact(row: Any) -> str:
+    """JSON in a line, of well-formed text: a lone surrogate, which no other tool reads, becomes U+FFFD."""
+    try:
+        return orjson.dumps(row).decode()
+    except TypeError:  # lone surrogates, numbers beyond 64 bits
+        text = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def name_file(identifier: str) -> str:
+    """A file's name for any id: its harmless part, and a digest where that is not all of it."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", identifier)[:80].lstrip(".")
+    if plain == identifier:
+        return plain
+    return f"{plain}-{sha256(identifier.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+
+
+@contextmanager
+def filling(place: Path, *, force: bool) -> Iterator[Path]:
+    """Yield an empty folder, which takes `place` when the block ends without an exception.
+
+    UsageError where `place` holds something else; with `force` that stays, but for files of the same names.
+    """
+    place = place.resolve()
+    replaceable = _replaceable(place)
+    if not replaceable and not force:
+        raise UsageError(f"{place} holds something that is not an export; choose another --out, or give --force")
+    if place.exists() and not place.is_dir():
+        raise UsageError(f"{place} is a file; choose a folder as --out")
+    if (place / "config.json").is_file() and (place / "outcomes.jsonl").is_file():  # also with --force
+        raise UsageError(f"{place} is a run folder, whose files an export would replace; choose another --out")
+    with ExitStack() as stack:
+        try:
+            disk.make_private(place.parent)
+            beside = stack.enter_context(disk.drafting(place, folder=True))
+        except OSError as error:
+            raise UsageError(f"{place} cannot be written: {error.strerror}; choose another --out") from None
+        try:
+            yield beside
+            for name in files_in(beside):
+                (beside / name).chmod(disk.PRIVATE)
+            if replaceable:
+                _swap(beside, place)
+            else:
+                _merge(beside, place)
+        except OSError as error:
+            if error.filename and beside not in Path(os.fsdecode(error.filename)).parents:
+                raise  # it is about another file, as one of the run that cannot be read
+            why = f"{place} cannot be written: {error.strerror or error}"
+            raise DataError(f"{why}; make room, or choose --out") from None
+
+
+def _replaceable(place: Path) -> bool:
+    """Return whether there is nothing at `place`, or only an export."""
+    if not place.exists():
+        return True
+    files = files_in(place) if place.is_dir() else [""]
+    try:
+        listed = json.loads((place / MANIFEST).read_bytes())["files"] if files else []
+        return set(files) <= {MANIFEST, *listed}
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+def files_in(folder: Path) -> list[str]:
+    """The names of all files in a folder and below, in order."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+
+
+def _swap(new: Path, place: Path) -> None:
+    """Put a folder at `place`, in place of an older export if there is one."""
+    with disk.drafting(place, folder=True) as old:
+        if place.exists():
+            place.rename(old)
+        new.rename(place)
+        disk.sync(place.parent)
+
+
+def _merge(new: Path, place: Path) -> None:
+    """Move the files of `new` into `place`, each in one step."""
+    for name in files_in(new):
+        disk.make_private((place / name).parent)
+        (new / name).replace(place / name)
+
+
+def write_manifest(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """Write export.json, which says what the folder is and lists its files; return its content."""
+    row = about | {"files": files_in(folder)}
+    disk.replace(folder / MANIFEST, json.dumps(row, indent=2, ensure_ascii=False) + "\n")
+    return row
