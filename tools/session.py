@@ -3,7 +3,7 @@
 A `Toolbox` is the shared, read-only side (documents and retriever); `open` starts a `Session`, the private side of one
 query. A session keeps to its limits (tools/limits.py), hides excluded documents and those outside the candidate pool,
 writes its trace (tools/trace.py) and notes which documents a model followed (tools/injection.py). Neither leads to a
-judgement, so no searcher comes by one by mistake; a program that means to does (docs/isolation.md).
+judgement, so no searcher comes by one by mistake; a program that means to does (docs/decisions/isolation.md).
 evals/running/runner.py holds what is handed in against exclusions and pools once more.
 """
 

@@ -7,6 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def rows(text: str) -> list[list[str]]:
@@ -54,12 +55,26 @@ def test_the_miniatures_table_in_the_results_is_what_the_programs_print(run):
         assert f"| {program} | {' | '.join(cells)} |" in results
 
 
-@pytest.mark.parametrize(
-    "path", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_a_link_leads_somewhere(path):
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
         assert (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != ROOT / "README.md"], ids=lambda page: page.name)
+def test_every_path_that_a_page_names_exists(page):
+    folders = "agents|benchmarks|docs|environments|evals|optimizers|programs|tests|tools"
+    named = re.findall(rf"(?<![\w/.-])((?:{folders})/[\w./-]*\w)", page.read_text(encoding="utf-8"))
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_every_page_that_the_code_names_exists():
+    folders = "agents|benchmarks|environments|evals|optimizers|programs|tests|tools"
+    sources = [path for folder in folders.split("|") for path in (ROOT / folder).rglob("*.py")]
+    named = {
+        (path.name, page) for path in sources for page in re.findall(r"(?<![\w/])docs/[\w/-]+\.md", path.read_text())
+    }
+    assert {(name, page) for name, page in named if not (ROOT / page).exists()} == set()
 
 
 def test_every_option_in_the_readme_exists():
