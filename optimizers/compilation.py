@@ -124,8 +124,11 @@ def _place(request: CompileRequest, config: run_folder.Config) -> Path:
 def _configuration(inputs: Inputs, aim: Objective) -> run_folder.Config:
     """Everything that determines what is found; budgets, concurrency and places do not."""
     request, plan, environment = inputs.request, inputs.plan, inputs.training.environment
+    run = run_configuration(plan.resolved, environment, inputs.retriever, inputs.student)
+    # With what scores: values are kept, not made again.
+    own = provenance.uses(["optimizers.teleprompters"], libraries=("gepa", "optuna"))
     return {
-        **run_configuration(plan.resolved, environment, inputs.retriever, inputs.student),
+        **run,
         "split_digest": inputs.training.digest,
         "optimizer": {"name": request.optimizer, "seed": request.seed, **plan.options},
         # Here judgements decide what is found; of a run they only decide how it is scored.
@@ -135,8 +138,8 @@ def _configuration(inputs: Inputs, aim: Objective) -> run_folder.Config:
         "members": [member.digest() for member in plan.members],
         "ranges": {name: list(values) for name, values in plan.ranges.items()},
         "tuned": plan.template if plan.ranges else None,
-        "code": provenance.code_digest("optimizers", "evals"),  # evals scores: values are kept, not made again
-        "versions": provenance.versions("gepa", "optuna"),
+        "code": run["code"] + own["code"],
+        "versions": run["versions"] | own["versions"],
     }
 
 
@@ -227,7 +230,7 @@ def _origin(inputs: Inputs, study: Study, best: Candidate) -> dict[str, Any]:
         "prompt_lm": inputs.prompter and inputs.prompter.settings,
         "metric": study.objective.metric,
         "price": study.objective.price,
-        "code": provenance.code_digest("optimizers", "evals"),
+        "code": run_folder.read_config(study.folder)["code"],
         "usage": usage_json(inputs.usage(study)),
         "before": result.scored(study, study.before, "validation"),
         "after": result.scored(study, best.digest, "validation"),

@@ -37,8 +37,7 @@ def configuration(
         "depth": request.k or environment.depth,
         "retriever": {"name": spec, "with": retriever.name if retriever else spec},
         "lm": {"name": model.name, **model.settings},
-        "code": provenance.code_digest(),
-        "versions": provenance.versions(),
+        **provenance.identity(resolved, environment.task),
         run_folder.PROVENANCE: {
             "judgements": environment.headline,  # all are scored; rankings do not depend on which ones lead
             "data": environment.data,

@@ -1,52 +1,71 @@
-"""What made a run's numbers besides its arguments: the code, the libraries, the revision."""
+"""What a run's numbers depend on besides its arguments and data: the sources and the libraries that it uses."""
 
-import hashlib
 import platform
 import subprocess
+from collections.abc import Collection
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-_ROOT = Path(__file__).parents[2]
-# What can change a ranking: of evals what makes pools, hands in at a limit, and refuses a ranking. The rest only
-# runs and scores, and a score can be made again.
-_SOURCES = (
-    *("agents", "environments", "programs", "tools"),
-    *("evals/measuring/anytime.py", "evals/running/pools.py", "evals/running/submission.py"),
+import environments
+from evals.running.request import SYSTEMS
+from evals.running.resolve import Resolved
+from tools import retrievers, sources
+
+# Libraries that can change a ranking, by the name under which they are imported -> their distributions.
+_LIBRARIES = {
+    "chromadb": ("chromadb",),
+    "dspy": ("dspy",),
+    "gepa": ("gepa",),
+    "json_repair": ("json-repair",),
+    "langgraph": ("langgraph",),
+    "nltk": ("nltk",),
+    "numba": ("numba",),
+    "numpy": ("numpy",),
+    "optuna": ("optuna",),
+    "rank_bm25": ("rank-bm25",),
+    "sentence_transformers": ("sentence-transformers", "tokenizers", "torch", "transformers"),
+    "tokenizers": ("tokenizers",),
+    "torch": ("torch",),
+    "transformers": ("transformers",),
+}
+_ALWAYS = (
+    *("environments", "tools.retrievers"),  # what opens a task, and what builds a retriever
+    "evals.running.submission",  # refuses a ranking
+    "tools.models.prompting.adapter",  # writes the prompts and reads the answers of every program
 )
-_LIBRARIES = (
-    "chromadb",
-    "dspy",
-    "json-repair",
-    "langgraph",
-    "nltk",
-    "numba",
-    "numpy",
-    "rank-bm25",
-    "sentence-transformers",
-    "tokenizers",
-    "torch",
-    "transformers",
-)
 
 
-def code_digest(*others: str) -> str:
-    """Eight hex digits over the sources that answers depend on, and those of `others` packages.
+def identity(resolved: Resolved, task: str) -> dict[str, Any]:
+    """The keys "code" and "versions" of a configuration: a digest of the sources used, and versions of libraries.
 
-    In a run's configuration it keeps an edited program from resuming the run of the program before the
-    edit, which a git revision cannot do while the edit is not committed.
+    `task` is a full name. What evals contributes (pools, what hands in at a limit) and what takes up compiled prompts
+    counts where it is used; the engine without a model where the run has none, and else what sends. So an edited
+    program does not resume the run of the program before the edit, which a git revision cannot tell while the edit is
+    not committed.
     """
-    digest = hashlib.sha256()
-    for name in (*_SOURCES, *others):
-        place = _ROOT / name
-        for path in [place] if place.is_file() else sorted([*place.rglob("*.py"), *place.rglob("models.toml")]):
-            digest.update(str(path.relative_to(_ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:8]
+    pool, offline = resolved.pool, resolved.request.lm == "offline"
+    specs = [*resolved.retrievers, *(pool.parts if pool else ())]
+    references = [SYSTEMS[resolved.request.program], environments.SUITES[environments.parts(task)[0]]]
+    references += [one for spec in specs for one in sorted(retrievers.references(spec))]
+    modules = [reference.partition(":")[0] for reference in references] + list(_ALWAYS)
+    modules += ["evals.running.pools"] * bool(pool) + ["evals.measuring.anytime"] * bool(resolved.limits)
+    modules += ["programs.parts.ensembles"] * bool(resolved.compiled) + ["tools.models.offline.engine"] * offline
+    return uses(modules, without=("tools.console", "tools.models.sending" if offline else "tools.models.offline"))
 
 
-def versions(*others: str) -> dict[str, str]:
-    """The versions of the libraries that answers depend on, and of `others`."""
+def uses(modules: Collection[str], *, without: Collection[str] = (), libraries: Collection[str] = ()) -> dict[str, Any]:
+    """The same of any modules, `without` some packages; with `libraries` that others of theirs import."""
+    found = sources.reach(modules, without=without)
+    return {"code": found.digest(), "versions": _versions(found.libraries.union(libraries))}
+
+
+def _versions(libraries: Collection[str]) -> dict[str, str]:
+    """The versions of those libraries that can change a ranking."""
     from importlib.metadata import version  # takes a fifth of the time in which --help answers
 
-    return {name: version(name) for name in (*_LIBRARIES, *others)}
+    named = {one for library in libraries for one in _LIBRARIES.get(library, ()) if find_spec(library)}
+    return {name: version(name) for name in sorted(named)}
 
 
 def origin() -> dict[str, str | None]:
@@ -56,7 +75,7 @@ def origin() -> dict[str, str | None]:
 
 def _git_revision() -> str | None:
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(_ROOT), *arguments]
+        command = ["git", "-C", str(Path(__file__).parents[2]), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:

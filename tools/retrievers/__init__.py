@@ -135,6 +135,14 @@ def needs_pool(spec: Spec) -> bool:
     return retriever.pool_needed([needs_pool(part) for part in spec.parts])
 
 
+def references(spec: Spec) -> set[str]:
+    """Where the classes are that `spec` is built of, and those of its parts and embedders: "module:class"."""
+    positional, _ = takes(spec.kind)
+    if any(parameter.annotation.__name__ == "Embedder" for parameter in positional.values()):
+        return {RETRIEVERS[spec.kind], EMBEDDERS[_filler(spec).kind]}
+    return {RETRIEVERS[spec.kind]}.union(*map(references, spec.parts))
+
+
 def takes(kind: str, table: Mapping[str, str] = RETRIEVERS) -> tuple[dict[str, Any], dict[str, inspect.Parameter]]:
     """What the constructor of `kind` takes: positional parameters with their types, and the options."""
     made = pick("retriever", kind, table)
@@ -239,9 +247,14 @@ def _made(spec: Spec, corpus: Corpus, given: dict[str, Any]) -> Any:
 
 def _embedder(spec: Spec, given: dict[str, Any]) -> Any:
     """What fills the vectors that `spec` stores. It loads nothing until it is given a text."""
-    inner = spec.parts[0] if spec.parts else _checked(parse(spec.subject), EMBEDDERS, "embedder")
+    inner = _filler(spec)
     embedder = pick("embedder", inner.kind, EMBEDDERS)
     return embedder(*([inner.subject] if inner.subject else []), **inner.options, **_taken(embedder, given))
+
+
+def _filler(spec: Spec) -> Spec:
+    """The expression of the embedder that fills the vectors of `spec`."""
+    return spec.parts[0] if spec.parts else _checked(parse(spec.subject), EMBEDDERS, "embedder")
 
 
 def _taken(made: Any, given: dict[str, Any]) -> dict[str, Any]:

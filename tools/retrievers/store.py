@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tools import disk
+from tools import disk, sources
 from tools.errors import DataError, UnknownName, UsageError
 
 T = TypeVar("T")
@@ -35,10 +35,13 @@ _ROOT = Path(__file__).parents[2]
 
 
 def code(*modules: str, **rooms: str) -> str:
-    """A digest of the sources that decide what an index holds: `code("tools/text", lexical="bm25 counting")`."""
+    """A digest of the sources that decide what an index holds: `code("tools/text", lexical="bm25 counting")`.
+
+    Comments, docstrings and formatting do not count.
+    """
     own = (f"tools/retrievers/{room}/{name}" for room, names in rooms.items() for name in names.split())
-    sources = b"\0".join((_ROOT / f"{module}.py").read_bytes() for module in sorted((*modules, *own)))
-    return hashlib.blake2b(sources, digest_size=8).hexdigest()
+    texts = "\0".join(sources.read(_ROOT / f"{module}.py").code for module in sorted((*modules, *own)))
+    return hashlib.blake2b(texts.encode(), digest_size=8).hexdigest()
 
 
 def open_index(

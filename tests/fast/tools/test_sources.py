@@ -1,0 +1,150 @@
+"""What makes two runs the same: the sources that are used, and of these what can change an answer."""
+
+import shutil
+import sys
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from evals.running import provenance
+from evals.running.request import SYSTEMS, Request
+from evals.running.resolve import resolve
+from tools import sources
+
+ROOT = Path(sources.__file__).parents[1]
+USED = ("programs.multihop", "tools.retrievers.lexical.bm25", "tools.retrievers", "environments.obliq")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """A copy of the packages, to be edited."""
+    folder = tmp_path_factory.mktemp("tree")
+    for package in ("agents", "environments", "programs", "tools"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("mini", "__pycache__"))
+    return folder
+
+
+@contextmanager
+def edited(path, before, after):
+    text = path.read_text()
+    assert before in text, (path, before)
+    path.write_text(text.replace(before, after, 1))
+    yield
+    path.write_text(text)
+
+
+def digest(tree, *modules):
+    return sources.reach(modules or USED, root=tree).digest()
+
+
+@cache
+def as_it_is(*modules):
+    return digest(ROOT, *modules)
+
+
+SAME = {
+    "a comment": ("programs/multihop.py", "self.hops = hops", "self.hops = hops  # of each query"),
+    "the formatting": ("programs/multihop.py", "self.hops = hops", "self.hops = (\n            hops\n        )"),
+    "a docstring": ("programs/multihop.py", "One hop of search and reading", "A hop"),
+    "the docstring of a function": ("tools/text.py", '"""', '"""As it is. '),
+    "another program": ("programs/rewrite.py", "self.depth", "self.depth + 1"),
+    "another retriever": ("tools/retrievers/rerank.py", "self", "this"),
+    "a name in a table": ("tools/retrievers/__init__.py", '"bm25s": ', '"other": "tools.other:Other",\n    "bm25s": '),
+    "what only a type checker reads": (
+        "tools/retrievers/__init__.py",
+        "if TYPE_CHECKING:",
+        "if TYPE_CHECKING:\n    import programs.rewrite",
+    ),
+}
+OTHER = {
+    "a statement": ("programs/multihop.py", "self.hops = hops", "self.hops = hops + 1"),
+    "a prompt": ("programs/multihop.py", "Write the next search", "Write one more search"),
+    "the description of a field": ("programs/multihop.py", "one search text; empty", "a search text; empty"),
+    "an imported helper": ("tools/text.py", "def words", "def words_(): ...\n\n\ndef words"),
+    "the retriever": ("tools/retrievers/lexical/bm25.py", "import", "import math\nimport"),
+    "the task": ("environments/obliq.py", "import", "import math\nimport"),
+}
+
+
+@pytest.mark.parametrize("what", SAME)
+def test_it_is_the_same_run_whatever_is_edited_that_shapes_no_answer(tree, what):
+    path, *change = SAME[what]
+    with edited(tree / path, *change):
+        assert digest(tree) == as_it_is()
+
+
+@pytest.mark.parametrize("what", OTHER)
+def test_it_is_another_run_when_what_it_uses_is_edited(tree, what):
+    path, *change = OTHER[what]
+    with edited(tree / path, *change):
+        assert digest(tree) != as_it_is()
+
+
+def test_texts_that_a_model_is_shown_count_wherever_they_stand(tree):
+    for module, before in (
+        ("agents.react", "Search the collection; gives"),  # the docstring of a tool
+        ("agents.verifier", "What a model finds in one passage"),  # of the type of a field
+        ("agents.react", "Find the documents that a description asks for"),
+    ):
+        with edited(tree / f"{module.replace('.', '/')}.py", before, "Other words"):
+            assert digest(tree, module) != as_it_is(module), before
+
+
+def test_a_data_file_that_is_read_counts(tree):
+    used = "tools.retrievers.neural.dense"
+    with edited(tree / "tools/retrievers/neural/models.toml", "\n", "\n# one more line\n"):
+        assert digest(tree, used) != as_it_is(used) and digest(tree) == as_it_is()
+
+
+def test_a_users_own_program_is_its_file_and_what_it_imports_from_its_folder(tmp_path, monkeypatch):
+    package = tmp_path / "mine_for_a_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "searcher.py").write_text(
+        "import json\nimport helper_for_a_test\nfrom .prompts import Ask\nfrom programs.retrieve import Retrieve\n"
+    )
+    (package / "prompts.py").write_text('import dspy\nclass Ask(dspy.Signature):\n    """Ask."""\n')
+    (tmp_path / "helper_for_a_test.py").write_text("DEPTH = 3\n")
+    (tmp_path / "other.py").write_text("DEPTH = 3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "mine_for_a_test.searcher"
+    found = sources.reach([name])
+    assert {name, "mine_for_a_test.prompts", "helper_for_a_test", "programs.retrieve", "tools.session"} <= set(
+        found.modules
+    )
+    assert "other" not in found.modules and "dspy" in found.libraries and name not in sys.modules
+    for path, before, after in (
+        (tmp_path / "helper_for_a_test.py", "3", "4"),
+        (package / "prompts.py", "Ask.", "Say."),
+    ):
+        first = sources.reach([name]).digest()
+        with edited(path, before, after):
+            assert sources.reach([name]).digest() != first, path
+
+
+def identity(program, retriever="bm25", **how):
+    request = Request(program=program, task="congress", retriever=retriever, **{"lm": "offline"} | how)
+    return provenance.identity(resolve(request), "obliq/congress")
+
+
+def test_a_table_brings_the_program_that_is_named_and_no_other():
+    for name, reference in SYSTEMS.items():
+        module = reference.partition(":")[0]
+        others = {one.partition(":")[0] for one in SYSTEMS.values()} - {module}
+        assert len(others & set(sources.reach([module]).modules)) < 2, name
+
+
+def test_what_evals_contributes_counts_where_it_is_used():
+    plain = identity("rewrite")
+    for how in ({"pool": "union:20"}, {"parameters": {"max_calls": 3}}, {"lm": "openai/gpt-5.2"}):
+        assert identity("rewrite", **how)["code"] != plain["code"], how
+    assert identity("rewrite", k=20, limit=3) == plain != identity("retrieve")
+
+
+def test_the_versions_are_of_the_libraries_that_are_used():
+    assert {"dspy", "numpy", "nltk"} <= identity("retrieve")["versions"].keys()
+    assert not {"torch", "chromadb", "langgraph"} & identity("retrieve")["versions"].keys()
+    assert {"chromadb", "torch", "sentence-transformers"} <= identity("retrieve", "chroma:dense")["versions"].keys()
+    assert "langgraph" in identity("react")["versions"]
