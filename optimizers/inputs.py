@@ -166,11 +166,10 @@ class Inputs:
     def open(self, folder: Path) -> None:
         """Take up what earlier sittings of this compilation paid for."""
         self.engines.keep(folder, self.request.runs)
-        sending = [model for model in self.models if model.name != "offline"]
-        if sending:
-            self._ledger = ledger(folder, runs=self.request.runs)
-        for model in sending:
-            model.share(self._ledger, repeats=True)
+        if sending := [model for model in self.models if model.name != "offline"]:
+            self._ledger = shared = ledger(folder, runs=self.request.runs)
+            for model in sending:
+                model.share(shared, repeats=True)
 
     def halt(self) -> None:
         """Send nothing more; what is in flight is answered and booked."""

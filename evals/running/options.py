@@ -9,7 +9,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
@@ -56,7 +56,8 @@ class _Field(NamedTuple):
     name: str
     option: Option
     kind: Any  # the type, without the option
-    default: Any  # MISSING where it has to be given
+    make_default: Callable[[], Any] | None  # None where it has to be given
+    fixed: bool  # whether the default is the same in all surroundings
 
     @property
     def flag(self) -> str:
@@ -70,25 +71,21 @@ class _Field(NamedTuple):
 
 
 @lru_cache
-def _fields(kind: type) -> tuple[_Field, ...]:
-    found = []
-    hints = get_type_hints(kind, include_extras=True)
-    for field in dataclasses.fields(kind):
-        own, option = get_args(hints[field.name])
-        found.append(_Field(field.name, option, own, field.default))
+def _fields(kind: Any) -> tuple[_Field, ...]:
+    found, hints = [], get_type_hints(kind, include_extras=True)
+    for one in dataclasses.fields(kind):
+        own, option = get_args(hints[one.name])
+        default = None if one.default_factory is MISSING else one.default_factory
+        if one.default is not MISSING:
+            default = partial(getattr, one, "default")
+        found.append(_Field(one.name, option, own, default, one.default is not MISSING))
     return tuple(found)
-
-
-def _default(kind: type, field: _Field) -> Any:
-    """The default of a field, also where it is made anew for each request; MISSING where there is none."""
-    factory = {one.name: one.default_factory for one in dataclasses.fields(kind)}[field.name]
-    return field.default if factory is MISSING else factory()
 
 
 def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
     """Add an option for every field of a request to a command line."""
     for field in _fields(kind):
-        option, default = field.option, _default(kind, field)
+        option, default = field.option, field.make_default and field.make_default()
         more: dict[str, Any] = {"dest": field.name, "help": option.about}
         if field.kind is bool:
             more["action"] = "store_true"
@@ -96,7 +93,7 @@ def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
             path = Path if Path in (field.kind, *get_args(field.kind)) else None
             more |= {"metavar": option.metavar, "type": option.read or path, "choices": option.choices or None}
             more |= {"action": "append"} if field.collects else {}
-            more["default"] = None if default is MISSING else [] if field.collects else default
+            more["default"] = [] if field.collects else default
         parser.add_argument(field.flag, **more)
 
 
@@ -108,7 +105,7 @@ def make(kind: type[T], given: Mapping[str, Any]) -> T:
         if name not in fields:
             raise UnknownName("field of a request", name, fields)
     for field in fields.values():
-        if field.name not in values and _default(kind, field) is MISSING:
+        if field.name not in values and not field.make_default:
             where = f"; {field.option.missing}" if field.option.missing else ""
             raise UsageError(f"{field.flag} is missing{where}")
     return kind(**values)
@@ -143,22 +140,23 @@ def check(request: object) -> None:
 
 
 @lru_cache
-def _model(kind: type) -> Any:
+def _model(kind: Any) -> Any:
     """The pydantic model that checks the values of a request."""
     from pydantic import ConfigDict, create_model  # takes longer to import than --help may
 
-    fields: dict[str, Any] = get_type_hints(kind, include_extras=True)
-    config = ConfigDict(extra="forbid", strict=False)
-    return create_model(kind.__name__, __config__=config, **{name: (hint, ...) for name, hint in fields.items()})
+    fields: dict[str, Any] = {name: (hint, ...) for name, hint in get_type_hints(kind, include_extras=True).items()}
+    return create_model(kind.__name__, __config__=ConfigDict(extra="forbid"), **fields)
 
 
 def words(request: object, leave_out: Iterable[str] = ()) -> list[str]:
     """The command line that makes a request, defaults left out, and so are the fields `leave_out`."""
-    kind, found = type(request), list[str]()
-    for field in _fields(kind):
-        value, default = getattr(request, field.name), _default(kind, field)
-        from_surroundings = field.default is MISSING and default is not MISSING and "SEXTANT_LM" in os.environ
-        if field.name in leave_out or (value == default and not from_surroundings):
+    found = list[str]()
+    for field in _fields(type(request)):
+        value = getattr(request, field.name)
+        implied = (
+            field.make_default and value == field.make_default() and (field.fixed or not os.environ.get("SEXTANT_LM"))
+        )
+        if field.name in leave_out or implied:
             continue
         if field.kind is bool:
             found.append(field.flag)
