@@ -41,7 +41,7 @@ def replay(path: Path, retriever: str = "", depth: int | None = None) -> Result:
     As many documents as then where no `depth` is given. DataError where the task's data is not at hand, or not the
     same; UsageError for a retriever that does not fit it.
     """
-    from evals.running.environment import environment_of
+    from evals.running.configuration import environment_of
 
     run = scored.read(path)
     environment = environment_of(run.config)

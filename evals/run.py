@@ -4,11 +4,17 @@ The options are the fields of evals/running/request.py; what is done with them i
 """
 
 import argparse
-from typing import TYPE_CHECKING
+import inspect
+import json
+from typing import TYPE_CHECKING, Any
 
-from evals.running import listing, options
-from evals.running.request import Request
+from agents import AGENTS
+from evals.running import parameters
+from evals.running.request import SYSTEMS, Request
+from programs import PROGRAMS
+from tools.console import options
 from tools.console.command import Parser, put_out, run_and_leave
+from tools.table import pick
 
 if TYPE_CHECKING:
     from evals.running.evaluation import Beginning, Result
@@ -39,7 +45,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _command(arguments: argparse.Namespace, events: "Events") -> int:
     if arguments.program == "list":
-        listing.show(as_json=arguments.json)
+        show_programs(as_json=arguments.json)
         return 0
     request = options.from_options(Request, vars(arguments))
     from evals.running.evaluation import forecast, run  # with what it imports, --help would take longer
@@ -69,6 +75,33 @@ def _show(result: "Result", events: "Events", *, as_json: bool) -> None:
         events.result = result.json()
     else:
         show(result.json(), as_json=as_json)
+
+
+def show_programs(*, as_json: bool) -> None:
+    """Print the programs and the agents, a line each, with what -P may set."""
+    kinds = [("program", PROGRAMS), ("agent", AGENTS)]
+    rows = [_describe(kind, name) for kind, table in kinds for name in table]
+    if as_json:
+        put_out(json.dumps(rows) + "\n")
+        return
+    lines: list[str] = []
+    for kind, _ in kinds:
+        lines.append(f"{kind}s")
+        for row in rows:
+            if row["kind"] == kind:
+                values = row["parameters"].items()
+                written = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in values]
+                lines.append(f"  {row['name']:<18}{row['about']}")
+                lines += [f"  {'':<18}-P {' '.join(written)}"] if written else []
+    put_out("\n".join(lines) + "\n")
+
+
+def _describe(kind: str, name: str) -> dict[str, Any]:
+    """Name, first line of the documentation, and parameters with their defaults."""
+    constructor = pick(kind, name, SYSTEMS)
+    about = (inspect.getdoc(constructor) or "").partition("\n")[0]
+    values = {key: parameter.default for key, parameter in parameters.declared(constructor).items()}
+    return {"name": name, "kind": kind, "about": about, "parameters": values}
 
 
 if __name__ == "__main__":

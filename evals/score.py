@@ -22,7 +22,7 @@ def rescore(path: Path, judgements: str = "", metrics: Sequence[str] = ()) -> di
     from evals.measuring.bounds import beside
     from evals.measuring.metrics import add_metrics
     from evals.measuring.scoring import score
-    from evals.running.environment import environment_of
+    from evals.running.configuration import environment_of
 
     for name in metrics:
         check_metric(name)

@@ -14,7 +14,7 @@ from typing import Any
 
 from evals import folder as run_folder
 from evals.measuring import split_uses
-from evals.running import options, provenance
+from evals.running import provenance
 from evals.running.configuration import configuration as run_configuration
 from optimizers import held_out, result
 from optimizers.evaluations import Candidate, Study
@@ -26,6 +26,7 @@ from optimizers.training.objective import Objective, objective
 from optimizers.training.splits import divide
 from programs.parts.compiled import Compiled, prompts_of, write
 from tools import retrievers
+from tools.console import options
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
 from tools.models import lm
 from tools.records import usage_json

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evals.running import parameters
-from evals.running.connections import Connections
 from evals.running.engines import Engines
 from evals.running.request import SYSTEMS
 from evals.running.resolve import Resolved, fitted, resolve, trial
+from evals.running.setup import Connections
 from optimizers import tune
 from optimizers.offline import RULES
 from optimizers.request import CompileRequest

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-from evals.running.options import Option, pair
 from evals.running.request import Common, Request
+from tools.console.options import Option, pair
 
 EFFORT = ("light", "medium", "heavy")
 # The names in optimizers/teleprompters.py, which takes seconds to import.

@@ -222,7 +222,7 @@ def _unscored(path: Path, config: run_folder.Config, *, count_owed: bool) -> Sex
 
 def _asked(config: run_folder.Config) -> list[str]:
     """The queries that a run was asked; none where its data is not at hand."""
-    from evals.running.environment import environment_of
+    from evals.running.configuration import environment_of
 
     try:
         return [query.query_id for query in environment_of(config).queries]

@@ -1,11 +1,13 @@
-"""The configuration of a run, as config.json has it: all that determines its numbers, and where it was made."""
+"""The configuration of a run, as config.json has it, and the task that it leads back to."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import environments
 from evals import folder as run_folder
 from evals.running import parameters, provenance
 from evals.running.resolve import Resolved
+from tools.errors import DataError
 
 if TYPE_CHECKING:
     from environments.base import Environment
@@ -49,3 +51,23 @@ def configuration(
             **provenance.origin(),
         },
     }
+
+
+def environment_of(config: run_folder.Config, qrels: str = "") -> "Environment":
+    """The environment that a run was made in, `qrels` leading; DataError when the data is no longer the same."""
+    where = config[run_folder.PROVENANCE]["folder"] or config["data"]
+    loaded = environments.load(
+        config["task"],
+        where,
+        config["split"],
+        qrels=qrels or config[run_folder.PROVENANCE]["judgements"],
+        instruction=config["instruction"],
+    )
+    asked = config["asked"]
+    chosen = loaded.asking(limit=asked["limit"], query_ids=asked["query_ids"])
+    if chosen.fingerprint != config["data_fingerprint"]:
+        raise DataError(
+            f"the data of {config['task']} in {where} is not what the run was made with "
+            f"({chosen.fingerprint}, not {config['data_fingerprint']}); run again"
+        )
+    return chosen

@@ -24,9 +24,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import environments
 from evals import folder as run_folder
 from evals.measuring.metrics import add_metrics, compute
-from evals.running import options
 from evals.running.request import Request
 from evals.running.resolve import Resolved, fitted, resolve
+from tools.console import options
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError, UsageError
 from tools.models import lm
 from tools.models.cassette import Cassette
@@ -160,7 +160,7 @@ def _children(request: Request) -> AbstractContextManager[None]:
     """Around all of a run: the processes of an isolated program end with it."""
     if not request.isolated:
         return nullcontext()
-    from evals.running.isolated import reaping  # imports DSPy; few runs need it
+    from programs.isolation.parent import reaping  # imports DSPy; few runs need it
 
     return reaping()
 

@@ -15,12 +15,11 @@ from typing import Annotated, Any
 from agents import AGENTS
 from environments.base import INSTRUCTIONS, SPLITS
 from evals.measuring.metrics import LANGUAGE
-from evals.running import options
-from evals.running.options import Option, pair
 from evals.running.parameters import LIMITS
 from programs import PROGRAMS
-from tools.console import command
+from tools.console import command, options
 from tools.console.command import clock, dollars, positive
+from tools.console.options import Option, pair
 from tools.models.lm import APIS, EFFORTS
 from tools.retrievers import RETRIEVERS
 

@@ -58,7 +58,7 @@ class Resolved:
 def resolve(request: Request) -> Resolved:
     """Look up every name of a request. UsageError, UnknownName or DataError for what there is not.
 
-    A program in a process of its own is started here; evals.running.isolated.reaping ends it.
+    A program in a process of its own is started here; programs.isolation.parent.reaping ends it.
     """
     compiled = _compiled(request)
     constructor = _isolated(request, compiled) if request.isolated else pick("program", request.program, SYSTEMS)
@@ -98,7 +98,7 @@ def _check_retriever(spec: "Spec") -> None:
 
 def _isolated(request: Request, compiled: "Compiled | None") -> Any:
     """The program in a process of its own, which is not to read data, home and runs."""
-    from evals.running.isolated import Isolated
+    from programs.isolation.parent import Isolated
 
     folder = [] if request.data in (None, "mini", "full") else [Path(request.data)]
     return Isolated(request.program, SYSTEMS, [home(), request.runs, *folder], compiled)

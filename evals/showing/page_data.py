@@ -421,7 +421,7 @@ class _Corpora:
     def _load(self, config: run_folder.Config, load: "Future[tuple[_Data | None, str]]") -> None:
         try:
             with self._one_at_a_time:
-                from evals.running.environment import environment_of
+                from evals.running.configuration import environment_of
 
                 environment = environment_of(config)
             queries = {query.query_id: query for query in environment.queries}
@@ -431,7 +431,7 @@ class _Corpora:
 
 
 def _what_data(config: run_folder.Config) -> str:
-    """What an environment is loaded from (evals.running.environment.environment_of)."""
+    """What an environment is loaded from (evals.running.configuration.environment_of)."""
     keys = ("task", "data", "data_fingerprint", "split", "asked", "instruction")
     provenance = config[run_folder.PROVENANCE]
     return json.dumps([*(config[key] for key in keys), provenance["folder"], provenance["judgements"]])

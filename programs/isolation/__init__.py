@@ -1,1 +1,1 @@
-"""A program in a process of its own: the child's side, and what it gives up before it starts."""
+"""A program in a process of its own: the parent's side, the child's, and what the child gives up."""

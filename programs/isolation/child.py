@@ -1,4 +1,4 @@
-"""The child's side of an isolated run (evals/running/isolated.py): a program, and stand-ins for session and model.
+"""The child's side of an isolated run (programs/isolation/parent.py): a program, and stand-ins for session and model.
 
 The process has no corpus, index, key or judgement. What the stand-ins are asked goes to the parent, which has session
 and model, as one JSON object, and the answer is waited for: parallel lines of work take turns. Of a session there is

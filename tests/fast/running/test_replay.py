@@ -10,7 +10,7 @@ from evals import replay as module
 from evals.measuring import scored
 from evals.measuring.stats import paired
 from evals.replay import replay, searches
-from evals.running.environment import environment_of
+from evals.running.configuration import environment_of
 from tools import retrievers
 from tools.console.command import run_command
 from tools.errors import UsageError

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from evals import Request, evaluate
-from evals.running import options
 from evals.running.evaluation import run as run_request
 from optimizers.request import CompileRequest
+from tools.console import options
 from tools.console.command import Parser
 from tools.errors import UsageError
 

@@ -161,11 +161,11 @@ def test_without_the_corpus_there_are_ids_and_a_reason(folder, run, tmp_path):
 
 
 def test_an_answer_does_not_wait_for_a_corpus_that_takes_long(runs, monkeypatch):
-    from evals.running import environment
+    from evals.running import configuration
 
     ready = threading.Event()
-    load = environment.environment_of
-    monkeypatch.setattr(environment, "environment_of", lambda config: ready.wait(10) and load(config))
+    load = configuration.environment_of
+    monkeypatch.setattr(configuration, "environment_of", lambda config: ready.wait(10) and load(config))
     monkeypatch.setattr("evals.showing.page_data.PATIENCE", 0.05)
     answers = Answers([runs])
     path = address(answers.run_ids[0], answers.query_ids(answers.run_ids[0])[0])

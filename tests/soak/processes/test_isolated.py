@@ -16,8 +16,9 @@ from waiting import wait_for
 import environments
 from agents import AGENTS
 from evals import folder as run_folder
-from evals.running import isolated, resolve, runner
+from evals.running import resolve, runner
 from programs import PROGRAMS
+from programs.isolation import parent as isolated
 from tools.corpus import Corpus
 from tools.models import lm
 from tools.retrievers.lexical.bm25 import BM25
