@@ -43,6 +43,7 @@ from tools.errors import RunIncomplete, UsageError
 from tools.home import home
 from tools.models import lm
 from tools.models.sending.gate import Gate
+from tools.models.terms import Terms
 from tools.records import Query, Usage
 from tools.session import Toolbox
 
@@ -142,7 +143,7 @@ def begun(port: int, in_flight: int) -> Iterator[tuple[lm.Model, RunFolder]]:
     with tempfile.TemporaryDirectory() as runs:
         folder = RunFolder(Path(runs) / "run", "", Rows(Path(runs) / "run" / "outcomes.jsonl", {}))
         folder.path.mkdir()
-        model = lm.connect(f"tiny@http://127.0.0.1:{port}/v1", gate=Gate(in_flight))
+        model = lm.connect(f"tiny@http://127.0.0.1:{port}/v1", Terms(gate=Gate(in_flight)))
         model.begin(folder.path, Usage())
         yield model, folder
 
@@ -156,7 +157,7 @@ def run(system: MultiHop, queries: Sequence[Query], documents: Corpus, port: int
         wall, cpu = time.perf_counter(), time.process_time()
         if fault := runner.run(system, queries, documents, folder, model, workers=in_flight):
             raise RunIncomplete(f"a call was left without an answer: {fault}; run it again on a quiet machine")
-        return Measured("multihop", model.calls, time.perf_counter() - wall, time.process_time() - cpu)
+        return Measured("multihop", model.terms.budget.calls, time.perf_counter() - wall, time.process_time() - cpu)
 
 
 async def bare(port: int, calls: int, in_flight: int) -> Measured:
@@ -201,7 +202,7 @@ def profile(system: MultiHop, queries: Sequence[Query], documents: Corpus, port:
     with begun(port, 1) as (model, folder):
         for query in repeated(queries[:3], 3):
             runner.attempt(system, replace(query, text=f"{query.text} first"), documents, model)
-        before, calls = signal.signal(signal.SIGPROF, look), model.calls
+        before, calls = signal.signal(signal.SIGPROF, look), model.terms.budget.calls
         cpu = time.process_time()
         signal.setitimer(signal.ITIMER_PROF, EVERY, EVERY)
         try:
@@ -213,8 +214,8 @@ def profile(system: MultiHop, queries: Sequence[Query], documents: Corpus, port:
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0.0)
             signal.signal(signal.SIGPROF, before)
-        each = 1000 * (time.process_time() - cpu) / (model.calls - calls)
-    say(f"{model.calls - calls} calls, looked at {seen.total()} times")
+        each = 1000 * (time.process_time() - cpu) / (model.terms.budget.calls - calls)
+    say(f"{model.terms.budget.calls - calls} calls, looked at {seen.total()} times")
     lines = ["| part | CPU a call | share |", "|---|--:|--:|"]
     for name, count in seen.most_common():
         share = count / seen.total()

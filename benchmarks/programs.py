@@ -23,7 +23,6 @@ from programs import PROGRAMS
 from tools.console.command import Parser, positive, put_out, run_and_leave, run_command, say
 from tools.errors import SextantError, UsageError
 from tools.home import home
-from tools.models.budget import Budget
 from tools.table import pick
 
 SYSTEMS = PROGRAMS | AGENTS
@@ -110,10 +109,11 @@ def _asked(name: str, environment: Any) -> tuple[list[int], list[Any]]:
 
     from evals.running import parameters
     from tools import retrievers
-    from tools.models.call import MeteredLM
+    from tools.models.language_model import LanguageModel
     from tools.models.offline import engine as offline
     from tools.models.prompting import context
     from tools.models.prompting.adapter import Adapter
+    from tools.models.terms import Terms
     from tools.retrievers.lexical.bm25 import BM25
     from tools.session import Toolbox
 
@@ -134,7 +134,7 @@ def _asked(name: str, environment: Any) -> tuple[list[int], list[Any]]:
     system = constructor(Toolbox(environment.documents, index, others=others), **values)
     engine = Counting(index.statistics)
     engines: dict[str, Any] = {"engine": engine, "async_engine": offline.AsyncOfflineEngine(engine)}
-    metered = MeteredLM(offline.VERSION, Budget(), free=True, **engines)
+    metered = LanguageModel(offline.VERSION, Terms(), free=True, **engines)
     steps: list[Any] = []
     with dspy.context(lm=metered, adapter=Adapter(), trace=[]):
         for query in environment.queries:

@@ -79,11 +79,12 @@ class _Again:
         from evals.running.engines import Engines
         from tools import retrievers
         from tools.models.budget import Budget
+        from tools.models.terms import Terms
 
         asked = retrievers.check(retriever) if retriever else None
         _refuse(asked, environment, pool=bool(config.get("pool")))
         # No budget, no call: a lens that wanted one is refused before.
-        engines = Engines(environment, Budget(calls=0))
+        engines = Engines(environment, Terms(budget=Budget(calls=0)))
         self._engines, self._asked, self._depth = engines, asked, depth
         self._own = _own(config["retriever"])
         self.queries = _pooled(config, environment, engines).queries if config.get("pool") else environment.queries

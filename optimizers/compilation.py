@@ -64,7 +64,7 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None] = lambd
             inputs.training,
             aim,
             workers=inputs.workers,
-            query_seconds=inputs.student.query_seconds,
+            query_seconds=inputs.terms.query_seconds,
             say=tell,
         )
         inputs.resume(study)
@@ -169,7 +169,7 @@ def _concluded(inputs: Inputs, study: Study, ended: Ended) -> Learnt:
 def _held_out(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:
     plan = inputs.plan
     before = {"parameters": plan.parameters(plan.start), "retriever": str(plan.resolved.retriever)}
-    left = held_out.Left(inputs.request, inputs.spent(study), inputs.budget.ends)
+    left = held_out.Left(inputs.request, inputs.spent(study), inputs.terms.budget.ends)
     metric = study.objective.metric  # the one that was chosen by, so that there is nothing to correct for
     return held_out.held_out(inputs.request, before, file, left, metric, inputs.tell)
 

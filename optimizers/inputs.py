@@ -9,7 +9,7 @@ from evals.running import parameters
 from evals.running.engines import Engines
 from evals.running.request import SYSTEMS
 from evals.running.resolve import Resolved, fitted, resolve, trial
-from evals.running.setup import Connections
+from evals.running.setup import connect, terms_of
 from optimizers import tune
 from optimizers.offline import RULES
 from optimizers.request import CompileRequest
@@ -20,14 +20,13 @@ from programs.parts.compiled import Compiled
 from tools import retrievers
 from tools.errors import UnknownName, UsageError
 from tools.models import lm
-from tools.models.answers import ledger
 from tools.records import Usage
 from tools.session import Toolbox
 from tools.table import pick
 
 if TYPE_CHECKING:
     from optimizers.evaluations import Study
-    from tools.models.answers import Ledger
+    from tools.models.offline.rules import Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,20 +139,19 @@ class Inputs:
         request, resolved = plan.request, plan.resolved
         self.request, self.plan, self.training, self.tell = request, plan, training, tell
         self._environment = training.environment
-        self._connections = Connections(request)  # of student, teacher, who writes prompts, and lenses
-        self.budget = self._connections.budget
-        self.engines = Engines(self._environment, self.budget, request.prices, self._connections.for_lens)
+        self.terms = terms_of(request, repeats=True)  # of student, teacher, who writes prompts, and retrievers
+        self.engines = Engines(self._environment, self.terms)
         self.retriever = self.engines.build(resolved.retriever)
         self._others = {name: self.engines.build(spec) for name, spec in resolved.others.items()}
         self.student = self._connect(request.lm)
         self.teacher = self._connect(request.teacher) if request.teacher else None
         self.prompter = self._prompter(request.prompt_lm or request.lm) if plan.optimizer.proposes else None
-        self.models = [model for model in (self.student, self.teacher, self.prompter) if model]
+        models = [model for model in (self.student, self.teacher, self.prompter) if model]
+        self._offline = all(model.name == "offline" for model in models)  # no ledger has their calls
         self.workers = request.workers
-        self._ledger: Ledger | None = None
 
-    def _connect(self, spec: str, **options: Any) -> lm.Model:
-        return self._connections.connect(self._environment, self.retriever, spec=spec, **options)
+    def _connect(self, spec: str, rules: "Rules | None" = None) -> lm.Model:
+        return connect(self.request, self.terms, self._environment, self.retriever, spec=spec, rules=rules)
 
     def _prompter(self, spec: str) -> lm.Model:
         """The model that writes instructions, at temperature 1 where it takes one: it is asked for something new."""
@@ -165,35 +163,28 @@ class Inputs:
 
     def open(self, folder: Path) -> None:
         """Take up what earlier sittings of this compilation paid for."""
-        self.engines.keep(folder, self.request.runs)
-        if sending := [model for model in self.models if model.name != "offline"]:
-            self._ledger = shared = ledger(folder, runs=self.request.runs)
-            for model in sending:
-                model.share(shared, repeats=True)
+        self.terms.open(folder, self.request.runs)
 
     def halt(self) -> None:
         """Send nothing more; what is in flight is answered and booked."""
-        self._connections.gate.halt()
-        for model in self.models:  # the offline engine has a gate of its own
-            model.halt()
+        self.terms.gate.halt()
 
     def settle(self) -> None:
         """Wait until the books of what all models were sent are on disk."""
-        for model in self.models:
-            model.settle()
+        self.terms.settle()
 
     def resume(self, study: "Study") -> None:
         """Count what earlier sittings used; with a ledger, `open` did."""
-        if self._ledger is None:
-            self.budget.resume(self.usage(study))
+        if self._offline:
+            self.terms.budget.resume(self.usage(study))
 
     def usage(self, study: "Study") -> Usage:
         """Of all model calls so far, those that wrote instructions included; offline, those of evaluations."""
-        return self._ledger.books.usage if self._ledger else Usage(calls=study.calls)
+        return Usage(calls=study.calls) if self._offline or not self.terms.books else self.terms.books.usage
 
     def spent(self, study: "Study") -> Usage:
         """What is off the budgets: requests sent, answered or not."""
-        books = self._ledger.books if self._ledger else self.engines.account.books
+        books = self.terms.books
         return replace(books.usage, calls=books.sent) if books else self.usage(study)
 
     def program(self, chosen: Mapping[str, Any] | None = None) -> Any:

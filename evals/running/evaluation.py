@@ -24,6 +24,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import environments
 from evals import folder as run_folder
 from evals.measuring.metrics import add_metrics, compute
+from evals.running.engines import sends
 from evals.running.request import Request
 from evals.running.resolve import Resolved, fitted, resolve
 from tools.console import options
@@ -128,21 +129,26 @@ def run(request: Request, report: Report | None = None) -> Result:
     started = time.monotonic()
     with _children(request):
         resolved, environment = _checked(request)
-        cassette = Cassette(request.cassette, request.lm) if request.cassette else None
-        from evals.running.setup import prepare  # takes a second; a misspelt name is refused before
+        from evals.running.setup import prepare, terms_of  # takes a second; a misspelt name is refused before
 
-        ready = prepare(resolved, environment)
+        terms = terms_of(request)
+        cassette = Cassette(request.cassette, terms, sends=_sends(resolved)) if request.cassette else None
+        ready = prepare(resolved, environment, terms)
         place = run_folder.place(request.runs, ready.config)
-        if not (place / "outcomes.jsonl").exists() and not (cassette and cassette.replays):
+        if not (place / "outcomes.jsonl").exists() and not terms.replays:
             lm.check_key(request.lm)
         with run_folder.claim(place, ready.config) as folder:
             ready.begin(folder)
-            if cassette:
-                cassette.begin(ready.model.lm.ledger)
             problem = _answer(ready, folder, report)
             if cassette:
-                cassette.keep(complete=len(folder.outcomes) == len(ready.environment.queries))
+                cassette.record(complete=len(folder.outcomes) == len(ready.environment.queries))
             return _conclude(ready, folder, problem, started)
+
+
+def _sends(resolved: Resolved) -> bool:
+    """Whether the run may send something to a model."""
+    searched = (*resolved.retrievers, *(resolved.pool.parts if resolved.pool else ()))
+    return resolved.request.lm != "offline" or any(map(sends, searched))
 
 
 def forecast(request: Request) -> "Estimate":
@@ -242,7 +248,7 @@ def _beginning(ready: "Ready", folder: run_folder.RunFolder) -> Beginning:
         },
     )
     failed = sum(outcome["error"] is not None for outcome in folder.outcomes.values())
-    return Beginning(started, earlier, failed, environment.metric, ready.model.status)
+    return Beginning(started, earlier, failed, environment.metric, ready.model.terms.status)
 
 
 def _conclude(ready: "Ready", folder: run_folder.RunFolder, problem: SextantError | None, started: float) -> Result:
@@ -262,7 +268,7 @@ def _conclude(ready: "Ready", folder: run_folder.RunFolder, problem: SextantErro
         found = score(folder.path, environment, folder.outcomes)
         found["bounds"] = beside(folder.path).json()
     uses = split_uses.count(config["task"], split_uses.data_of(config), config["program"])
-    if books := ready.model.books or ready.engines.account.books:
+    if books := ready.model.terms.books:
         found["ledger"] = books.json()
     seconds = round(time.monotonic() - started, 2)
     found = {"run": str(folder.path), **found, "looks": uses, "seconds": seconds}

@@ -110,12 +110,9 @@ def _check_prices(resolved: Resolved) -> None:
     unknown = [] if lm.price_is_known(request.lm, request.prices) else [request.lm]
     searched = (*resolved.retrievers, *(resolved.pool.parts if resolved.pool else ()))
     for api in [api for spec in searched for api in retrievers.apis(spec)]:
-        from tools.models.account import RunAccount
-        from tools.models.budget import Budget
-        from tools.retrievers.neural.api import list_price
+        from tools.retrievers.neural.api import list_price  # it imports NumPy, DSPy and OpenAI's client
 
-        account = RunAccount(Budget(), request.prices)  # it knows what the user says of prices
-        if list_price(api.subject, str(api.options.get("like", "")), account) is None:
+        if list_price(api.subject, str(api.options.get("like", "")), request.prices) is None:
             unknown.append(api.subject)
     if unknown:
         raise UsageError(

@@ -75,7 +75,7 @@ def run(
             return _collect(crew, folder, on_outcome, on_owed)
         finally:
             if not crew.hurried:
-                model.settle()
+                model.terms.settle()
 
 
 @contextmanager
@@ -136,7 +136,7 @@ class _Crew:
         me = threading.current_thread()
         try:
             while me in self._working and not self.stopped.is_set() and (query := _next(self._todo)):
-                self._at[me] = query.query_id, time.monotonic() + self.model.query_seconds + GRACE
+                self._at[me] = query.query_id, time.monotonic() + self.model.terms.query_seconds + GRACE
                 result = contextvars.copy_context().run(self._ask, query)
                 with self._giving_up:
                     in_time = self._at.pop(me, None)
@@ -181,7 +181,7 @@ def _collect(
             if (now := time.monotonic()) >= looked + TICK:
                 looked = now
                 for query_id in crew.overdue():
-                    take(query_id, TimeoutError(f"the query took longer than {crew.model.query_seconds:g} s"))
+                    take(query_id, TimeoutError(f"the query took longer than {crew.model.terms.query_seconds:g} s"))
             with suppress(queue.Empty):
                 take(*crew.done.get(timeout=TICK))
     except KeyboardInterrupt:
@@ -199,7 +199,7 @@ def _collect(
 
 def _finish(crew: _Crew, folder: RunFolder) -> None:
     """Write what has finished, and what finishes while the calls in flight are waited for."""
-    crew.model.halt()
+    crew.model.terms.gate.halt()
     ends = time.monotonic() + GRACE
     try:
         while crew.busy and (left := ends - time.monotonic()) > 0:

@@ -12,83 +12,74 @@ from evals.running.resolve import Resolved
 from programs.parts.ensembles import assembled
 from tools.models import lm
 from tools.models.budget import Budget
-from tools.models.call import Patience
 from tools.models.lm import Model
 from tools.models.sending.gate import Gate
+from tools.models.terms import QUERY_SECONDS, Patience, Terms
 from tools.retriever import RanksOnly
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
 if TYPE_CHECKING:
     from environments.base import Environment
+    from tools.models.offline.rules import Rules
     from tools.retriever import Retriever
     from tools.text import TermStatistics
 
 
-class Connections:
-    """Connects the models of one command."""
-
-    def __init__(self, request: Common) -> None:
-        self._request = request
-        self.budget = Budget(
+def terms_of(request: Common, *, repeats: bool = False) -> Terms:
+    """The budget, gate, prices and patience of one command; `repeats` as in Terms."""
+    return Terms(
+        budget=Budget(
             calls=request.budget_calls,
             usd=request.budget_usd,
             tokens=request.budget_tokens,
             seconds=request.time_limit,
-        )
-        self.gate = Gate(request.max_concurrent or WORKERS)
+        ),
+        gate=Gate(request.max_concurrent or WORKERS),
+        patience=_patience_of(request),
+        prices=request.prices,
+        query_seconds=request.query_timeout or QUERY_SECONDS,
+        repeats=repeats,
+    )
 
-    def connect(
-        self,
-        environment: "Environment",
-        retriever: "Retriever | None" = None,
-        *,
-        spec: str = "",
-        seed: int | None = None,
-        **options: Any,
-    ) -> lm.Model:
-        """The model of the request, or `spec` with its settings; the `options` are tools.models.lm.connect's.
 
-        Where the program searches with a `retriever` that knows the words of the corpus, it is not read twice.
-        """
+def _patience_of(request: Common) -> Patience | None:
+    """How long calls are tried, where the request says it."""
+    patience = Patience()
+    if request.patience is not None:
+        patience = replace(patience, before=request.patience, after=request.patience)
+    if request.call_timeout is not None:
+        patience = replace(patience, call=request.call_timeout)
+    return patience if patience != Patience() else None
 
-        def statistics() -> "TermStatistics":
-            return (retriever if isinstance(retriever, BM25) else lexical(environment)).statistics()
 
-        request, spec = self._request, spec or self._request.lm
-        settings = lm.Settings(
-            seed=seed,
-            temperature=request.temperature,
-            effort=request.reasoning_effort,
-            api=request.api,
-            context=request.context if spec == request.lm else None,
-            prices=request.prices,
-        )
-        return self._connected(spec, settings, statistics=statistics, **options)
+def connect(
+    request: Common,
+    terms: Terms,
+    environment: "Environment",
+    retriever: "Retriever | None" = None,
+    *,
+    spec: str = "",
+    seed: int | None = None,
+    rules: "Rules | None" = None,
+) -> lm.Model:
+    """The model of the request, or `spec` with its settings; the offline engine fills the fields that `rules` has.
 
-    def for_lens(self, model: str, window: int) -> lm.Model:
-        """The model that annotates for a lens, of so many tokens if that is known."""
-        return self._connected(model, lm.Settings(context=window or None, prices=self._request.prices))
+    Where the program searches with a `retriever` that knows the words of the corpus, it is not read twice.
+    """
 
-    def _connected(self, spec: str, settings: lm.Settings, **options: Any) -> lm.Model:
-        return lm.connect(
-            spec,
-            budget=self.budget,
-            settings=settings,
-            gate=self.gate,
-            patience=self._patience(),
-            query_seconds=self._request.query_timeout or lm.QUERY_SECONDS,
-            **options,
-        )
+    def statistics() -> "TermStatistics":
+        return (retriever if isinstance(retriever, BM25) else lexical(environment)).statistics()
 
-    def _patience(self) -> Patience | None:
-        """How long calls are tried, where the request says it."""
-        request, patience = self._request, Patience()
-        if request.patience is not None:
-            patience = replace(patience, before=request.patience, after=request.patience)
-        if request.call_timeout is not None:
-            patience = replace(patience, call=request.call_timeout)
-        return patience if patience != Patience() else None
+    spec = spec or request.lm
+    settings = lm.Settings(
+        seed=seed,
+        temperature=request.temperature,
+        effort=request.reasoning_effort,
+        api=request.api,
+        context=request.context if spec == request.lm else None,
+    )
+    return lm.connect(spec, terms, statistics=statistics, settings=settings, rules=rules)
 
 
 @dataclass(slots=True)
@@ -110,7 +101,6 @@ class Ready:
     def begin(self, folder: run_folder.RunFolder) -> None:
         """Take up the books of the run in `folder`, and make its pools: what the searches for them cost is in these."""
         request, pool = self.resolved.request, self.resolved.pool
-        self.engines.keep(folder.path, request.runs)
         if request.again:
             self.model.lm.anew = folder.ask_failed_again()
         self.model.begin(folder.path, folder.usage)
@@ -119,13 +109,12 @@ class Ready:
             self.environment = pools.pooled(self.environment, pool, parts)
 
 
-def prepare(resolved: Resolved, environment: "Environment") -> Ready:
+def prepare(resolved: Resolved, environment: "Environment", terms: Terms) -> Ready:
     """Open the retrievers, connect the model and make the program; indexes that are not there are built."""
-    request, connections = resolved.request, Connections(resolved.request)
-    engines = Engines(environment, connections.budget, request.prices, connections.for_lens)
+    request, engines = resolved.request, Engines(environment, terms)
     retriever = engines.build(resolved.retriever)
     others = {name: engines.build(spec) for name, spec in resolved.others.items()}
-    model = connections.connect(environment, retriever, seed=request.seed)
+    model = connect(request, terms, environment, retriever, seed=request.seed)
     config = configuration(resolved, environment, retriever, model)
     config["retriever"]["others"] = {name: other.name for name, other in others.items()}
     if resolved.pool:
@@ -143,5 +132,6 @@ def prepare(resolved: Resolved, environment: "Environment") -> Ready:
 
 def unsent(resolved: Resolved, environment: "Environment") -> tuple[Model, run_folder.Config]:
     """The model and the configuration alone, where no retriever is to be opened."""
-    model = Connections(resolved.request).connect(environment, seed=resolved.request.seed)
+    request = resolved.request
+    model = connect(request, terms_of(request), environment, seed=request.seed)
     return model, configuration(resolved, environment, None, model)

@@ -26,10 +26,10 @@ from programs.parts.compiled import NAME, check, read
 from tools import errors, session
 from tools.errors import UsageError
 from tools.models import lm
-from tools.models.budget import Budget
-from tools.models.call import MeteredLM
+from tools.models.language_model import LanguageModel
 from tools.models.offline import engine as offline
 from tools.models.prompting.adapter import ANSWERED, Answered
+from tools.models.terms import Terms
 from tools.records import Query, Snippet, Submission, Usage, trace_from_json, usage_from_json
 from tools.table import pick
 from tools.text import TermStatistics
@@ -135,13 +135,13 @@ class _Toolbox:
         return self
 
 
-class _Model(MeteredLM):
+class _Model(LanguageModel):
     """Stands in for the run's model: without a key, a budget or a ledger."""
 
     def __init__(self, parent: _Parent, about: Mapping[str, Any]) -> None:
         engine = offline.OfflineEngine(lambda: TermStatistics(*parent.ask("statistics")))
         engines: dict[str, Any] = {"engine": engine, "async_engine": offline.AsyncOfflineEngine(engine)}
-        super().__init__(about["model"], Budget(), free=True, window=about["window"], **engines, **about["settings"])
+        super().__init__(about["model"], Terms(), free=True, window=about["window"], **engines, **about["settings"])
         self.tools = about["tools"] or None
         self._ask = parent.ask
         self._written = engine.written if about["offline"] else lambda: None

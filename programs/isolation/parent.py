@@ -256,7 +256,7 @@ class _Desk:
         """What the program hands in for the query. Its trace and usage are those of the sessions here."""
         model = dspy.settings.lm
         settings = {name: value for name, value in model.kwargs.items() if name in _SETTINGS and value is not None}
-        about = {"model": model.model, "window": model.window, "tools": bool(model.tools), "offline": model.free}
+        about = {"model": model.model, "window": model.window, "tools": bool(model.tools), "offline": model.caller.free}
         made = child.do("answer", self, query=asdict(self._query), model={**about, "settings": settings})
         done = fused(self._ended) if self._ended else Submission((), Trace(self._query.query_id))
         return replace(done, ranking=tuple(made["ranking"]), answer=made["answer"], scores=tuple(made["scores"]))

@@ -1,12 +1,13 @@
 """A run's model calls in one file, to be shown to somebody without a key: `--cassette FILE`.
 
 Where there is no such file, the run is recorded into it once it is complete; where there is one, every call is answered
-from it and nothing is sent. The same command over the same data then gives the same rankings and scores, byte for byte.
-It is JSON Lines, each with the key of a request, which stands for everything that shapes an answer: another prompt,
-model or setting is another key. Lines are in the order of their keys. `python -m programs.lm cache export` writes
-them, too.
+from it and nothing is sent: calls of programs and of lenses, and the embeddings of queries. The same command over the
+same data then gives the same rankings and scores, byte for byte. It is JSON Lines, each with the key of a request,
+which stands for everything that shapes an answer: another prompt, model or setting is another key. Lines are in the
+order of their keys. `python -m programs.lm cache export` writes them, too.
 
-Left out: indexes that a model writes (lens), which are kept apart, and embeddings.
+Left out: indexes that a model writes (embeddings of documents, annotations of a lens), which are kept apart under
+$SEXTANT_HOME/indexes: a replay elsewhere needs them, and says so.
 """
 
 import json
@@ -21,7 +22,8 @@ from tools.errors import DataError, UsageError
 from tools.records import usage_from_json, usage_json
 
 if TYPE_CHECKING:
-    from tools.models.answers import Answer, Ledger
+    from tools.models.answers import Answer
+    from tools.models.terms import Terms
 
 HEAD = {"cassette": 1}  # the first line; the number is the format's
 
@@ -29,33 +31,23 @@ HEAD = {"cassette": 1}  # the first line; the number is the format's
 class Cassette:
     """One file, to be replayed or to be recorded."""
 
-    def __init__(self, path: Path, spec: str) -> None:
-        """For the model `spec`. UsageError, or DataError, when there is none and can be none in `path`."""
-        if spec == "offline":
-            raise UsageError("--cassette is for runs with a model; offline needs none")
-        self._path = path
-        self._answers = None if _to_be_recorded(path) else dict(read(path))
-        self._ledger: Ledger | None = None
+    def __init__(self, path: Path, terms: "Terms", *, sends: bool) -> None:
+        """For a run on these terms, that sends something or not. UsageError, or DataError, when there can be none."""
+        if not sends:
+            raise UsageError("--cassette is for runs with a model; offline needs none, nor does the retriever")
+        self._path, self._terms = path, terms
+        if not _to_be_recorded(path):
+            terms.replay(dict(read(path)), str(path))
 
-    @property
-    def replays(self) -> bool:
-        """Whether every call is answered from the file."""
-        return self._answers is not None
-
-    def begin(self, ledger: "Ledger | None") -> None:
-        """Record the run with this ledger, or answer its calls."""
-        self._ledger = ledger
-        if ledger and self._answers is not None:
-            ledger.replay(self._answers, str(self._path))
-
-    def keep(self, *, complete: bool) -> None:
+    def record(self, *, complete: bool) -> None:
         """Write what the run has used; when it is complete, and not replayed."""
-        if self._ledger is None or self._answers is not None:
+        ledger = self._terms.ledger
+        if ledger is None or self._terms.replays:
             return
         if not complete:
             say(f"{self._path} is written when the run is complete")
             return
-        count = write(self._path, self._ledger.answers.of_run(self._ledger.run))
+        count = write(self._path, ledger.answers.of_run(ledger.run))
         say(f"{count} answers are in {self._path}")
 
 

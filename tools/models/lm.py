@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from time import monotonic
@@ -28,105 +28,49 @@ from tools.records import Usage
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 logging.getLogger("dspy.clients.lm").setLevel(logging.ERROR)  # answers that were cut off are counted, by kind
 
-if TYPE_CHECKING:
-    from tools.models.answers import Books, Ledger
-    from tools.models.budget import Budget
-    from tools.models.call import MeteredLM, Patience
+if TYPE_CHECKING:  # DSPy and SQLite are behind these, and every command's --help imports this module
+    from tools.models.language_model import LanguageModel
     from tools.models.offline.rules import Rules
     from tools.models.prices import Price
-    from tools.models.sending.gate import Gate
-    from tools.models.status import Status
+    from tools.models.terms import Terms
     from tools.text import TermStatistics
 
-QUERY_SECONDS = 3600.0  # until a query is given up for this time, where nobody says otherwise
 APIS = ("chat", "responses")
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A connected model. `name` says in every output which it was."""
+    """A connected language model. `name` says in every output which it was."""
 
     name: str  # "offline", or the spec
     settings: dict[str, Any]  # what goes into a run's config
-    _lm: "MeteredLM"
-    query_seconds: float = QUERY_SECONDS
+    lm: "LanguageModel"  # DSPy's side of it
 
     @property
-    def lm(self) -> "MeteredLM":
-        """DSPy's side of it, for who hands it on, as an optimizer does."""
-        return self._lm
-
-    @property
-    def calls(self) -> int:
-        """Requests sent so far in the run, those in flight included."""
-        return self._lm.budget.calls
+    def terms(self) -> "Terms":
+        """What it shares with the other models of its run: budget, gate, ledger, patience."""
+        return self.lm.terms
 
     @property
     def price(self) -> "Price | None":
         """What a token costs, or None when it is not known."""
-        return self._lm.cost
-
-    @property
-    def books(self) -> "Books | None":
-        """What the run sent and used, in all its sittings; None for the offline engine, which sends nothing."""
-        return self._lm.ledger.books if self._lm.ledger else None
+        return self.lm.caller.cost
 
     def begin(self, folder: Path, spent: Usage) -> None:
         """Work for the run in `folder` from here on: take up its ledger, and count what it has used.
 
-        `spent` is what its answered queries used; the offline engine, whose calls cost nothing to make
-        again, has no ledger and counts those. What its retrievers cost is in the books of their account.
+        `spent` is what its answered queries used; the offline engine, whose calls cost nothing to make again, has no
+        ledger and counts those.
         """
-        if self.name == "offline":
-            self._lm.budget.resume(Usage(calls=spent.calls))
-            return
-        from tools.models.answers import ledger
-
-        kept = ledger(folder)
-        if spent.calls and not kept.books.sent and not kept.books.cached:
+        self.terms.open(folder)
+        books = self.terms.books
+        if self.lm.caller.free:
+            self.terms.budget.resume(Usage(calls=spent.calls))
+        elif self.terms.ledger and books and spent.calls and not books.sent and not books.cached:
             say("what this run sent before is in no ledger any more; its answered queries say what they used")
-            kept.index(self.name, spent)
-        self.share(kept)
-
-    def share(self, ledger: "Ledger", *, repeats: bool = False) -> None:
-        """Keep answers in a ledger, which others may keep theirs in, too; what it has used counts in the budget.
-
-        With `repeats`, a call that is made again in one session is answered with the same answer.
-        """
-        books = ledger.books
-        self._lm.budget.resume(books.usage, books.sent, of=ledger.run)
-        self._lm.repeats = repeats
-        self._lm.answered |= books.answered > 0  # in an earlier sitting
-        self._lm.keep(ledger)
-
-    def settle(self) -> None:
-        """Wait until the books of what was sent are on disk, those rows too that no call waited for."""
-        if self._lm.ledger:
-            self._lm.ledger.answers.settle()
-
-    def halt(self) -> None:
-        """Send nothing more; what is in flight is answered and booked."""
-        self._lm.gate.halt()
-
-    def status(self) -> "Status":
-        """What its calls are doing now."""
-        from tools.models.status import Status
-
-        gate, books = self._lm.gate, self.books
-        reason, seconds = gate.pause()
-        if books is None:
-            return Status(sent=self.calls, usage=Usage(calls=self.calls))
-        return Status(
-            in_flight=gate.in_flight,
-            limit=gate.limit,
-            waiting=gate.waiting,
-            reason=reason,
-            seconds=seconds,
-            sent=books.sent,
-            failed=sum(books.faults.values()),
-            usage=replace(books.usage, calls=books.usage.calls + books.cached, cached_calls=books.cached),
-        )
+            self.terms.ledger.index(self.name, spent)
+            self.terms.budget.resume(spent)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -134,15 +78,15 @@ class Model:
 
         Holds for the calling thread and its copies.
         """
-        import dspy
+        import dspy  # behind it are seconds of imports, and every command imports this module for its --help
 
-        from tools.models.call import DEADLINE
-        from tools.models.prompting.adapter import Adapter
+        from tools.models.call import DEADLINE  # as above
+        from tools.models.prompting.adapter import Adapter  # as above
 
-        token = DEADLINE.set(min(DEADLINE.get(), monotonic() + self.query_seconds))  # a lens has what its query has
+        token = DEADLINE.set(min(DEADLINE.get(), monotonic() + self.terms.query_seconds))  # a lens has its query's
         try:
             # Our signatures are checked by their answers; DSPy's look at every element of every list only logs.
-            with dspy.context(lm=self._lm, adapter=Adapter(), trace=[], warn_on_type_mismatch=False):
+            with dspy.context(lm=self.lm, adapter=Adapter(), trace=[], warn_on_type_mismatch=False):
                 yield
         finally:
             DEADLINE.reset(token)
@@ -157,53 +101,47 @@ class Settings:
     effort: str | None = None  # of reasoning
     api: str = "chat"  # or "responses"
     context: int | None = None  # tokens that it takes; else a table says
-    prices: Path | None = None  # the user's own; else the default file, then LiteLLM's table
 
 
 def connect(
     spec: str,
+    terms: "Terms | None" = None,
     *,
     statistics: "Callable[[], TermStatistics] | None" = None,
-    budget: "Budget | None" = None,
     settings: Settings = Settings(),
-    gate: "Gate | None" = None,
-    patience: "Patience | None" = None,
-    query_seconds: float = QUERY_SECONDS,
     rules: "Rules | None" = None,
 ) -> Model:
-    """The model that `spec` names; nothing is sent yet.
+    """The model that `spec` names, asked on the `terms` of a run; nothing is sent yet.
 
     `offline` needs the corpus' `statistics`, and asks for them at its first call; it fills the fields that `rules` has.
     UsageError for a spec that names no model, or settings that it cannot have.
     """
-    from tools.models import prices
-    from tools.models.budget import Budget
-    from tools.models.call import MeteredLM, Patience
+    from tools.models import prices  # as in `active`
+    from tools.models.language_model import LanguageModel  # as in `active`
+    from tools.models.terms import Terms  # as in `active`
 
-    budget = budget or Budget()
+    terms = terms or Terms()
     if spec == "offline":
-        return _offline(budget, statistics, settings, rules)
+        return _offline(terms, statistics, settings, rules)
     name, url = _parse(spec)
     _check_provider(name, url)
     if settings.api == "responses" and settings.seed is not None:
         raise UsageError("--api responses takes no seed; leave out --seed, or use --api chat")
-    window = settings.context or prices.window(spec, settings.prices)
+    window = settings.context or prices.window(spec, terms.prices)
     temperature = settings.temperature
     if temperature is None and _takes_temperature(name):
         temperature = 0.0
-    metered = MeteredLM(
+    made = LanguageModel(
         name,
-        budget,
-        gate=gate,
-        patience=patience or PATIENCE or Patience(),
-        cost=prices.price(spec, settings.prices),
+        terms,
+        cost=prices.price(spec, terms.prices),
         window=window,
         wire=_wire(name, url, settings.api),
         server=_server(name),
         **_options(name, url, settings),
         temperature=temperature,
     )
-    return Model(spec, _kept(spec, settings, temperature, window), metered, query_seconds)
+    return Model(spec, _kept(spec, settings, temperature, window), made)
 
 
 def _options(name: str, url: str, settings: Settings) -> dict[str, Any]:
@@ -221,22 +159,19 @@ def _kept(spec: str, settings: Settings, temperature: float | None, window: int 
     return kept | ({"api": settings.api} if settings.api != "chat" else {})
 
 
-PATIENCE: "Patience | None" = None  # instead of the default: a test does not wait
-
-
 def _offline(
-    budget: "Budget", statistics: "Callable[[], TermStatistics] | None", settings: Settings, rules: "Rules | None"
+    terms: "Terms", statistics: "Callable[[], TermStatistics] | None", settings: Settings, rules: "Rules | None"
 ) -> Model:
-    from tools.models.call import MeteredLM
-    from tools.models.offline import engine as offline
-    from tools.models.offline.rules import RULES
+    from tools.models.language_model import LanguageModel  # as in `connect`
+    from tools.models.offline import engine as offline  # as in `connect`
+    from tools.models.offline.rules import RULES  # as in `connect`
 
     if statistics is None:
         raise UsageError("offline weighs words by a corpus; give it the corpus' statistics")
     engine = offline.OfflineEngine(statistics, rules or RULES)
     engines: dict[str, Any] = {"engine": engine, "async_engine": offline.AsyncOfflineEngine(engine)}
-    metered = MeteredLM(offline.VERSION, budget, free=True, window=settings.context, **engines)
-    return Model("offline", {"model": offline.VERSION, "window": settings.context}, metered)
+    made = LanguageModel(offline.VERSION, terms, free=True, window=settings.context, **engines)
+    return Model("offline", {"model": offline.VERSION, "window": settings.context}, made)
 
 
 def _is_openai(name: str, url: str) -> bool:
@@ -246,16 +181,12 @@ def _is_openai(name: str, url: str) -> bool:
 
 def _wire(name: str, url: str, api: str) -> Any:
     """The connection of a model that speaks OpenAI's protocol; None for LiteLLM's other providers."""
-    from tools.models.sending.client import OPENAI, Wire
+    from tools.models.sending.client import Wire  # as in `connect`
 
     if not _is_openai(name, url):
         return None
     model = name.partition("/")[2]
-    if url:
-        # The user's OpenAI key is not for every server that speaks its protocol.
-        return Wire(model, url, os.environ.get("SEXTANT_API_KEY", "").strip(), api=api)  # type: ignore[arg-type]
-    url = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or OPENAI
-    return Wire(model, url, os.environ.get("OPENAI_API_KEY", "").strip(), needs_key=True, api=api)  # type: ignore[arg-type]
+    return Wire.to_server(model, url, api=api) if url else Wire.to_provider(model, "openai", api=api)
 
 
 def _check_provider(name: str, url: str) -> None:

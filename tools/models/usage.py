@@ -17,7 +17,8 @@ Left out: tokens of sound and pictures, and what a few providers say the call co
 
 from typing import Any, NamedTuple
 
-from tools.retrievers.account import believable
+# No model takes or writes so much in one call (the largest windows have 2 million); a report of more is a mistake.
+MOST_TOKENS = 10_000_000
 
 # Gemini, which counts thinking in the total alone, ends an answer at 65,536 tokens. Four times that leaves room.
 THINKING = 262_144
@@ -42,7 +43,7 @@ class _Absurd(Exception):
     """A report that cannot be true."""
 
 
-def reported(usage: Any) -> Metered | None:
+def read_report(usage: Any) -> Metered | None:
     """What a provider's usage block says, as parsed from JSON; None when it is missing or cannot be true."""
     if not isinstance(usage, dict):
         return None
@@ -52,6 +53,16 @@ def reported(usage: Any) -> Metered | None:
         return _read(usage, "input_tokens", "output_tokens")
     except _Absurd:
         return None
+
+
+def report_of_embeddings(usage: Any) -> dict[str, int] | None:
+    """The usage block of an answer with vectors in the form of a chat's: they have no output tokens."""
+    usage = usage if isinstance(usage, dict) else {}
+    try:
+        counts = [_count(usage, name) for name in ("prompt_tokens", "total_tokens") if usage.get(name) is not None]
+    except _Absurd:
+        return None
+    return {"prompt_tokens": counts[0], "completion_tokens": 0} if counts else None
 
 
 def _read(usage: dict[str, Any], name_in: str, name_out: str) -> Metered | None:
@@ -87,9 +98,9 @@ def _count(block: dict[str, Any], name: str) -> int:
     count = block.get(name)
     if count is None:
         return 0
-    if not believable(count):
+    if type(count) is not int or not 0 <= count <= MOST_TOKENS:  # isinstance would let True through
         raise _Absurd
-    return int(count)
+    return count
 
 
 def _details(usage: dict[str, Any], name: str) -> dict[str, Any]:

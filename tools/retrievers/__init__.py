@@ -18,9 +18,8 @@ from tools.retrievers.spec import Spec, Value, parse
 from tools.table import pick
 
 if TYPE_CHECKING:  # NumPy is behind it, and a command's --help lists the names below
+    from tools.models.terms import Terms
     from tools.retriever import Retriever
-    from tools.retrievers.account import Account
-    from tools.retrievers.lens.index import Annotators
 
 # To add one: a file with a subclass of Retriever, named here.
 RETRIEVERS = {
@@ -48,8 +47,8 @@ EMBEDDERS = {
 # Those that count words: they send nothing and load no weights.
 _WORDS_ONLY = ("bm25", "bm25s", "rank_bm25", "pool_bm25")
 
-# What a constructor takes that no expression says: where indexes are kept, who writes annotations, who pays.
-_GIVEN = ("home", "annotators", "account")
+# What a constructor takes that no expression says: the corpus, where indexes are kept, how models may be asked.
+_GIVEN = ("corpus", "home", "terms")
 
 
 def check(text: str) -> Spec:
@@ -65,21 +64,20 @@ def build(
     corpus: Corpus,
     home: Path | None = None,
     *,
-    annotators: "Annotators | None" = None,
-    account: "Account | None" = None,
+    terms: "Terms | None" = None,
 ) -> "Retriever":
     """The retriever that `spec` describes, over `corpus`; its indexes are kept under `home`, or not kept when None.
 
-    A lens needs `annotators`: what makes one of a model and an attribute. Embeddings of APIs are on the `account`.
+    Models are asked on the `terms` of a run; a lens needs them.
     """
     if isinstance(spec, str):
         spec = check(spec)
     require(spec)
-    if annotators is None and (found := lenses(spec)):
+    if terms is None and (found := lenses(spec)):
         raise UsageError(
             f"{found[0]} needs a model that annotates, which evals.run connects; take another retriever here"
         )
-    retriever: Retriever = _made(spec, corpus, {"home": home, "annotators": annotators, "account": account})
+    retriever: Retriever = _made(spec, corpus, home, terms)
     return retriever
 
 
@@ -120,7 +118,7 @@ def require(spec: Spec) -> None:
     """Refuse what could not be built, as its class does, before any part of it is: UsageError, DataError, ..."""
     positional, options = takes(spec.kind)
     if any(parameter.annotation.__name__ == "Embedder" for parameter in positional.values()):
-        _embedder(spec, {})
+        _embedder(spec)
     else:
         for part in spec.parts:
             require(part)
@@ -150,7 +148,7 @@ def takes(kind: str, table: Mapping[str, str] = RETRIEVERS) -> tuple[dict[str, A
     positional, options = dict[str, Any](), dict[str, inspect.Parameter]()
     for name, parameter in inspect.signature(made).parameters.items():
         typed = parameter.replace(annotation=hints[name])
-        if name in ("corpus", *_GIVEN):
+        if name in _GIVEN:
             continue
         if parameter.kind is parameter.KEYWORD_ONLY:
             options[name] = typed
@@ -227,29 +225,27 @@ def _typed(what: str, value: Value, wanted: Any) -> Value:
     return number
 
 
-def _made(spec: Spec, corpus: Corpus, given: dict[str, Any]) -> Any:
-    """`given` is what the run has for those that take it: see _GIVEN."""
+def _made(spec: Spec, corpus: Corpus, home: Path | None, terms: "Terms | None") -> Any:
     positional, _ = takes(spec.kind)
     arguments: list[Any]
     match [parameter.annotation.__name__ for parameter in positional.values()]:
         case ["str"]:
             arguments = [spec.subject] if spec.subject else []
         case ["Embedder"]:
-            arguments = [_embedder(spec, given)]
+            arguments = [_embedder(spec, terms)]
         case ["Builder"]:
-            arguments = [lambda corpus: _made(spec.parts[0], corpus, given)]
+            arguments = [lambda corpus: _made(spec.parts[0], corpus, home, terms)]
         case _:
-            arguments = [_made(part, corpus, given) for part in spec.parts]
+            arguments = [_made(part, corpus, home, terms) for part in spec.parts]
     made = pick("retriever", spec.kind, RETRIEVERS)
-    more = {name: value for name, value in _taken(made, given).items() if name != "home"}
-    return made(corpus, given["home"], *arguments, **more, **spec.options)
+    return made(corpus, home, *arguments, **_asking(made, terms), **spec.options)
 
 
-def _embedder(spec: Spec, given: dict[str, Any]) -> Any:
+def _embedder(spec: Spec, terms: "Terms | None" = None) -> Any:
     """What fills the vectors that `spec` stores. It loads nothing until it is given a text."""
     inner = _filler(spec)
     embedder = pick("embedder", inner.kind, EMBEDDERS)
-    return embedder(*([inner.subject] if inner.subject else []), **inner.options, **_taken(embedder, given))
+    return embedder(*([inner.subject] if inner.subject else []), **inner.options, **_asking(embedder, terms))
 
 
 def _filler(spec: Spec) -> Spec:
@@ -257,7 +253,6 @@ def _filler(spec: Spec) -> Spec:
     return spec.parts[0] if spec.parts else _checked(parse(spec.subject), EMBEDDERS, "embedder")
 
 
-def _taken(made: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """What of `given` a constructor takes."""
-    parameters = inspect.signature(made).parameters
-    return {name: value for name, value in given.items() if name in parameters}
+def _asking(made: Any, terms: "Terms | None") -> dict[str, Any]:
+    """The `terms` as a keyword, for a constructor of what asks models."""
+    return {"terms": terms} if "terms" in inspect.signature(made).parameters else {}

@@ -7,19 +7,19 @@ import pytest
 from openai_server import Failure, bag_of_words
 
 from tools.errors import BudgetReached
-from tools.models.account import RunAccount
-from tools.models.answers import ledger
 from tools.models.budget import Budget
+from tools.models.terms import Patience, Terms
 from tools.records import Usage
+from tools.retriever import Search
 from tools.retrievers import apis, check
-from tools.retrievers.neural import api
+from tools.retrievers.neural.api import ApiEmbedder
 
 RETRIEVE = ("--program", "retrieve", "--task", "congress", "--data", "mini", "--split", "dev")
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    monkeypatch.setattr(api, "WAITS", (0.0, 0.0))
+    monkeypatch.setattr("tools.models.terms.PATIENCE", Patience(first=0.0))
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_requests_that_fail_are_booked_as_such(run, server):
 
     server.embed = embed
     books = run(*RETRIEVE, "--retriever", f"api:{server.spec}", "--json").json["ledger"]
-    assert books["faults"] == {"embedding": 3} and books["sent"] == len(server.requests)
+    assert books["faults"] == {"429": 1, "500": 1, "503": 1} and books["sent"] == len(server.requests)
 
 
 def test_a_budget_of_calls_stops_an_index_which_then_goes_on(run, server, monkeypatch):
@@ -110,21 +110,18 @@ def test_a_model_and_its_retriever_share_one_budget_and_one_ledger(run, server):
     assert done.code == 0 and done.json["ledger"]["sent"] == len(server.requests) - asked
 
 
-def test_what_an_interrupted_index_has_cost_counts_once(tmp_path):
-    account = RunAccount(Budget(calls=10))
-    account.resume("api:tiny", Usage(calls=6, input_tokens=60))
-    with account.request("api:tiny", 5, None) as receipt:
-        receipt.usage = Usage(calls=1, input_tokens=5)
-    folder = tmp_path / "runs" / "task" / "run"
-    folder.mkdir(parents=True)
-    account.keep(ledger(folder))
-    account.resume("api:tiny", Usage(calls=6, input_tokens=60))  # once there are books, they have it
-    assert account.books.sent == 7 and account.books.usage.input_tokens == 65
-    for _ in range(3):
-        with account.request("api:tiny", 5, None):
-            pass
-    with pytest.raises(BudgetReached), account.request("api:tiny", 5, None):
-        raise AssertionError("it was let through")
+def test_what_an_interrupted_index_has_cost_counts_once(server, place):
+    terms = Terms(budget=Budget(calls=10))
+    embedder = ApiEmbedder(server.spec, terms=terms)
+    embedder.resume(Usage(calls=6, input_tokens=60))
+    embedder.documents(["five words are in here"])  # and one request for the dimension
+    terms.open(place)
+    embedder.resume(Usage(calls=6, input_tokens=60))  # once there are books, they have it
+    assert terms.books.sent == 8 and terms.books.usage.input_tokens == 66
+    embedder.queries([Search("one")])
+    embedder.queries([Search("two")])
+    with pytest.raises(BudgetReached):
+        embedder.queries([Search("three")])
 
 
 def test_the_apis_of_an_expression_are_found_wherever_they_are(server):

@@ -23,7 +23,7 @@ from tools.console.command import Parser, run_command
 from tools.errors import DataError, LimitReached, RunIncomplete
 from tools.models import lm
 from tools.models.answers import NAME, Answer, Answers, ledger, opened
-from tools.models.call import Patience
+from tools.models.terms import Patience, Terms
 from tools.records import Query, Usage, total, usage_json
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
@@ -489,7 +489,7 @@ def test_samples_of_one_prompt_are_different_answers_and_come_back_in_their_orde
     again.begin(place, Usage())
     assert asked(corpus, again, 4) == ["answer 1", "answer 2", "answer 3", "answer 4"] and len(server.requests) == 4
     assert asked(corpus, again, 2, "q2") == ["answer 1", "answer 2"], "another query asks the same, and pays nothing"
-    assert again.books.cached == 2 and again.books.sent == 4
+    assert again.terms.books.cached == 2 and again.terms.books.sent == 4
 
 
 def test_no_prompt_is_in_the_file(server, corpus, place):
@@ -528,12 +528,12 @@ OTHERWISE = {
 def keys_of(place, settings, ask, times=1):
     """The keys under which requests are booked."""
     spec, settings = settings.get("spec", f"tiny@{NOWHERE}"), {k: v for k, v in settings.items() if k != "spec"}
-    model = lm.connect(spec, settings=lm.Settings(**settings), patience=Patience(attempts=1))
+    model = lm.connect(spec, Terms(patience=Patience(attempts=1)), settings=lm.Settings(**settings))
     model.begin(place, Usage())
     for _ in range(times):
         with pytest.raises(dspy.LMError):
             ask(model)
-    books = model.lm.ledger
+    books = model.terms.ledger
     books.answers.write([])
     return [found for (found,) in rows(books.answers.path)][-times:]
 

@@ -132,5 +132,5 @@ def test_an_answer_that_was_cut_off_is_so_when_it_was_given_before(server, corpu
         with model.active():
             assert ask(dspy.Predict(ReadPassages), **INPUTS).selected == ["d2"]
         assert len(server.requests) == 2 and session.trace.unusable == {"cut off": 1}
-    kept = model.lm.ledger.answers.query("SELECT finish FROM calls ORDER BY id")
+    kept = model.terms.ledger.answers.query("SELECT finish FROM calls ORDER BY id")
     assert kept == [("length",), ("stop",)]

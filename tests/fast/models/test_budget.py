@@ -9,7 +9,7 @@ import pytest
 
 from evals import folder as run_folder
 from tools.errors import BudgetReached, UsageError
-from tools.models import lm, prices
+from tools.models import prices
 from tools.models.budget import NOTHING, Budget, Expected
 from tools.records import Usage
 
@@ -283,9 +283,9 @@ def test_a_provider_that_reports_no_usage_ends_a_run_with_a_budget_of_tokens_or_
 def test_failed_requests_count_in_a_budget_of_calls(run, server, monkeypatch):
     from openai_server import Failure
 
-    from tools.models.call import Patience
+    from tools.models.terms import Patience
 
-    monkeypatch.setattr(lm, "PATIENCE", Patience(first=0.001))
+    monkeypatch.setattr("tools.models.terms.PATIENCE", Patience(first=0.001))
     answer, numbers = server.answer, iter(range(10_000))
 
     def every_other(prompt):

@@ -124,6 +124,23 @@ def test_failed_queries_are_replayed_as_they_were(run, server, tmp_path, cassett
     assert again.code == 7 and kept(again) == kept(first) and again.json["unusable"] == first.json["unusable"]
 
 
+@pytest.mark.parametrize("program", ["retrieve", "multihop"])
+def test_embeddings_of_queries_are_replayed_over_the_same_index(program, run, server, tmp_path, cassette, monkeypatch):
+    model = ("--lm", server.spec) if program == "multihop" else ()
+    words = ("--program", program, *TASK[2:-3], "--retriever", f"api:{server.spec}", "--json", *model)
+    first = run(*words, "--cassette", cassette)
+    assert first.code == 0, first.err
+    sent = len(server.requests)
+    server.close()
+    again = run(*words, "--cassette", cassette, "--runs", tmp_path / "elsewhere")
+    assert again.code == 0 and kept(again) == kept(first), again.err
+    assert again.json["usage"]["calls"] == first.json["usage"]["calls"] and again.json["ledger"]["sent"] == 0
+    assert len(server.requests) == sent
+    monkeypatch.setenv("SEXTANT_HOME", str(tmp_path / "another home"))
+    without = run(*words, "--cassette", cassette, "--runs", tmp_path / "third")
+    assert without.code == 4 and "no answer" in without.err and without.err.count("\n") == 1
+
+
 def test_a_run_without_a_model_has_nothing_to_record(run, cassette):
     result = run(*TASK, "--cassette", cassette)
     assert result.code == 2 and "offline needs none" in result.err and not cassette.exists()

@@ -18,12 +18,12 @@ from programs import PROGRAMS
 from programs.multihop import MultiHop, ReadPassages
 from tools.corpus import Corpus
 from tools.models import lm
-from tools.models.budget import Budget
-from tools.models.call import MeteredLM
+from tools.models.language_model import LanguageModel
 from tools.models.offline import engine as offline
 from tools.models.prompting import context
 from tools.models.prompting.adapter import Adapter
 from tools.models.prompting.passage import batches, noted, show
+from tools.models.terms import Terms
 from tools.records import Document, Query
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
@@ -180,7 +180,7 @@ def test_every_program_that_shows_documents_leaves_the_model_room_to_answer(name
     values = parameters.parse(name, constructor, {})
     others = dict.fromkeys(parameters.named_retrievers(values), toolbox._retrievers[""])
     system = constructor(Toolbox(toolbox._documents, toolbox._retrievers[""], others=others), **values)
-    with dspy.context(lm=MeteredLM("x/1", Budget(), window=window, engine=engine), adapter=Adapter(), trace=[]):
+    with dspy.context(lm=LanguageModel("x/1", Terms(), window=window, engine=engine), adapter=Adapter(), trace=[]):
         trace = system(query=Query("q1", "ferries in the fog, at dusk. " * repeats)).trace
     assert engine.sizes and max(engine.sizes) <= room(window)
     assert any(step.tool == "shorten" for step in trace.steps), "else this would say nothing"

@@ -12,8 +12,9 @@ from programs.rewrite import Rewrite, RewriteDescription
 from tools.errors import BudgetReached, UsageError
 from tools.models import lm
 from tools.models.budget import Budget
-from tools.models.call import MeteredLM, Patience
+from tools.models.language_model import LanguageModel
 from tools.models.prices import price
+from tools.models.terms import Patience, Terms
 from tools.session import current
 
 TASK = ("--task", "congress", "--split", "dev", "--limit", "3")
@@ -21,7 +22,7 @@ TASK = ("--task", "congress", "--split", "dev", "--limit", "3")
 
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch):
-    monkeypatch.setattr(lm, "PATIENCE", Patience(first=0.01, before=0.3, after=0.3))
+    monkeypatch.setattr("tools.models.terms.PATIENCE", Patience(first=0.01, before=0.3, after=0.3))
 
 
 @pytest.mark.parametrize(
@@ -88,9 +89,9 @@ def test_an_outage_that_the_program_swallowed_is_not_an_outcome(run, server, mon
 
 
 def test_the_list_price_takes_no_account_of_the_providers_cache():
-    metered = MeteredLM("openai/gpt-5.2", Budget(), cost=price("openai/gpt-5.2"))
+    metered = LanguageModel("openai/gpt-5.2", Terms(), cost=price("openai/gpt-5.2"))
     reported = {"prompt_tokens": 1000, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 900}}
-    usage = metered._usage(reported)
+    usage = metered.caller.usage_of(reported)
     assert 0 < usage.paid_usd < usage.list_usd == price("openai/gpt-5.2").of(1000, 0, 10)
 
 
@@ -107,7 +108,7 @@ def test_an_awaited_answer_is_repaired_too(server):
 
 def test_a_call_that_is_awaited_passes_the_same_door(server):
     async def ask():
-        model = lm.connect(server.spec, budget=Budget(calls=1))
+        model = lm.connect(server.spec, Terms(budget=Budget(calls=1)))
         with model.active():
             rewrite = dspy.Predict(RewriteDescription)
             about = {"objective": "", "description": "something about a harbour ferry"}

@@ -9,8 +9,7 @@ from bad_server import ABSURD_USAGE
 
 from tools.errors import UnknownName, UsageError
 from tools.models.prices import price, window
-from tools.models.usage import THINKING, Metered, reported
-from tools.retrievers.account import MOST_TOKENS
+from tools.models.usage import MOST_TOKENS, THINKING, Metered, read_report
 
 TINY = "tiny@http://127.0.0.1:8000/v1"
 
@@ -285,7 +284,7 @@ ANTHROPICS = {"cache_read_input_tokens": 700, "cache_creation_input_tokens": 250
     ],
 )
 def test_a_usage_block_is_read_as_its_provider_means_it(block, metered):
-    assert reported(block) == metered
+    assert read_report(block) == metered
 
 
 @pytest.mark.parametrize(
@@ -314,4 +313,4 @@ def test_a_usage_block_is_read_as_its_provider_means_it(block, metered):
     ],
 )
 def test_a_usage_block_that_is_missing_or_cannot_be_true_is_not_believed(block):
-    assert reported(block) is None
+    assert read_report(block) is None

@@ -10,8 +10,8 @@ from agents.react import React
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.models import lm
-from tools.models.call import Patience
 from tools.models.prompting.asking import UnusableAnswer
+from tools.models.terms import Patience
 from tools.records import Document, Query, Usage
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox, current
@@ -162,7 +162,7 @@ def test_a_conversation_that_is_too_long_is_no_sign_that_a_server_takes_no_tools
     model = lm.connect(server.spec)
     with pytest.raises(dspy.ContextWindowExceededError):
         searched(toolbox, model)
-    assert len(server.requests) == 2 and model._lm.tools is not None
+    assert len(server.requests) == 2 and model.lm.tools is not None
 
 
 def test_a_server_that_ignores_tools_gets_prompts_instead(server, toolbox):
@@ -216,7 +216,7 @@ def test_calls_with_tools_are_kept_and_not_paid_for_again(server, toolbox, place
 
 @pytest.mark.parametrize(("status", "code"), [(401, 4), (429, 7), (503, 7)])
 def test_a_providers_fault_is_told_apart_as_for_programs(status, code, server, run, monkeypatch):
-    monkeypatch.setattr(lm, "PATIENCE", Patience(first=0.01, before=0.3))
+    monkeypatch.setattr("tools.models.terms.PATIENCE", Patience(first=0.01, before=0.3))
     server.answer = lambda prompt: (_ for _ in ()).throw(Failure(status, "x"))
     task = ("--task", "congress", "--split", "dev", "--limit", 2)
     result = run("--program", "react", *task, "--lm", server.spec, "--json")

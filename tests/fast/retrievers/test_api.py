@@ -11,10 +11,12 @@ from openai_server import Failure, bag_of_words
 
 from tools.corpus import Corpus
 from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
+from tools.models.sending.servers import PROVIDERS
+from tools.models.terms import Patience
 from tools.records import Document, Query, Usage
 from tools.retriever import Search
 from tools.retrievers import build, check
-from tools.retrievers.neural import api, models
+from tools.retrievers.neural import models
 from tools.retrievers.neural.api import Api, ApiEmbedder
 from tools.retrievers.vectors.embedding import open_vectors
 from tools.session import Toolbox
@@ -22,7 +24,7 @@ from tools.session import Toolbox
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    monkeypatch.setattr(api, "WAITS", (0.0, 0.0))
+    monkeypatch.setattr("tools.models.terms.PATIENCE", Patience(first=0.0))
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def table(monkeypatch):
 def as_openai(monkeypatch, server):
     """The local server, in the place of OpenAI's."""
     url = server.spec.partition("@")[2]
-    monkeypatch.setitem(api.PROVIDERS, "openai", (url, "OPENAI_API_KEY"))
+    monkeypatch.setitem(PROVIDERS, "openai", (url, (), "OPENAI_API_KEY"))
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     return server
 
@@ -125,7 +127,7 @@ def test_formats_and_instructions_of_the_row_reach_the_server(server, table):
 
 
 def test_the_task_of_a_gemini_model_is_in_the_text(server, monkeypatch):
-    monkeypatch.setitem(api.PROVIDERS, "gemini", (server.spec.partition("@")[2], "GEMINI_API_KEY"))
+    monkeypatch.setitem(PROVIDERS, "gemini", (server.spec.partition("@")[2], (), "GEMINI_API_KEY"))
     monkeypatch.setenv("GEMINI_API_KEY", "a-key")
     embedder = ApiEmbedder("gemini/gemini-embedding-2", dimensions=24)
     embedder.documents(["a text with {braces}"])
@@ -266,7 +268,7 @@ def test_only_what_is_said_of_the_text_is_its_fault_and_every_request_has_an_end
     embedder = ApiEmbedder(bad.spec)
     embedder.documents(["a text"])
     bad.script = always(fault)
-    monkeypatch.setattr(api, "TIMEOUT", 0.5)
+    monkeypatch.setattr(embedder._api.caller, "_longest", 0.5)
     with pytest.raises(error) if error else nullcontext():
         embedder.queries([Search("a query")])
 
@@ -388,7 +390,7 @@ def test_the_key_goes_to_the_provider_and_nowhere_else(as_openai, server, corpus
 def test_a_provider_without_its_key_is_refused_before_anything_is_sent(monkeypatch):
     monkeypatch.delenv("GEMINI_API_KEY", raising=False)
     with pytest.raises(ProviderRefused, match=r"\$GEMINI_API_KEY"):
-        ApiEmbedder("gemini/gemini-embedding-2")
+        ApiEmbedder("gemini/gemini-embedding-2", dimensions=8).queries([Search("words")])
 
 
 @pytest.mark.parametrize(
@@ -402,7 +404,7 @@ def test_a_model_that_is_nowhere_is_a_mistake_in_the_command(spec):
 
 def test_the_models_of_the_table_have_what_a_client_must_know():
     rows = [row for row in models.rows().values() if row.kind == "api"]
-    assert {row.name.partition("/")[0] for row in rows} == set(api.PROVIDERS)
+    assert {row.name.partition("/")[0] for row in rows} == set(PROVIDERS)
     assert all(row.price > 0 and row.max_document_tokens == row.max_query_tokens > 0 and row.source for row in rows)
 
 

@@ -21,9 +21,9 @@ from tools.corpus import Corpus
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, UnknownName, UsageError
 from tools.models import lm
 from tools.models.budget import Budget
-from tools.models.call import Patience
 from tools.models.offline import lenses as offline_lenses
 from tools.models.sending.faults import fault
+from tools.models.terms import Patience, Terms
 from tools.records import Document, Query, Usage
 from tools.retrievers import check, lenses, with_attribute
 from tools.retrievers.lens import annotate
@@ -35,7 +35,7 @@ from tools.text import TermStatistics
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    monkeypatch.setattr(lm, "PATIENCE", Patience(first=0.0))
+    monkeypatch.setattr("tools.models.terms.PATIENCE", Patience(first=0.0))
 
 
 def shown(prompt):
@@ -67,7 +67,7 @@ def opened(server, corpus, home=None, *, budget=None, **options):
     """`lens(bm25)` with the server's model."""
     given = {"attribute": "stance", "model": server.spec, **options}
     spec = f"lens(bm25,{','.join(f'{name}={value}' for name, value in given.items())})"
-    return retrievers.build(spec, corpus, home, annotators=annotate.RunAnnotators(budget or Budget(), dict))
+    return retrievers.build(spec, corpus, home, terms=Terms(budget=budget))
 
 
 TEXTS = [f"text of number{number:02}" for number in range(20)]
@@ -188,8 +188,7 @@ class TestKeeping:
     def test_a_digest_that_is_given_pins_the_annotations(self, server, tmp_path):
         server.answer = written()
         made = opened(server, corpus_of(TEXTS[:2]), tmp_path)
-        factory = annotate.RunAnnotators(Budget(), dict)
-        assert retrievers.build(made.name, corpus_of(TEXTS[:2]), tmp_path, annotators=factory).name == made.name
+        assert retrievers.build(made.name, corpus_of(TEXTS[:2]), tmp_path, terms=Terms()).name == made.name
         with pytest.raises(DataError, match="not 00000000"):
             opened(server, corpus_of(TEXTS[:2]), tmp_path, digest="00000000")
         assert len(server.requests) == 1
@@ -266,13 +265,13 @@ KILLED = """
 import sys
 from pathlib import Path
 from tools.retrievers.lens import annotate
-from tools.models.budget import Budget
+from tools.models.terms import Terms
 from tools import retrievers
 from tools.corpus import Corpus
 from tools.records import Document
 annotate.ModelAnnotator.workers = 1
 corpus = Corpus(Document(f"d{n:02}", f"text of number{n:02}") for n in range(40))
-retrievers.build(sys.argv[1], corpus, Path(sys.argv[2]), annotators=annotate.RunAnnotators(Budget(), dict))
+retrievers.build(sys.argv[1], corpus, Path(sys.argv[2]), terms=Terms())
 """
 
 
@@ -316,7 +315,7 @@ class TestMoney:
 
     def test_the_estimate_is_near_what_is_sent_and_priced_by_the_table(self, server):
         texts = [f"{'a sentence of several words. ' * 10} {number}" for number in range(20)]
-        annotator = annotate.ModelAnnotator("openai/gpt-5-nano", "stance", Budget())
+        annotator = annotate.ModelAnnotator("openai/gpt-5-nano", "stance", Terms())
         line = annotator.begin(20, sum(map(len, texts)), texts, Usage())
         tokens_in, tokens_out = (
             int(n.replace(",", "")) for n in re.findall(r"([\d,]+) tokens in and ([\d,]+)", line)[0]
@@ -336,7 +335,7 @@ class TestMoney:
         ],
     )
     def test_what_the_budget_does_not_pay_for_is_not_begun(self, budget, error, said):
-        annotator = annotate.ModelAnnotator("openai/gpt-5-nano", "stance", Budget(**budget))
+        annotator = annotate.ModelAnnotator("openai/gpt-5-nano", "stance", Terms(budget=Budget(**budget)))
         with pytest.raises(error, match=said):
             annotator.begin(1000, 1_000_000, ["some text"], Usage())
 
@@ -389,10 +388,9 @@ class TestSearching:
 
     def test_it_is_a_part_like_any_other(self, server, tmp_path):
         server.answer = written()
-        factory = annotate.RunAnnotators(Budget(), dict)
         one = f"lens(bm25,attribute=stance,model={server.spec})"
         for spec in (f"fusion(bm25,{one})", f"rerank({one},bm25,depth=3)", f"rerank(bm25,{one})"):
-            index = retrievers.build(spec, corpus_of(TEXTS), tmp_path, annotators=factory)
+            index = retrievers.build(spec, corpus_of(TEXTS), tmp_path, terms=Terms())
             assert index.search("text of number05", 1)[0].doc_id == "d05"
         assert len(server.requests) == 3, "one index for all"
 
@@ -422,15 +420,14 @@ class TestOffline:
     def test_it_is_free_and_says_what_it_is(self, caplog):
         with caplog.at_level(logging.INFO, "sextant"):
             budget = Budget(calls=1)
-            factory = annotate.RunAnnotators(budget, dict)
-            retrievers.build("lens(bm25,attribute=proof)", corpus_of([*TEXTS, "an even sum"]), annotators=factory)
+            retrievers.build(
+                "lens(bm25,attribute=proof)", corpus_of([*TEXTS, "an even sum"]), terms=Terms(budget=budget)
+            )
         assert "offline annotates 21 texts by counting" in caplog.text and budget.calls == 0
 
     def test_annotations_that_all_say_nothing_are_no_index(self):
         with pytest.raises(DataError, match="none of the annotations by offline says anything"):
-            retrievers.build(
-                "lens(bm25,attribute=proof)", corpus_of(["a cow"]), annotators=annotate.RunAnnotators(Budget(), dict)
-            )
+            retrievers.build("lens(bm25,attribute=proof)", corpus_of(["a cow"]), terms=Terms())
 
 
 class TestNames:
@@ -456,7 +453,7 @@ class TestNames:
     )
     def test_what_cannot_be_is_refused_before_anything_is_built(self, wrong, said):
         with pytest.raises(UsageError, match=re.escape(said)):
-            retrievers.build(wrong, corpus_of(TEXTS), annotators=annotate.RunAnnotators(Budget(), dict))
+            retrievers.build(wrong, corpus_of(TEXTS), terms=Terms())
 
     def test_models_and_lenses_that_there_are_not(self):
         with pytest.raises(UsageError, match="lens: the model 'gpt' names no model"):

@@ -14,11 +14,10 @@ from tiny_models import bert
 
 from tools import retrievers
 from tools.corpus import Corpus
-from tools.models.budget import Budget
+from tools.models.terms import Terms
 from tools.records import Document
 from tools.retriever import Ranker, Search
 from tools.retrievers import RETRIEVERS, check
-from tools.retrievers.lens.annotate import RunAnnotators
 from tools.retrievers.spec import parse
 
 # MODEL is a tiny model of the right family, made on the spot; SERVER a server that speaks the OpenAI protocol.
@@ -54,7 +53,7 @@ WORDS_ONLY = ("bm25", "bm25s", "splade", "lens(bm25")
 
 
 def build(spec, corpus, home=None):
-    return retrievers.build(spec, corpus, home, annotators=RunAnnotators(Budget(), dict))
+    return retrievers.build(spec, corpus, home, terms=Terms())
 
 
 @pytest.fixture(scope="session")
@@ -186,12 +185,12 @@ import json, sys
 from pathlib import Path
 from tools.corpus import Corpus
 from tools.records import Document
-from tools.retrievers.lens.annotate import RunAnnotators
+from tools.models.terms import Terms
 from tools.models.budget import Budget
 from tools.retrievers import build
 home, specs, queries, documents = json.loads(sys.stdin.read())
 corpus = Corpus(Document(*document) for document in documents)
-made = [build(spec, corpus, Path(home), annotators=RunAnnotators(Budget(), dict)) for spec in specs]
+made = [build(spec, corpus, Path(home), terms=Terms()) for spec in specs]
 print(json.dumps([[retriever.search(query, 5) for query in queries] for retriever in made]))
 """
 

@@ -14,8 +14,8 @@ from bad_server import OWN, PASSING, REFUSING, Fault, always, fine, from_request
 
 from tools.errors import UsageError
 from tools.models import lm
-from tools.models.call import Patience
 from tools.models.sending.servers import openai_account
+from tools.models.terms import Patience
 
 KEY = "sk-Kd7f9Qx2LmV8tRz3WpB6nHy4JcG5sA1e"
 ANOTHER = "sk-Zy5uE8iT1oP4aS7dF0gH3jK6lM9nB2vC"  # the other variable's, which this server must not even be sent
@@ -23,9 +23,14 @@ SHOWN = 12  # characters in a row of a key that nobody may see
 TASK = ("--program", "rewrite", "--task", "congress", "--split", "dev", "--limit", "2")
 
 
+QUICK = Patience(attempts=3, first=0.01, before=0.2, after=0.2, call=0.3)
+
+
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(lm, "PATIENCE", Patience(attempts=3, first=0.01, before=0.2, after=0.2, call=0.3))
+    monkeypatch.setattr(
+        "tools.models.terms.PATIENCE", Patience(attempts=3, first=0.01, before=0.2, after=0.2, call=0.3)
+    )
 
 
 @pytest.fixture

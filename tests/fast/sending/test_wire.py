@@ -12,8 +12,8 @@ import pytest
 from openai_server import Failure
 
 from tools.models import lm
-from tools.models.call import Patience
 from tools.models.sending.faults import fault
+from tools.models.terms import Patience, Terms
 from tools.records import Usage
 
 
@@ -28,7 +28,7 @@ def url(server):
 
 def ours(address):
     settings, once = lm.Settings(temperature=0.0, seed=7), Patience(attempts=1)
-    model = lm.connect(f"tiny@{address}", settings=settings, patience=once).lm
+    model = lm.connect(f"tiny@{address}", Terms(patience=once), settings=settings).lm
     model.answered = True  # else a request that is refused ends the run: tools/models/call.py
     return model
 
@@ -149,7 +149,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_to_do(spec, 
     server._server.socket = certificate[1].wrap_socket(server._server.socket, server_side=True)
     address = url(server).replace("http:", "https:")
     monkeypatch.setenv("HOSTED_VLLM_API_BASE", address)
-    error = raised(lm.connect(spec.format(address), patience=Patience(attempts=1)).lm)
+    error = raised(lm.connect(spec.format(address), Terms(patience=Patience(attempts=1))).lm)
     assert fault(error) == "refused" and "$SSL_CERT_FILE" in str(error) and not dspy.is_retryable_lm_error(error)
 
 
@@ -173,7 +173,7 @@ def test_why_an_answer_ended_and_what_it_used_is_as_with_dspys_own_client(finish
     model = lm.connect(server.spec)
     model.begin(place, Usage())
     outputs = model.lm("is it yes?")
-    [(_, answer)] = model.lm.ledger.answers.of_run(model.lm.ledger.run)
+    [(_, answer)] = model.terms.ledger.answers.of_run(model.terms.ledger.run)
     with dspy.track_usage() as tracker:
         reference = dspys(url(server))
         assert outputs == [text or "" for text in reference("is it yes?")]

@@ -18,11 +18,11 @@ from tools import injection
 from tools.corpus import Corpus
 from tools.injection import appeal
 from tools.models import lm
-from tools.models.budget import Budget
-from tools.models.call import MeteredLM
+from tools.models.language_model import LanguageModel
 from tools.models.offline import engine as offline
 from tools.models.prompting.adapter import Adapter
 from tools.models.prompting.passage import Passage, defused
+from tools.models.terms import Terms
 from tools.records import Document, Query
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
@@ -99,7 +99,7 @@ def searched(name, *, obeys):
     values = parameters.parse(name, constructor, {})
     others = dict.fromkeys(parameters.named_retrievers(values), index)
     engine = Watched(index, obeys=obeys)
-    model = MeteredLM("watched/1", Budget(), free=True, engine=engine)
+    model = LanguageModel("watched/1", Terms(), free=True, engine=engine)
     system = constructor(Toolbox(CORPUS, index, others=others), **values)
     with dspy.context(lm=model, adapter=Adapter(), trace=[]):
         return system(query=QUERY), engine.prompts

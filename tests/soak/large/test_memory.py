@@ -28,6 +28,7 @@ from programs.rewrite import Rewrite  # noqa: E402
 from tools.corpus import Corpus  # noqa: E402
 from tools.models import lm  # noqa: E402
 from tools.models.sending.gate import Gate  # noqa: E402
+from tools.models.terms import Terms  # noqa: E402
 from tools.records import Document, Query  # noqa: E402
 from tools.retrievers.lexical.bm25 import BM25  # noqa: E402
 from tools.session import Toolbox  # noqa: E402
@@ -67,7 +68,7 @@ def measured(many: int, spec: str, place: Path) -> dict[int, int]:
     corpus = Corpus(Document(f"d{number}", f"The committee heard about the {number} ferries.") for number in range(50))
     queries = [Query(f"q{number}", f"Something about {number} ferries?") for number in range(many)]
     program = Rewrite(Toolbox(corpus, BM25(corpus)), depth=5)
-    model = lm.connect(spec, gate=Gate(AT_ONCE))
+    model = lm.connect(spec, Terms(gate=Gate(AT_ONCE)))
     sizes, done = dict[int, int](), [0]
 
     def count(outcome: object) -> None:

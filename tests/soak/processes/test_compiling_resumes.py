@@ -27,7 +27,7 @@ from tools.console.command import run_command
 from tools.models import answers as books
 from tools.models import lm
 from tools.models.answers import NAME, ledger
-from tools.models.call import Patience
+from tools.models.terms import Patience
 
 ROOT = Path(__file__).parents[3]
 WORKERS = 4
@@ -114,7 +114,7 @@ def compiles(server, tmp_path, capsys, monkeypatch):
 
 @pytest.fixture
 def no_waiting(monkeypatch):
-    monkeypatch.setattr(lm, "PATIENCE", Patience(first=0.0, before=0.1, after=0.1))
+    monkeypatch.setattr("tools.models.terms.PATIENCE", Patience(first=0.0, before=0.1, after=0.1))
 
 
 def sent_off(server, optimizer, runs, key, hash_seed):
@@ -355,7 +355,8 @@ def test_the_same_request_at_the_same_time_is_sent_once(server, place):
     server.answer = lambda prompt: {"raw": "yes"}
     server.delay = 0.2
     model = lm.connect(server.spec)
-    model.share(ledger(place), repeats=True)
+    model.terms.keep(ledger(place))
+    model.lm.repeats = True
     with ThreadPoolExecutor(8) as pool:
         replies = list(pool.map(lambda number: model.lm(f"Is it {number % 2}?"), range(8)))
     assert replies == [["yes"]] * 8 and len(server.requests) == 2

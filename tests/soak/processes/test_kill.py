@@ -37,6 +37,7 @@ from programs.multihop import MultiHop  # noqa: E402
 from tools.models import lm  # noqa: E402
 from tools.models.answers import ledger  # noqa: E402
 from tools.models.sending.gate import Gate  # noqa: E402
+from tools.models.terms import Terms  # noqa: E402
 from tools.retrievers.lexical.bm25 import BM25  # noqa: E402
 from tools.session import Toolbox  # noqa: E402
 
@@ -151,7 +152,7 @@ class Killed:
         return killed
 
     def _work(self, path: Path) -> None:
-        model = lm.connect(self.server.spec, gate=Gate(AT_ONCE))
+        model = lm.connect(self.server.spec, Terms(gate=Gate(AT_ONCE)))
         with run_folder.claim(path, CONFIG | {"split": "all"}) as folder:
             model.begin(folder.path, folder.usage)
             world = self.environment

@@ -15,7 +15,7 @@ from openai_server import Failure, ids
 import environments
 from agents.notes import Notes
 from tools.models import lm
-from tools.models.call import Patience
+from tools.models.terms import Patience
 from tools.records import Usage
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
@@ -137,7 +137,7 @@ def test_killed_between_a_hops_end_and_its_checkpoint_it_makes_that_hop_again(wr
 
 
 def test_an_outage_in_hop_two_leaves_the_query_owed_and_it_goes_on_there(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(lm, "PATIENCE", Patience(first=0.0))
+    monkeypatch.setattr("tools.models.terms.PATIENCE", Patience(first=0.0))
     folder = tmp_path / "runs/task/run"
 
     def failing(prompt):

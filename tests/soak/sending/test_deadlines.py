@@ -20,6 +20,7 @@ from programs.rewrite import Rewrite
 from tools.errors import UsageError
 from tools.models import lm
 from tools.models.sending.gate import Gate
+from tools.models.terms import Terms
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
@@ -112,7 +113,7 @@ def test_a_program_that_hangs_outside_of_calls_is_given_up_and_the_others_finish
     monkeypatch.setattr(runner, "GRACE", 0.2)
     queries = environment.queries
     hanging = Hanging(system, {queries[0].query_id, queries[5].query_id})
-    model = lm.connect(bad.spec, gate=Gate(2), query_seconds=2.5)
+    model = lm.connect(bad.spec, Terms(gate=Gate(2), query_seconds=2.5))
     try:
         problem, outcomes, owed = sitting(tmp_path, hanging, queries, model, workers=2)
         assert owed.keys() == hanging.hangs and all("longer than 2.5 s" in reason for reason in owed.values())
@@ -124,7 +125,7 @@ def test_a_program_that_hangs_outside_of_calls_is_given_up_and_the_others_finish
     time.sleep(0.3)
     on_disk = run_folder.read_outcomes(tmp_path / "runs" / "task" / "run")
     assert on_disk.keys() == outcomes.keys(), "what a thread that was given up hands in later is not taken"
-    again = lm.connect(bad.spec, gate=Gate(2))
+    again = lm.connect(bad.spec, Terms(gate=Gate(2)))
     problem, outcomes, owed = sitting(tmp_path, system, queries, again, workers=2)
     assert (problem, owed, len(outcomes)) == (None, {}, len(queries))
     assert sum(one.paid for one in bad.tries) <= before + 2
@@ -133,7 +134,11 @@ def test_a_program_that_hangs_outside_of_calls_is_given_up_and_the_others_finish
 def test_a_query_that_waits_for_its_calls_is_not_taken_for_one_that_hangs(tmp_path, environment, system, bad):
     bad.script = in_order([latency(1.0)])
     problem, outcomes, owed = sitting(
-        tmp_path, system, environment.queries[:2], lm.connect(bad.spec, gate=Gate(1), query_seconds=5.0), workers=1
+        tmp_path,
+        system,
+        environment.queries[:2],
+        lm.connect(bad.spec, Terms(gate=Gate(1), query_seconds=5.0)),
+        workers=1,
     )
     assert (problem, owed, len(outcomes)) == (None, {}, 2)
 

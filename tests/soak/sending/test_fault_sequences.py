@@ -30,8 +30,8 @@ from programs.rewrite import Rewrite
 from programs.score import Score
 from tools.errors import ProviderRefused
 from tools.models import lm
-from tools.models.call import Patience
 from tools.models.sending.gate import Gate
+from tools.models.terms import Patience, Terms
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
@@ -121,7 +121,7 @@ def sitting(drawn: Drawn, server: BadServer, runs: Path) -> Iterator[tuple[run_f
     """The run folder of a seed, and the model for one sitting in it."""
     # A name of its own for each seed: they share the file of answers, and must not answer each other's calls.
     spec = f"tiny-{drawn.seed}@{server.url}"
-    model = lm.connect(spec, patience=QUICK, gate=Gate(drawn.workers, unit=UNIT), query_seconds=20.0)
+    model = lm.connect(spec, Terms(patience=QUICK, gate=Gate(drawn.workers, unit=UNIT), query_seconds=20.0))
     with run_folder.claim(runs / "task" / f"seed-{drawn.seed}", CONFIG) as folder:
         model.begin(folder.path, folder.usage)
         yield folder, model
@@ -163,7 +163,7 @@ def bounded(tries: list[Try]) -> None:
 
 def books(server: BadServer, model: lm.Model) -> None:
     """The ledger says what the server's books say, over all sittings, and no call was paid twice."""
-    ours, tries = model.books, server.tries
+    ours, tries = model.terms.books, server.tries
     twice = [tries for tries in server.by_call().values() if sum(one.paid for one in tries) > 1]
     assert not twice, f"a call was paid twice: requests {[one.number for one in twice[0]]}"
     expected = Counter(TOLD[one.kind] for one in tries if not one.paid)

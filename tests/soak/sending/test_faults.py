@@ -41,8 +41,7 @@ from bad_server import (
     usage,
 )
 
-from tools.models import lm
-from tools.models.call import Patience
+from tools.models.terms import Patience
 
 TASK = ("--program", "multihop", "-P", "hops=2", "--task", "congress", "--split", "dev", "--limit", "3")
 # As ever, and fifty times as impatient; less so where calls hang, which a busy machine must not look like.
@@ -61,7 +60,7 @@ PROVIDERS = {
 def impatient(monkeypatch, request):
     parameters = getattr(request.node, "callspec", None)
     hangs = parameters and parameters.params.get("kind") in HANG
-    monkeypatch.setattr(lm, "PATIENCE", HANGING if hangs else QUICK)
+    monkeypatch.setattr("tools.models.terms.PATIENCE", HANGING if hangs else QUICK)
 
 
 @pytest.fixture
@@ -295,7 +294,7 @@ def test_pauses_between_tries_grow(ask, bad):
 
 
 def test_fewer_are_sent_at_once_when_the_provider_has_too_many(ask, bad, monkeypatch):
-    monkeypatch.setattr(lm, "PATIENCE", Patience(attempts=9, first=0.05, before=5.0, after=5.0))
+    monkeypatch.setattr("tools.models.terms.PATIENCE", Patience(attempts=9, first=0.05, before=5.0, after=5.0))
 
     def too_many(number, body):
         busy = sum(not one.ended for one in bad._tries)
@@ -309,7 +308,7 @@ def test_fewer_are_sent_at_once_when_the_provider_has_too_many(ask, bad, monkeyp
 
 @pytest.mark.parametrize("fault", [silent(), stalls(), trickle(0.05)], ids=["silent", "stalls", "trickle"])
 def test_a_call_that_hangs_is_cut_off_in_time(fault, ask, bad, monkeypatch):
-    monkeypatch.setattr(lm, "PATIENCE", HANGING)
+    monkeypatch.setattr("tools.models.terms.PATIENCE", HANGING)
     bad.script = once(fault, at=1)
     result = ask(at_once=1)
     assert result.code == 0 and result.json["ledger"]["faults"] == {"timeout": 1}
@@ -317,7 +316,7 @@ def test_a_call_that_hangs_is_cut_off_in_time(fault, ask, bad, monkeypatch):
 
 
 def test_an_answer_that_comes_too_late_is_not_waited_for(ask, bad, monkeypatch):
-    monkeypatch.setattr(lm, "PATIENCE", HANGING)
+    monkeypatch.setattr("tools.models.terms.PATIENCE", HANGING)
     bad.script = once(latency(HANGING.call + 0.3), at=1)
     result = ask(at_once=1)
     assert result.code == 0 and result.json["ledger"]["faults"] == {"timeout": 1}

@@ -112,7 +112,7 @@ def test_whose_fault_it_is_is_told_as_by_our_own_client(kind, whose, bad, monkey
     bad.script = always((REFUSING | UNCLEAR | OWN)[kind])
     for spec in (SPEC, bad.spec):
         model = lm.connect(spec)
-        model.lm.answered = True  # else whatever is not clear is refused
+        model.terms.answered_before = True  # else whatever is not clear is refused
         with pytest.raises(dspy.LMError) as caught:
             model.lm("yes?")
         assert faults.fault(caught.value) == whose

@@ -5,6 +5,7 @@ DSPy's client and OpenAI's take milliseconds of CPU a call when many are in flig
 connection which the server closed between two calls is replaced before anything is sent on it.
 """
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,17 +14,16 @@ from typing import Any, NamedTuple, Self
 import dspy
 
 from tools.models.sending import faults, protocol
-from tools.models.sending.post import Server, Unanswered
-from tools.models.sending.servers import openai_account
+from tools.models.sending.post import Answer, Server, Unanswered
+from tools.models.sending.servers import PROVIDERS, SERVER_KEY, openai_account, secret
 
-OPENAI = "https://api.openai.com/v1"
 # Letters from which on a key is taken out of answers, too: "token" for a local server is a word like others.
 SECRET = 16
-LARGEST = 16 << 20  # bytes of an answer; a hundred times what the longest has
+LARGEST = 32 << 20  # bytes of an answer; three times what 100 vectors of 4,096 numbers have, written out
 
 
-class Sent(NamedTuple):
-    """What came back for a request."""
+class Reply(NamedTuple):
+    """What came back for a request of a chat."""
 
     reply: protocol.Reply
     headers: Mapping[str, str]
@@ -43,22 +43,50 @@ class Wire:
 
     model: str  # as the server calls it
     url: str
-    key: str = field(repr=False)  # "" is none
+    variable: str  # of the environment, which has the key
     needs_key: bool = False
-    api: protocol.Api = "chat"
+    api: str = "chat"  # or "responses"
+    key: str = field(default="", init=False, repr=False)  # "" is none
     _server: Server | None = field(default=None, init=False, repr=False)  # made for the first request
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False)
 
+    def __post_init__(self) -> None:
+        self.key = secret(self.variable)
+
+    @classmethod
+    def to_server(cls, model: str, url: str, api: str = "chat") -> "Wire":
+        """The connection to a server of the user's own."""
+        return cls(model, url, SERVER_KEY, api=api)
+
+    @classmethod
+    def to_provider(cls, model: str, provider: str, api: str = "chat") -> "Wire":
+        """The connection to a provider, or to where its variable in the environment leads."""
+        url, elsewhere, variable = PROVIDERS[provider]
+        place = next((os.environ[name] for name in elsewhere if os.environ.get(name)), url)
+        return cls(model, place, variable, needs_key=True, api=api)
+
     def body(self, messages: Sequence[Any], tools: Sequence[Any], settings: Mapping[str, Any]) -> bytes:
-        """A request as it is sent."""
+        """A request of a chat as it is sent."""
         return protocol.body(self.api, self.model, messages, tools, settings)
 
-    def send(self, body: bytes, deadline: float, *, tools: bool = False) -> Sent:
-        """One answer, by `deadline` on the clock of time.monotonic. Raises DSPy's LM errors."""
+    def send(self, body: bytes, deadline: float, *, tools: bool = False) -> Reply:
+        """One answer of a chat, by `deadline` on the clock of time.monotonic. Raises DSPy's LM errors."""
+        answer = self.post(protocol.PATHS[self.api], body, deadline, tools=tools)
         try:
-            answer = self._connected().post(protocol.PATHS[self.api], body, deadline=deadline)
+            reply = protocol.read(self.api, answer.body, self.model, clean=self.clean)
+        except protocol.Unreadable as error:
+            raise protocol.Unreadable(self.clean(error.what), self.model, error.usage) from None
+        if len(self.key) >= SECRET:
+            calls = [{name: self.clean(text) for name, text in call.items()} for call in reply.tool_calls]
+            reply = reply._replace(text=self.clean(reply.text), tool_calls=calls, finish=self.clean(reply.finish))
+        return Reply(reply, answer.headers)
+
+    def post(self, path: str, body: bytes, deadline: float, *, tools: bool = False) -> Answer:
+        """The answer to any request, which has status 200. Raises DSPy's LM errors."""
+        try:
+            answer = self._connect().post(path, body, deadline=deadline)
         except Unanswered as error:
-            words = self._clean(str(error))
+            words = self.clean(str(error))
             if error.kind == "timeout":
                 raise dspy.LMTimeoutError(words, model=self.model) from None
             if error.kind == "TLS":
@@ -66,27 +94,20 @@ class Wire:
             raise Unreached(words, self.model, error.kind) from None
         if answer.status != 200:
             raise protocol.failure(
-                answer.status, answer.headers, answer.body, self.model, tools=tools, clean=self._clean
+                answer.status, answer.headers, answer.body, self.model, tools=tools, clean=self.clean
             )
-        try:
-            reply = protocol.read(self.api, answer.body, self.model, clean=self._clean)
-        except protocol.Unreadable as error:
-            raise protocol.Unreadable(self._clean(error.what), self.model, error.usage) from None
-        if len(self.key) >= SECRET:
-            calls = [{name: self._clean(text) for name, text in call.items()} for call in reply.tool_calls]
-            reply = reply._replace(text=self._clean(reply.text), tool_calls=calls, finish=self._clean(reply.finish))
-        return Sent(reply, answer.headers)
+        return answer
 
-    def _connected(self) -> Server:
+    def _connect(self) -> Server:
         with self._lock:
             if self._server is None:
                 if not self.key and self.needs_key:
-                    raise dspy.LMNotConfiguredError("$OPENAI_API_KEY is not set", model=self.model)
+                    raise dspy.LMNotConfiguredError(f"${self.variable} is not set", model=self.model)
                 headers = {"authorization": f"Bearer {self.key or 'none'}", "content-type": "application/json"}
                 self._server = Server(self.url, headers | openai_account(self.url), largest=LARGEST)
             return self._server
 
-    def _clean(self, text: str) -> str:
+    def clean(self, text: str) -> str:
         """What a server said, without the key, if it said that back."""
         return text.replace(self.key, "***") if self.key else text
 

@@ -129,7 +129,7 @@ class Gate:
             self._failures = self._openings = 0
             self._free.notify_all()
 
-    def left(self) -> None:
+    def leave(self) -> None:
         """A place was given and not used."""
         with self._free:
             self.in_flight -= 1

@@ -8,18 +8,17 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import dspy
 import orjson
 
-from tools.models import usage as metering
 from tools.models.sending import refusals
 from tools.models.sending.gate import retry_after
 from tools.models.sending.post import redirected
+from tools.models.usage import read_report
 
-Api = Literal["chat", "responses"]
-PATHS: Mapping[Api, str] = {"chat": "/chat/completions", "responses": "/responses"}
+PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 
 FINISH = 100  # letters of why an answer ended; the longest word for it has 20
 
@@ -47,11 +46,11 @@ class Unreadable(dspy.LMTransportError):
         super().__init__(f"no answer that can be read: {what}", model=model)
         self.what = what
         self.usage = usage
-        self.billed = metering.reported(usage) is not None
+        self.billed = read_report(usage) is not None
 
 
 def body(
-    api: Api, model: str, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]
+    api: str, model: str, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]
 ) -> bytes:
     """A request. `messages`, `tools` and `settings` as the chat protocol has them, whichever it is."""
     request: dict[str, Any] = {"model": model}
@@ -96,24 +95,30 @@ def _items(message: Message) -> list[dict[str, Any]]:
     return said + calls
 
 
-def read(api: Api, data: bytes, model: str, *, clean: Callable[[str], str] = str) -> Reply:
-    """The answer in a body that came with status 200; `clean` as in `failure`.
+def read(api: str, data: bytes, model: str, *, clean: Callable[[str], str] = str) -> Reply:
+    """The answer of a chat in a body that came with status 200; `clean` as in `failure`.
 
     Unreadable when there is none, one of DSPy's LM errors where the body reports an error.
     """
-    try:
-        answer = _parsed(data)
-    except (ValueError, RecursionError) as error:
-        start = _start(data, 80, clean)
-        raise Unreadable(f"{str(error).partition(':')[0]} in {start!r}", model) from None
+    answer = parse(data, model, clean=clean)
     usage = answer.get("usage") if isinstance(answer, dict) else None
-    if reported := _reported(answer):
-        raise _failure_inside(reported, usage, model, clean)
     try:
         reply = _chat(answer, usage) if api == "chat" else _responses(answer, usage)
         return reply._replace(finish=_plain(reply.finish, clean))
     except (KeyError, IndexError, TypeError, AttributeError, RecursionError):
         raise Unreadable("it has no message", model, usage) from None
+
+
+def parse(data: bytes, model: str, *, clean: Callable[[str], str] = str) -> Any:
+    """The JSON of a body that came with status 200. Unreadable when it is none, an LM error where it reports one."""
+    try:
+        answer = _parsed(data)
+    except (ValueError, RecursionError) as error:
+        start = _start(data, 80, clean)
+        raise Unreadable(f"{str(error).partition(':')[0]} in {start!r}", model) from None
+    if reported := _reported(answer):
+        raise _failure_inside(reported, answer.get("usage"), model, clean)
+    return answer
 
 
 def _plain(finish: str, clean: Callable[[str], str]) -> str:
@@ -265,7 +270,7 @@ def _failure_inside(error: Any, usage: Any, model: str, clean: Callable[[str], s
     said = refusals.said({"error": error})
     made = _error(status, said, refusals.subject(status, said.codes, said.words), model, clean)
     made.kind = f"error {status}"
-    made.usage, made.billed = usage, metering.reported(usage) is not None
+    made.usage, made.billed = usage, read_report(usage) is not None
     return made
 
 

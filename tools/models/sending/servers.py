@@ -3,6 +3,19 @@
 import os
 from urllib.parse import urlsplit
 
+# Base URL, the environment variables that lead elsewhere, and that of the key. To add one: a line here; for embeddings,
+# rows of its models in tools/retrievers/models.toml, too.
+PROVIDERS = {
+    "openai": ("https://api.openai.com/v1", ("OPENAI_BASE_URL", "OPENAI_API_BASE"), "OPENAI_API_KEY"),
+    "gemini": ("https://generativelanguage.googleapis.com/v1beta/openai", (), "GEMINI_API_KEY"),
+}
+SERVER_KEY = "SEXTANT_API_KEY"  # a user's key for a provider is not for every server that speaks its protocol
+
+
+def secret(variable: str) -> str:
+    """The key that the environment has under this name; "" for none."""
+    return os.environ.get(variable, "").strip()
+
 
 def is_server(url: str) -> bool:
     """Whether `url` is that of a server, as in http://host:port/v1; a password or a key does not belong in one.

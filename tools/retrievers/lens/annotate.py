@@ -13,25 +13,23 @@ import json
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import dspy
 import pydantic
 
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
 from tools.models import lm
-from tools.models.answers import Ledger
-from tools.models.budget import Budget
 from tools.models.offline import lenses
 from tools.models.prompting import context
 from tools.models.prompting.adapter import Adapter
 from tools.models.prompting.asking import Check, Outputs, UnusableAnswer, ask, known_ids
 from tools.models.prompting.passage import Passage, batches, defused
 from tools.models.sending.faults import fault, refusal
+from tools.models.terms import Terms
 from tools.records import Document, Query, Usage
 from tools.retriever import NoRetriever
 from tools.retrievers.lens.attributes import LENSES, lens
-from tools.retrievers.lens.index import Annotated, Annotator
 from tools.retrievers.store import code
 from tools.session import Session, Toolbox
 from tools.text import TermStatistics
@@ -41,6 +39,43 @@ BATCH = 8  # documents in a call
 WORKERS = 8  # calls at a time
 ANSWER_TOKENS = 80  # of an annotation, for the estimate; what a model thinks before it answers is not counted
 _PASSAGE_TOKENS = 15  # of a passage beside its text
+
+
+class Annotated(NamedTuple):
+    """What came of one batch; it is kept also when a `fault` ended it, because it is paid for."""
+
+    texts: Sequence[str | None]  # one a document, in order; None where there is no answer yet
+    usage: Usage
+    fault: Exception | None = None  # why the rest is missing
+    unusable: int = 0  # answers that could not be used
+    shortened: int = 0  # prompts that had to be split or cut for the model's window
+
+
+class Annotator(Protocol):
+    """Writes down what texts have of one attribute. Threads share it."""
+
+    batch: int  # texts that are given to `annotate` together
+    workers: int  # calls of `annotate` at a time
+    paid: bool  # whether that costs something; it is then said also where a command prints JSON
+
+    def key(self) -> Mapping[str, object]:
+        """All that shapes an annotation: the model, what it is told, the form of the prompt."""
+        ...
+
+    def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
+        """What annotating so many texts will take and cost, in one line; `sample` are some of them.
+
+        `spent` is what was used for the same index before. BudgetReached or UsageError when it may not be done.
+        """
+        ...
+
+    def annotate(self, texts: Sequence[str]) -> Annotated:
+        """The annotations of one batch; an empty one where the model has given nothing that could be used."""
+        ...
+
+    def query(self, text: str) -> str:
+        """The annotation of a query that is itself a document; the open session pays for it."""
+        ...
 
 
 class Annotation(pydantic.BaseModel):
@@ -63,54 +98,21 @@ class AnnotateDocuments(dspy.Signature):
     annotations: list[Annotation] = dspy.OutputField(desc="one for every passage, with its id")
 
 
-Connect = Callable[[str, int], lm.Model]
-"""Makes a model of a spec and a window in tokens, 0 where the price table says it."""
+def annotator_of(
+    model: str, attribute: str, terms: Terms, statistics: Callable[[], TermStatistics], window: int = 0
+) -> Annotator:
+    """Who annotates for a lens: the `model`, asked on the `terms` of a run, or `offline`, which counts.
 
-
-class RunAnnotators:
-    """The annotators of a run, one for each (model, attribute, window), which share its `budget`.
-
-    Counting weighs words by the `statistics`.
+    `attribute` is the name of a lens, or has blanks in it and says itself what to write down. `window` is how many
+    tokens the model takes, 0 where the price table says it. UsageError for a model or an attribute that there is not;
+    nothing is sent or loaded yet.
     """
-
-    def __init__(
-        self, budget: Budget, statistics: Callable[[], TermStatistics], connect: "Connect | None" = None
-    ) -> None:
-        """`connect` makes a model as the run has it: its gate, prices and patience."""
-        self._budget = budget
-        self._connect = connect
-        self._statistics = statistics
-        self._made: dict[tuple[str, str, int], Annotator] = {}
-        self._ledger: Ledger | None = None
-
-    def __call__(self, model: str, attribute: str, window: int) -> Annotator:
-        """UsageError for a model or an attribute that there is not; nothing is sent or loaded yet."""
-        if not attribute:
-            raise UsageError(
-                "a lens needs attribute=..., where the task gives it none; docs/decisions/lens-retriever.md"
-            )
-        check(model, attribute)
-        if (model, attribute, window) not in self._made:
-            self._made[model, attribute, window] = self._annotator(model, attribute, window)
-        return self._made[model, attribute, window]
-
-    def _annotator(self, model: str, attribute: str, window: int) -> Annotator:
-        if model == "offline":
-            return OfflineAnnotator(attribute, self._statistics)
-        made = ModelAnnotator(model, attribute, self._budget, window, self._connect)
-        if self._ledger:
-            made.keep(self._ledger)
-        return made
-
-    def keep(self, ledger: Ledger) -> None:
-        """From here on, what models say is kept in the run's ledger, and not paid for twice.
-
-        So is what the indexes that are built already have cost.
-        """
-        self._ledger = ledger
-        for made in self._made.values():
-            if isinstance(made, ModelAnnotator):
-                made.keep(ledger)
+    if not attribute:
+        raise UsageError("a lens needs attribute=..., where the task gives it none; docs/decisions/lens-retriever.md")
+    check(model, attribute)
+    if model == "offline":
+        return OfflineAnnotator(attribute, statistics)
+    return ModelAnnotator(model, attribute, terms, window)
 
 
 def check(model: str, attribute: str) -> None:
@@ -132,22 +134,11 @@ class ModelAnnotator:
 
     batch, workers, paid = BATCH, WORKERS, True
 
-    def __init__(
-        self, model: str, attribute: str, budget: Budget, window: int = 0, connect: "Connect | None" = None
-    ) -> None:
-        """`attribute` is the name of a lens, or has blanks in it and says itself what to write down.
-
-        `window` is how many tokens the model takes, 0 where the price table says it.
-        """
+    def __init__(self, model: str, attribute: str, terms: Terms, window: int = 0) -> None:
         self._attribute = attribute
         self._told = attribute if " " in attribute else LENSES[attribute].annotate
-        if connect:
-            self._model = connect(model, window)
-        else:
-            self._model = lm.connect(model, budget=budget, settings=lm.Settings(context=window or None))
-        self._spent = Usage()  # on an index, in this process and before, as long as there is no ledger to have it
-        self._kept = False  # whether there is one
-        self._budget = budget
+        self._model = lm.connect(model, terms, settings=lm.Settings(context=window or None))
+        self._model.lm.repeats = True  # what is asked again is the same call, and no further sample
         self._predictor = dspy.Predict(AnnotateDocuments)
         self._queries = dict[str, str]()
         self._useful = False  # whether it has given an annotation
@@ -174,12 +165,12 @@ class ModelAnnotator:
             f"lens: {texts:,} texts are to be annotated by {self._model.name}: {calls:,} calls, about {tokens_in:,} "
             f"tokens in and {tokens_out:,} out, {cost}"
         )
-        if not self._kept:
-            self._budget.resume(spent)
-            self._book(spent)
+        terms = self._model.terms
+        terms.resume(self._model.lm.model, spent)
         self._useful = spent.calls > 0
         try:
-            self._budget.allow(calls, usd)
+            terms.check_sends(f"the annotations of {texts:,} texts by {self._model.name}")
+            terms.budget.allow(calls, usd)
         except (BudgetReached, UsageError) as error:
             raise error.saying(f"{line}: {error}; nothing was sent") from None
         return line
@@ -202,22 +193,10 @@ class ModelAnnotator:
         except Exception as error:  # noqa: BLE001  # given back with what is done, and raised again there
             problem = self._reason(error)
         self._useful |= any(notes.values())
-        self._book(session.usage)
         shortened = sum(step.tool == "shorten" for step in session.trace.steps)
         unusable = sum(session.trace.unusable.values())
         found = [notes.get(doc_id) for doc_id in documents]
         return Annotated(found, session.usage, problem, unusable, shortened)
-
-    def keep(self, ledger: Ledger) -> None:
-        """Keep what is said in `ledger`, and what the index has cost the run."""
-        self._model.share(ledger, repeats=True)
-        self._kept = True
-        if self._spent.calls:
-            ledger.index(self._model.name, self._spent)
-
-    def _book(self, usage: Usage) -> None:
-        with self._lock:
-            self._spent += usage
 
     def query(self, text: str) -> str:
         """The annotation of a query, asked for once in a process; empty when no answer could be used."""

@@ -5,7 +5,7 @@ about in this way (section 4, steps 1 and 2): an attribute in words, and one pas
 pass is an index like the others: `lens(bm25)` builds BM25 twice, over the texts and over the annotations. Left out: the
 clustering of annotations (step 3), and annotations by more than one lens, which is a fusion of several `lens(...)`.
 
-Which model annotates, and what it is told, is given from outside (`Annotators`): nothing here knows a model.
+Who annotates, and what a model is told, is in tools/retrievers/lens/annotate.py.
 """
 
 import hashlib
@@ -19,16 +19,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from tools import disk
 from tools.console import interrupts
 from tools.console.progress import Progress
 from tools.corpus import Corpus, digest_of, indexed_text
 from tools.errors import DataError, UsageError
+from tools.models.terms import Terms
 from tools.records import Document, Hit, Usage, usage_from_json, usage_json
 from tools.retriever import Retriever, Search
 from tools.retrievers.fusion import Fusion, check_options
+from tools.retrievers.lens.annotate import Annotated, Annotator, annotator_of
+from tools.retrievers.lexical.bm25 import BM25
 from tools.retrievers.spec import Value, spell
 from tools.retrievers.store import name_of, open_index
 
@@ -39,50 +42,6 @@ _FILE = "annotations.jsonl"
 _GRACE = 3.0  # seconds that batches in flight are waited for after a Ctrl-C
 _TICK = 0.1  # seconds between two looks at what the threads do, where none of them has finished anything
 _SAMPLE = 200  # texts by which the annotator estimates what all of them will cost
-
-
-class Annotated(NamedTuple):
-    """What came of one batch; it is kept also when a `fault` ended it, because it is paid for."""
-
-    texts: Sequence[str | None]  # one a document, in order; None where there is no answer yet
-    usage: Usage
-    fault: Exception | None = None  # why the rest is missing
-    unusable: int = 0  # answers that could not be used
-    shortened: int = 0  # prompts that had to be split or cut for the model's window
-
-
-class Annotator(Protocol):
-    """Writes down what texts have of one attribute. Threads share it."""
-
-    batch: int  # texts that are given to `annotate` together
-    workers: int  # calls of `annotate` at a time
-    paid: bool  # whether that costs something; it is then said also where a command prints JSON
-
-    def key(self) -> Mapping[str, object]:
-        """All that shapes an annotation: the model, what it is told, the form of the prompt."""
-        ...
-
-    def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
-        """What annotating so many texts will take and cost, in one line; `sample` are some of them.
-
-        `spent` is what was used for the same index before. BudgetReached or UsageError when it may not be done.
-        """
-        ...
-
-    def annotate(self, texts: Sequence[str]) -> Annotated:
-        """The annotations of one batch; an empty one where the model has given nothing that could be used."""
-        ...
-
-    def query(self, text: str) -> str:
-        """The annotation of a query that is itself a document; the open session pays for it."""
-        ...
-
-
-Annotators = Callable[[str, str, int], Annotator]
-"""The annotator of (model, attribute, the model's window in tokens or 0); nothing is sent or loaded yet.
-
-UsageError for what there is not.
-"""
 
 
 class Builder(Protocol):
@@ -109,7 +68,7 @@ class LensIndex(Retriever):
         home: Path | None,
         part: Builder,
         *,
-        annotators: Annotators,
+        terms: Terms | None = None,
         attribute: str = "",
         model: str = "offline",
         chars: int = 2500,
@@ -128,7 +87,9 @@ class LensIndex(Retriever):
             "depth": depth,
         }
         self.require("", 1, given)
-        annotator = annotators(model, attribute, context)
+        annotator = annotator_of(
+            model, attribute, terms or Terms(), lambda: BM25(corpus, home).statistics(), window=context
+        )
         key = {**annotator.key(), "kind": "annotations", "format": FORMAT, "chars": chars, "corpus": corpus.fingerprint}
         made = _digest(annotator, chars)
         if digest not in ("", made):

@@ -1,0 +1,190 @@
+"""Vectors of texts from a provider's API, or from any server that speaks OpenAI's embeddings protocol.
+
+OpenAI's own client writes the request and reads the answer. Between the two our transport sends it, so that keys,
+deadlines, bounds and redirects are as for every other call, and tools/models/call.py has it in its books.
+"""
+
+import base64
+import time
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any
+
+import dspy
+import httpx
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from openai import APIConnectionError, OpenAI
+
+from tools import session
+from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
+from tools.models.call import Caller, Sent
+from tools.models.prices import Price
+from tools.models.sending import faults, protocol
+from tools.models.sending.client import Wire
+from tools.models.sending.refusals import Subject
+from tools.models.sending.servers import PROVIDERS, SERVER_KEY, cleaned, is_server, secret
+from tools.models.terms import Terms
+from tools.models.usage import report_of_embeddings
+from tools.records import Usage
+
+FORMAT = 1  # of the key; raised when equal keys would stand for other answers
+TIMEOUT = 120.0  # seconds for a whole answer, where the patience of the run is no less
+
+
+class NotAccepted(ValueError):
+    """The API takes other requests, but not this one; `about` says whether that is for its texts."""
+
+    def __init__(self, words: str, about: Subject) -> None:
+        super().__init__(words)
+        self.about = about
+
+
+def place(spec: str) -> tuple[str, str, str]:
+    """(provider, model, URL) of `provider/model` or `MODEL@URL`, which has no provider; UsageError for another."""
+    model, at, url = spec.partition("@")
+    if at:
+        if not model or not is_server(url):
+            raise UsageError(
+                f"api:{model}@... is no server; write api:MODEL@http://host:port/v1, "
+                f"and put a key for it in ${SERVER_KEY}"
+            )
+        return "", model, url
+    provider, _, model = spec.partition("/")
+    if provider not in PROVIDERS or not model:
+        known = ", ".join(f"api:{name}/MODEL" for name in PROVIDERS)
+        raise UsageError(f"api:{spec} names no model; write {known} or api:MODEL@http://host:port/v1")
+    return provider, model, PROVIDERS[provider][0]
+
+
+def check_key(spec: str) -> None:
+    """ProviderRefused where the environment lacks the key that the model `spec` needs; nothing is sent."""
+    provider, _, _ = place(spec)
+    if provider and not secret(PROVIDERS[provider][2]):
+        raise ProviderRefused(f"api:{spec} needs a key; put it in ${PROVIDERS[provider][2]}, or into the file .env")
+
+
+class _NotVectors(protocol.Unreadable):
+    """An answer that is not one vector a text."""
+
+
+class Embeddings:
+    """One model of vectors, asked on the terms of a run. Threads share it."""
+
+    def __init__(self, spec: str, terms: Terms, *, dimensions: int = 0, cost: Price | None = None) -> None:
+        """`dimensions` asks for shorter vectors, 0 for the model's own; `cost` is None where nobody knows it.
+
+        UsageError when `spec` names no provider and no server.
+        """
+        self.name = f"api:{spec}"
+        self._spec = spec
+        self.provider, self.model, self.url = place(spec)
+        wire = Wire.to_provider(self.model, self.provider) if self.provider else Wire.to_server(self.model, self.url)
+        self.dimension = dimensions  # numbers in a vector, as soon as they are known
+        self._settings: dict[str, Any] = {"dimensions": dimensions} if dimensions else {}
+        self._wire = wire
+        self._client = _client(wire)
+        self.terms = terms
+        self.caller = Caller(self.name, terms, cost=cost, output_tokens=0.0, longest=TIMEOUT)
+
+    def embed(self, texts: Sequence[str], *, kept: bool = True) -> tuple[list[NDArray[np.float32]], Usage]:
+        """A vector for each of a few texts that are not blank, in order, and what they cost, which is booked.
+
+        They are `kept` in the ledger, or else by who asks. RunIncomplete when the API does not answer, ProviderRefused
+        when it never will, DataError for an answer that is not one vector a text, NotAccepted for these texts.
+        """
+        made = orjson.dumps([self.model, self._settings, texts])
+        where = b"%d embeddings %s\0" % (FORMAT, self._wire.url.encode())
+        key = blake2b(where + made, digest_size=8).hexdigest() if kept and self.caller.keeps else ""
+        payer = session.current()
+        try:
+            answer = self.caller.ask(
+                payer.query_id if payer else "", key, made, lambda deadline: self._send(texts, deadline)
+            )
+        except dspy.LMError as error:
+            raise self._reason(error) from None
+        vectors = [np.frombuffer(base64.b64decode(output), dtype="<f4") for output in answer.outputs]
+        self.dimension = self.dimension or vectors[0].size
+        return vectors, answer.usage
+
+    def _send(self, texts: Sequence[str], deadline: float) -> Sent:
+        """The answer to one request, sent once: base64 of each vector, in the order of the texts."""
+        try:
+            answer = self._client.embeddings.with_raw_response.create(
+                input=list(texts),
+                model=self.model,
+                encoding_format="base64",
+                timeout=deadline - time.monotonic(),
+                **self._settings,
+            )
+        except APIConnectionError as failure:
+            raise failure.__cause__ or failure from None  # what the transport has raised
+        body = protocol.parse(answer.content, self.model, clean=self._wire.clean)
+        usage = report_of_embeddings(body.get("usage") if isinstance(body, dict) else None)
+        try:
+            vectors = self._vectors(getattr(answer.parse(), "data", None), len(texts))
+        except ValueError as error:
+            raise _NotVectors(self._wire.clean(str(error)), self.model, usage) from None
+        return Sent([base64.b64encode(one.tobytes()).decode() for one in vectors], "stop", usage, answer.headers)
+
+    def _vectors(self, entries: Any, expected: int) -> list[NDArray[np.float32]]:
+        """The vectors of an answer, in the order of the texts. ValueError where they are not one a text."""
+        entries = entries if isinstance(entries, list) else []
+        if len(entries) != expected:
+            raise ValueError(f"gave {len(entries)} vectors for {expected} texts")
+        numbers = [getattr(entry, "index", None) for entry in entries]
+        if sorted(numbers, key=str) == sorted(range(expected), key=str):
+            entries = sorted(entries, key=lambda entry: int(entry.index))
+        elif any(numbers):  # without any numbers, they are in order
+            raise ValueError(f"gave vectors with the numbers {str(numbers)[:60]}")
+        vectors = [_numbers(getattr(entry, "embedding", None)) for entry in entries]
+        dimension = self.dimension or vectors[0].size
+        for vector in vectors:
+            if vector.shape != (dimension,) or not dimension:
+                raise ValueError(f"gave a vector of {vector.size} numbers where {dimension} are expected")
+        return vectors
+
+    def _reason(self, error: dspy.LMError) -> Exception:
+        """What an error means for whoever needs the vectors."""
+        words = cleaned(str(error).strip().partition("\n")[0])[:300]
+        if isinstance(error, dspy.LMNotConfiguredError):
+            return ProviderRefused(f"{self.name} needs a key; put it in ${self._wire.variable}, or into the file .env")
+        if isinstance(error, _NotVectors):
+            return DataError(f"{self.name} {error.what}; nothing of it is used, and what was embedded is kept")
+        if faults.fault(error) == "refused":
+            return ProviderRefused(f"{self.name} refuses: {words}; check the key, the quota and the name")
+        if dspy.is_retryable_lm_error(error) or not isinstance(error, dspy.LMInvalidRequestError):
+            return RunIncomplete(f"{self.name} does not answer: {words}")
+        return NotAccepted(words, faults.about(error))
+
+
+class _Transport(httpx.BaseTransport):
+    """Has OpenAI's client send by a wire: with a deadline of the whole, bounds and no redirects."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """The answer to one request for embeddings, which is the only kind that is made."""
+        deadline = time.monotonic() + request.extensions["timeout"]["read"]
+        answer = self._wire.post("/embeddings", request.read(), deadline)
+        unpacked = ("content-encoding", "content-length", "transfer-encoding")
+        headers = {name: value for name, value in answer.headers.items() if name not in unpacked}
+        return httpx.Response(200, headers=headers | {"content-type": "application/json"}, content=answer.body)
+
+
+def _client(wire: Wire) -> OpenAI:
+    """OpenAI's client for a wire, which has the address and the key."""
+    client = httpx.Client(transport=_Transport(wire), follow_redirects=False)
+    return OpenAI(api_key="none", base_url=wire.url, max_retries=0, http_client=client)
+
+
+def _numbers(embedding: Any) -> NDArray[np.float32]:
+    """One vector of an answer; a server may ignore that base64 was asked for."""
+    try:
+        if isinstance(embedding, str):
+            return np.frombuffer(base64.b64decode(embedding), dtype="<f4")
+        return np.array([*embedding], dtype=np.float32)
+    except (TypeError, ValueError, OverflowError):
+        return np.empty(0, dtype=np.float32)
