@@ -17,20 +17,23 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from evals.formats.trajectory import Trajectory, check_step, find_query
+from evals.formats import trajectory
+from evals.formats.trajectory import Trajectory
 from evals.formats.writing import Answered, Source, compact, name_file
 from tools import forms
 from tools.disk import sha256
-from tools.forms import Amount, Count, Number
-from tools.records import Step, Tool, Usage, total, usage_json
+from tools.forms import Amount, Count
+from tools.records import Step, Usage, total, usage_json
 
 if TYPE_CHECKING:
     from environments.base import Environment
+    from tools.corpus import Corpus
     from tools.records import Query
 
 VERSION = "ATIF-v1.7"
@@ -143,37 +146,10 @@ def _final_metrics(usage: Usage | None, steps: int) -> dict[str, Any]:
     return {**tokens, **cost, "total_steps": steps, "extra": usage_json(usage)}
 
 
-class _Extra(TypedDict, total=False):
-    """What is written here under `extra`, and what others may write there."""
-
-    doc_ids: list[str]
-    shown: list[Count]
-    lengths: list[Count]
-    cut: Count
-    among: bool
-    refused: str
-    hop: Count
-    started: Amount
-    seconds: Amount | None
-    repairs: Count
+class _Spent(TypedDict, total=False):
     calls: Count
+    repairs: Count
     paid_usd: Amount | None
-    answer: str
-    ranking: list[str]
-    scores: list[Number] | None
-
-
-class _Result(TypedDict, total=False):
-    extra: _Extra | None
-
-
-class _Observation(TypedDict, total=False):
-    results: list[_Result] | None
-
-
-class _Call(TypedDict):
-    function_name: str
-    arguments: NotRequired[dict[str, Any]]
 
 
 class _Metrics(TypedDict, total=False):
@@ -183,7 +159,16 @@ class _Metrics(TypedDict, total=False):
     total_prompt_tokens: Count
     total_completion_tokens: Count
     total_cost_usd: Amount | None
-    extra: _Extra | None
+    extra: _Spent | None
+
+
+class _Call(TypedDict):
+    function_name: str
+    arguments: NotRequired[dict[str, Any]]
+
+
+class _Observation(TypedDict, total=False):
+    results: list[dict[str, Any]] | None
 
 
 class _Step(TypedDict, total=False):
@@ -191,15 +176,15 @@ class _Step(TypedDict, total=False):
     observation: _Observation | None
     metrics: _Metrics | None
     llm_call_count: Count | None
-    extra: _Extra | None
+    extra: dict[str, Any] | None
 
 
 class Line(TypedDict):
-    """A line in ATIF, as far as it is read."""
+    """A line in ATIF, as far as it is read; what is in `extra` is checked as trajectory.Line."""
 
     steps: list[_Step]
     final_metrics: NotRequired[_Metrics | None]
-    extra: NotRequired[_Extra | None]
+    extra: NotRequired[dict[str, Any] | None]
 
 
 _SEARCH, _READ = re.compile("search|retriev", re.I), re.compile("read|open|fetch|get_?doc", re.I)
@@ -212,125 +197,92 @@ def is_atif(row: Mapping[str, Any]) -> bool:
 
 
 def read_line(row: dict[str, Any], queries: Mapping[str, "Query"], environment: "Environment") -> Trajectory:
-    """Read one ATIF document. ValueError for what is none, or does not fit the task."""
+    """Read one ATIF document, by way of our own form. ValueError for what is none, or does not fit the task."""
     forms.check(Line, row)
     extra = _extra(row)
     names = [extra.get("query_id"), row.get("trajectory_id"), row.get("session_id")]
     chosen = next((name for name in names if isinstance(name, str) and name in queries), None)
-    query = find_query(str(chosen or names[0] or names[1] or names[2]), queries, environment)
-    steps, mapped = list[Step](), True
+    steps, mapped = list[dict[str, Any]](), True
     for number, one in enumerate(row["steps"], start=1):
-        try:
-            made = _read_steps(one, query, environment)
-        except _Unmapped:
-            mapped = False
-        except ValueError as wrong:
-            raise ValueError(f"step {number}: {wrong}") from None
-        else:
-            steps += made
-    error = extra.get("error")
-    return Trajectory(
-        query.query_id,
-        steps if mapped else [],
-        [step.argument for step in steps if step.tool == "note"],
-        _total_usage(row),
-        extra.get("seconds"),
-        extra.get("answer", ""),
-        error if isinstance(error, str) else None,
-        extra.get("ranking"),
-        extra.get("scores") or None,
-        mapped=mapped,
-    )
+        made, found = _convert_step(one, environment.documents)
+        steps += [step | {"step_id": number} for step in made]
+        mapped &= found
+    line = {
+        "query_id": str(chosen or names[0] or names[1] or names[2]),
+        "steps": steps if mapped else [],
+        "notes": [step["argument"] for step in steps if step["tool"] == "note"],
+        "usage": _total_usage(row),
+        "error": error if isinstance(error := extra.get("error"), str) else None,
+        **{key: extra[key] for key in ("seconds", "answer", "ranking", "scores") if key in extra},
+    }
+    return replace(trajectory.read_line(line, queries, environment), mapped=mapped)
 
 
-class _Unmapped(Exception):
-    """It cannot be told what a search found."""
-
-
-def _read_steps(row: dict[str, Any], query: "Query", environment: "Environment") -> list[Step]:
-    """Return the steps of a trace that one step of ATIF is; its usage is with the first of them."""
+def _convert_step(row: dict[str, Any], documents: "Corpus") -> tuple[list[dict[str, Any]], bool]:
+    """(the steps of ours that one step of ATIF is, its usage with the first; whether they say what was found)."""
     extra, usage = _extra(row), _step_usage(row)
-    when = {"hop": extra.get("hop", 0)} | {name: extra.get(name) or 0.0 for name in ("started", "seconds")}
-    calls = row.get("tool_calls") or []
+    when = {name: extra[name] for name in ("hop", "started", "seconds") if extra.get(name) is not None}
     if row.get("source") != "agent":
-        return []
-    if not calls:
-        return _read_message(str(row.get("message") or ""), str(extra.get("tool", "note")), when, usage)
-    results = (row.get("observation") or {}).get("results") or []
-    made = list[Step]()
-    for call in calls:
-        mine = [one for one in results if one.get("source_call_id") in (call.get("tool_call_id"), None)]
-        if (step := _read_call(call, mine, query, environment, when)) is not None:
-            made.append(step)
-    if made and usage is not None:
-        made[0] = replace(made[0], usage=usage)
-    return made
+        return [], True
+    steps: list[dict[str, Any]] = []
+    mapped = True
+    if calls := row.get("tool_calls"):
+        results = (row.get("observation") or {}).get("results") or []
+        for call in calls:
+            mine = [one for one in results if one.get("source_call_id") in (call.get("tool_call_id"), None)]
+            step = _convert_call(call, mine, documents)
+            mapped &= not step or step["doc_ids"] is not None
+            steps += [step] if step else []
+    else:  # a note, or what we write of a stop and of a prompt that was shortened
+        message, tool = str(row.get("message") or ""), extra.get("tool")
+        ours = tool in ("stop", "shorten")
+        steps = [{"tool": tool if ours else "note", "argument": message.removeprefix(f"{tool}: " if ours else "")}]
+    if steps and usage is not None:
+        steps[0]["usage"] = usage
+    return [step | when for step in steps], mapped
 
 
-def _read_message(message: str, tool: str, when: dict[str, Any], usage: Usage | None) -> list[Step]:
-    """Read a step without a call: a note, or what we write of a stop and of a prompt that was shortened."""
-    ours: Tool | None = next((one for one in ("stop", "shorten") if one == tool), None)
-    argument = message.removeprefix(f"{ours}: ") if ours else message
-    return [Step(ours or "note", argument, **when, usage=usage or Usage())]
+def _convert_call(call: dict[str, Any], results: list[dict[str, Any]], documents: "Corpus") -> dict[str, Any] | None:
+    """One tool call as a step of ours; None for one that is neither a search nor a read, nor one that we write.
 
-
-def _read_call(
-    call: dict[str, Any],
-    results: list[dict[str, Any]],
-    query: "Query",
-    environment: "Environment",
-    when: dict[str, Any],
-) -> Step | None:
-    """Read one tool call; None for one that is neither a search nor a read, nor one of ours."""
+    The documents of a search are None where it cannot be told what they are.
+    """
     name, given = call["function_name"], call.get("arguments", {})
     tool = name if name in _OURS else "search" if _SEARCH.search(name) else "read" if _READ.search(name) else ""
-    if not tool:
-        return None
     texts = [one for one in given.values() if isinstance(one, str)]
     argument = "" if tool in _OURS else str(given.get("query", given.get("doc_id", next(iter(texts), ""))))
     extra: dict[str, Any] = next((found for one in results if (found := _extra(one))), {})
     doc_ids = _find_documents(results)
     if tool == "read" and not doc_ids and "refused" not in extra:
-        doc_ids = [argument] if argument in environment.documents else None
-    if doc_ids is None and tool != "search":
+        doc_ids = [argument] if argument in documents else None
+    if not tool or (doc_ids is None and tool != "search"):
         return None
-    if doc_ids is None:
-        raise _Unmapped
-    shown = extra.get("shown", [])
-    if tool == "read" and not shown and doc_ids and isinstance(results[0].get("content") if results else None, str):
-        shown = [min(len(results[0]["content"]), len(environment.documents[doc_ids[0]].text))]
-    return check_step(
-        query,
-        environment,
-        tool=tool,
-        argument=argument,
-        doc_ids=doc_ids,
-        retriever=str(given.get("retriever") or ""),
-        k=k if isinstance(k := given.get("k"), int) and 0 <= k <= forms.LARGEST else 0,
-        instruction=str(given.get("instruction") or ""),
-        cut=extra.get("cut", 0),
-        among=extra.get("among", False),
-        shown=shown,
-        lengths=extra.get("lengths", []),
-        refused=extra.get("refused", ""),
-        **when,
-    )
+    k = given.get("k")
+    step = {
+        "tool": tool,
+        "argument": argument,
+        "doc_ids": doc_ids,
+        "retriever": str(given.get("retriever") or ""),
+        "k": k if isinstance(k, int) and 0 <= k <= forms.LARGEST else 0,
+        "instruction": str(given.get("instruction") or ""),
+        **{key: extra[key] for key in ("cut", "among", "shown", "lengths", "refused") if key in extra},
+    }
+    content = results[0].get("content") if results else None
+    if tool == "read" and not step.get("shown") and doc_ids and doc_ids[0] in documents and isinstance(content, str):
+        step["shown"] = [min(len(content), len(documents[doc_ids[0]].text))]
+    return step
 
 
 def _find_documents(results: list[dict[str, Any]]) -> list[str] | None:
     """The documents that an observation names, best first, each once; None where it does not say."""
-    found, told = dict[str, None](), False
+    found = list[list[str]]()
     for one in results:
-        extra = _extra(one)
-        ids = extra.get("doc_ids")
-        if ids is None and isinstance(extra.get("source_doc_id"), str):
-            ids = [extra["source_doc_id"]]
-        if ids is None:
-            ids = _parse_content(one.get("content"))
-        if ids is not None:
-            told = True
-            found |= dict.fromkeys(ids)
-    return list(found) if told else None
+        ids, source = _extra(one).get("doc_ids"), _extra(one).get("source_doc_id")
+        ids = [source] if ids is None and isinstance(source, str) else ids
+        ids = _parse_content(one.get("content")) if ids is None else ids
+        if isinstance(ids, list):
+            found.append([str(doc_id) for doc_id in ids])
+    return list(dict.fromkeys(chain.from_iterable(found))) if found else None
 
 
 def _parse_content(content: Any) -> list[str] | None:
@@ -346,34 +298,38 @@ def _parse_content(content: Any) -> list[str] | None:
     return [str(one) for one in ids] if all(isinstance(one, str | int) for one in ids) else None
 
 
-def _step_usage(row: Mapping[str, Any]) -> Usage | None:
-    """The usage of one step; None where it does not say."""
-    metrics = row.get("metrics")
-    if not metrics:
-        return Usage() if row.get("llm_call_count") == 0 else None
-    if not {"prompt_tokens", "completion_tokens"} <= metrics.keys():
-        return None
-    calls = row.get("llm_call_count")
-    return _make_usage(metrics, 1 if calls is None else calls, "prompt_tokens", "completion_tokens", "cost_usd")
-
-
-def _total_usage(row: Mapping[str, Any]) -> Usage | None:
+def _total_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:
     """The usage of a whole trajectory: its final metrics, else the sum of its steps; None where one does not say."""
     steps = [_step_usage(step) for step in row["steps"] if step.get("source") == "agent"]
-    known = [step for step in steps if step is not None]
-    final = row.get("final_metrics")
-    if final and {"total_prompt_tokens", "total_completion_tokens"} <= final.keys():
-        calls = sum(step.calls for step in known)
-        return _make_usage(final, calls, "total_prompt_tokens", "total_completion_tokens", "total_cost_usd")
-    return total(known) if steps and len(known) == len(steps) else None
+    known = total(trajectory.make_usage(usage) for usage in steps if usage)
+    if (final := _usage(row.get("final_metrics") or {}, known.calls, "total_")) is not None:
+        return final
+    return usage_json(known) if steps and None not in steps else None
 
 
-def _make_usage(row: Mapping[str, Any], calls: int, tokens_in: str, tokens_out: str, cost: str) -> Usage:
-    """Read usage under ATIF's names; what was paid is known only where our own export says it."""
+def _step_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The usage of one step; None where it does not say."""
+    calls, metrics = row.get("llm_call_count"), row.get("metrics")
+    if not metrics:
+        return usage_json(Usage()) if calls == 0 else None
+    return _usage(metrics, 1 if calls is None else calls, "")
+
+
+def _usage(row: Mapping[str, Any], calls: int, prefix: str) -> dict[str, Any] | None:
+    """Usage under our names; what was paid is known only where our own export says it."""
+    if not {f"{prefix}prompt_tokens", f"{prefix}completion_tokens"} <= row.keys():
+        return None
     extra = _extra(row)
-    calls, repairs = extra.get("calls", calls), extra.get("repairs", 0)
-    return Usage(calls, repairs, row[tokens_in], row[tokens_out], extra.get("paid_usd"), row.get(cost))
+    return {
+        "calls": extra.get("calls", calls),
+        "repairs": extra.get("repairs", 0),
+        "input_tokens": row[f"{prefix}prompt_tokens"],
+        "output_tokens": row[f"{prefix}completion_tokens"],
+        "paid_usd": extra.get("paid_usd"),
+        "list_usd": row.get(f"{prefix}cost_usd"),
+    }
 
 
 def _extra(row: Mapping[str, Any]) -> dict[str, Any]:
-    return row.get("extra") or {}
+    extra = row.get("extra")
+    return extra if isinstance(extra, dict) else {}

@@ -69,7 +69,7 @@ class Line(TypedDict):
     invented_ids: NotRequired[Count]
     unusable: NotRequired[dict[str, Count]]
     followed: NotRequired[dict[str, str]]
-    usage: NotRequired[_Usage]
+    usage: NotRequired[_Usage | None]
     seconds: NotRequired[Amount | None]
     answer: NotRequired[str | None]
     error: NotRequired[str | None]
@@ -82,13 +82,15 @@ def read_line(row: dict[str, Any], queries: Mapping[str, "Query"], environment: 
     if isinstance(row.get("trace"), dict):
         row = row["trace"] | row
     forms.check(Line, row)
-    query = find_query(row["query_id"], queries, environment)
+    if (query_id := row["query_id"]) not in queries:
+        raise ValueError(f"query {query_id!r} is not in the {environment.split} split of {environment.task}")
+    query = queries[query_id]
     steps = [_make_step(one, query, environment, number) for number, one in enumerate(row["steps"], start=1)]
-    usage = make_usage(row["usage"]) if "usage" in row else None
-    if usage is None and any("usage" in one for one in row["steps"]):
+    usage = make_usage(row["usage"]) if row.get("usage") else None
+    if "usage" not in row and any("usage" in one for one in row["steps"]):
         usage = total(step.usage for step in steps)
     return Trajectory(
-        query.query_id,
+        query_id,
         steps,
         row.get("notes", [one.argument for one in steps if one.tool == "note"]),
         usage,
@@ -103,42 +105,30 @@ def read_line(row: dict[str, Any], queries: Mapping[str, "Query"], environment: 
 
 
 def _make_step(row: Mapping[str, Any], query: "Query", environment: "Environment", number: int) -> Step:
-    fields: dict[str, Any] = {"argument": "", "doc_ids": (), "shown": (), "lengths": ()}
-    fields |= {name: row[name] for name in Step.__slots__ if name in row}
-    try:
-        return check_step(query, environment, **fields | {"usage": make_usage(row.get("usage"))})
-    except ValueError as error:
-        raise ValueError(f"step {number}: {error}") from None
-
-
-def check_step(query: "Query", environment: "Environment", **fields: Any) -> Step:
     """Make a step, if its query can have its documents, and fill in what can be. ValueError for any other.
 
     A document that was read or judged was shown whole where nothing else is said; how long documents are, the corpus
     says.
     """
-    tool, doc_ids, shown, lengths = (fields[key] for key in ("tool", "doc_ids", "shown", "lengths"))
-    if tool not in TOOLS:
-        raise ValueError(f"there is no tool {tool!r}; known: {', '.join(TOOLS)}")
-    check_documents(doc_ids, query, environment.documents)
-    if (shown or tool in ("read", "judge")) and not lengths:
-        lengths = [len(environment.documents[doc_id].text) for doc_id in doc_ids]
-    if tool in ("read", "judge") and not shown:
-        shown = lengths
-    if shown and not len(shown) == len(lengths) == len(doc_ids):
-        raise ValueError(f"'shown' and 'lengths' need a number for each of its {len(doc_ids)} documents")
-    if any(part > whole for part, whole in zip(shown, lengths, strict=False)):
-        raise ValueError("'shown' is more of a document than there is")
-    return Step(
-        **fields | {"doc_ids": tuple(doc_ids), "shown": tuple(shown), "lengths": tuple(lengths if shown else ())}
-    )
-
-
-def find_query(query_id: str, queries: Mapping[str, "Query"], environment: "Environment") -> "Query":
-    """The query of that id. ValueError where there is none."""
-    if query_id not in queries:
-        raise ValueError(f"query {query_id!r} is not in the {environment.split} split of {environment.task}")
-    return queries[query_id]
+    tool, doc_ids = row["tool"], row.get("doc_ids", [])
+    shown, lengths = row.get("shown", []), row.get("lengths", [])
+    try:
+        if tool not in TOOLS:
+            raise ValueError(f"there is no tool {tool!r}; known: {', '.join(TOOLS)}")
+        check_documents(doc_ids, query, environment.documents)
+        if (shown or tool in ("read", "judge")) and not lengths:
+            lengths = [len(environment.documents[doc_id].text) for doc_id in doc_ids]
+        if tool in ("read", "judge") and not shown:
+            shown = lengths
+        if shown and not len(shown) == len(lengths) == len(doc_ids):
+            raise ValueError(f"'shown' and 'lengths' need a number for each of its {len(doc_ids)} documents")
+        if any(part > whole for part, whole in zip(shown, lengths, strict=False)):
+            raise ValueError("'shown' is more of a document than there is")
+    except ValueError as error:
+        raise ValueError(f"step {row.get('step_id', number)}: {error}") from None
+    made = {name: row[name] for name in Step.__slots__ if name in row}
+    made |= {"doc_ids": tuple(doc_ids), "shown": tuple(shown), "lengths": tuple(lengths if shown else ())}
+    return Step(**made | {"usage": make_usage(row.get("usage"))})
 
 
 def make_usage(row: Mapping[str, Any] | None) -> Usage:

@@ -25,7 +25,8 @@ from run_folders import unsealed
 
 from evals import view
 from evals.measuring import scored
-from evals.showing.page_data import SCRIPTS, Answers, address, every
+from evals.showing import page_file, page_query, page_server
+from evals.showing.page_data import Answers, address, list_answers
 from tools.console.command import run_command
 from tools.errors import DataError, UsageError
 
@@ -62,7 +63,7 @@ def command(command_of):
 
 @contextmanager
 def served(answers):
-    with view.server(answers, 0) as server:
+    with page_server.open_server(answers, 0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
@@ -161,12 +162,9 @@ def test_without_the_corpus_there_are_ids_and_a_reason(folder, run, tmp_path):
 
 
 def test_an_answer_does_not_wait_for_a_corpus_that_takes_long(runs, monkeypatch):
-    from evals.running import configuration
-
-    ready = threading.Event()
-    load = configuration.environment_of
-    monkeypatch.setattr(configuration, "environment_of", lambda config: ready.wait(10) and load(config))
-    monkeypatch.setattr("evals.showing.page_data.PATIENCE", 0.05)
+    ready, load = threading.Event(), page_query.environment_of
+    monkeypatch.setattr(page_query, "environment_of", lambda config: ready.wait(10) and load(config))
+    monkeypatch.setattr(page_query, "PATIENCE", 0.05)
     answers = Answers([runs])
     path = address(answers.run_ids[0], answers.query_ids(answers.run_ids[0])[0])
     first = answer(answers, path)
@@ -361,16 +359,16 @@ def test_whatever_path_is_asked_for_the_answer_is_a_page_or_a_line(fuzzed, parts
 
 def test_a_port_in_use_is_said_in_a_line_and_without_one_the_next_is_taken(runs, command, monkeypatch):
     answers = Answers([runs])
-    with view.server(answers, 0) as taken:
+    with page_server.open_server(answers, 0) as taken:
         code, out, err = command(runs, "--no-open", "--port", taken.server_port)
         assert code == 2 and out == "" and len(err.splitlines()) == 2  # the first says how many runs
         assert f"port {taken.server_port} of 127.0.0.1 cannot be served" in err
-        monkeypatch.setattr(view, "PORT", taken.server_port)
-        with view.server(answers, None) as second:
+        monkeypatch.setattr(page_server, "PORT", taken.server_port)
+        with page_server.open_server(answers, None) as second:
             assert taken.server_port < second.server_port < taken.server_port + 10
-        monkeypatch.setattr(view, "PORTS", 1)
+        monkeypatch.setattr(page_server, "PORTS", 1)
         with pytest.raises(UsageError, match="cannot be served"):
-            view.server(answers, None)
+            page_server.open_server(answers, None)
 
 
 @pytest.mark.parametrize(
@@ -424,7 +422,7 @@ def test_an_exported_page_has_every_answer_and_needs_nothing_else(runs, tmp_path
     assert (code, err) == (0, "") and "2 runs, 8 trajectories" in out and "MB" in out
     page = file.read_text(encoding="utf-8")
     answers = Answers([runs], exported=True)
-    assert packed(page) == {path: json.loads(one) for path, one in every(answers)}
+    assert packed(page) == {path: json.loads(one) for path, one in list_answers(answers)}
     assert len(packed(page)) == 1 + 2 + 8 and packed(page)["runs.json"]["exported"]
     assert not re.search(r'<(link[^>]*stylesheet|script[^>]*src|img|iframe)|url\((?!["\']?data:)|@import', page)
 
@@ -505,7 +503,7 @@ def test_memory_does_not_grow_with_the_number_of_trajectories(tmp_path):
 
     make(tmp_path / "runs/many", 200, 20)
     answers = Answers([tmp_path / "runs"], exported=True)
-    paths = every(answers)
+    paths = list_answers(answers)
     for _ in range(30):
         next(paths)
     tracemalloc.start()
@@ -517,7 +515,7 @@ def test_memory_does_not_grow_with_the_number_of_trajectories(tmp_path):
 
 
 def test_every_file_of_the_page_is_in_its_program():
-    assert {path.name for path in view.PAGE.glob("*.js")} == set(SCRIPTS)
+    assert {path.name for path in page_file.PAGE.glob("*.js")} == set(page_file.SCRIPTS)
 
 
 def test_an_export_does_not_take_the_place_of_a_file_of_a_run(runs, multihop, command):

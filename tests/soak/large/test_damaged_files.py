@@ -20,7 +20,7 @@ from evals.formats.trec import RunFile
 from evals.measuring import scoring
 from evals.measuring.scored import found
 from evals.showing.page_data import Answers as Page
-from evals.showing.page_data import every
+from evals.showing.page_data import list_answers
 from optimizers.evaluations import Study
 from programs.parts import compiled
 from tools.console.command import run_command
@@ -50,7 +50,7 @@ READERS = [(compare, 2, []), (curves, 1, []), (export, 1, ["--to", "atif", "--fo
 def use_run(path: Path, environment, number: int) -> None:
     """Open and score a run, and compare, plot or export it, each with whatever it says of it."""
     with contextlib.suppress(SextantError):
-        for _ in every(Page([path])):
+        for _ in list_answers(Page([path])):
             pass
     found([path])
     module, times, words = READERS[number % len(READERS)]

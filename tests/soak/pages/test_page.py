@@ -12,7 +12,8 @@ import pytest
 from chromium import Watched
 from run_folders import unsealed
 
-from evals import run, score, view
+from evals import run, score
+from evals.showing import page_file, page_server
 from evals.showing.page_data import Answers
 from tools.console.command import run_command
 
@@ -63,7 +64,7 @@ def runs(tmp_path_factory):
 def address(runs):
     """Where these runs are served."""
     place = runs["short"].parent.parent
-    with view.server(Answers([place]), 0) as served:
+    with page_server.open_server(Answers([place]), 0) as served:
         threading.Thread(target=served.serve_forever, daemon=True).start()
         yield served.address
         served.shutdown()
@@ -213,7 +214,7 @@ def test_a_run_that_cannot_be_read_is_named_with_the_reason(browser, runs, tmp_p
         (broken / file).write_bytes((runs["floor"] / file).read_bytes())
     (broken / "scores.json").write_text("{")
     (broken / "scores.csv").write_text("")
-    with view.server(Answers([runs["floor"], broken]), 0) as served, Watched(browser) as one:
+    with page_server.open_server(Answers([runs["floor"], broken]), 0) as served, Watched(browser) as one:
         threading.Thread(target=served.serve_forever, daemon=True).start()
         one.go(served.address, "overview")
         one.page.get_by_text("1 folder could not be read").click()
@@ -492,7 +493,7 @@ def test_runs_that_were_asked_something_else_are_shown_with_a_warning(open_page,
 
 def test_the_exported_file_works_from_disk_without_network(browser, runs, tmp_path):
     file = tmp_path / "page.html"
-    size = view.export(Answers([runs["short"].parent], exported=True), file)
+    size = page_file.write_page(Answers([runs["short"].parent], exported=True), file)
     assert size == file.stat().st_size
     with Watched(browser) as one:
         one.offline()

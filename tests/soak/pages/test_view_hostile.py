@@ -12,6 +12,7 @@ from conftest import lines
 from run_folders import unsealed
 
 from evals import compare, run, score, view
+from evals.showing import page_server
 from evals.showing.page_data import Answers
 from tools.console.command import run_command
 
@@ -103,7 +104,7 @@ def spoil(path):
 
 @pytest.fixture(scope="module")
 def server(hostile):
-    with view.server(Answers([hostile]), 0) as opened:
+    with page_server.open_server(Answers([hostile]), 0) as opened:
         thread = threading.Thread(target=opened.serve_forever, args=(0.01,))
         thread.start()
         yield opened

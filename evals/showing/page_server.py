@@ -1,0 +1,141 @@
+"""The page on 127.0.0.1, and nowhere else: a server that gives its files and the answers that it asks for.
+
+That address is open to every user of the machine and to every page in the browser, so each path begins with a secret,
+without which nothing is answered. Texts of corpora and models are data: a content security policy lets no script run
+but ours.
+"""
+
+import json
+import secrets
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from evals.showing.page_data import Answers, NoSuchAnswer
+from evals.showing.page_file import read_page, read_script, read_style
+from tools.console import interrupts
+from tools.errors import SextantError, UsageError
+
+HOST = "127.0.0.1"
+PORT = 8017
+PORTS = 10  # that are tried where none is named
+
+_FILES = {
+    "": ("text/html", read_page),
+    "page.css": ("text/css", read_style),
+    "page.js": ("text/javascript", read_script),
+}
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Server(ThreadingHTTPServer):
+    """Serves the page and its answers to who knows its address, by whatever name and port that is reached."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int, answers: Answers) -> None:
+        super().__init__((HOST, port), _Handler)
+        self.answers = answers
+        self.root = f"/{secrets.token_urlsafe()}/"
+        self.once = [f"/{secrets.token_urlsafe()}"]
+
+    @property
+    def address(self) -> str:
+        """Where the page is."""
+        return f"http://{HOST}:{self.server_port}{self.root}"
+
+    @property
+    def address_once(self) -> str:
+        """What leads there one time, because everybody can see with which arguments a browser is started."""
+        return f"http://{HOST}:{self.server_port}{self.once[0]}"
+
+    def service_actions(self) -> None:
+        """Between two requests."""
+        interrupts.check()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A reader who has gone is no error."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+    server_version = "sextant"
+    sys_version = ""
+    timeout = 60  # seconds that a connection may be silent
+
+    def do_GET(self) -> None:
+        """Files of the page, and answers."""
+        path, root = self.path.partition("?")[0], self.server.root
+        with suppress(ValueError):
+            self.server.once.remove(path)
+            return self._send(HTTPStatus.FOUND, "text/plain", b"", {"Location": root})
+        if not secrets.compare_digest(path[: len(root)].encode(), root.encode()):
+            return self._refuse(HTTPStatus.FORBIDDEN, "open the whole address that python -m evals.view printed")
+        try:
+            kind, content = self._content(path[len(root) :])
+        except NoSuchAnswer as problem:
+            return self._refuse(HTTPStatus.NOT_FOUND, str(problem))
+        except SextantError as problem:
+            return self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(problem))
+        except OSError as problem:
+            return self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"{problem.filename}: {problem.strerror}")
+        self._send(HTTPStatus.OK, kind, content)
+
+    do_HEAD = do_GET
+
+    def _content(self, path: str) -> tuple[str, bytes]:
+        if path in _FILES:
+            kind, read = _FILES[path]
+            return kind, read().encode()
+        if path.startswith("data/"):
+            return "application/json", self.server.answers(path.removeprefix("data/"))
+        raise NoSuchAnswer(f"there is no {path[:200]!r}")
+
+    def _refuse(self, status: HTTPStatus, why: str) -> None:
+        line = json.dumps({"error": " ".join(why.split())}) + "\n"
+        self._send(status, "application/json", line.encode())
+
+    def _send(self, status: HTTPStatus, kind: str, content: bytes, more: Mapping[str, str] = {}) -> None:
+        self.send_response(status)
+        for name, value in {**_HEADERS, **more}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What http.server itself refuses: another method, a malformed request."""
+        self.close_connection = True
+        self._refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are not logged."""
+
+
+def open_server(answers: Answers, port: int | None) -> Server:
+    """The server, at `port` or else the first that is free from PORT on. UsageError where there is none."""
+    ports = range(PORT, PORT + PORTS) if port is None else [port]
+    for one in ports:
+        try:
+            return Server(one, answers)
+        except OSError as error:
+            problem = error.strerror
+    where = f"ports {PORT} to {PORT + PORTS - 1}" if port is None else f"port {port}"
+    raise UsageError(f"{where} of {HOST} cannot be served ({problem}); choose another --port")
