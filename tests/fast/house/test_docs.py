@@ -8,6 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
+NAMING = [page for page in PAGES if page.name != "README.md" and page.parent.name != "guide"]  # files that are here
 REFERENCE = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
 
 
@@ -62,7 +63,7 @@ def test_a_link_leads_somewhere(path):
         assert (path.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != ROOT / "README.md" and page.parent.name != "guide"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", NAMING, ids=lambda page: page.name)
 def test_every_path_that_a_page_names_exists(page):
     folders = "agents|benchmarks|docs|environments|evals|optimizers|programs|tests|tools"
     named = re.findall(rf"(?<![\w/.-])((?:{folders})/[\w./-]*\w)", page.read_text(encoding="utf-8"))
