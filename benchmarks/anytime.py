@@ -59,7 +59,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def by_program(paths: list[Path]) -> dict[str, list[Compared]]:
     """Program -> its queries, of the last whole run of each task."""
-    runs = [run for run in scored.found(paths)[0] if not run.config["pool"] and run.config["split"] == "all"]
+    runs = [run for run in scored.find(paths)[0] if not run.config["pool"] and run.config["split"] == "all"]
     runs.sort(key=lambda run: (run.path / "outcomes.jsonl").stat().st_mtime)
     last = {(run.config["program"], run.config["task"]): run for run in runs if not run.config["asked"]["limit"]}
     made: dict[str, list[Compared]] = defaultdict(list)

@@ -127,7 +127,7 @@ class Used(TypedDict):
 
 
 class Read(TypedDict):
-    """What was left out of the documents that models read: evals.measuring.scored.cut."""
+    """What was left out of the documents that models read: evals.measuring.scored.describe_cuts."""
 
     documents: Count
     cut: Count

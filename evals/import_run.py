@@ -37,7 +37,8 @@ def command(arguments: argparse.Namespace) -> int:
     from evals import folder as run_folder
     from evals.formats.importing import as_name, import_run
     from evals.measuring import split_uses
-    from evals.showing.terminal import queries, show
+    from evals.showing.terminal import show
+    from tools.console.wording import queries
 
     if arguments.name is not None and arguments.name != (fit := as_name(arguments.name)):
         raise UsageError(f"--name {arguments.name!r} is no name of a folder; e.g. {fit or 'theirs'!r}")

@@ -247,7 +247,8 @@ class _Tally:
 
 def show(result: Result) -> None:
     """Print the tables."""
-    from evals.showing.terminal import printed, system_line, task_line
+    from evals.showing.headings import system_line, task_line
+    from evals.showing.tables import printed
 
     replayed, recall = result["replayed"], result["recall"]
     on = replayed["retriever"] or "the retriever that each had"
@@ -269,7 +270,7 @@ def show(result: Result) -> None:
 
 
 def _counts(counts: Mapping[str, int]) -> "Table":
-    from evals.showing.terminal import empty
+    from evals.showing.tables import empty
 
     table, whole = empty("relevant documents that surfaced", "documents", "share"), sum(counts.values())
     words = {"both": "then and now", "only_then": "only then", "only_now": "only now", "neither": "neither"}
@@ -287,7 +288,7 @@ def _recall(recall: Result) -> str:
 
 
 def _hops(rows: Sequence[Result]) -> "Table":
-    from evals.showing.terminal import empty
+    from evals.showing.tables import empty
 
     table = empty("hop", "searches", "first then", "recall so far", "first now", "recall so far")
     for row in rows:
@@ -297,7 +298,7 @@ def _hops(rows: Sequence[Result]) -> "Table":
 
 
 def _moved(rows: Sequence[Result], when: str) -> "Table":
-    from evals.showing.terminal import empty, plain
+    from evals.showing.tables import empty, plain
 
     table = empty("query", "document", "search", "grade", "hop", "rank", words=3)
     for row in sorted(rows, key=lambda row: (row[when]["hop"], row[when]["rank"]))[:SHOWN]:

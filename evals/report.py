@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evals.measuring.scored import counted, told
 from tools.console.command import Parser, put_out, run_and_leave
+from tools.console.wording import number, plural
 from tools.errors import DataError, UnknownName
 
 if TYPE_CHECKING:
-    from evals.measuring.bounds import Gap, Kind
+    from evals.measuring.bounds import Bounds, Kind
     from evals.measuring.scored import Run
     from evals.showing.report.groups import Group
     from evals.showing.report.page import Report, Section, Words
@@ -37,7 +37,7 @@ def made(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = Fa
     from evals.showing.report.page import Report, Words
     from evals.showing.report.plots import Plot
 
-    runs, others = scored.found(paths)
+    runs, others = scored.find(paths)
     if not runs:
         raise DataError(f"none of the {len(others)} run folders has scores, e.g. {next(iter(others.values()))}")
     known = {name for run in runs for name in run.columns if "[" not in name}
@@ -67,7 +67,7 @@ def made(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = Fa
 def _summary(groups: Sequence["Group"], runs: int, others: int) -> str:
     tasks = len({task for group in groups for task in group.tasks})
     left_out = f"; {others} folders left out, for the reasons given below" if others else ""
-    return f"{counted(runs, 'run')} of {counted(tasks, 'task')}{left_out}. Made by python -m evals.report."
+    return f"{plural(runs, 'run')} of {plural(tasks, 'task')}{left_out}. Made by python -m evals.report."
 
 
 def _failures(runs: Sequence["Run"]) -> list[str]:
@@ -117,8 +117,8 @@ def _gap(
     rows = []
     for group in groups:
         for name in metrics or ("",):
-            known = [gap for gap in bounds.gaps(group.runs, name) if not name or gap.metric == name]
-            rows += [_gap_row(group, gap) for gap in known if gap.best or gap.ceiling]
+            known = [gap for gap in bounds.between(group.runs, name) if not name or gap.metric == name]
+            rows += [_gap_row(group, gap) for gap in known if {"best", "ceiling"} & gap.found.keys()]
     apart: dict[tuple[str, str, str], list[Group]] = {}
     for group in groups:
         apart.setdefault((group.data, group.split, group.asked), []).append(group)
@@ -141,28 +141,30 @@ def _gap(
     return table, [plot for plot in drawn if plot]
 
 
-def _gap_row(group: "Group", gap: "Gap") -> list[str]:
+def _gap_row(group: "Group", gap: "Bounds") -> list[str]:
     from evals.showing.report.groups import short
 
     paired = ["" if one is None else _with_interval(*one[:3], "+") for one in (gap.gained, gap.missing)]
     closed = "" if gap.closed is None else _percent(*gap.closed)
-    task = gap.run.config["task"]
+    run = gap.run
+    assert run is not None
+    task = run.config["task"]
     kinds: tuple[Kind | None, ...] = ("floor", "union", None, "ceiling")
     return [
-        str(group.system(gap.run)),
+        str(group.system(run)),
         short(task),
         gap.metric,
-        *(_figure(gap.mean(kind)) if kind is None or gap.own(kind) else "" for kind in kinds),
+        *(_figure(gap.mean(kind)) if kind is None or gap.is_own(kind) else "" for kind in kinds),
         *paired,
         closed,
         gap.others,
         task,
-        gap.what("floor"),
+        gap.describe("floor"),
         _figure(gap.mean("best")),
-        gap.what("best"),
-        gap.what("union"),
-        gap.what("ceiling"),
-        gap.run.name,
+        gap.describe("best"),
+        gap.describe("union"),
+        gap.describe("ceiling"),
+        run.name,
     ]
 
 
@@ -211,7 +213,7 @@ def _cost(run: "Run") -> list[str]:
     return [
         f"{usage['calls'] / many:,.1f}",
         f"{tokens / many:,.0f}",
-        told(price, "${:.5f}"),
+        number(price, "${:.5f}"),
     ]
 
 
@@ -248,9 +250,7 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     lines = [report.summary, *report.warnings]
     lines += [f"left out: {row[1]}" for row in report.left_out.rows] if report.left_out else []
-    lines += [
-        f"{counted(len(report.tables), 'table')}, {counted(len(report.plots), 'plot')}: {arguments.out}/index.html"
-    ]
+    lines += [f"{plural(len(report.tables), 'table')}, {plural(len(report.plots), 'plot')}: {arguments.out}/index.html"]
     put_out("".join(f"{readable(line)}\n" for line in lines))
     return 0
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tools.console.command import Parser, clean, positive, put_out, run_and_leave, say
+from tools.console.wording import plural
 from tools.errors import DataError, UsageError
 
 PORT = 8017  # as page_server has it, which takes longer to import than --help may
@@ -55,14 +56,13 @@ def command(arguments: argparse.Namespace) -> int:
 
 def serve(runs: Sequence[Path], port: int | None = None, *, browser: bool = True) -> None:
     """Serve the page of `runs` until it is interrupted, and print its address."""
-    from evals.measuring.scored import counted  # here, as below, for the sake of --help
-    from evals.showing.page_data import Answers
+    from evals.showing.page_data import Answers  # here, as below, for the sake of --help
     from evals.showing.page_server import open_server
 
     answers = Answers(runs)
     for path, why in answers.unreadable:
         say(f"not shown: {path}: {why}")
-    say(f"{counted(len(answers.run_ids), 'run')}; Ctrl-C ends the page")
+    say(f"{plural(len(answers.run_ids), 'run')}; Ctrl-C ends the page")
     with open_server(answers, port) as server, suppress(KeyboardInterrupt):
         put_out(f"{server.address}\n")
         if browser:
@@ -84,7 +84,6 @@ def export(
 ) -> None:
     """Write the page of `runs` into one file, with all queries or some, and print what is in it."""
     from evals.folder import check_output  # here, as below, for the sake of --help
-    from evals.measuring.scored import counted
     from evals.showing.page_data import Answers
     from evals.showing.page_file import write_page
 
@@ -108,7 +107,7 @@ def export(
         size = write_page(answers, path)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror}; choose another --export, or make room") from None
-    contents = f"{counted(len(known), 'run')}, {counted(sum(map(len, known)), 'trajectory', 'trajectories')}"
+    contents = f"{plural(len(known), 'run')}, {plural(sum(map(len, known)), 'trajectory', 'trajectories')}"
     put_out(f"{clean(str(path))}: {contents}, {size / 1e6:.1f} MB\n")
 
 

@@ -35,13 +35,13 @@ from typing_extensions import TypedDict
 from evals.folder import Outcome, usage
 from evals.measuring.scoring import ranking_of
 from evals.running.runner import OUTAGE, answered
-from evals.showing.terminal import queries as counted
 from optimizers.threads import at_once
 from optimizers.training.feedback import feedback
 from optimizers.training.objective import Objective
 from optimizers.training.splits import Training
 from programs.parts.compiled import Prompt, plain, prompt_from_json, prompts_of
 from tools import disk, forms
+from tools.console.wording import queries as counted
 from tools.errors import DataError, Halt, Interrupted, RunIncomplete, SextantError
 from tools.forms import Amount, Count, Number
 from tools.models.call import DEADLINE

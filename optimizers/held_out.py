@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evals.compare import compare
+from evals.measuring.comparison import compare
 from evals.running.evaluation import Result, run
 from evals.running.request import Request
 from optimizers.request import CompileRequest

@@ -9,8 +9,10 @@ import rich.box
 from rich.markup import escape
 from rich.table import Table
 
-from evals.showing.terminal import printed, queries
+from evals.showing.compare_tables import lay_out
+from evals.showing.tables import printed
 from tools.console.command import clean, put_out
+from tools.console.wording import queries
 
 ROWS = 12  # candidates in the table; learnt.json has all
 MOVED = 5  # queries with the largest gains, and with the largest losses; learnt.json has all
@@ -23,11 +25,8 @@ def show(found: Mapping[str, Any], *, as_json: bool = False) -> None:
         return
     parts: list[str | Table] = [*_headings(found), _candidates(found), *_gain(found), *_changes(found), *_moved(found)]
     parts += [*_leaks(found), *_footings(found)]
-    put_out(printed(parts), kept="in learnt.json")
-    if found.get("held_out"):
-        from evals.compare import show as show_comparison
-
-        show_comparison(found["held_out"])
+    held_out = lay_out(found["held_out"]) if found.get("held_out") else []
+    put_out(printed([*parts, *held_out]), kept="in learnt.json")
 
 
 def show_table(*, as_json: bool) -> None:

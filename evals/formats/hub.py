@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evals.formats.writing import Answered, Source, compact, name_file
-from evals.measuring.scored import USED, told
+from evals.measuring.scored import USED
+from tools.console.wording import number
 from tools.errors import UnknownName
 from tools.records import Step
 
@@ -126,7 +127,7 @@ def _card(source: Source) -> str:
         f"- config_name: {table}\n  data_files:\n  - split: train\n    path: {table}/*.parquet" for table in TABLES
     )
     means = "".join(
-        f"| {name} | {told(one['mean'], unknown='undefined')} |\n" for name, one in run.scores["metrics"].items()
+        f"| {name} | {number(one['mean'], unknown='undefined')} |\n" for name, one in run.scores["metrics"].items()
     )
     return f"""---
 license: unknown

@@ -270,21 +270,6 @@ def row(
     }
 
 
-def relevant_from_json(row: Mapping[str, Any]) -> list[Relevant]:
-    """The relevant documents of a line of attribution.jsonl."""
-    names = History.__slots__
-    return [
-        Relevant(
-            one["unit"],
-            one["grade"],
-            one["place"],
-            Fate(one["lost_as"]),
-            History(**{name: one[name] for name in names if name in one}),
-        )
-        for one in row["relevant"]
-    ]
-
-
 def fate_at(relevant: Mapping[str, Any], k: int) -> Fate:
     """`Relevant.fate` of a relevant document as a line of attribution.jsonl has it; there may be a million of them."""
     return Fate.FOUND if 0 < relevant["place"] <= k else Fate(relevant["lost_as"])

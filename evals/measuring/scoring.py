@@ -117,7 +117,7 @@ def _add_values(
     """Add a query's value of every metric; of other outcomes only that of its twin is read."""
     query_id = outcome["query_id"]
     rankings = {query_id: ranking_of(outcome)}
-    if (twin := environment.twins.get(query_id)) in outcomes:
+    if (twin := environment.twins.get(query_id, "")) in outcomes:
         rankings[twin] = ranking_of(outcomes[twin])
     for name, value in compute_all(query_id, rankings, environment).items():
         values.setdefault(name, {})[query_id] = value
@@ -129,27 +129,33 @@ def ranking_of(outcome: run_folder.Outcome) -> Ranking:
 
 
 def summarise_values(values: Values, environment: Environment, *, resampled: bool) -> dict[str, dict[str, Any]]:
-    """Each metric's mean with its interval, over the queries for which it is defined; None where there are none."""
-    return {name: _summarise(column, _weights(name, environment), resampled) for name, column in values.items()}
+    """`summarise_column` of each metric."""
+    return {
+        name: summarise_column(column, weigh_queries(name, environment), resampled=resampled)
+        for name, column in values.items()
+    }
 
 
-def _weights(name: str, environment: Environment) -> dict[str, int]:
-    """How much each query counts in a metric's mean: as often as it has triplets (BIRCO, appendix D), else once."""
-    ids = [query.query_id for query in environment.queries]
+def weigh_queries(name: str, environment: Environment) -> dict[str, int]:
+    """How much each query counts in a metric's mean: as often as it has triplets (BIRCO, appendix D); {} is once."""
     if name != "Triplets":
-        return dict.fromkeys(ids, 1)
-    return {query_id: len(environment.comparisons.get(query_id, ())) for query_id in ids}
+        return {}
+    return {query.query_id: len(environment.comparisons.get(query.query_id, ())) for query in environment.queries}
 
 
-def _summarise(column: Mapping[str, float | None], weights: dict[str, int], resampled: bool) -> dict[str, Any]:
+def summarise_column(
+    column: Mapping[str, float | None], weights: Mapping[str, int], *, resampled: bool
+) -> dict[str, Any]:
+    """A metric's mean with its interval, over the queries for which it is defined; None where there are none."""
     defined = {query_id: value for query_id, value in column.items() if value is not None}
     if not defined:
         return {"mean": None, "low": None, "high": None, "queries": 0}
     values = list(defined.values())
-    measured: dict[str, Any] = bootstrap_mean(values, [weights[query_id] for query_id in defined])._asdict()
+    weighed = [weights[query_id] for query_id in defined] if weights else None
+    measured: dict[str, Any] = bootstrap_mean(values, weighed)._asdict()
     if len(defined) < len(column):
         measured["queries"] = len(defined)
-    if resampled and set(weights.values()) == {1}:
+    if resampled and set(weights.values()) <= {1}:
         measured["resampled"] = resampled_mean(values)._asdict()
     return measured
 

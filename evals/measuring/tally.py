@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from evals import folder as run_folder
-from evals.measuring.scored import READ, cut
+from evals.measuring.scored import READ, describe_cuts
 from tools.records import Usage, usage_json
 
 
@@ -77,7 +77,7 @@ class Tally:
             "metrics": {},
             "usage": usage,
         }
-        return about | {"notes": cut(about)}
+        return about | {"notes": describe_cuts(about)}
 
 
 def _count_read(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:

@@ -34,9 +34,11 @@ from evals.running.engines import lexical
 from evals.running.request import WORKERS, Request
 from evals.running.resolve import Resolved
 from evals.running.runner import answered
-from evals.showing.terminal import empty, plain, printed, queries, system_line, task_line
+from evals.showing.headings import system_line, task_line
+from evals.showing.tables import empty, plain, printed
 from tools import retrievers, session
 from tools.console.command import put_out
+from tools.console.wording import queries
 from tools.errors import DataError, RunIncomplete
 from tools.home import home
 from tools.models.offline import engine as offline

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from evals.folder import Outcome, RunFolder, alike, check_outcome
-from evals.measuring.anytime import handed_in
+from evals.measuring.anytime import submit_so_far
 from evals.running.submission import check_ranking
 from tools import disk, session
 from tools.console import interrupts
@@ -290,7 +290,7 @@ def _searched(system: System, query: Query) -> Submission:
         opened = session.current()
         if opened is None:
             raise
-        return handed_in(opened)
+        return submit_so_far(opened)
 
 
 def _fields(submission: Submission, query: Query, documents: Mapping[str, Document]) -> Outcome:

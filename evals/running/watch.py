@@ -20,8 +20,8 @@ from rich.text import Text
 from evals.folder import Outcome
 from evals.running.evaluation import Beginning
 from evals.running.events import Events, Owed, Progress, QueryDone, Resumed, Tally, Waiting, Waits
-from evals.showing.terminal import queries as counted
 from tools.console.command import clean, say
+from tools.console.wording import queries as counted
 from tools.models.status import Status
 
 LOOK_SECONDS = 0.25  # between two looks; the table is not drawn more often

@@ -58,7 +58,7 @@ class Answers:
         self._lock = threading.Lock()
         self._ids: dict[Path, str] = {}  # once given, the id of a folder stays
         self._known: dict[str, _Entry] = {}
-        scored.folders(self._paths)
+        scored.find_folders(self._paths)
         self._scan()
 
     def __call__(self, path: str) -> bytes:
@@ -137,8 +137,8 @@ class Answers:
             "fates": None if judged.why else [judged.fates[query_id] for query_id in query_ids],
             "why_no_fates": judged.why,
             "bounds": [
-                {"label": label, "mean": one.mean, "what": one.what}
-                for label, one in bounds.among(run, others.values(), run.metric).told
+                {"label": label, "mean": mean, "what": what}
+                for label, mean, what in bounds.among(run, others.values(), run.metric).lines
             ],
             "siblings": [name for name, other in others.items() if other.contract == run.contract],
         }
@@ -177,7 +177,7 @@ class Answers:
             for given in self._paths:
                 folders = list[Path]()
                 with suppress(DataError, OSError):  # it was there when the page was opened
-                    folders = scored.folders([given])
+                    folders = scored.find_folders([given])
                 for path in folders:
                     run_id = self._id(given, path)
                     entry = self._known.get(run_id)

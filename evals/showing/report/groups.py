@@ -16,7 +16,7 @@ from typing import Any
 
 import environments
 from evals.folder import Config
-from evals.measuring.bounds import FLOOR, complete
+from evals.measuring.bounds import FLOOR
 from evals.measuring.scored import Run
 from tools.console.command import clean
 from tools.errors import UsageError
@@ -214,7 +214,7 @@ def _systems(runs: Sequence[Run], *, name_models: bool) -> dict[str, System]:
                 readable(name),
                 str(pool.get("kind", "")),
                 int(pool.get("size", 0)),
-                tuple(map(readable, _strange_parts(run.config))),
+                tuple(map(readable, _strange_parts(run))),
                 readable(run.config["instruction"]),
             )
     return systems
@@ -227,15 +227,15 @@ def _base(run: Run) -> tuple[Any, ...]:
         _name(run, with_model=True),
         pool.get("kind"),
         pool.get("size"),
-        _strange_parts(config),
+        _strange_parts(run),
         config["instruction"],
     )
 
 
-def _strange_parts(config: Config) -> tuple[str, ...]:
+def _strange_parts(run: Run) -> tuple[str, ...]:
     """The retrievers of the pool where one of them is not in the run's own."""
-    own = complete(config)
-    parts = tuple((config.get("pool") or {}).get("of", ()))
+    own = run.retriever
+    parts = tuple((run.config.get("pool") or {}).get("of", ()))
     return parts if any(part not in own for part in parts) else ()
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from evals.formats.writing import filling
-from evals.showing.markup import in_markdown
 from evals.showing.report.absent import Absent
 from evals.showing.report.groups import readable, short
 from evals.showing.report.plots import Plot
 from evals.showing.report.tables import HEADS, Table
+from evals.showing.tables import in_markdown
 from tools import disk
 from tools.errors import UsageError
 

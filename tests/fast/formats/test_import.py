@@ -231,16 +231,19 @@ def test_what_nobody_knows_is_unknown(imported):
 
 def test_without_a_trajectory_a_document_that_is_not_ranked_is_lost_nobody_knows_how(imported):
     run = imported(PLAIN[:1] + PLAIN[2:])
-    assert {one.unit: one.lost_as.value for one in run.relevant("q1")} == {"d1": "unknown", "d4": "ranked_low"}
+    assert {one["unit"]: one["lost_as"] for one in run.judged["q1"]["relevant"]} == {
+        "d1": "unknown",
+        "d4": "ranked_low",
+    }
 
 
 def test_a_trajectory_says_where_documents_were_lost(imported):
     run = imported(["q1 Q0 d2 1 1 x", "q2 Q0 d3 1 1 x"], trajectories=[{"query_id": "q1", "steps": STEPS}])
-    lost = {one.unit: one for one in run.relevant("q1")}
-    assert lost["d1"].lost_as.value == "shown_in_part"
-    assert (lost["d1"].history.hop, lost["d1"].history.rank, lost["d1"].history.chars) == (1, 2, 5)
-    assert lost["d1"].history.length == len(DOCUMENTS["d1"])  # the corpus says so
-    assert lost["d4"].lost_as.value == "never_surfaced"
+    lost = {one["unit"]: one for one in run.judged["q1"]["relevant"]}
+    assert lost["d1"]["lost_as"] == "shown_in_part"
+    assert (lost["d1"]["hop"], lost["d1"]["rank"], lost["d1"]["chars"]) == (1, 2, 5)
+    assert lost["d1"]["length"] == len(DOCUMENTS["d1"])  # the corpus says so
+    assert lost["d4"]["lost_as"] == "never_surfaced"
     read_step = run.outcomes["q1"]["trace"]["steps"][1]
     assert read_step["shown"] == read_step["lengths"] == [len(DOCUMENTS["d2"])]
     assert "1 of 2 queries have no trajectory" in run.scores["notes"]
@@ -322,14 +325,14 @@ def test_atif_of_another_system_is_read_as_far_as_it_says(results, imported):
     assert (opened["tool"], opened["doc_ids"], opened["shown"]) == ("read", ["d2"], [len("The committee")])
     assert (note["tool"], note["argument"]) == ("note", "It is d2.")
     assert run.outcomes["q1"]["usage"]["input_tokens"] == 9
-    assert {one.unit: one.lost_as.value for one in run.relevant("q1")}["d1"] == "not_shown"
+    assert {one["unit"]: one["lost_as"] for one in run.judged["q1"]["relevant"]}["d1"] == "not_shown"
 
 
 def test_atif_whose_searches_do_not_say_what_they_found_leaves_the_loss_unknown(imported):
     row = atif([call("search", {"query": "number"}, {"content": "Some prose."})], trajectory_id="q1")
     run = imported(PLAIN[2:], trajectories=[row])
     assert run.outcomes["q1"]["trace"]["steps"] == []
-    assert {one.lost_as.value for one in run.relevant("q1")} == {"unknown"}
+    assert {one["lost_as"] for one in run.judged["q1"]["relevant"]} == {"unknown"}
     assert (
         "1 of 2 trajectories do not say what their searches found, so their steps are left out" in run.scores["notes"]
     )

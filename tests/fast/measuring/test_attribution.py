@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.base import Judgements
-from evals.measuring.attribution import LOST, Fate, Losses, attribute, cutoffs, relevant_from_json, row
+from evals.measuring.attribution import LOST, Fate, Losses, attribute, cutoffs, row
 from evals.measuring.metrics import collapse, judge, ranking_metric
 from evals.running.runner import answered
 from tools.corpus import Corpus
@@ -162,7 +163,10 @@ def test_a_line_of_the_file_gives_back_what_was_attributed():
     judged, outcome = Judgements({"q": {"d4": 2.0, "d8": 1.0, "d1": 0.5, "d2": 0.0}}), outcome_of(selects)
     relevant = attribute("q", outcome, outcome["ranking"], judged)
     line = json.loads(json.dumps(row("what is asked", relevant, outcome, judged)))
-    assert relevant_from_json(line) == relevant
+    assert line["relevant"] == [
+        {"unit": one.unit, "grade": one.grade, "place": one.place, "lost_as": one.lost_as} | asdict(one.history)
+        for one in relevant
+    ]
     assert line["text"] == "what is asked" and line["grades"] == {"d4": 2.0, "d8": 1.0, "d1": 0.5}
     assert [one["unit"] for one in line["relevant"]] == ["d4", "d8"]  # recall counts from grade 1 on
 

@@ -8,7 +8,7 @@ from run_folders import make, pooled, retrieve
 from scipy import stats as scipy_stats
 
 from evals.measuring import scored
-from evals.measuring.bounds import Bounds, beside, gaps, share_closed
+from evals.measuring.bounds import Bounds, beside, between, share_closed
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def runs(tmp_path):
 
 def lines(path):
     """The bounds of a run, each in a line."""
-    return [f"{label} {bound.mean:.4f} ({bound.what})" for label, bound in beside(path).told]
+    return [f"{label} {mean:.4f} ({what})" for label, mean, what in beside(path).lines]
 
 
 def test_a_program_stands_between_its_retriever_and_the_oracle_pool(runs):
@@ -45,10 +45,10 @@ def test_the_commands_make_runs_that_are_each_other_s_bounds(run):
     over = ("--program", "multihop", "--task", "congress", "--json", "--pool", "oracle:50")
     ceiling = run(*over).json
     found = beside(Path(own["run"]))
-    assert found.floor and found.floor.mean == floor["metrics"]["nDCG@10"]["mean"]
-    assert found.ceiling and found.ceiling.mean == ceiling["metrics"]["nDCG@10"]["mean"]
-    assert found.union is None
-    assert beside(Path(own["run"]), "R@100").floor.mean == floor["metrics"]["R@100"]["mean"]
+    assert found.mean("floor") == floor["metrics"]["nDCG@10"]["mean"]
+    assert found.mean("ceiling") == ceiling["metrics"]["nDCG@10"]["mean"]
+    assert "union" not in found.found
+    assert beside(Path(own["run"]), "R@100").mean("floor") == floor["metrics"]["R@100"]["mean"]
 
 
 def test_the_nearest_ceiling_is_taken_first_by_program_then_by_model_then_by_size(runs):
@@ -57,15 +57,15 @@ def test_the_nearest_ceiling_is_taken_first_by_program_then_by_model_then_by_siz
     runs("a", config=pooled("oracle", 300, lm=strong))
     assert lines(own) == ["ceiling 0.3000 (tournament over bm25(k1=0.9,b=0.4), openai/strong, oracle pool of 300)"]
     runs("b", config=pooled("oracle", 50))
-    assert beside(own).ceiling.path.name == "b"
+    assert beside(own).found["ceiling"].path.name == "b"
     runs("c", config=pooled("oracle", 100))
-    assert beside(own).ceiling.path.name == "c"
+    assert beside(own).found["ceiling"].path.name == "c"
     runs("d", config=pooled("oracle", 20, program="multihop", lm=strong))
-    assert beside(own).ceiling.path.name == "d"
+    assert beside(own).found["ceiling"].path.name == "d"
     runs("e", config=pooled("oracle", 20, program="multihop", parameters={"hops": 9}))
-    assert beside(own).ceiling.what == "multihop with hops=9 over bm25(k1=0.9,b=0.4), offline, oracle pool of 20"
+    assert beside(own).describe("ceiling") == "multihop with hops=9 over bm25(k1=0.9,b=0.4), offline, oracle pool of 20"
     runs("f", config=pooled("oracle", 20, program="multihop", parameters={"hops": 4}))
-    assert beside(own).ceiling.what == "multihop, oracle pool of 20"
+    assert beside(own).describe("ceiling") == "multihop, oracle pool of 20"
 
 
 @pytest.mark.parametrize(
@@ -109,17 +109,18 @@ def test_what_the_program_or_a_bare_retriever_is_above_is_no_ceiling(runs):
     own = runs("own", [0.2, 0.4])
     runs("low", [0.2, 0.3], pooled("oracle", 300, program="multihop", parameters={"hops": 4}))
     runs("enough", [0.3, 0.5], pooled("oracle", 50))
-    assert beside(own).ceiling.path.name == "enough"
+    assert beside(own).found["ceiling"].path.name == "enough"
     runs("floor", [0.5, 0.4], retrieve())
-    assert beside(own).ceiling is None
+    assert "ceiling" not in beside(own).found
 
 
 def test_a_bound_of_another_system_is_named_in_full_and_no_distance_to_it_is_told(runs, tmp_path, command_of):
     from evals import report
 
     runs("own", [0.2, 0.4]), runs("floor", [0.1, 0.2], retrieve()), runs("up", [0.6, 0.9], pooled("oracle", 9))
-    [gap] = gaps(scored.found([tmp_path / "runs"])[0])
-    assert gap.ceiling and gap.missing is gap.closed is None and gap.own("floor") and not gap.own("ceiling")
+    [gap] = between(scored.find([tmp_path / "runs"])[0])
+    assert "ceiling" in gap.found and gap.missing is gap.closed is None
+    assert gap.is_own("floor") and not gap.is_own("ceiling")
     assert command_of(report)(tmp_path / "runs", "--out", tmp_path / "report").code == 0
     table = (tmp_path / "report" / "report.md").read_text()
     assert "| ceiling 0.7500: tournament over bm25(k1=0.9,b=0.4), offline, oracle pool of 9 |" in table
@@ -128,15 +129,15 @@ def test_a_bound_of_another_system_is_named_in_full_and_no_distance_to_it_is_tol
 def test_a_bound_is_no_bound_of_itself(runs):
     floor, ceiling = runs("floor", config=retrieve()), runs("ceiling", config=pooled("oracle", 300))
     runs("other", config=pooled("oracle", 100)), runs("twin", config=retrieve())
-    assert beside(floor).floor is None and beside(floor).ceiling
-    assert beside(ceiling).ceiling is None and beside(ceiling).floor
+    assert "floor" not in beside(floor).found and "ceiling" in beside(floor).found
+    assert "ceiling" not in beside(ceiling).found and "floor" in beside(ceiling).found
 
 
 def test_other_retrievers_of_a_pool_are_named(runs):
     own = runs("own")
     config = pooled("oracle", 300)
     runs("ceiling", config=config | {"pool": config["pool"] | {"of": ["bm25(k1=0.9,b=0.4)", "dense"]}})
-    assert beside(own).ceiling.what.endswith(", oracle pool of 300 by bm25(k1=0.9,b=0.4) and dense")
+    assert beside(own).describe("ceiling").endswith(", oracle pool of 300 by bm25(k1=0.9,b=0.4) and dense")
 
 
 def test_what_cannot_be_read_is_passed_over_and_a_run_without_scores_has_no_bounds(runs, tmp_path):
@@ -147,8 +148,8 @@ def test_what_cannot_be_read_is_passed_over_and_a_run_without_scores_has_no_boun
     (runs("d", config=retrieve()) / "config.json").write_text("{")
     (tmp_path / "runs" / "e").mkdir()
     (tmp_path / "runs" / "notes.txt").write_text("")
-    assert beside(own).floor.path.name == "a"
-    assert beside(tmp_path / "runs" / "c") == beside(tmp_path / "nowhere") == Bounds("")
+    assert beside(own).found["floor"].path.name == "a"
+    assert beside(tmp_path / "runs" / "c") == beside(tmp_path / "nowhere") == Bounds(None, "", {})
 
 
 def test_the_table_of_gaps_is_paired_by_query(runs, tmp_path):
@@ -159,11 +160,11 @@ def test_the_table_of_gaps_is_paired_by_query(runs, tmp_path):
         runs("floor", floor.tolist(), retrieve()),
         runs("up", ceiling.tolist(), pooled("oracle", 9, program="multihop", parameters={"hops": 4})),
     )
-    [gap] = gaps(scored.found([tmp_path / "runs"])[0])
+    [gap] = between(scored.find([tmp_path / "runs"])[0])
     assert gap.run.path.name == "own" and gap.metric == "nDCG@10"
     assert gap.gained.difference == pytest.approx((own - floor).mean())
     assert gap.missing.difference == pytest.approx((ceiling - own).mean())
-    assert gap.missing.wins == 40 and gap.union is None
+    assert gap.missing.wins == 40 and "union" not in gap.found
     expected = scipy_stats.bootstrap(
         (floor, own, ceiling),
         lambda low, mid, high, axis=-1: (mid.mean(axis) - low.mean(axis)) / (high.mean(axis) - low.mean(axis)),
@@ -177,7 +178,7 @@ def test_the_table_of_gaps_is_paired_by_query(runs, tmp_path):
 
 def test_a_query_without_a_value_is_left_out_of_the_pairs(runs, tmp_path):
     runs("own", [0.4, 0.5, None]), runs("floor", [0.1, None, 0.1], retrieve())
-    [gap] = gaps(scored.found([tmp_path / "runs"])[0])
+    [gap] = between(scored.find([tmp_path / "runs"])[0])
     assert gap.gained.queries == 1 and gap.gained.difference == pytest.approx(0.3)
 
 

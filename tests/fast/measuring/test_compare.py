@@ -13,7 +13,7 @@ from run_folders import CONFIG, USAGE
 from scipy import stats as scipy_stats
 
 from evals import compare as module
-from evals.compare import compare
+from evals.measuring.comparison import compare
 from tools.errors import DataError, RunIncomplete, UnknownName, UsageError
 
 
@@ -127,7 +127,7 @@ def test_metrics_can_be_chosen_and_a_misspelt_one_is_named(made, command):
     a, b = (made(name, {"nDCG@10": [0.1], "R@10": [0.5]}) for name in "ab")
     assert [row["metric"] for row in compare([a, b], ["R@10"])["comparisons"]] == ["R@10"]
     assert compare([a, b], ["R@10"])["metric"] == "R@10" and compare([a, b])["metric"] == "nDCG@10"
-    with pytest.raises(UnknownName, match=r"nDCG@10"):
+    with pytest.raises(UnknownName, match="metrics are nDCG"):
         compare([a, b], ["nDGC@10"])
     assert command(a, b, "--metric", "nDGC@10").code == 2
 
@@ -244,10 +244,10 @@ def test_a_run_without_scores_is_told_how_to_get_them(run, tmp_path, made):
         compare([other, path])
     outcomes = (path / "outcomes.jsonl").read_text().splitlines(keepends=True)
     (path / "outcomes.jsonl").write_text("".join(outcomes[:-2]))
-    with pytest.raises(RunIncomplete, match="owes 2 of 24 queries"):
+    with pytest.raises(RunIncomplete, match="2 of 24 queries of"):
         compare([path, other])
     (path / "outcomes.jsonl").write_text("")
-    with pytest.raises(RunIncomplete, match="owes 24 of 24"):
+    with pytest.raises(RunIncomplete, match="24 of 24 queries"):
         compare([path, other])
 
 

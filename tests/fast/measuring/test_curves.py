@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from run_folders import make
 
 from evals import curves as module
-from evals.curves import as_csv, as_svg, bands, curves
 from evals.measuring import scored
-from evals.measuring.anytime import AXES, Anytime, Seen, course, judged_at, places
+from evals.measuring.anytime import Anytime
+from evals.measuring.courses import Seen, find_places, follow, judge_places
+from evals.measuring.curves import AXES, _choose_budgets, bands, curves
 from evals.measuring.metrics import judge_units, ranking_metric
 from evals.measuring.stats import bootstrap_mean
+from evals.showing.curve_tables import to_csv, to_svg
 from tools.console.command import run_command
 from tools.errors import DataError, UnknownName, UsageError
 
@@ -188,7 +190,7 @@ def test_taking_steps_one_by_one_comes_to_what_all_of_them_at_once_come_to(steps
         seen.add(one)
         expected = by_brute_force(steps[:number])
         assert sofar.ranking(depth) == expected[:depth]
-        assert sofar.places(depth) == places(expected[:depth], units, wanted)
+        assert sofar.places(depth) == find_places(expected[:depth], units, wanted)
         assert known <= seen.surfaced  # what has surfaced stays so
         known = set(seen.surfaced)
 
@@ -196,8 +198,8 @@ def test_taking_steps_one_by_one_comes_to_what_all_of_them_at_once_come_to(steps
 @given(st.lists(st.sampled_from("abcdefgh"), unique=True), st.dictionaries(st.sampled_from("abcxyz"), st.just(2.0)))
 def test_places_alone_are_enough_for_every_metric(ranking, grades):
     relevant = {unit for unit in grades if unit != "x"}
-    found = places(ranking, {}, {*grades})
-    few = judged_at(found, grades, sorted(grades.values(), reverse=True), relevant)
+    found = find_places(ranking, {}, {*grades})
+    few = judge_places(found, grades, sorted(grades.values(), reverse=True), relevant)
     for name in ("nDCG@3", "nDCG", "R@2", "P@5", "RR", "RR@2"):
         assert ranking_metric(name, few) == ranking_metric(name, judge_units(ranking, grades, relevant))
 
@@ -212,15 +214,15 @@ def test_what_a_budget_buys_ends_before_the_first_step_that_it_does_not_pay_for(
     ]
     outcome = {"ranking": list("ab"), "trace": {"steps": steps}, "usage": used(5, 2000, 0.02), "error": None}
     row = {"grades": {"a": 1.0, "b": 1.0}, "relevant": [{"unit": "a"}, {"unit": "b"}]}
-    made = course(outcome, row, "R@1", AXES, 1000)
+    made = follow(outcome, row, "R@1", AXES, 1000)
     assert [list(zip(*made["searches"], strict=True))] == [[(0, 0), (1, 0.5), (2, 0.5)]]
     assert list(zip(*made["calls"], strict=True)) == [(0, 0), (1, 0), (3, 0.5), (4, 0.5), (5, 0.5)]
     assert list(made["tokens"].costs) == [0, 300, 1500, 1600, 2000]
     assert list(made["usd"].costs) == [0, 0.004, 0.014, 0.02]
-    recall = course(outcome, row, "R@10", AXES, 1000)
+    recall = follow(outcome, row, "R@10", AXES, 1000)
     assert list(recall["searches"].values) == [0, 0.5, 1.0] and list(recall["usd"].values) == [0, 0.5, 1.0, 1.0]
-    assert list(course(outcome, row, "surfaced", ["calls"], 1000)["calls"].values) == [0, 0.5, 1.0, 1.0, 1.0]
-    assert course(outcome, {"grades": {}, "relevant": []}, "R@10", AXES, 1000) is None
+    assert list(follow(outcome, row, "surfaced", ["calls"], 1000)["calls"].values) == [0, 0.5, 1.0, 1.0, 1.0]
+    assert follow(outcome, {"grades": {}, "relevant": []}, "R@10", AXES, 1000) is None
 
 
 def test_a_query_that_has_ended_keeps_its_value_and_a_failed_one_ends_with_nothing(scripted):
@@ -238,7 +240,7 @@ def test_a_query_that_has_ended_keeps_its_value_and_a_failed_one_ends_with_nothi
 
 
 def test_every_curve_ends_at_the_mean_of_scores_csv(miniature):
-    for path in scored.folders([miniature]):
+    for path in scored.find_folders([miniature]):
         run = scored.read(path)
         for metric, column in run.columns.items():
             if "[" in metric:
@@ -255,15 +257,15 @@ def test_every_curve_ends_at_the_mean_of_scores_csv(miniature):
 
 
 def test_budgets_rise_and_what_has_surfaced_never_falls(miniature):
-    for path in scored.folders([miniature]):
+    for path in scored.find_folders([miniature]):
         run = scored.read(path)
         for metric in ("surfaced", "shown"):
             for found in curves([path], metric)["axes"].values():
                 assert (np.diff(found["budgets"]) > 0).all()
                 for row in found["curves"]:
                     assert all((np.diff(row[name]) >= 0).all() for name in ("mean", "spent", "ended"))
-            relevant = [run.relevant(query_id) for query_id in run.query_ids]
-            reached = {"surfaced": lambda one: one.history.rank > 0, "shown": lambda one: one.history.chars > 0}
+            relevant = [run.judged[query_id]["relevant"] for query_id in run.query_ids]
+            reached = {"surfaced": lambda one: one["rank"] > 0, "shown": lambda one: one["chars"] > 0}
             shares = [sum(map(reached[metric], one)) / len(one) for one in relevant if one]
             assert row["end"] == pytest.approx(sum(shares) / len(shares))
 
@@ -371,11 +373,11 @@ def test_what_has_no_value_before_the_end_or_is_no_metric_is_named(scripted, com
 
 
 def test_a_cheap_run_and_a_dear_one_both_have_a_curve():
-    assert module._budgets("searches", 3) == [1, 2, 3]
-    cents = module._budgets("usd", 0.031)
+    assert _choose_budgets("searches", 3) == [1, 2, 3]
+    cents = _choose_budgets("usd", 0.031)
     assert cents[:3] == [0, 0.001, 0.002] and cents[-1] == 0.031
-    assert module._budgets("tokens", 2500)[:3] == [0, 100, 200]
-    many = module._budgets("calls", 123_456)
+    assert _choose_budgets("tokens", 2500)[:3] == [0, 100, 200]
+    many = _choose_budgets("calls", 123_456)
     assert len(many) < 500 and many[-1] == 123_456 and {1, 2, 4, 8, 65_536, 120_000} <= set(many)
 
 
@@ -392,7 +394,7 @@ def test_the_table_the_plot_and_the_csv_say_the_same(miniature, command, tmp_pat
     assert {float(one["budget"]) for one in rows if one["axis"] == "searches" and one["front"] == "1"} == {
         point["budget"] for point in found["front"]
     }
-    assert as_svg(result) == svg.read_text() and as_csv(result) == table.read_text()
+    assert to_svg(result) == svg.read_text() and to_csv(result) == table.read_text()
     assert all(path.name in svg.read_text() for path in paths) and "searches a query, at most" in svg.read_text()
     printed = command(*paths).out
     assert "Pareto front: 1: " in printed and "at its end" in printed and "mini: bundled" in printed
@@ -405,7 +407,7 @@ def test_the_table_the_plot_and_the_csv_say_the_same(miniature, command, tmp_pat
 def test_names_of_folders_are_text_and_nothing_else(scripted, tmp_path):
     path = scripted(r"$\frac{1}$ [bold]x <script>alert(1)<", [FOUND, FOUND])
     result = curves([path])
-    drawn = as_svg(result)
+    drawn = to_svg(result)
     assert "<script" not in drawn and "frac" in drawn
 
 

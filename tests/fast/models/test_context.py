@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents import AGENTS
-from evals.compare import compare
+from evals.measuring.comparison import compare
 from evals.running import parameters
 from programs import PROGRAMS
 from programs.multihop import MultiHop, ReadPassages

@@ -17,7 +17,7 @@ from conftest import ROOT, Result
 from prompted_model import ANGLE, STRICT, TRANSCRIPT, Asked, Model, Server, read, write_task
 
 from evals import run as run_module
-from evals.compare import compare
+from evals.measuring.comparison import compare
 from optimizers import compile as compile_module
 from tools.console.command import run_command
 

@@ -60,7 +60,7 @@ def made(tmp_path_factory):
             patch.setenv("SEXTANT_HOME", str(home))
             patch.setattr("evals.showing.terminal.put_out", lambda *_, **__: None)
             assert run_command(run.parser(), run.command, [*words, *options]) == 0
-        [path] = scored.folders([runs])
+        [path] = scored.find_folders([runs])
         return path
 
     return folder
@@ -179,7 +179,7 @@ def test_what_is_printed_is_what_the_json_has(hops, command):
 
 def test_a_corpus_that_is_not_at_hand_is_said_in_one_line(run, folder, tmp_path, command):
     assert run("--program", "retrieve", "--task", "congress", "--data", folder, "--split", "all").code == 0
-    [path] = scored.folders([tmp_path / "runs"])
+    [path] = scored.find_folders([tmp_path / "runs"])
     assert command(path, "--json").json["searches"] > 0
     corpus = folder / "tip-of-tongue/congress/corpus/corpus.jsonl"
     corpus.write_text(corpus.read_text().replace("ferry", "barge"))

@@ -59,7 +59,7 @@ def written(command, tmp_path):
 
 
 def grouped(tmp_path):
-    return groups.grouped(scored.found([tmp_path / "runs"])[0])[0]
+    return groups.grouped(scored.find([tmp_path / "runs"])[0])[0]
 
 
 def rows(text: str) -> list[dict[str, str]]:
@@ -291,7 +291,7 @@ def test_runs_without_scores_are_listed_with_the_reason_and_failed_queries_are_c
     table = path / "scores.csv"
     table.write_text(table.read_text().replace("q1,0.0,", "q1,0.0,Timeout: the model hung"))
     html = written()
-    assert "Left out" in html and "/b owes all queries" in html
+    assert "Left out" in html and "all queries of" in html
     assert "1 of 2 queries failed and count 0, e.g. Timeout: the model hung" in html
     given = command()
     assert "left out: " in given.out and "1 folders left out" in given.out
@@ -522,5 +522,5 @@ def test_a_run_that_cannot_be_opened_is_left_out_and_the_others_are_reported(tmp
     spoilt = make(tmp_path / "runs/b", {"nDCG@10": [0.5, 0.25]})
     (spoilt / "scores.json").unlink()
     (spoilt / "scores.json").mkdir()  # as a file that may not be read, but also for root
-    runs, others = scored.found([tmp_path / "runs"])
+    runs, others = scored.find([tmp_path / "runs"])
     assert [run.path.name for run in runs] == ["a"] and list(others) == [spoilt]

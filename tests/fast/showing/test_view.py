@@ -25,6 +25,7 @@ from run_folders import unsealed
 
 from evals import view
 from evals.measuring import scored
+from evals.measuring.attribution import fate_at
 from evals.showing import page_file, page_query, page_server
 from evals.showing.page_data import Answers, address, list_answers
 from tools.console.command import run_command
@@ -122,7 +123,8 @@ def test_a_run_has_the_values_of_its_table_and_the_fates_of_its_attribution(runs
     assert run["query_ids"] == [row["query_id"] for row in table]
     assert run["values"]["nDCG@10"] == [float(row["nDCG@10"]) for row in table]
     known = scored.read(multihop)
-    assert run["fates"] == [[one.fate(10) for one in known.relevant(query_id)] for query_id in run["query_ids"]]
+    relevant = {query_id: known.judged[query_id]["relevant"] for query_id in run["query_ids"]}
+    assert run["fates"] == [[fate_at(one, 10) for one in each] for each in relevant.values()]
     assert run["texts"][0] == known.judged[run["query_ids"][0]]["text"][:200]
     [floor] = run["bounds"]
     assert floor["label"] == "floor" and floor["what"] == "retrieve over bm25"
@@ -137,7 +139,8 @@ def test_a_query_has_its_trajectory_and_the_texts_of_what_was_seen(runs, multiho
     assert query["steps"] == outcome["trace"]["steps"]
     assert query["ranking"] == outcome["ranking"][:100] and query["ranked"] == len(outcome["ranking"])
     assert query["values"] == {name: column[query_id] for name, column in known.columns.items()}
-    assert [one["fate"] for one in query["relevant"]] == [one.fate(10) for one in known.relevant(query_id)]
+    relevant = known.judged[query_id]["relevant"]
+    assert [one["fate"] for one in query["relevant"]] == [fate_at(one, 10) for one in relevant]
     assert query["objective"]
     shown = {doc_id for step in query["steps"] if step.get("shown") for doc_id in step["doc_ids"]}
     assert shown | query["grades"].keys() | set(query["ranking"][:20]) <= query["documents"].keys()

@@ -8,7 +8,7 @@ import pytest
 
 from evals import score
 from evals.folder import read_outcomes
-from evals.measuring.scored import found
+from evals.measuring.scored import find
 from tools.console.command import run_command
 from tools.errors import SextantError
 
@@ -46,13 +46,13 @@ def test_a_file_of_a_run_that_was_edited_is_named_and_scoring_again_mends_what_i
     path = Path(shutil.copytree(run_of_ours, tmp_path / run_of_ours.name))
     assert old in (path / name).read_text()
     (path / name).write_text((path / name).read_text().replace(old, new))
-    runs, others = found([path])
+    runs, others = find([path])
     with pytest.raises(SextantError) as refused:
         raise SextantError(*others.values()) if others else SextantError(len(runs[0].outcomes), len(runs[0].judged))
     assert said in str(refused.value)
     made_by_scoring = name not in ("outcomes.jsonl", "config.json")
     assert run_command(score.parser(), score.command, [str(path)]) == (0 if made_by_scoring else 3)
-    again, others = found([path])
+    again, others = find([path])
     assert not made_by_scoring or (len(again) == 1 and len(again[0].outcomes) == len(again[0].judged) == 3)
 
 
@@ -62,7 +62,7 @@ def test_a_line_of_another_run_is_not_taken_for_one_of_this(run_of_ours, tmp_pat
     (path / "config.json").write_text(json.dumps(config | {"program": "another"}))
     with pytest.raises(SextantError, match=r"line 1 is damaged \(it was edited, or is of another run"):
         read_outcomes(path)
-    (problem,) = found([path])[1].values()
+    (problem,) = find([path])[1].values()
     assert "config.json was edited after the run was scored" in problem
 
 

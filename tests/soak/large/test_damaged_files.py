@@ -18,7 +18,7 @@ from evals import compare, curves, export, run
 from evals.formats.importing import read_trajectories
 from evals.formats.trec import RunFile
 from evals.measuring import scoring
-from evals.measuring.scored import found
+from evals.measuring.scored import find
 from evals.showing.page_data import Answers as Page
 from evals.showing.page_data import list_answers
 from optimizers.evaluations import Study
@@ -52,7 +52,7 @@ def use_run(path: Path, environment, number: int) -> None:
     with contextlib.suppress(SextantError):
         for _ in list_answers(Page([path])):
             pass
-    found([path])
+    find([path])
     module, times, words = READERS[number % len(READERS)]
     with contextlib.suppress(SextantError):
         out = [str(path.parent / "out")] if "--out" in words else []

@@ -1,13 +1,12 @@
 """What became of the relevant documents of one system that another treats otherwise: why a recall differs.
 
-Every relevant document has a fate in each run (evals/measuring/attribution.py). The change of a fate's share of recall
-is paired by query, like a metric, and the changes of all fates sum to 0: what is found more was lost less. Flows say
-which documents these are: so many went from "never surfaced" to "found". Only attribution.jsonl is read. Left out: a
-test, because a fate that is looked at after the fact is no hypothesis; the interval says how sure its change is.
+Every relevant document has a fate in each run (attribution.py). The change of a fate's share of recall is paired by
+query, like a metric, and the changes of all fates sum to 0: what is found more was lost less. Flows say which documents
+these are: so many went from "never surfaced" to "found". Only attribution.jsonl is read. There is no test, because a
+fate that is looked at after the fact is no hypothesis; the interval says how sure its change is.
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from evals.measuring.attribution import WORDS, Fate, cutoffs, fate_at
 from evals.measuring.repeats import System
 from evals.measuring.scored import Run
+from evals.measuring.stats import bootstrap_means
 from tools.errors import DataError
 
 # query_id -> relevant unit -> its fate; queries without a relevant unit are left out.
@@ -23,14 +23,14 @@ EXAMPLES = 3  # queries named of a flow
 _ORDER = {fate: place for place, fate in enumerate(WORDS)}
 
 
-def compared(baseline: System, system: System) -> dict[str, Any] | None:
+def compare_fates(baseline: System, system: System) -> dict[str, Any] | None:
     """The changes of fates and the flows, at the cutoff of the baseline's headline metric; None without a document.
 
     DataError for a run whose folder does not say what became of its documents. With repeats, shares are means over
     them, and documents that flow are a mean over all pairs of a run of the one and a run of the other.
     """
     k = cutoffs(baseline.first.metric, baseline.first.columns)[0]
-    before, after = ([_fates(run, k) for run in one.runs] for one in (baseline, system))
+    before, after = ([_read_fates(run, k) for run in one.runs] for one in (baseline, system))
     queries = [query_id for query_id in before[0] if all(query_id in fates for fates in (*before, *after))]
     if not queries:
         return None
@@ -43,7 +43,7 @@ def compared(baseline: System, system: System) -> dict[str, Any] | None:
     }
 
 
-def _fates(run: Run, k: int) -> Fates:
+def _read_fates(run: Run, k: int) -> Fates:
     """Of each query; what else a line says is left where it is, because there may be a million documents."""
     made: Fates = {}
     try:
@@ -71,8 +71,6 @@ def _shares(repeats: list[Fates], queries: list[str]) -> np.ndarray:
 
 def _changes(before: np.ndarray, after: np.ndarray) -> list[dict[str, Any]]:
     """A row a fate that a document had in either."""
-    from evals.measuring.stats import bootstrap_means
-
     intervals = bootstrap_means(after - before)
     return [
         {"fate": fate.value, "baseline": float(before[:, place].mean()), "share": float(after[:, place].mean())}
@@ -89,9 +87,10 @@ def _flows(before: list[Fates], after: list[Fates], queries: list[str]) -> dict[
     for query_id in queries:
         for one in before:
             for other in after:
-                for pair in _pairs(one[query_id], other[query_id]):
-                    counted[pair] += 1
-                    where.setdefault(pair, {})[query_id] = None
+                for unit in one[query_id].keys() & other[query_id].keys():  # all, unless other judgements were forced
+                    moved = one[query_id][unit], other[query_id][unit]
+                    counted[moved] += 1
+                    where.setdefault(moved, {})[query_id] = None
     pairs = len(before) * len(after)
     order = sorted(counted, key=lambda pair: (-counted[pair], _ORDER[pair[0]], _ORDER[pair[1]]))
     return {
@@ -103,11 +102,6 @@ def _flows(before: list[Fates], after: list[Fates], queries: list[str]) -> dict[
             if pair[0] is not pair[1]
         ],
     }
-
-
-def _pairs(before: Mapping[str, Fate], after: Mapping[str, Fate]) -> list[tuple[Fate, Fate]]:
-    """The fates of each unit that is relevant in both runs: all of them, unless other judgements were forced."""
-    return [(fate, after[unit]) for unit, fate in before.items() if unit in after]
 
 
 def _whole(count: int, pairs: int) -> float:

@@ -1,0 +1,229 @@
+"""A metric for equal budgets: averaged over all queries, after each search, model call, thousand tokens and cent.
+
+From stored traces alone: what a query had come to before the first step that its budget does not pay for (anytime.py
+has the rule). A query that has ended keeps its value, so a curve ends at the run's score. Bands are 95 % bootstrap
+intervals over queries, as in `stats.bootstrap_mean`. Budgets of time are left out: they say more about the machine.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evals.measuring.courses import SEEN, Course, follow
+from evals.measuring.metrics import check_metric, is_pairwise
+from evals.measuring.scored import Run, check_same_contract, find_folders, read
+from evals.measuring.stats import bootstrap_means
+from tools.errors import UnknownName, UsageError
+
+Result = dict[str, Any]  # what `curves` returns and --json prints
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One kind of budget."""
+
+    words: str
+    unit: float  # of the budgets in a table
+
+
+AXES = {
+    "searches": Axis("searches", 1),
+    "calls": Axis("model calls", 1),
+    "tokens": Axis("tokens", 1000),
+    "usd": Axis("dollars at list price", 0.01),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """One run on one axis."""
+
+    run: Run
+    label: str
+    courses: list[Course]  # of the queries for which the metric is defined, in the order of the run
+
+    @property
+    def largest(self) -> float:
+        return max(one.costs[-1] for one in self.courses)
+
+
+def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(AXES)) -> Result:
+    """The runs in `paths` and below them, on each axis; the headline metric of the first where none is named.
+
+    UsageError for runs that were not asked the same, or where there is nothing to show.
+    """
+    if strange := [axis for axis in axes if axis not in AXES]:
+        raise UnknownName("budget", strange[0], AXES)
+    runs = [read(path) for path in find_folders(paths)]
+    check_same_contract(runs)
+    metric = _choose_metric(runs[0], metric)
+    refused = {axis: {run.name: why for run in runs if (why := _refuse(run, axis))} for axis in axes}
+    labels = _label(runs)
+    drawn: dict[str, list[_Curve]] = {axis: [] for axis in axes}
+    for run, label in zip(runs, labels, strict=True):
+        found, bare = _follow_queries(run, metric, [axis for axis in axes if run.name not in refused[axis]])
+        for axis, courses in found.items():
+            if bare:
+                refused[axis][run.name] = f"{bare} of {len(run.query_ids)} queries have a ranking and no trajectory"
+            elif courses:
+                drawn[axis].append(_Curve(run, label, courses))
+    shown = {axis: _axis_json(axis, found) for axis, found in drawn.items() if any(one.largest for one in found)}
+    if not shown:
+        raise UsageError(_why_nothing(metric, refused, drawn))
+    return {
+        "task": runs[0].config["task"],
+        "data": runs[0].scores["data"],
+        "split": runs[0].config["split"],
+        "judgements": runs[0].scores["judgements"],
+        "metric": metric,
+        "queries": len(runs[0].query_ids),
+        "runs": [
+            {"run": run.name, "label": label} | {key: run.scores[key] for key in ("program", "retriever", "lm")}
+            for run, label in zip(runs, labels, strict=True)
+        ],
+        "axes": shown,
+        "refused": [
+            {"run": name, "axis": axis, "why": why} for axis, found in refused.items() for name, why in found.items()
+        ],
+        "unused": [axis for axis in axes if drawn[axis] and axis not in shown],
+    }
+
+
+def _follow_queries(run: Run, metric: str, axes: Sequence[str]) -> tuple[dict[str, list[Course]], int]:
+    """(what each query of a run had come to at each cost, by axis; how many have a ranking and no trajectory)."""
+    found: dict[str, list[Course]] = {axis: [] for axis in axes}
+    bare = 0
+    for query_id in run.query_ids if axes else ():
+        outcome = run.outcomes[query_id]
+        bare += bool(outcome["ranking"]) and not outcome["trace"]["steps"]
+        for axis, one in (follow(outcome, run.judged[query_id], metric, axes, run.config["depth"]) or {}).items():
+            found[axis].append(one)
+    return found, bare
+
+
+def _choose_metric(run: Run, name: str) -> str:
+    """The metric that is asked for. UsageError for one that has no value before the end, UnknownName for no metric."""
+    chosen = name or run.metric
+    if chosen in SEEN:
+        return chosen
+    if other := chosen.partition(" [")[2].rstrip("]"):
+        raise UsageError(
+            f"{chosen} is by judgements that do not lead; python -m evals.score {run.path} --qrels {other} lets them"
+        )
+    check_metric(chosen)
+    if is_pairwise(chosen) or chosen.startswith("Judged"):
+        others = [one for one in run.columns if not is_pairwise(one) and "[" not in one]
+        counted = "comparisons" if is_pairwise(chosen) else "all judgements"
+        raise UsageError(
+            f"{chosen} is counted over {counted}, and has no value before the end; "
+            f"give --metric {' or '.join([*others[:3], *SEEN])}"
+        )
+    return chosen
+
+
+def _refuse(run: Run, axis: str) -> str:
+    """Why a run cannot be shown on an axis; "" when it can."""
+    if axis != "searches" and not run.usage_known:
+        return "it was imported without what its model calls used"
+    if axis == "usd" and run.scores["usage"]["list_usd"] is None:
+        return "the price of its model is not known"
+    return ""
+
+
+def _label(runs: Sequence[Run]) -> list[str]:
+    """The name of each run in tables and plots: its folder's, or its whole path where two folders have one name."""
+    names = [run.path.resolve().name for run in runs]
+    return [name if names.count(name) == 1 else run.name for name, run in zip(names, runs, strict=True)]
+
+
+def _why_nothing(metric: str, refused: Mapping[str, dict[str, str]], drawn: Mapping[str, list[_Curve]]) -> str:
+    """Why there is no curve on any axis."""
+    for axis, curves_of in drawn.items():
+        for name, why in refused[axis].items():
+            return f"{name} has no curve by {AXES[axis].words}: {why}; choose another --by, or other runs"
+        if curves_of:
+            return f"no run used any {AXES[axis].words}, so there is nothing to tell apart; choose another --by"
+    return f"{metric} is defined for none of the queries; choose another --metric"
+
+
+def _axis_json(axis: str, found: Sequence[_Curve]) -> Result:
+    """All runs on one axis, and the points that no other point of any run is better and cheaper than."""
+    budgets = _choose_budgets(axis, max(one.largest for one in found))
+    rows = [_curve_json(one, budgets) for one in found]
+    front = list[Result]()
+    for place, budget in enumerate(budgets):
+        value = max(row["mean"][place] for row in rows)
+        if not front or value > front[-1]["value"]:
+            names = [row["label"] for row in rows if row["mean"][place] == value]
+            front.append({"budget": budget, "value": value, "runs": names})
+    for row in rows:
+        row["front"] = not any(_dominates(other, row) for other in rows)
+    return {"words": AXES[axis].words, "budgets": budgets, "curves": rows, "front": front}
+
+
+def _choose_budgets(axis: str, largest: float) -> list[float]:
+    """The budgets of an axis: multiples of its unit with two digits and powers of two of them, up to the largest cost.
+
+    Where the largest is below ten units, the unit is a tenth, so that a cheap run has a curve as well.
+    """
+    unit = AXES[axis].unit
+    while axis in ("tokens", "usd") and largest < 10 * unit and unit > 1e-6:
+        unit /= 10
+    end = math.ceil(round(largest / unit, 6))
+    steps = {number * 10**power for power in range(len(str(end))) for number in range(1, 100)}
+    steps |= {2**power for power in range(end.bit_length())}
+    kept = sorted({step for step in steps if step < end} | {end} | ({0} if axis != "searches" else set()))
+    budgets = [round(step * unit, 9) for step in kept]
+    return budgets if axis == "usd" else [round(budget) for budget in budgets]
+
+
+def _curve_json(curve: _Curve, budgets: list[float]) -> Result:
+    """One run's curve at each budget."""
+    values, spent = np.empty((len(curve.courses), len(budgets))), np.empty((len(curve.courses), len(budgets)))
+    for number, one in enumerate(curve.courses):
+        costs = np.asarray(one.costs)
+        places = costs.searchsorted(budgets, side="right") - 1
+        values[number], spent[number] = np.asarray(one.values)[places], costs[places]
+    ends = np.array([one.costs[-1] for one in curve.courses])
+    low, high = bands(values)
+    return {
+        "run": curve.run.name,
+        "label": curve.label,
+        "queries": len(curve.courses),
+        "mean": _means(values),
+        "low": low,
+        "high": high,
+        "spent": _means(spent),
+        "ended": [float((ends <= budget).mean()) for budget in budgets],
+        "end": _means(values[:, -1:])[0],
+        "cost": math.fsum(ends) / len(ends),
+        "largest": float(ends.max()),
+    }
+
+
+def _means(values: "np.ndarray[Any, Any]") -> list[float]:
+    return [math.fsum(column) / len(column) for column in values.T.tolist()]
+
+
+def bands(values: "np.ndarray[Any, Any]") -> tuple[list[float | None], list[float | None]]:
+    """The 95 % percentile bootstrap interval of each column's mean; `values` has shape (queries, budgets).
+
+    The queries that are drawn are those of `stats.bootstrap_mean`, the same for all columns, so that what comes back
+    for one column is its interval. None with fewer than two queries.
+    """
+    columns = values.shape[1]
+    # Columns in which nothing changes are one.
+    kept = [0, *(place for place in range(1, columns) if (values[:, place] != values[:, place - 1]).any())]
+    intervals = bootstrap_means(np.ascontiguousarray(values[:, kept]))
+    of = (np.searchsorted(kept, np.arange(columns), side="right") - 1).tolist()
+    return [intervals[place].low for place in of], [intervals[place].high for place in of]
+
+
+def _dominates(one: Result, other: Result) -> bool:
+    """Whether a run is at its end no worse and no dearer than another, and either better or cheaper."""
+    better, cheaper = float(one["end"] - other["end"]), float(other["cost"] - one["cost"])
+    return better >= 0 and cheaper >= 0 and (better > 0 or cheaper > 0)
