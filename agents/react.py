@@ -21,7 +21,7 @@ from langgraph.graph import END, START, StateGraph
 
 from tools.errors import DocumentNotFound, LimitReached, UsageError, at_least
 from tools.models.prompting import context
-from tools.models.prompting.adapter import TooLong, notice_leak, refuses
+from tools.models.prompting.adapter import notice_leak, refuses
 from tools.models.prompting.asking import Fault, Kind, UnusableAnswer, ask
 from tools.models.prompting.passage import DESCRIPTION, defused
 from tools.models.sending.protocol import Message
@@ -191,8 +191,7 @@ class React(dspy.Module):
             return room is None or context.tokens(json.dumps([messages(forgotten), tools])) + 4096 <= room
 
         said = messages(_forgotten(desk.session, turns, fits))
-        if more := context.overflows([{"content": json.dumps([said, tools])}]):
-            raise TooLong(f"the conversation is {more} tokens larger than what the model takes")
+        context.check_room([{"content": json.dumps([said, tools])}], "conversation")
         message = model.converse(said, tools)
         written = [message["content"], *(one["arguments"] for one in message["tool_calls"])]
         notice_leak(self.next_step.signature.instructions, written)

@@ -37,7 +37,7 @@ from evals.folder import Rows, RunFolder
 from evals.running import runner
 from programs.multihop import MultiHop
 from tools import retrievers
-from tools.console.command import Parser, positive, put_out, run_and_leave, say
+from tools.console.command import Parser, positive, put_out, run_command, say
 from tools.corpus import Corpus
 from tools.errors import RunIncomplete, UsageError
 from tools.home import home
@@ -58,7 +58,8 @@ PARTS = {
         "tools/models/sending/protocol.py",
     ),
     "answers kept, budget, gate": (
-        *("tools/models/call.py", "tools/models/answers.py", "tools/models/usage.py", "tools/models/prices.py"),
+        *("tools/models/call.py", "tools/models/language_model.py", "tools/models/terms.py", "tools/models/answers.py"),
+        *("tools/models/usage.py", "tools/models/prices.py"),
         *("tools/models/budget.py", "tools/models/sending/gate.py", "tools/models/lm.py"),
     ),
     "prompts and answers": (
@@ -237,4 +238,4 @@ def part(frame: FrameType | None) -> str:
 
 
 if __name__ == "__main__":
-    run_and_leave(parser(), command)
+    sys.exit(run_command(parser(), command))  # in the main thread, where alone --profile may set its timer

@@ -23,6 +23,7 @@ from tools.errors import Halt, SextantError
 from tools.models.answers import Answer
 from tools.models.call import Caller, Send, Sent
 from tools.models.prices import Price
+from tools.models.prompting import context
 from tools.models.prompting.adapter import ANSWERED, Answered
 from tools.models.sending import faults, redirects
 from tools.models.sending.client import SECRET, Wire
@@ -72,6 +73,7 @@ class LanguageModel(dspy.LM):
         """DSPy's own call. Several completions of one prompt are as many calls: each is counted, paid for and kept."""
         if (wanted := kwargs.pop("n", None) or 1) > 1:
             return [self(prompt, messages=messages, **kwargs, **one)[0] for one in self._samples(kwargs, wanted)]
+        context.check_room(messages or (), "prompt")  # programs have shortened by now what they can
         settings, rollout = self._settings(kwargs), kwargs.get("rollout_id", self.kwargs.get("rollout_id"))
         if self.wire is None:
             made = _dumps([messages or prompt, settings])

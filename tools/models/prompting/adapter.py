@@ -6,13 +6,11 @@ Every predictor's call passes here, so this is also where answers are checked an
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import dspy
-from dspy.clients._deprecation import adapter_message_call
-from dspy.utils.exceptions import AdapterParseError
 
 from tools import session
 from tools.models.offline import engine
@@ -40,10 +38,6 @@ _LEFT_OUT = "(an answer, left out because there is no room for it)"
 _FEWEST_WORDS = 12  # of a prompt, one after another, in an answer: fewer happen by chance
 
 
-class TooLong(Exception):
-    """A prompt that the model cannot take, and that nothing in it can be left out of: it is not sent."""
-
-
 class Adapter(dspy.ChatAdapter):
     """DSPy's chat adapter. UnusableAnswer after the second answer that cannot be used, not even in part."""
 
@@ -59,25 +53,11 @@ class Adapter(dspy.ChatAdapter):
         inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
         """The answers to one predictor's call, parsed and checked."""
-        wrong: Fault | None = None
-        answers: list[dict[str, Any]] = []
-        tolerable: list[dict[str, Any]] | None = None
-        for last in (False, True):
-            with engine.published(engine.Call(self, signature, inputs)), _asking_again(wrong):
-                messages = self._foresee(signature, demos, inputs)
-                try:
-                    if messages is None:
-                        answers = super().__call__(lm, dict(lm_kwargs), signature, demos, inputs)
-                    else:
-                        with adapter_message_call(lm, messages):
-                            outputs = lm(messages=messages, **_without_tools(lm_kwargs))
-                        answers = self._read(signature, outputs, lm, lm_kwargs)
-                    _check(answers, signature)
-                    return answers
-                except (AdapterParseError, Fault) as error:
-                    wrong = _judged(error, signature, last=last and tolerable is None)
-                    tolerable = answers if wrong.tolerable else tolerable
-        return tolerable or []
+        tries = _Tries(signature, engine.Call(self, signature, inputs))
+        for attempt in tries:
+            with attempt:
+                tries.answers = super().__call__(lm, dict(lm_kwargs), signature, demos, inputs)
+        return tries.best
 
     async def acall(
         self,
@@ -88,25 +68,11 @@ class Adapter(dspy.ChatAdapter):
         inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
         """The same, awaited."""
-        wrong: Fault | None = None
-        answers: list[dict[str, Any]] = []
-        tolerable: list[dict[str, Any]] | None = None
-        for last in (False, True):
-            with engine.published(engine.Call(self, signature, inputs)), _asking_again(wrong):
-                messages = self._foresee(signature, demos, inputs)
-                try:
-                    if messages is None:
-                        answers = await super().acall(lm, dict(lm_kwargs), signature, demos, inputs)
-                    else:
-                        with adapter_message_call(lm, messages):
-                            outputs = await lm.acall(messages=messages, **_without_tools(lm_kwargs))
-                        answers = self._read(signature, outputs, lm, lm_kwargs)
-                    _check(answers, signature)
-                    return answers
-                except (AdapterParseError, Fault) as error:
-                    wrong = _judged(error, signature, last=last and tolerable is None)
-                    tolerable = answers if wrong.tolerable else tolerable
-        return tolerable or []
+        tries = _Tries(signature, engine.Call(self, signature, inputs))
+        for attempt in tries:
+            with attempt:
+                tries.answers = await super().acall(lm, dict(lm_kwargs), signature, demos, inputs)
+        return tries.best
 
     def format_system_message(self, signature: Any) -> str:
         """DSPy's, made once for a signature: pydantic takes as long for it as all the rest of a prompt takes."""
@@ -122,37 +88,13 @@ class Adapter(dspy.ChatAdapter):
     ) -> str:
         """DSPy's, with what depends on the signature alone made once."""
         form = fields.form(signature)
+        if any(isinstance(inputs.get(name), list) and form.inputs[name].annotation is str for name in form.inputs):
+            return str(super().format_user_message_content(signature, inputs, prefix, suffix, main_request))
         parts = [prefix]
-        for name, field in form.inputs.items():
-            if name in inputs:
-                parts.append(f"[[ ## {name} ## ]]\n{fields.written(field, inputs[name])}")
+        parts += [f"[[ ## {name} ## ]]\n{fields.write_value(inputs[name])}" for name in form.inputs if name in inputs]
         if main_request and form.requirements is not None:
             parts.append(form.requirements)
         return "\n\n".join([*parts, suffix]).strip()
-
-    def _foresee(
-        self, signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]
-    ) -> list[dict[str, Any]] | None:
-        """The messages of a call that is made here; None for one that DSPy's own pipeline makes.
-
-        TooLong for a prompt that the model cannot take; programs have shortened by now what they can.
-        """
-        ours = self._is_plain(signature)
-        if not ours and context.window() is None:
-            return None
-        messages = self.format(signature, demos, inputs)
-        if context.window() is None:
-            return messages
-        if _AGAIN.get() and messages[-2]["content"] == _LEFT_OUT and (payer := session.current()):
-            payer.shorten("an answer that could not be used is left out where it is asked for again")
-        if more := context.overflows(messages):
-            raise TooLong(f"the prompt of {signature.__name__} is {more} tokens larger than what the model takes")
-        return messages if ours else None
-
-    def _is_plain(self, signature: Any) -> bool:
-        """Whether DSPy's pipeline would do nothing but format, call and parse: no tools, no types of its own."""
-        own_way = self.use_native_function_calling or self.use_json_adapter_fallback
-        return not own_way and fields.form(signature).plain
 
     def format(self, signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]) -> list[dict[str, Any]]:
         """DSPy's messages; when asking again, the bad answer and what was wrong with it follow."""
@@ -166,6 +108,8 @@ class Adapter(dspy.ChatAdapter):
             whole = [*messages, {"role": "assistant", "content": answer or "(no answer)"}, repair]
             if context.overflows(whole):
                 whole[-2]["content"] = _LEFT_OUT
+                if payer := session.current():
+                    payer.shorten("an answer that could not be used is left out where it is asked for again")
             messages = whole
         return messages
 
@@ -173,19 +117,37 @@ class Adapter(dspy.ChatAdapter):
         """DSPy's values. An answer that is not read at once is DSPy's to read: its defaults, its errors."""
         try:
             found = fields.read(signature, completion)
-        except fields.TooBroken:
+            return super().parse(signature, completion) if found is None else found
+        except (fields.TooBroken, RecursionError, MemoryError):  # the last two of Python's parser, which DSPy asks
             raise Fault("unparsable", "a field of it is no JSON, and too broken to be repaired") from None
-        return super().parse(signature, completion) if found is None else found
-
-    def _read(self, signature: Any, outputs: list[Any], lm: Any, lm_kwargs: dict[str, Any]) -> list[dict[str, Any]]:
-        if all(isinstance(output, str) and output for output in outputs):
-            return [self.parse(signature, output) for output in outputs]
-        return self._call_postprocess(signature, signature, outputs, lm, lm_kwargs)  # type: ignore[no-any-return]
 
 
-def _without_tools(lm_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a call for a program without tools of its own, as DSPy passes them on."""
-    return {name: lm_kwargs[name] for name in lm_kwargs if name not in ("tools", "tool_choice", "parallel_tool_calls")}
+class _Tries:
+    """The first answer to a call, and the second where that cannot be used; each try is a context to ask in."""
+
+    def __init__(self, signature: Any, call: engine.Call) -> None:
+        self.answers: list[dict[str, Any]] = []  # of this try
+        self.best: list[dict[str, Any]] = []  # usable ones, or tolerable ones
+        self._signature, self._call = signature, call
+        self._wrong: Fault | None = None
+        self._done = False
+
+    def __iter__(self) -> Iterator[AbstractContextManager[None]]:
+        yield self._attempt(last=False)
+        if not self._done:
+            yield self._attempt(last=True)
+
+    @contextmanager
+    def _attempt(self, *, last: bool) -> Iterator[None]:
+        with engine.published(self._call), _asking_again(self._wrong):
+            try:
+                yield
+                _check(self.answers, self._signature)
+                self.best, self._done = self.answers, True
+            except (dspy.AdapterParseError, Fault) as error:
+                self._wrong = _judge(error, self._signature, last=last and not self.best)
+                if self._wrong.tolerable:
+                    self.best = self.answers
 
 
 @contextmanager
@@ -203,7 +165,7 @@ def _asking_again(fault: Fault | None) -> Iterator[None]:
         _AGAIN.reset(token)
 
 
-def _judged(error: Exception, signature: Any, *, last: bool) -> Fault:
+def _judge(error: Exception, signature: Any, *, last: bool) -> Fault:
     """What was wrong, counted. UnusableAnswer when there is no other try and the answer is not tolerable."""
     fault = error if isinstance(error, Fault) else _fault(error)
     notice_leak(signature.__doc__, [(ANSWERED.get() or Answered()).text])  # no fields at all, but the prompt
@@ -254,5 +216,7 @@ def _fault(error: Exception) -> Fault:
 def _repeats(instructions: str, text: str) -> bool:
     """Whether `text` has a long run of words of the instructions."""
     words, told = text.split(), " ".join(instructions.split())
+    if len(words) < _FEWEST_WORDS or not any(word in told for word in words[_FEWEST_WORDS - 1 :: _FEWEST_WORDS]):
+        return False  # each run has one of these words
     starts = range(len(words) - _FEWEST_WORDS + 1)
     return any(" ".join(words[start : start + _FEWEST_WORDS]) in told for start in starts)

@@ -21,6 +21,10 @@ _SHORTEST = 64  # tokens without which no answer is possible
 _MESSAGE = 8  # tokens of a message beside its text, at most
 
 
+class TooLong(Exception):
+    """A prompt that the model cannot take, and that nothing in it can be left out of: it is not sent."""
+
+
 def fits(predictor: Any, **inputs: Any) -> bool:
     """Whether the prompt of `predictor` for `inputs` leaves the model room for its answer."""
     room = window()
@@ -50,6 +54,12 @@ def overflows(messages: Sequence[Mapping[str, Any]]) -> int:
     """By how many tokens a prompt is larger than all that the active model takes; 0 where it is not, or not known."""
     most = getattr(dspy.settings.lm, "window", None)
     return 0 if most is None else max(0, _measured(messages, most - _SHORTEST) + _SHORTEST - most)
+
+
+def check_room(messages: Sequence[Mapping[str, Any]], what: str) -> None:
+    """TooLong for messages that the active model cannot take; `what` they are is for its words."""
+    if more := overflows(messages):
+        raise TooLong(f"the {what} is {more} tokens larger than what the model takes")
 
 
 def window() -> int | None:

@@ -6,22 +6,22 @@ letter (tests/fast/models/test_adapter.py). What is out of the ordinary is left 
 other types, unions, and every answer that is not read at once, so that errors are DSPy's, too.
 """
 
-import enum
 import json
+import re
 import types
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from enum import Enum
+from functools import lru_cache
 from inspect import isclass
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_origin
 
 import dspy
 import json_repair
 import pydantic
-from dspy.adapters.chat_adapter import field_header_pattern
-from dspy.adapters.utils import format_field_value, parse_value
 
+_MARKER = re.compile(r"\[\[ ## (\w+) ## \]\]")  # of a field, in an answer
 _SIGNATURES = 1024  # kept at once; optimizers make them by the hundred
 _LOOKS = 500_000  # characters that a repair may look at, about half a second; a list of 1,000 ids takes a tenth of it
 
@@ -35,23 +35,15 @@ class Form:
     """The fields of one signature."""
 
     inputs: Mapping[str, Any]
-    outputs: Mapping[str, Callable[[str], Any]]  # what reads the text of each field
-    plain: bool  # no field has a type that DSPy treats specially on the way to the model or back
+    outputs: Mapping[str, Callable[[Any], Any] | None]  # what checks the value of each field; None is DSPy's to read
     requirements: str | None  # how a prompt ends: the fields to answer with
 
 
 @lru_cache(maxsize=_SIGNATURES)
 def form(signature: Any) -> Form:
     """The fields of `signature`, which nobody changes: DSPy makes a new signature for other fields."""
-    inputs, outputs = signature.input_fields, signature.output_fields
-    special = [field for field in outputs.values() if _is_dspys(field.annotation)]
-    history = [field for field in inputs.values() if field.annotation == dspy.History]
-    return Form(
-        inputs,
-        {name: _reader(field.annotation) for name, field in outputs.items()},
-        not special and not history,
-        dspy.ChatAdapter().user_message_output_requirements(signature),
-    )
+    outputs = {name: _validator(field.annotation) for name, field in signature.output_fields.items()}
+    return Form(signature.input_fields, outputs, dspy.ChatAdapter().user_message_output_requirements(signature))
 
 
 @lru_cache(maxsize=_SIGNATURES)
@@ -61,60 +53,51 @@ def system_message(signature: Any, doc: str) -> str:
 
 
 def read(signature: Any, answer: str) -> dict[str, Any] | None:
-    """The values of a model's answer in the order of the fields; None where one is missing or not to be read.
+    """The values of a model's answer in the order of the fields; None where DSPy has to read it.
 
-    TooBroken for one that DSPy should not try to read, either.
+    TooBroken for one that DSPy should not try to read, either: its own repair has no end.
     """
-    readers = form(signature).outputs
-    found: dict[str, Any] = {}
+    outputs = form(signature).outputs
+    texts = dict[str, str]()
     for name, text in _sections(answer):
-        if name in readers and name not in found:
-            try:
-                found[name] = readers[name](text)
-            except ValueError:
-                return None
-    return {name: found[name] for name in readers} if len(found) == len(readers) else None
+        if name in outputs:
+            texts.setdefault(name, text)
+    found = {name: texts[name] if outputs[name] is str else _repair(texts[name]) for name in outputs if name in texts}
+    try:
+        return {name: _valid(validate, found[name]) for name, validate in outputs.items()}
+    except (KeyError, ValueError):
+        return None
+
+
+def _valid(validate: Callable[[Any], Any] | None, value: Any) -> Any:
+    """The value of a field; ValueError where DSPy has to read it."""
+    if validate is None or (value == "" and validate is not str):  # "": it is not JSON
+        raise ValueError
+    return validate(value)
 
 
 def _sections(answer: str) -> list[tuple[str, str]]:
     """What stands under each marker, as DSPy divides an answer."""
     sections: list[tuple[str, list[str]]] = [("", [])]
     for line in answer.splitlines():
-        if "[[ ##" in line and (marker := field_header_pattern.match(line.strip())):
+        if "[[ ##" in line and (marker := _MARKER.match(line.strip())):
             sections.append((marker[1], [line[marker.end() :].strip()]))
         else:
             sections[-1][1].append(line)
     return [(name, "\n".join(lines).strip()) for name, lines in sections]
 
 
-def _reader(annotation: Any) -> Callable[[str], Any]:
-    """What makes a value of `annotation` out of a field's text."""
+def _validator(annotation: Any) -> Callable[[Any], Any] | None:
+    """What makes a value of `annotation` out of what JSON has; None for what DSPy reads in a way of its own."""
     if annotation is str:
         return str
-    union = get_origin(annotation) in (Union, types.UnionType)
-    if isinstance(annotation, enum.EnumMeta) or (union and {str, type(None)} <= {*get_args(annotation)}):
-        return partial(parse_value, annotation=annotation)  # nothing is repaired
-    left_to_dspy = partial(_read_by_dspy, annotation=annotation)
-    if union or _is_dspys(annotation) or get_origin(annotation) is Literal:
-        return left_to_dspy
+    union = get_origin(annotation) in (Union, types.UnionType, Literal)
+    if union or (isclass(annotation) and get_origin(annotation) is None and issubclass(annotation, dspy.Type | Enum)):
+        return None
     try:
-        validate = pydantic.TypeAdapter(annotation).validate_python
+        return pydantic.TypeAdapter(annotation).validate_python  # type: ignore[no-any-return]
     except Exception:  # noqa: BLE001  # a type that pydantic does not know: DSPy says so when the answer is there
-        return left_to_dspy
-
-    def decoded(text: str) -> Any:
-        candidate = _repaired(text)
-        return left_to_dspy(text) if candidate == "" else validate(candidate)  # "": it is not JSON
-
-    return decoded
-
-
-def _read_by_dspy(text: str, annotation: Any) -> Any:
-    _repaired(text)  # DSPy's own repair has no end
-    try:
-        return parse_value(text, annotation)
-    except (RecursionError, MemoryError):  # of Python's parser, which DSPy asks last
-        raise TooBroken from None
+        return None
 
 
 class _Watched(str):
@@ -130,7 +113,7 @@ class _Watched(str):
         return found
 
 
-def _repaired(text: str) -> Any:
+def _repair(text: str) -> Any:
     """`json_repair.loads(text)`, with an end."""
     watched = _Watched(text)
     watched.left = _LOOKS
@@ -142,16 +125,10 @@ def _repaired(text: str) -> Any:
         raise TooBroken from None
 
 
-def _is_dspys(annotation: Any) -> bool:
-    return isclass(annotation) and get_origin(annotation) is None and issubclass(annotation, dspy.Type)
-
-
-def written(field: Any, value: Any) -> Any:
-    """The value of an input field as DSPy writes it into a prompt."""
+def write_value(value: Any) -> str:
+    """The value of an input field as DSPy writes it into a prompt; but for lists in a field of text."""
     if isinstance(value, str):
         return value
-    if isinstance(value, list) and field.annotation is str:
-        return format_field_value(field_info=field, value=value)  # a numbered list
     try:
         plain = _serializer(value.__class__).dump_python(value, mode="json", fallback=str)
     except Exception:  # noqa: BLE001  # as in DSPy: what pydantic cannot take is written as Python prints it
