@@ -1,8 +1,9 @@
-"""A model's server that answers every call after the same time, with next to no work: `python -m benchmarks.answering`.
+"""A model server that answers every call after a fixed time and does almost no work: `python -m benchmarks.answering`.
 
-It speaks as much of HTTP and of the Chat protocol as benchmarks/calls.py needs: whole requests with a length, one after
-another on a connection. It prints its port. To multi-hop reading it answers with the first id it was shown; to
-everything else with words of the description, other ones in each hop. GET gives the bodies of the last 256 requests.
+It speaks the part of HTTP and of the Chat protocol that benchmarks/calls.py needs: requests with a stated length, one
+after another on a connection. It prints its port. To a reading prompt of `multihop` it answers with the first id that
+was shown, to everything else with words of the description, different ones in each hop. GET returns the last 256
+request bodies.
 """
 
 import asyncio

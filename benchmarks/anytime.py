@@ -1,9 +1,9 @@
-"""How near the rule of equal budgets is to what programs hand in: `python -m benchmarks.anytime RUN [RUN ...]`.
+"""How close the equal-budget rule is to what programs submit: `python -m benchmarks.anytime RUN [RUN ...]`.
 
-At a trace's last step the ranking of evals/measuring/anytime.py is compared with the submission, in nDCG@10, over all
-queries of the runs of each program: docs/decisions/curves-and-replay.md has the table of OBLIQ-Bench's miniatures. Left
-out: earlier steps, at which nobody knows what would have been handed in; runs over pools and of a part of the queries;
-of a program's runs of one task all but the last that was answered.
+At the last step of a trace, the ranking of evals/measuring/anytime.py is compared with the submission by nDCG@10, over
+all queries of each program's runs; docs/decisions/curves-and-replay.md has the table for OBLIQ-Bench's miniatures. Left
+out: earlier steps, for which the submission is unknown; runs over pools or over some of the queries; and all but the
+latest run of a program on a task.
 """
 
 import argparse

@@ -1,12 +1,11 @@
-"""What a model call costs beside the model: `python -m benchmarks.calls [--in-flight 64] [--data FOLDER] [--profile]`.
+"""The overhead of a model call: `python -m benchmarks.calls [--in-flight 64] [--data FOLDER] [--profile]`.
 
-The main job, multihop over BM25, runs as `evals.run` runs it, with a model behind HTTP that answers every call after
-the same time (benchmarks/answering.py, a process of its own). Ideal is calls x latency / calls in flight, efficiency is
-ideal / wall clock; CPU is of this process, in which everything runs but the server. Beside it, in the same minute,
-stands aiohttp, which sends the same bodies and reads the answers, and does nothing else. `--profile` says instead where
-the CPU goes: one query after another, no latency, and a look every few milliseconds of CPU. The miniature has so few
-documents that later hops find little to read; figures to quote are those of a release. Left out: providers behind
-LiteLLM.
+The main job, multihop over BM25, runs as `evals.run` runs it. The model is a local HTTP server in another process
+(benchmarks/answering.py) that answers every call after the same time. The ideal time is calls x latency / calls in
+flight, and efficiency is ideal / wall clock. CPU is that of this process, which does everything but answer. For
+comparison, aiohttp sends the same bodies and reads the answers in the same minute, and does nothing else. `--profile`
+shows instead where the CPU goes, by sampling, with one query at a time and no latency. In the miniature later hops find
+little to read, so quote figures of a release. Left out: providers behind LiteLLM.
 """
 
 import argparse

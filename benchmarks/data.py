@@ -1,8 +1,8 @@
-"""Corpora and queries of any size for measurements, made by recombining the sentences of real ones.
+"""Corpora and queries of any size for speed measurements, made by recombining sentences of real ones.
 
-A recombined text means nothing, so no ranking of it is a result; its words are as common as real ones, and a posting
-list as long, which is what times and sizes depend on. Made-up words keep the vocabulary growing with the corpus, as
-that of real text does. Everything is drawn from a seed and streamed.
+A recombined text has no meaning, so its rankings are not results. Words are as frequent, and posting lists as long, as
+in real text, which is what times and sizes depend on. Invented words make the vocabulary grow with the corpus, as it
+does in real text. Everything is drawn from a seed and streamed.
 """
 
 from collections.abc import Iterator

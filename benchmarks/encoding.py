@@ -1,6 +1,7 @@
-"""Encoding with the bundled MiniLM, beside sentence-transformers' own `encode`, on one thread and on two.
+"""Encoding speed with the bundled MiniLM, compared with sentence-transformers' own `encode`, on one and two threads.
 
-Processor time, all threads together: the machine may be busy. Loading, and exporting the 8-bit encoder, are left out.
+Times are CPU times of all threads together, because the machine may be busy. Left out: loading the model, and exporting
+the 8-bit encoder.
 """
 
 import os

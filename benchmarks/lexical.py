@@ -1,7 +1,7 @@
-"""BM25 beside bm25s, rank-bm25 and tantivy: time of a query, of a build and of a batch, and its memory.
+"""BM25 compared with bm25s, rank-bm25 and tantivy: time of a query, a batch and a build, and memory of a build.
 
-Times are CPU times, medians over the queries, taken in turns; the rankings are compared on the way. The references are
-no dependencies of the package; where one is not installed, its rows are left out, with a line that says so.
+Times are CPU times, medians over the queries, measured in turns; the rankings are compared as well. The reference
+packages are an extra (`benchmarks`). If one is not installed, its rows are left out, and a line says so.
 """
 
 import json

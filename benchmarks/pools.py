@@ -1,9 +1,9 @@
-"""What ranks tell of the documents that were put into a pool: `python -m benchmarks.pools --task congress`.
+"""Can ranks alone give away which documents were put into a pool? `python -m benchmarks.pools --task congress`.
 
-Each row is nDCG@10 over `oracle:K` of an order that reads no document: the retriever's own; its own from some place on,
-the others behind; the same by places in the whole corpus, which a search in a pool does not tell; its own reversed; and
-by chance. Of places the best is taken, with hindsight, so that a program that has to guess gets no more. Where such an
-order is above the retriever's own, ranks tell which documents were put in.
+Each row is nDCG@10 over `oracle:K` for an order that reads no document: the retriever's own; its own from some rank on,
+with the others behind; the same by ranks in the whole corpus, which a search in a pool does not show; its own reversed;
+and random. The best rank is taken with hindsight, so a program that has to guess cannot do better. If such an order
+beats the retriever's own, ranks give away which documents were put in.
 """
 
 import argparse

@@ -1,15 +1,12 @@
 """Every program and agent on the miniatures, without a model: `python -m benchmarks.programs [scores|calls]`.
 
-`scores` runs each on each task of a suite through `evals.run` and prints a table in Markdown: the engine without a
-model shows that a system works from end to end, not what it is worth. `calls` counts what a model would be asked on
-one task: calls and tokens of prompts a query, by OpenAI's o200k_base. Tokens of answers are not: they depend
-on the model. Runs are kept and resumed, so a second `scores` only prints.
+`scores` runs each of them on each task of a suite and prints a table in Markdown. Without a model a score shows that a
+system works from end to end, not how good it is. `calls` counts what a model would be asked on one task: calls and
+prompt tokens for each query, by OpenAI's o200k_base. Answer tokens are left out, because they depend on the model. Runs
+are kept and resumed, so a second `scores` only prints.
 """
 
 import argparse
-import contextlib
-import io
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,8 +16,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import environments
 from agents import AGENTS
+from evals import evaluate
 from programs import PROGRAMS
-from tools.console.command import Parser, positive, put_out, run_and_leave, run_command, say
+from tools.console.command import Parser, positive, put_out, run_and_leave, say
 from tools.errors import SextantError, UsageError
 from tools.home import home
 from tools.table import pick
@@ -76,15 +74,10 @@ def _scores(tasks: list[str], names: list[str], runs: Path) -> str:
 
 def score(name: str, task: str, runs: Path) -> str:
     """The mean nDCG@10 of one system on one task, to three decimals."""
-    from evals import run
-
-    words = ["--program", name, "--task", task, "--data", "mini", "--split", "all", "--runs", str(runs), "--json"]
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        code = run_command(run.parser(), run.command, words)
-    if code:
-        raise SextantError(f"{name} on {task} ended with code {code}")
-    return f"{json.loads(printed.getvalue())['metrics']['nDCG@10']['mean']:.3f}"
+    result = evaluate(program=name, task=task, data="mini", split="all", runs=runs)
+    if result.failed:
+        raise SextantError(f"{name} on {task} failed {result.failed} queries")
+    return f"{result.metrics['nDCG@10'].mean:.3f}"
 
 
 def counted(task: str, names: list[str], limit: int) -> list[dict[str, str]]:

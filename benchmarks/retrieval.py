@@ -1,9 +1,9 @@
-"""How fast the shared retrievers are beside the best libraries: `python -m benchmarks.retrieval`.
+"""How fast the retrievers are compared with the best libraries: `python -m benchmarks.retrieval`.
 
-Every row is a ratio of two things measured in one run, by turns, on one machine: a time alone says nothing on a machine
-that others use. The bound is what the project is held to, at the size of OBLIQ-Bench's Congress (213,650 passages of
-2,545 characters). The corpus is made by recombining sentences, of the bundled miniatures or of a folder in
-OBLIQ-Bench's layout, and the vectors around those of real sentences: no download, but not real queries either.
+Every row is a ratio of two things measured in turns in one run, because a time alone says little on a shared machine.
+The bound is the project's goal at the size of OBLIQ-Bench's Congress (213,650 passages of 2,545 characters). The corpus
+is made by recombining sentences of the bundled miniatures or of a folder in OBLIQ-Bench's layout, and the vectors lie
+around those of real sentences. So nothing is downloaded, but the queries are not real.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""What one line of a benchmark's table says."""
+"""One row of a benchmark's table."""
 
 from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """One figure of ours beside that of something else, measured in the same run."""
+    """One of our figures and the reference's, measured in the same run."""
 
     what: str  # e.g. "query of 800 characters, k=1000"
     unit: str  # e.g. "ms a query", "documents/s", "recall@100"

@@ -1,8 +1,8 @@
-"""Vector search beside faiss-cpu's Flat index and Chroma's HNSW.
+"""Vector search compared with faiss-cpu's Flat index and Chroma's HNSW.
 
-The vectors lie around those of short texts by all-MiniLM-L6-v2: each is a mixture of three of them, with noise of their
-covariance, at length 1. They cluster less than real ones, so HNSW may do better on real ones; exact search takes the
-same time on any.
+Each vector is a mixture of three vectors of short texts by all-MiniLM-L6-v2, plus noise with their covariance, scaled
+to length 1. They cluster less than real ones, so HNSW may do better on real data. Exact search takes the same time on
+any.
 """
 
 import multiprocessing
