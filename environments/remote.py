@@ -8,10 +8,10 @@ with one line. What is done with the files is in fetch.py.
 import json
 import os
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from time import monotonic, sleep
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -30,8 +30,6 @@ _OVERLOADED = (408, 429)
 _T = TypeVar("_T")
 
 _Row = tuple[str, Any, Any, Any]  # path, size, address and URL of a listed file, unchecked
-
-Pause = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ def _hub_headers() -> dict[str, str]:
     return headers
 
 
-def listing(client: httpx.Client, release: Release, paths: tuple[str, ...], pause: Pause) -> list[Listed]:
+def list_files(client: httpx.Client, release: Release, paths: tuple[str, ...]) -> list[Listed]:
     """The files named by `paths`, as listed; DataError when one is missing or the listing cannot be trusted."""
     base, ask = {
         "hub": (_base("HF_ENDPOINT", "https://huggingface.co"), _hub),
@@ -91,7 +89,7 @@ def listing(client: httpx.Client, release: Release, paths: tuple[str, ...], paus
     }[release.kind]
     what = pinned(release)
     try:
-        rows = {row[0]: row for row in tried(lambda: ask(client, release, base), what, base, pause)}
+        rows = {row[0]: row for row in try_again(lambda: ask(client, release, base), what, base)}
         _check_inside(rows, release)
         listed = [_listed(*rows[path]) for path in paths if path in rows]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -104,7 +102,7 @@ def listing(client: httpx.Client, release: Release, paths: tuple[str, ...], paus
 
 
 def _hub(client: httpx.Client, release: Release, base: str) -> list[_Row]:
-    info = _asked(client, f"{base}/api/datasets/{release.repository}/revision/{release.revision}", {"blobs": "true"})
+    info = _get_json(client, f"{base}/api/datasets/{release.repository}/revision/{release.revision}", {"blobs": "true"})
     if info["sha"] != release.revision:
         raise DataError(f"{base} answers for {pinned(release)} with revision {info['sha']!r:.50}")
     files = f"{base}/datasets/{release.repository}/resolve/{release.revision}"
@@ -118,27 +116,27 @@ def _hub(client: httpx.Client, release: Release, base: str) -> list[_Row]:
 
 def _github(client: httpx.Client, release: Release, base: str) -> list[_Row]:
     raw = f"{_base('SEXTANT_GITHUB_RAW', 'https://raw.githubusercontent.com')}/{release.repository}/{release.revision}"
-    answer = _asked(client, f"{base}/repos/{release.repository}/git/trees/{release.revision}", {"recursive": "1"})
+    answer = _get_json(client, f"{base}/repos/{release.repository}/git/trees/{release.revision}", {"recursive": "1"})
     blobs = [entry for entry in answer["tree"] if entry["type"] == "blob"]
     return [(blob["path"], blob["size"], f"git:{blob['sha']}", f"{raw}/{quote(blob['path'])}") for blob in blobs]
 
 
 def _zenodo(client: httpx.Client, release: Release, base: str) -> list[_Row]:
-    record = _asked(client, f"{base}/api/records/{release.repository}")
+    record = _get_json(client, f"{base}/api/records/{release.repository}")
     if str(record["id"]) != release.repository:  # the number of all versions leads to the newest
         raise DataError(f"{base} answers for {pinned(release)} with record {record['id']!r:.50}")
     return [(file["key"], file["size"], file["checksum"], file["links"]["self"]) for file in record["files"]]
 
 
-def _asked(client: httpx.Client, url: str, question: Mapping[str, str] | None = None) -> Any:
+def _get_json(client: httpx.Client, url: str, question: Mapping[str, str] | None = None) -> Any:
     """The JSON that a service answers with. DataError, or an error of httpx, when it has no end in size or time."""
-    content, ends = bytearray(), time.monotonic() + LISTING_SECONDS
+    content, ends = bytearray(), monotonic() + LISTING_SECONDS
     with client.stream("GET", url, params=question) as answer:
         for block in answer.raise_for_status().iter_raw():  # raw: compressed was not asked for, and might have no end
             content += block
             if len(content) > LISTING_BYTES:
                 raise DataError(f"{url} answers with more than {LISTING_BYTES >> 20} MiB; is it the right address?")
-            if time.monotonic() > ends:
+            if monotonic() > ends:
                 raise httpx.ReadTimeout(f"its listing takes longer than {LISTING_SECONDS:g} s")
     return json.loads(content)
 
@@ -166,10 +164,10 @@ def pinned(release: Release) -> str:
     return f"revision {release.revision[:8]} of {release.repository}"
 
 
-def tried(call: Callable[[], _T], what: str, address: str, pause: Pause, here: Callable[[], int] = int) -> _T:
-    """What `call` returns, tried up to three times; DataError when the server refuses `what`, or is not reached.
+def try_again(call: Callable[[], _T], what: str, address: str, here: Callable[[], int] = int) -> _T:
+    """Return what `call` returns, tried up to three times; DataError when the server refuses `what`, or is not reached.
 
-    `here` tells the bytes that there are of a file. A try that brought a good many is not counted, so that a large
+    `here` returns the bytes that there are of a file. A try that brought a good many is not counted, so that a large
     file comes through a bad line; each such try gets further than all before it, so there is an end.
     """
     tries, most = 0, here()
@@ -189,7 +187,7 @@ def tried(call: Callable[[], _T], what: str, address: str, pause: Pause, here: C
                     f"{urlsplit(address).netloc or address} cannot be reached ({reason}); "
                     "the same command goes on where this one stopped"
                 ) from None
-        pause(WAITS[tries - 1])
+        sleep(WAITS[tries - 1])
 
 
 def _refused(response: httpx.Response, what: str) -> DataError:
