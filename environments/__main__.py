@@ -62,21 +62,15 @@ def _list(arguments: argparse.Namespace) -> int:
         put_out(json.dumps(rows) + "\n")
         return 0
     heads = ["suite", "task", "documents", "dev", "test", "metric", "data", "paper's documents", "queries"]
-    keys = ["suite", "task", "documents", "dev", "test", "metric", "data", "paper_documents", "paper_queries"]
-    cells = [["-" if row[key] is None else str(row[key]) for key in keys] for row in rows]
-    numbers = {2, 3, 4, 7, 8}
-    put_out(_table(heads, cells, numbers) + "\nmini: bundled, invented, not comparable with published figures\n")
+    keys = [*heads[:7], "paper_documents", "paper_queries"]
+    cells = [heads, *(["-" if row[key] is None else str(row[key]) for key in keys] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    sides = "".join("<" if head in ("suite", "task", "metric", "data") else ">" for head in heads)
+    for line in cells:
+        put_out("  ".join(map("{:{}{}}".format, line, sides, widths)).rstrip() + "\n")
+    put_out("\nmini: bundled, invented, not comparable with published figures\n")
     return 0
-
-
-def _table(heads: list[str], rows: list[list[str]], right: set[int]) -> str:
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-
-    def line(cells: list[str]) -> str:
-        pairs = zip(cells, widths, strict=True)
-        return "  ".join(c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(pairs)).rstrip()
-
-    return "\n".join([line(heads), line(["-" * width for width in widths]), *map(line, rows)]) + "\n"
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -142,7 +136,7 @@ def _check(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             put_out(f"{'ok   ' if finding.fine else 'WRONG'}  {clean(finding.what)}: {clean(finding.said)}\n")
     if arguments.json:
-        put_out(json.dumps([{"what": f.what, "fine": f.fine, "said": f.said} for f in found]) + "\n")
+        put_out(json.dumps([finding._asdict() for finding in found]) + "\n")
     if wrong := [finding for finding in found if not finding.fine]:
         raise DataError(f"{wrong[0].what}: {wrong[0].said}")
     return 0

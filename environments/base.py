@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
@@ -264,6 +265,11 @@ class Request:
     def source(self, release: "Release") -> str:
         """Where the data comes from, in words."""
         return {"mini": "the bundled miniature", "full": str(release)}.get(self.data, str(self.folder))
+
+    def make(self, release: "Release", **fields: Any) -> Environment:
+        """The environment that was asked for, with what a suite knows of it; `fields` may say otherwise."""
+        known = {"task": self.task, "data": self.data, "split": self.split, "source": self.source(release)}
+        return Environment(**known | fields)
 
     def objective(self, of_task: str) -> str:
         """What the queries' objective says, for a task whose own is `of_task`."""

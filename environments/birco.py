@@ -142,11 +142,8 @@ def load(request: Request) -> Environment:
         query_id: tuple(Comparison(TRIPLETS, better, worse) for better, worse in task.pairs(labels))
         for query_id, labels in (parts["dev"].qrels if "dev" in parts else {}).items()
     }
-    return Environment(
-        task=request.task,
-        data=request.data,
-        split=request.split,
-        source=request.source(RELEASE),
+    return request.make(
+        RELEASE,
         documents=documents,
         queries=tuple(queries),
         judgements={"gold": Judgements(qrels)},

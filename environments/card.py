@@ -8,11 +8,10 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import environments
-from environments.base import Environment, Facts, Judgements
+from environments.base import Environment, Facts, Suite
 from environments.sources import kept
 from tools import disk
 from tools.errors import DataError
@@ -33,31 +32,34 @@ def state(task: str) -> str:
         return "outdated" if environments.marker_of(task).exists() else "none"
 
 
+def _known(task: str) -> tuple[Suite, Facts, int | None]:
+    """(the suite, what is known of the task, the documents in the paper) for a full name."""
+    suite_name, name, variant = environments.parts(task)
+    suite = environments.suite(suite_name)
+    return suite, suite.tasks[name], suite.tasks[name].documents.get(variant or suite.variants[0])
+
+
 def row(task: str) -> dict[str, Any]:
     """A task's line in the list: counts of the data that a run would use now, and of the paper."""
     suite_name, name, _ = environments.parts(task)
-    facts = environments.suite(suite_name).tasks[name]
-    known = {"suite": suite_name, "task": name, "metric": facts.metric, "data": state(task)}
-    variant = environments.suite(suite_name).variants[0]
-    paper = {"paper_documents": facts.documents.get(variant), "paper_queries": facts.queries}
-    counts: dict[str, int | None] = {"documents": None, "dev": None, "test": None}
-    if known["data"] == "mini":  # a fetched release is too large to be read for a list; `show` counts it
+    _, facts, documents = _known(task)
+    counts: dict[str, Any] = {"documents": None, "dev": None, "test": None}
+    if (data := state(task)) == "mini":  # a fetched release is too large to be read for a list; `show` counts it
         try:
             dev, test = (environments.load(task, "mini", split) for split in ("dev", "test"))
+            counts = {"documents": len(test.documents), "dev": len(dev.queries), "test": len(test.queries)}
         except DataError:  # which `check` explains; the other tasks are listed all the same
-            return known | {"data": "damaged"} | counts | paper
-        counts = {"documents": len(test.documents), "dev": len(dev.queries), "test": len(test.queries)}
-    return known | counts | paper
+            data = "damaged"
+    known = {"suite": suite_name, "task": name, "metric": facts.metric, "data": data}
+    return known | counts | {"paper_documents": documents, "paper_queries": facts.queries}
 
 
 def card(task: str, data: str | None = None) -> dict[str, Any]:
     """Everything that a user should know before running a task."""
     full_name = environments.resolve(task)
-    suite_name, name, variant = environments.parts(full_name)
-    suite = environments.suite(suite_name)
-    facts: Facts = suite.tasks[name]
-    documents = facts.documents.get(variant or suite.variants[0])
+    suite, facts, documents = _known(full_name)
     dev, test = (environments.load(full_name, data, split) for split in ("dev", "test"))
+    relevant = [sum(grade > 0 for grade in grades.values()) for grades in test.qrels.values()]
     return {
         "task": full_name,
         "asked": facts.asked,
@@ -75,60 +77,48 @@ def card(task: str, data: str | None = None) -> dict[str, Any]:
             "documents": len(test.documents),
             "dev": len(dev.queries),
             "test": len(test.queries),
-            "relevant_per_query": _relevant(test),
+            "relevant_per_query": sum(relevant) / len(relevant),
         },
         "licence": suite.release.licence if test.data != "mini" else "original text, made for this repository",
         "release": {"of": suite.release.repository, "revision": suite.release.revision, "by": suite.release.kind},
-        "samples": [sample(test, query) for query in test.queries[:SAMPLES]],
+        "samples": [_sample(test, query) for query in test.queries[:SAMPLES]],
     }
 
 
-def _relevant(environment: Environment) -> float:
-    counts = [sum(grade > 0 for grade in grades.values()) for grades in environment.qrels.values()]
-    return sum(counts) / len(counts)
-
-
-def sample(environment: Environment, query: Query) -> dict[str, Any]:
+def _sample(environment: Environment, query: Query) -> dict[str, Any]:
     """A query with a relevant document and one that is not: judged so if there is any, else from its pool or corpus."""
     judgements = environment.judgements[environment.headline]
     grades = judgements.qrels.get(query.query_id, {})
     best = max(grades, key=grades.__getitem__)
-    zeros = [doc_id for doc_id, grade in grades.items() if grade <= 0]
-    others = zeros or _others(environment, query, judgements)
+    other = next((doc_id for doc_id, grade in grades.items() if grade <= 0), _unjudged(environment, query))
     return {
         "query_id": query.query_id,
         "query": query.text,
-        "relevant": _shown(environment, best, judgements),
-        "irrelevant": _shown(environment, others[0], judgements) if others else None,
+        "relevant": _show(environment, best),
+        "irrelevant": None if other is None else _show(environment, other),
     }
 
 
-def _others(environment: Environment, query: Query, judgements: Judgements) -> list[str]:
-    judged = set(judgements.qrels[query.query_id])
-    unit = judgements.unit_of or str
+def _unjudged(environment: Environment, query: Query) -> str | None:
+    """A document that the query may be shown, and that nobody has judged; None where there is none."""
+    judgements = environment.judgements[environment.headline]
+    judged, unit = judgements.qrels[query.query_id], judgements.unit_of or str
     doc_ids = sorted(query.candidates) if query.candidates else environment.documents.doc_ids
     # Another one for every query: in MultiConIR, what stands next to a document differs from it in a sentence.
     start = zlib.crc32(query.query_id.encode("utf-8", "surrogatepass"))
-    for step in range(len(doc_ids)):
-        doc_id = doc_ids[(start + step) % len(doc_ids)]
-        if unit(doc_id) not in judged and doc_id not in query.excluded:
-            return [doc_id]
-    return []
+    turned = (doc_ids[(start + step) % len(doc_ids)] for step in range(len(doc_ids)))
+    return next((doc_id for doc_id in turned if unit(doc_id) not in judged and doc_id not in query.excluded), None)
 
 
-def _shown(environment: Environment, identifier: str, judgements: Judgements) -> dict[str, str]:
-    documents = environment.documents
-    if identifier in documents:
-        return {"doc_id": identifier, "text": documents[identifier].text}
-    # A parent of passages (MaxP): its first passage stands for it.
-    first = documents.get(f"{identifier}:0")
-    unit = judgements.unit_of or str
-    found = first or next((d for d in documents.stream() if unit(d.doc_id) == identifier), None)
+def _show(environment: Environment, identifier: str) -> dict[str, str]:
+    """A document; of a parent of passages (MaxP), the first passage stands for it."""
+    documents, unit = environment.documents, environment.judgements[environment.headline].unit_of or str
+    found = documents.get(identifier) or documents.get(f"{identifier}:0")
+    found = found or next((one for one in documents.stream() if unit(one.doc_id) == identifier), None)
     return {"doc_id": identifier, "text": found.text if found else ""}
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """One thing that `check` looked at."""
 
     what: str
@@ -139,8 +129,6 @@ class Finding:
 def findings(task: str, data: str | None = None) -> Iterator[Finding]:
     """What `check` has to say of a task's data, one thing after another; loading it is the first of them."""
     full_name = environments.resolve(task)
-    suite_name, name, variant = environments.parts(full_name)
-    suite = environments.suite(suite_name)
     kept.forget(home())  # so that every byte is read
     try:
         parts = {split: environments.load(full_name, data, split) for split in ("dev", "test")}
@@ -148,23 +136,22 @@ def findings(task: str, data: str | None = None) -> Iterator[Finding]:
         yield Finding("loading", False, str(error))
         return
     test = parts["test"]
-    facts = suite.tasks[name]
     yield Finding("loading", True, f"{test.source}, fingerprint {test.fingerprint}")
     if test.data == "full":
         yield _files(full_name)
-    yield from _counts(parts, facts, facts.documents.get(variant or suite.variants[0]))
-    for note in test.notes:
-        yield Finding("note", True, note)
+    yield _counts(parts, full_name)
+    yield from (Finding("note", True, note) for note in test.notes)
     yield _overlap(parts)
     for named in test.judgements:
         units = _units(test, named)
         for split, part in parts.items():
             # Dev may be over other documents (BIRCO), but never in other units.
-            known = part.documents if units is None else units
-            yield from _judgements(part, split, named, known)
+            yield from _judgements(part, split, named, part.documents if units is None else units)
     yield _masks(test)
-    yield _duplicates(test)
-    yield from _golden(parts, suite_name, name)
+    repeats = len(test.documents.repeats())
+    said = f"{repeats} documents repeat an earlier one's text; judged by id, never merged"
+    yield Finding("equal texts", True, said)
+    yield _golden(test)
     if test.data == "mini":
         yield from _readings(full_name)
 
@@ -183,18 +170,18 @@ def _files(task: str) -> Finding:
     return Finding("files", True, f"{len(marked)} files, each with the SHA-256 that it was fetched with")
 
 
-def _counts(parts: dict[str, Environment], facts: Facts, documents: int | None) -> Iterator[Finding]:
+def _counts(parts: dict[str, Environment], task: str) -> Finding:
     dev, test = parts["dev"], parts["test"]
     said = f"{len(test.documents)} documents, {len(dev.queries)} dev and {len(test.queries)} test queries"
     if test.data != "full":
-        yield Finding("counts", True, said)
-        return
+        return Finding("counts", True, said)
+    _, facts, documents = _known(task)
     asked = len(test.queries) if not test.split_note else len(test.queries) + len(dev.queries)
     if test.comparisons:  # a record asks several queries
         asked = len({query.query_id.partition("-")[0] for part in parts.values() for query in part.queries})
     fine = asked == facts.queries and documents in (None, len(test.documents))
     paper = f"the paper has {documents or 'no count of'} documents and {facts.queries} queries"
-    yield Finding("counts", fine, f"{said}; {paper}")
+    return Finding("counts", fine, f"{said}; {paper}")
 
 
 def _overlap(parts: dict[str, Environment]) -> Finding:
@@ -256,11 +243,6 @@ def _masks(environment: Environment) -> Finding:
     return Finding("masked documents", not unknown and not positive, said)
 
 
-def _duplicates(environment: Environment) -> Finding:
-    repeats = len(environment.documents.repeats())
-    return Finding("equal texts", True, f"{repeats} documents repeat an earlier one's text; judged by id, never merged")
-
-
 READINGS = environments.MINI / "readings.json"
 # Where labels are points and nobody says what suffices, readers named the best three documents of a query.
 _BEST_THREE = ("crumb/paper_retrieval", "birco/doris_mae")
@@ -311,17 +293,12 @@ def golden(environment: Environment) -> dict[str, str]:
     return {what: hashlib.sha256(json.dumps(record).encode()).hexdigest()[:16] for what, record in chosen.items()}
 
 
-def _golden(parts: dict[str, Environment], suite_name: str, name: str) -> Iterator[Finding]:
-    test = parts["test"]
+def _golden(test: Environment) -> Finding:
     digests = golden(test)
     listed = ", ".join(f"{what} {digest}" for what, digest in digests.items())
-    recorded: dict[str, dict[str, str]] = {}
-    if test.data == "mini" and GOLDEN.exists():
-        recorded = json.loads(GOLDEN.read_text(encoding="utf-8"))
-    wanted = recorded.get(f"{suite_name}/{name}")
-    if wanted is None or test.task != f"{suite_name}/{name}":
-        yield Finding("golden records", True, f"none on record for this data; {listed}")
-        return
-    wrong = [what for what, digest in wanted.items() if digests.get(what) != digest]
+    recorded = json.loads(GOLDEN.read_text(encoding="utf-8")) if test.data == "mini" and GOLDEN.exists() else {}
+    if test.task not in recorded:
+        return Finding("golden records", True, f"none on record for this data; {listed}")
+    wrong = [what for what, digest in recorded[test.task].items() if digests.get(what) != digest]
     said = f"first, tenth and last are as recorded ({listed})" if not wrong else f"the {wrong[0]} is another one"
-    yield Finding("golden records", not wrong, said)
+    return Finding("golden records", not wrong, said)

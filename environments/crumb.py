@@ -132,11 +132,8 @@ def load(request: Request) -> Environment:
     if headline not in judgements:
         raise UsageError(f"crumb/{request.name}:{request.variant} has no judgements by {headline}; leave out --qrels")
     max_p = judgements[headline].unit_of is not None
-    return Environment(
-        task=request.task,
-        data=request.data,
-        split=request.split,
-        source=request.source(RELEASE),
+    return request.make(
+        RELEASE,
         documents=documents,
         queries=tuple(
             Query(row.query_id, row.text, request.objective(row.instruction or task.instruction)) for row in rows

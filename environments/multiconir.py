@@ -205,11 +205,8 @@ def _metrics(variant: str) -> tuple[tuple[str, ...], str]:
 
 def _environment(request: Request, draft: _Draft) -> Environment:
     metrics, headline = _metrics(request.variant)
-    return Environment(
-        task=request.task,
-        data=request.data,
-        split=request.split,
-        source=request.source(RELEASE),
+    return request.make(
+        RELEASE,
         documents=Corpus(Document(doc_id, text) for doc_id, text in draft.documents.items()),
         queries=tuple(draft.queries),
         judgements={"gold": Judgements(draft.grades)},
@@ -233,11 +230,9 @@ def _ported(request: Request, task: Task) -> Environment:
     port = beir_folder.read(place, request.home)
     metrics, headline = _metrics(SEARCH)
     objective = request.objective(task.objective)
-    return Environment(
-        task=request.task,
-        data=request.data,
+    return request.make(
+        RELEASE,
         split="all",
-        source=request.source(RELEASE),
         documents=port.documents,
         queries=tuple(Query(query_id, text, objective) for query_id, text in port.queries.items()),
         judgements={"gold": Judgements(port.gold)},

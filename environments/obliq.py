@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from environments.base import DevSplit, Environment, Facts, Judgements, Release, Request, Suite
-from environments.sources import release_forms
+from environments.sources import beir_folder, obliq_folder, trec_files
 from environments.sources.collection import Collection
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
@@ -120,7 +120,8 @@ def load(request: Request) -> Environment:
     """One task, read from the release, the task's own folder in it, or a copy in BEIR's or TREC's form."""
     task = TASKS[request.name]
     place = request.place([task.folder], [other.folder for other in TASKS.values()])
-    files = release_forms.read(place, request.home)
+    form = next((one for one in (trec_files, beir_folder) if one.is_one(place)), obliq_folder)
+    files = form.read(place, request.home)
     if task.masked and not files.excluded:
         raise DataError(
             f"{place} has no queries+qrels/per_query_excluded_ids.json, and obliq/{request.name} is not to be searched "
@@ -130,11 +131,9 @@ def load(request: Request) -> Environment:
     if request.qrels and request.qrels not in judgements:
         raise UsageError(f"obliq/{request.name} in {place} has no {request.qrels} judgements; leave out --qrels")
     objective = request.objective(task.objective)
-    whole = Environment(
-        task=request.task,
-        data=request.data,
+    whole = request.make(
+        RELEASE,
         split="all",
-        source=request.source(RELEASE),
         documents=files.documents,
         queries=tuple(
             Query(query_id, text, objective, files.excluded.get(query_id, frozenset()))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from environments.sources import checks, jsonl, kept, tables
-from environments.sources.collection import Collection
+from environments.sources.collection import Collection, keep_judged
 from environments.sources.kept import Placed
 from tools.errors import DataError
 from tools.records import Document
@@ -32,15 +32,9 @@ def read(folder: Path, home: Path) -> Collection:
     documents = kept.corpus(home, corpus_files, lambda: _documents(corpus_files))
     queries: dict[str, str] = {}
     for where, row in tables.rows(tables.find(place, "queries")):
-        query_id = checks.identifier(tables.pick_column(where, row, *_ID), where)
-        if query_id in queries:
-            raise DataError(f"{where}: the id {query_id!r} was there before")
-        queries[query_id] = checks.text(tables.pick_column(where, row, *_TEXT), where)
-    qrels = _qrels(place)
-    # A BEIR split is the queries that its qrels judge; queries.jsonl often has those of other splits, too.
-    if strangers := qrels.keys() - queries.keys():
-        raise DataError(f"{place}: the judgements name the query {min(strangers)!r}, which the queries have not")
-    return Collection(documents, {query_id: queries[query_id] for query_id in queries if query_id in qrels}, qrels)
+        checks.add_query(queries, tables.pick_column(where, row, *_ID), tables.pick_column(where, row, *_TEXT), where)
+    qrels, judged_in = _qrels(place)
+    return Collection(documents, keep_judged(queries, qrels, judged_in, "queries.jsonl"), qrels)
 
 
 def _inside(folder: Path) -> Path:
@@ -54,28 +48,22 @@ def _documents(files: list[Path]) -> Iterator[Placed]:
         yield where, Document(doc_id, text, checks.optional_text(row.get("title"), where, "title"))
 
 
-def _qrels(place: Path) -> dict[str, dict[str, float]]:
+def _qrels(place: Path) -> tuple[dict[str, dict[str, float]], Path]:
+    """(the judgements, where they stand): qrels/test.tsv, qrels.tsv, the only table in qrels/, or MTEB's "default"."""
     named = [path for path in (place / "qrels" / "test.tsv", place / "qrels.tsv") if path.is_file()]
-    found = next(iter(named or sorted((place / "qrels").glob("*.tsv"))), None)
-    if not named and found and len(list(found.parent.glob("*.tsv"))) > 1:
-        raise DataError(f"{found.parent} holds several splits and no test.tsv; leave only the one that is meant")
-    rows = _tsv(found) if found else tables.rows(tables.find(place, "qrels", "default"))
+    others = sorted((place / "qrels").glob("*.tsv"))
+    if not named and len(others) > 1:
+        raise DataError(f"{place / 'qrels'} holds several splits and no test.tsv; leave only the one that is meant")
+    found = next(iter(named or others), None)
     qrels: dict[str, dict[str, float]] = {}
-    for where, row in rows:
+    for where, row in _tsv(found) if found else tables.rows(tables.find(place, "qrels", "default")):
         query_id, doc_id, score = (tables.pick_column(where, row, *names) for names in (_QUERY, _DOCUMENT, _SCORE))
         checks.judge(qrels, query_id, doc_id, score, where)
-    if not qrels:
-        raise DataError(f"{found or place} has no judgements in it")
-    return qrels
+    return qrels, found or place
 
 
 def _tsv(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    header: list[str] = []
-    for number, text in jsonl.lines(path):
-        cells = text.split("\t")
-        if not header:
-            header = cells
-        elif len(cells) != len(header):
-            raise DataError(f"{path}, line {number}: {len(cells)} columns where {len(header)} are expected")
-        else:
-            yield f"{path}, line {number}", dict(zip(header, cells, strict=True))
+    rows = jsonl.cells(path)
+    _, header = next(rows, ("", []))
+    for where, row in rows:
+        yield where, dict(zip(header, row, strict=True))

@@ -66,6 +66,13 @@ def grade(value: Any, where: str) -> float:
     return number
 
 
+def add_query(queries: dict[str, str], query_id: Any, content: Any, where: str) -> None:
+    """Add one query to `queries`; an id can come once."""
+    if (name := identifier(query_id, where)) in queries:
+        raise DataError(f"{where}: the id {name!r} was there before")
+    queries[name] = text(content, where)
+
+
 def judge(qrels: dict[str, dict[str, float]], query_id: Any, doc_id: Any, score: Any, where: str) -> None:
     """Add one judgement to `qrels`; a pair can be judged once."""
     identifier(query_id, where)

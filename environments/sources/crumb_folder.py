@@ -22,14 +22,8 @@ from tools.records import Document
 
 Grades = dict[str, float]
 
-_QUERY_COLUMNS = (
-    "query_id",
-    "query_content",
-    "instruction",
-    "passage_qrels",
-    "passage_binary_qrels",
-    "full_document_qrels",
-)
+_QRELS = ("passage_qrels", "passage_binary_qrels", "full_document_qrels")
+_QUERY_COLUMNS = ("query_id", "query_content", "instruction", *_QRELS)
 
 
 @dataclass(frozen=True, slots=True)

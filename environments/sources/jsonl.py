@@ -17,10 +17,9 @@ UNPACKED = 100  # times its own size that a compressed file may hold, and LONGES
 
 def find(folder: Path, name: str) -> Path:
     """`folder/name`, or the same file gzipped; DataError when neither is there."""
-    found = seek(folder, name)
-    if found is None:
-        raise DataError(f"{folder / name} is missing (nor is there a {name}.gz)")
-    return found
+    if found := seek(folder, name):
+        return found
+    raise DataError(f"{folder / name} is missing (nor is there a {name}.gz)")
 
 
 def seek(folder: Path, name: str) -> Path | None:
@@ -50,6 +49,19 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
         raise DataError(f"{path}: the gzip file breaks off after line {number} ({error})") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def cells(path: Path, many: int = 0, separator: str | None = "\t", form: str = "") -> Iterator[tuple[str, list[str]]]:
+    """(where it stands, cells) of each line of a table, which has `many` columns, or as many as its first line.
+
+    Cells are separated by blanks where `separator` is None; `form` ends the message of DataError for another number.
+    """
+    for number, text in lines(path):
+        row = text.split(separator)
+        many = many or len(row)
+        if len(row) != many:
+            raise DataError(f"{path}, line {number}: {len(row)} columns where {many} are expected{form}")
+        yield f"{path}, line {number}", row
 
 
 def most_unpacked(*paths: Path) -> int:

@@ -26,7 +26,9 @@ def read(folder: Path, home: Path) -> Collection:
     documents = kept.corpus(home, [corpus_file], lambda: _documents(corpus_file))
     inside = folder / "queries+qrels"
     queries_file = jsonl.find(inside, "queries.jsonl")
-    queries = _queries(queries_file)
+    queries: dict[str, str] = {}
+    for number, row in jsonl.rows(queries_file, "_id", "text"):
+        checks.add_query(queries, row["_id"], row["text"], f"{queries_file}, line {number}")
     if not queries:
         raise DataError(f"{queries_file} has no queries in it")
     qrels_file = jsonl.find(inside, "qrels.tsv")
@@ -40,35 +42,15 @@ def read(folder: Path, home: Path) -> Collection:
 
 
 def _documents(path: Path) -> Iterator[Placed]:
-    for where, doc_id, text in _texts(path):
-        yield where, Document(doc_id, text)
-
-
-def _queries(path: Path) -> dict[str, str]:
-    queries: dict[str, str] = {}
-    for where, query_id, text in _texts(path):
-        if query_id in queries:
-            raise DataError(f"{where}: the id {query_id!r} was there before")
-        queries[query_id] = text
-    return queries
-
-
-def _texts(path: Path) -> Iterator[tuple[str, str, str]]:
-    """(where it stands, id, text) of each row."""
     for number, row in jsonl.rows(path, "_id", "text"):
         where = f"{path}, line {number}"
-        yield where, checks.identifier(row["_id"], where), checks.text(row["text"], where)
+        yield where, Document(checks.identifier(row["_id"], where), checks.text(row["text"], where))
 
 
 def _qrels(path: Path, queries: Mapping[str, str], documents: Container[str] = ()) -> dict[str, dict[str, float]]:
     """The judgements in `path`; `documents` are checked here where no environment will be led by these judgements."""
     qrels: dict[str, dict[str, float]] = {}
-    for count, (number, text) in enumerate(jsonl.lines(path)):
-        cells = text.split("\t")
-        where = f"{path}, line {number}"
-        if len(cells) != 3:
-            raise DataError(f"{where}: {len(cells)} columns where 3 are expected, tab separated")
-        query_id, doc_id, score = cells
+    for count, (where, (query_id, doc_id, score)) in enumerate(jsonl.cells(path, 3, form=", tab separated")):
         if count == 0 and query_id.replace("_", "-") == "query-id":
             continue
         checks.judge(qrels, query_id, doc_id, score, where)

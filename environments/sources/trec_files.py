@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from environments.sources import checks, jsonl, kept, tables
-from environments.sources.collection import Collection
+from environments.sources.collection import Collection, keep_judged
 from environments.sources.kept import Placed
 from tools.errors import DataError
 from tools.records import Document
@@ -37,13 +37,11 @@ def read(folder: Path, home: Path) -> Collection:
     topics = next(path for name in ("topics.txt", "topics.xml") if (path := folder / name).is_file())
     corpus_files = tables.find(folder, "corpus")
     documents = kept.corpus(home, corpus_files, lambda: _documents(corpus_files))
-    queries = _topics(topics)
     qrels_file = jsonl.find(folder, "qrels.txt")
-    qrels = _qrels(qrels_file)
-    judged = {query_id: text for query_id, text in queries.items() if query_id in qrels}
-    if strangers := qrels.keys() - queries.keys():
-        raise DataError(f"{qrels_file} judges the topic {min(strangers)!r}, which {topics} has not")
-    return Collection(documents, judged, qrels)
+    qrels: dict[str, dict[str, float]] = {}
+    for where, (topic, _, doc_id, score) in jsonl.cells(qrels_file, 4, None, ": topic, 0, document, grade"):
+        checks.judge(qrels, topic, doc_id, score, where)
+    return Collection(documents, keep_judged(_topics(topics), qrels, qrels_file, str(topics)), qrels)
 
 
 def _documents(files: list[Path]) -> Iterator[Placed]:
@@ -95,17 +93,3 @@ def _topic(attributes: str, inside: str, where: str, *, of_xml: bool) -> tuple[s
     if not text:
         raise DataError(f"{where} has neither a title nor a description")
     return checks.identifier(numbers[0].strip(), where), text
-
-
-def _qrels(path: Path) -> dict[str, dict[str, float]]:
-    qrels: dict[str, dict[str, float]] = {}
-    for number, text in jsonl.lines(path):
-        cells = text.split()
-        where = f"{path}, line {number}"
-        if len(cells) != 4:
-            raise DataError(f"{where}: {len(cells)} columns where 4 are expected: topic, 0, document, grade")
-        topic, _, doc_id, score = cells
-        checks.judge(qrels, topic, doc_id, score, where)
-    if not qrels:
-        raise DataError(f"{path} has no judgements in it")
-    return qrels
