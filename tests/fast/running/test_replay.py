@@ -8,8 +8,8 @@ from run_folders import unsealed
 
 from evals import replay as module
 from evals.measuring import scored
+from evals.measuring.searches import replay, searches
 from evals.measuring.stats import paired
-from evals.replay import replay, searches
 from evals.running.configuration import environment_of
 from tools import retrievers
 from tools.console.command import run_command
