@@ -17,10 +17,11 @@ from evals.measuring import split_uses
 from evals.running import provenance
 from evals.running.configuration import configuration as run_configuration
 from optimizers import held_out, result
-from optimizers.evaluations import Candidate, Study
+from optimizers.books import Candidate
 from optimizers.inputs import Inputs, plan
 from optimizers.request import CompileRequest
 from optimizers.running import Ended, compile_with
+from optimizers.study import Study
 from optimizers.training.leaks import Leak, leaks, passages_of, passages_of_task
 from optimizers.training.objective import Objective, objective
 from optimizers.training.splits import divide

@@ -25,7 +25,7 @@ from tools.session import Toolbox
 from tools.table import pick
 
 if TYPE_CHECKING:
-    from optimizers.evaluations import Study
+    from optimizers.study import Study
     from tools.models.offline.rules import Rules
 
 

@@ -15,7 +15,8 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from evals.measuring.stats import bootstrap_mean, paired
-from optimizers.evaluations import Candidate, Evaluation, Study
+from optimizers.books import Candidate, Evaluation
+from optimizers.study import Study
 from programs.parts.compiled import Compiled, Prompt
 from tools.records import Usage, usage_json
 

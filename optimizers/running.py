@@ -8,8 +8,8 @@ from typing import Any
 
 import dspy
 
-from optimizers.evaluations import Study
 from optimizers.inputs import Inputs
+from optimizers.study import Study
 from optimizers.task import Job
 from optimizers.threads import interruptible
 from optimizers.training.labels import labelled

@@ -6,7 +6,7 @@ from typing import Any
 
 import dspy
 
-from optimizers.evaluations import Study
+from optimizers.study import Study
 from programs.parts.compiled import Compiled
 
 

@@ -149,7 +149,7 @@ def _copro_arguments(job: Job) -> dict[str, Any]:
 
 def _simba(job: Job) -> Any:
     return dspy.SIMBA(
-        metric=job.study.told_metric,
+        metric=job.study.metric_in_words,
         bsize=min(job.options["batch"], len(job.study.parts["train"])),
         num_candidates=job.options["candidates"],
         max_steps=job.options["steps"],

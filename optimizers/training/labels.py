@@ -12,7 +12,7 @@ from typing import Any
 import dspy
 
 from environments.base import Environment
-from optimizers.evaluations import CUT, SHOWN
+from optimizers.training.demonstrations import CUT, SHOWN
 from tools.corpus import Corpus
 from tools.models.prompting.passage import defused
 from tools.records import Query

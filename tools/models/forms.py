@@ -109,7 +109,7 @@ class Versions(TypedDict):
 
 
 class CandidateForm(TypedDict):
-    """A line of candidates.jsonl: optimizers.evaluations.Candidate."""
+    """A line of candidates.jsonl: optimizers.books.Candidate."""
 
     digest: str
     prompts: dict[str, PromptForm]

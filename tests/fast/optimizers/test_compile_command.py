@@ -18,9 +18,9 @@ from conftest import ROOT
 from evals.running import provenance
 from evals.running.evaluation import Result as Ran
 from optimizers import compile as module
-from optimizers.evaluations import CUT, SHOWN
 from optimizers.request import OPTIMIZERS
 from optimizers.teleprompters import TELEPROMPTERS, settings
+from optimizers.training.demonstrations import CUT, SHOWN
 from programs.parts.compiled import read, write
 from tools.console.command import run_command
 from tools.corpus import Corpus

@@ -11,8 +11,8 @@ import pytest
 import environments
 from evals.measuring.stats import paired
 from optimizers import result, show
-from optimizers.evaluations import Study
 from optimizers.running import _quiet
+from optimizers.study import Study
 from optimizers.threads import at_once
 from optimizers.training.feedback import feedback
 from optimizers.training.labels import relevant
@@ -118,7 +118,7 @@ def test_feedback_is_of_training_queries_alone(study, program):
             with dspy.context(lm=model, trace=[]):  # somebody watches, as a bootstrap does
                 rollout = instrumented(query_id=query.query_id)
             assert rollout.outcome is not None
-            asked = study.metric(None, rollout, pred_name="search"), study.told_metric(None, rollout)
+            asked = study.metric(None, rollout, pred_name="search"), study.metric_in_words(None, rollout)
             assert {one.score for one in asked} == {study.metric(None, rollout)}
             said.setdefault(part, []).extend(one.feedback for one in asked)
     assert set(said["validation"]) == {""}

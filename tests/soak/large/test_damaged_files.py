@@ -21,7 +21,7 @@ from evals.measuring import scoring
 from evals.measuring.scored import find
 from evals.showing.page_data import Answers as Page
 from evals.showing.page_data import list_answers
-from optimizers.evaluations import Study
+from optimizers.books import Books
 from programs.parts import compiled
 from tools.console.command import run_command
 from tools.errors import SextantError
@@ -104,9 +104,7 @@ def _journal(path: Path) -> bytes:
 
 
 def _read_journal(path: Path) -> None:
-    study = Study.__new__(Study)
-    study.folder, study.candidates, study._evaluations = path.parent, {}, {}
-    study._read()
+    Books(path.parent, {})
 
 
 PROMPT = {"instructions": "", "demos": [{"a": "b"}], "fields": ["in a: str"]}

@@ -1,0 +1,161 @@
+"""The books of one compilation: every candidate and every evaluation of one, on disk before it is used."""
+
+import hashlib
+import io
+import json
+import threading
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from typing_extensions import TypedDict
+
+from programs.parts.compiled import Prompt, prompt_from_json, prompts_of
+from tools import disk, forms
+from tools.errors import DataError, Halt, RunIncomplete
+from tools.forms import Amount, Count, Number
+from tools.models.forms import CandidateForm
+from tools.models.sending.servers import cleaned
+from tools.records import Query
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One state that a program was evaluated in: all that an optimizer can change."""
+
+    digest: str  # eight hex digits over the rest
+    prompts: Mapping[str, Prompt]  # by predictor
+    parameters: Mapping[str, Any]  # that are tuned, and not prompts
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What one candidate made of one query; a line of evaluations.jsonl."""
+
+    candidate: str  # its digest
+    query_id: str
+    sample: str  # "" of the student as it is; else the teacher or the sampled answers that it was made with
+    value: Number  # of the objective
+    metrics: Mapping[str, Number | None]
+    calls: Count
+    tokens: Count
+    list_usd: Amount | None
+    ranking: tuple[str, ...]  # its first ten documents
+    error: str | None
+    seconds: Amount
+
+
+_COLUMNS = Evaluation.__annotations__ | {"ranking": list[str]}  # as JSON has them
+_EVALUATION: Any = TypedDict("Evaluation", _COLUMNS)  # type: ignore[misc]  # mypy wants to see its fields
+
+
+class Books:
+    """The candidates and evaluations of a compilation's folder. Threads share them."""
+
+    def __init__(self, folder: Path, parts: Mapping[str, tuple[Query, ...]]) -> None:
+        """`parts` are the queries to "train" on and for "validation"."""
+        self.folder = folder
+        self.parts = parts
+        self.before = self.returned = ""  # the candidates that were started from, and that an optimizer returned
+        self.candidates: dict[str, Candidate] = {}  # in the order in which they came
+        self._evaluations: dict[tuple[str, str, str], Evaluation] = {}
+        self._lock = threading.Lock()
+        self._read()
+
+    @property
+    def calls(self) -> int:
+        """Model calls of all evaluations, those of instructions not among them."""
+        return sum(evaluation.calls for evaluation in list(self._evaluations.values()))
+
+    def of(self, digest: str, part: str) -> list[Evaluation]:
+        """The student's evaluations of a candidate on a part, in the order of its queries; those that there are."""
+        found = (self._evaluations.get((digest, query.query_id, "")) for query in self.parts[part])
+        return [evaluation for evaluation in found if evaluation]
+
+    def through(self, part: str) -> list[Candidate]:
+        """The candidates that were evaluated on every query of a part."""
+        whole = len(self.parts[part])
+        return [one for one in list(self.candidates.values()) if len(self.of(one.digest, part)) == whole]
+
+    def candidate(self, program: Any, parameters: Mapping[str, Any]) -> Candidate:
+        """The candidate that a program is as it stands; written down when it is new."""
+        prompts = prompts_of(program)
+        digest = _digest(prompts, parameters)
+        with self._lock:
+            if digest not in self.candidates:
+                candidate = Candidate(digest, prompts, dict(parameters))
+                self._append("candidates.jsonl", asdict(candidate))
+                self.candidates[digest] = candidate
+            return self.candidates[digest]
+
+    def known(self, candidate: Candidate, query_id: str, sample: str) -> Evaluation | None:
+        """The evaluation of a candidate on a query, if there is one."""
+        return self._evaluations.get((candidate.digest, query_id, sample))
+
+    def add(self, evaluation: Evaluation) -> Evaluation:
+        """Write an evaluation down, and return it; where another thread was first, return that one's."""
+        key = (evaluation.candidate, evaluation.query_id, evaluation.sample)
+        with self._lock:
+            if key not in self._evaluations:
+                self._append("evaluations.jsonl", asdict(evaluation))
+                self._evaluations[key] = evaluation
+            return self._evaluations[key]
+
+    def open_log(self) -> TextIO:
+        """optimizer.log, to be written on: what DSPy says, and what providers said in between."""
+        return _Log(disk.open_file(self.folder / "optimizer.log", "ab"), encoding="utf-8", errors="backslashreplace")
+
+    def log(self, error: BaseException) -> None:
+        """Keep what an optimizer broke off with, in optimizer.log."""
+        with self.open_log() as log:
+            log.write("".join(traceback.format_exception(error)))
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        path = self.folder / name
+        try:
+            disk.append_line(path, json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace"))
+        except OSError as error:
+            reason = f"{path}: {error.strerror}; what was evaluated before is safe; make room"
+            raise Halt(RunIncomplete(reason)) from None
+
+    def _read(self) -> None:
+        """Take up what earlier sittings wrote. A torn last line is an evaluation still to be made."""
+        for name, take in (("candidates.jsonl", self._take_candidate), ("evaluations.jsonl", self._take_evaluation)):
+            path = self.folder / name
+            for number, line in enumerate(disk.read_lines(path, repair=True), start=1):
+                try:
+                    take(line)
+                except ValueError as error:
+                    raise DataError(
+                        f"{path}, line {number} is damaged ({error}); remove the line to have it made again"
+                    ) from None
+
+    def _take_candidate(self, line: bytes) -> None:
+        row = forms.read_whole(CandidateForm, line)
+        prompts = {name: prompt_from_json(one) for name, one in row["prompts"].items()}
+        if row["digest"] != _digest(prompts, row["parameters"]):
+            raise ValueError("it was edited")
+        self.candidates[row["digest"]] = Candidate(row["digest"], prompts, row["parameters"])
+
+    def _take_evaluation(self, line: bytes) -> None:
+        row = forms.read(_EVALUATION, line)
+        known = {name: row[name] for name in _COLUMNS}
+        evaluation = Evaluation(**known | {"ranking": tuple(row["ranking"]), "value": float(row["value"])})
+        self._evaluations[evaluation.candidate, evaluation.query_id, evaluation.sample] = evaluation
+
+
+class _Log(io.TextIOWrapper):
+    """A text file in which no key is kept: a provider's words may repeat one."""
+
+    def write(self, text: str) -> int:
+        """Write `text`, blackened."""
+        return super().write(cleaned(text))
+
+
+def _digest(prompts: Mapping[str, Prompt], parameters: Mapping[str, Any]) -> str:
+    """Eight hex digits over all that an optimizer can change."""
+    states = {name: [prompt.instructions, prompt.demos] for name, prompt in prompts.items()}
+    text = json.dumps([states, parameters], sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]

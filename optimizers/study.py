@@ -1,0 +1,261 @@
+"""What DSPy's optimizers see of a compilation: a program and a metric, whose evaluations are kept in the books.
+
+`Study.instrument` puts itself between: a call of the program with the id of a training query searches for that query,
+scores the ranking, writes the evaluation down and hands back a small prediction. Whatever a program is called by (an
+evaluation, a bootstrap, a sampled trajectory) passes there. Two things of DSPy's are replaced while an optimizer works:
+
+- its executor, which runs slow examples several times, drops everything after ten errors and hides faults of the
+  provider. Here each example runs once, as many at a time as asked;
+- its traces, which keep all that a predictor was shown. A demonstration made of them has a few passages, cut short.
+
+Resuming is replaying: an optimizer starts again from its first step, with the same seed; evaluations that are on disk
+are not made again, and model calls are answered from the ledger (tools/models/answers.py).
+"""
+
+import contextvars
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import dspy
+from dspy.utils.parallelizer import ParallelExecutor
+
+from evals.folder import Outcome, usage
+from evals.measuring.scoring import ranking_of
+from evals.running.runner import OUTAGE, answered
+from optimizers.books import Books, Candidate, Evaluation
+from optimizers.threads import at_once
+from optimizers.training.demonstrations import trim
+from optimizers.training.feedback import feedback
+from optimizers.training.objective import Objective
+from optimizers.training.splits import Training
+from tools.console.wording import queries as counted
+from tools.errors import Halt, Interrupted, RunIncomplete, SextantError
+from tools.models.call import DEADLINE
+from tools.models.sending.faults import fault, refusal
+from tools.records import Query, Submission, trace_from_json
+
+PAUSE = 15.0  # seconds between words of progress, where no candidate is through
+
+
+class Rollout(dspy.Prediction):
+    """What an optimizer sees of an evaluation: fields for prompts, and beside them what no prompt shall have."""
+
+    # Class attributes, so that DSPy sets them as attributes and not as fields.
+    evaluation: Evaluation = None  # type: ignore[assignment]
+    outcome: Outcome | None = None  # None where the evaluation was read from disk
+    outputs: Mapping[str, Sequence[str]] = {}  # output fields, by predictor
+
+
+class Study(Books):
+    """Evaluates the states of one program on the training queries, and keeps the books. Threads share it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        training: Training,
+        objective: Objective,
+        *,
+        workers: int = 1,
+        query_seconds: float = math.inf,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """`workers` is evaluations at a time, each of which may take `query_seconds`.
+
+        `say` is told when a candidate is through with all of a part.
+        """
+        self.training = training
+        self.objective = objective
+        parts = {"train": training.train, "validation": training.validation}
+        super().__init__(folder, {part: tuple(objective.usable(queries)) for part, queries in parts.items()})
+        self._cutoff = int(objective.metric.partition("@")[2] or 10)  # the place up to which a document is well ranked
+        self._queries = {query.query_id: query for part in self.parts.values() for query in part}
+        self._workers = workers
+        self._query_seconds = query_seconds
+        self._stopped = threading.Event()
+        self._say = say
+        self._said = time.monotonic()
+        self._student: tuple[Any, ...] = ()
+
+    # -- what an optimizer gets
+
+    def instrument(self, program: Any, parameters: Mapping[str, Any] | None = None) -> Any:
+        """Have calls of `program`, and of its copies, pass through the study."""
+
+        def forward(this: Any, query_id: str, **_: Any) -> Rollout:
+            return self._roll_out(this, query_id, parameters or {})
+
+        program.forward = MethodType(forward, program)
+        return program
+
+    def examples(self, part: str) -> list[dspy.Example]:
+        """The queries of "train" or "validation" as DSPy's examples; there is nothing of a judgement in them."""
+        return [
+            dspy.Example(query_id=query.query_id, objective=query.objective, description=query.text).with_inputs(
+                "query_id", "objective", "description"
+            )
+            for query in self.parts[part]
+        ]
+
+    def metric(
+        self, gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
+    ) -> Any:
+        """DSPy's metric: the objective's value; with words beside it for a named predictor, as GEPA asks for them."""
+        if pred_name is None:
+            return pred.evaluation.value
+        return dspy.Prediction(score=pred.evaluation.value, feedback=self._feedback(pred, pred_name))
+
+    def metric_in_words(self, gold: Any, pred: Any, trace: Any = None) -> dspy.Prediction:
+        """DSPy's metric with words about the whole trajectory, as SIMBA passes them on."""
+        return dspy.Prediction(score=pred.evaluation.value, feedback=self._feedback(pred, None))
+
+    def _feedback(self, rollout: Rollout, predictor: str | None) -> str:
+        outcome = rollout.outcome
+        if outcome is None:
+            return ""
+        query = self._queries[outcome["query_id"]]
+        if query not in self.parts["train"]:
+            return ""  # nothing is learnt from the judgements that candidates are chosen by
+        return feedback(
+            query,
+            trace_from_json(query.query_id, outcome["trace"]),
+            ranking_of(outcome),
+            self.training.environment,
+            cutoff=self._cutoff,
+            error=outcome["error"] or "",
+            outputs=rollout.outputs.get(predictor, ()) if predictor else (),
+        )
+
+    @contextmanager
+    def working(self, student: Any) -> Iterator[None]:
+        """DSPy's optimizers work inside, with `student` as the model whose evaluations count."""
+        self._student = _identity(student)
+        theirs = ParallelExecutor.execute
+        ParallelExecutor.execute = lambda executor, function, data: self.each(function, data)
+        try:
+            yield
+        finally:
+            ParallelExecutor.execute = theirs
+
+    # -- evaluating
+
+    def evaluate(self, program: Any, part: str) -> list[Evaluation]:
+        """One evaluation of `program` as it is for every query of a part, in their order."""
+        with dspy.context(trace=None):
+            rollouts = self.each(lambda query: program(query_id=query.query_id), self.parts[part])
+        return [rollout.evaluation for rollout in rollouts]
+
+    def each(self, function: Callable[[Any], Any], data: Sequence[Any]) -> list[Any]:
+        """`function` of every item, `workers` at a time, each once. The first exception ends it, and is raised here."""
+        if self._workers == 1 or len(data) < 2:
+            return [contextvars.copy_context().run(function, item) for item in data]
+        return at_once(function, data, self._workers)
+
+    def stop(self) -> None:
+        """Begin no evaluation any more: who asks for one meets Halt."""
+        self._stopped.set()
+
+    def _roll_out(self, program: Any, query_id: str, parameters: Mapping[str, Any]) -> Rollout:
+        """The program's work for one query, scored and written down. Halt when it cannot be done now."""
+        if self._stopped.is_set():
+            raise Halt(Interrupted())
+        query = self._queries[query_id]
+        candidate, sample = self.candidate(program, parameters), self._sample(program)
+        listener = dspy.settings.trace  # a list where somebody wants the predictors' calls
+        known = self.known(candidate, query_id, sample)
+        if listener is None and known:
+            return _rollout(known, None, {})
+        outcome, trace = self._answer(program, query, traced=listener is not None)
+        if listener is not None:
+            listener += map(trim, trace)
+        evaluation = self._score(candidate, query, sample, outcome)
+        outputs = {name: tuple(one.signature.output_fields) for name, one in program.named_predictors()}
+        return _rollout(evaluation, outcome, outputs)
+
+    def _answer(self, program: Any, query: Query, *, traced: bool) -> tuple[Outcome, list[Any]]:
+        """The outcome, and DSPy's trace of the predictors' calls.
+
+        Where the provider failed, or the query's time was too short, it is asked again with the same time: what was
+        answered until then is in the ledger.
+        """
+        documents, problem = self.training.environment.documents, Exception()
+        for _ in range(OUTAGE):
+            trace: list[Any] = []
+
+            def search(trace: list[Any] = trace) -> Outcome | Exception:
+                DEADLINE.set(time.monotonic() + self._query_seconds)  # in this context, which is of the query
+                with dspy.context(trace=trace if traced else None):
+                    return answered(lambda *, query: _own_forward(program, query), query, documents)
+
+            result = contextvars.copy_context().run(search)
+            if isinstance(result, dict):
+                return result, trace
+            if isinstance(result, SextantError):
+                raise Halt(result)
+            if fault(result) == "refused":
+                raise Halt(refusal(result, str(dspy.settings.lm.model)))
+            problem = result
+        first = str(problem).strip().partition("\n")[0]
+        raise Halt(RunIncomplete(f"the model's provider failed {OUTAGE} times in a row: {first}"))
+
+    def _score(self, candidate: Candidate, query: Query, sample: str, outcome: Outcome) -> Evaluation:
+        spent = usage(outcome)
+        scored = self.objective.of(query, ranking_of(outcome), spent, failed=outcome["error"] is not None)
+        evaluation = Evaluation(
+            candidate.digest,
+            query.query_id,
+            sample,
+            scored.value,
+            scored.metrics,
+            spent.calls,
+            scored.tokens,
+            spent.list_usd,
+            tuple(outcome["ranking"][:10]),
+            outcome["error"],
+            outcome["seconds"],
+        )
+        kept = self.add(evaluation)
+        if kept is evaluation:
+            self._tell(candidate, query, sample)
+        return kept
+
+    def _tell(self, candidate: Candidate, query: Query, sample: str) -> None:
+        """Say now and then how far it is, and when a candidate is through with a part."""
+        with self._lock:
+            due = time.monotonic() - self._said > PAUSE
+            self._said = time.monotonic() if due else self._said
+        if due:
+            self._say(f"{len(self._evaluations)} evaluations, {self.calls} calls for them")
+        for part, queries in self.parts.items():
+            found = self.of(candidate.digest, part)
+            if not sample and query in queries and len(found) == len(queries):
+                mean = sum(evaluation.value for evaluation in found) / len(found)
+                self._say(f"candidate {candidate.digest}  {part} {mean:.4f} over {counted(len(found))}")
+
+    def _sample(self, program: Any) -> str:
+        """Which other model, or numbered sample, a program is called with; "" where it is the student as in a run."""
+        own = next((predictor.lm for predictor in program.predictors() if predictor.lm is not None), None)
+        identity = _identity(own or dspy.settings.lm)
+        return "" if identity == self._student else " ".join(map(str, identity))
+
+
+def _identity(lm: Any) -> tuple[Any, ...]:
+    """What tells apart the models that a program may be called with."""
+    settings = lm.kwargs
+    return lm.model, lm.wire.url if lm.wire else "", settings.get("temperature"), settings.get("rollout_id")
+
+
+def _own_forward(program: Any, query: Query) -> Submission:
+    submission: Submission = type(program).forward(program, query=query)
+    return submission
+
+
+def _rollout(evaluation: Evaluation, outcome: Outcome | None, outputs: Mapping[str, Any]) -> Rollout:
+    made = Rollout(ranking=list(evaluation.ranking), error=evaluation.error or "")
+    made.evaluation, made.outcome, made.outputs = evaluation, outcome, outputs
+    return made
