@@ -176,17 +176,15 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("fault", [*APPENDED, *WRITTEN])
-def test_damaged_data_is_named_with_file_and_line(fault, folder, run):
+def test_damaged_data_is_named_with_file_and_line(fault, folder):
     name, data, message = (APPENDED | WRITTEN)[fault]
     path = folder / "tip-of-tongue/congress" / name
     if fault in APPENDED:
         append(path, data)
     else:
         path.unlink() if data is None else path.write_bytes(data)
-    result = run("--program", "retrieve", "--task", "congress", "--data", folder, "--split", "all")
-    assert result.code == 3
-    assert re.search(message, result.err)
-    assert result.err.startswith("error: ") and result.err.count("\n") == 1 and result.out == ""
+    with pytest.raises(DataError, match=message):
+        environments.load("congress", str(folder), "all")
 
 
 def test_half_a_character_in_a_text_is_replaced_and_a_blank_line_skipped(folder):
