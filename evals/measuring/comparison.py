@@ -36,7 +36,7 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
     runs = [read(path) for path in paths]
     runs, problems = fill_metrics(runs, metrics)
     if problems:
-        raise DataError(problems[0])
+        raise problems[0]
     baseline, *others = grouped = _group(runs, paths)
     forced, notes = _check_contracts(runs[0], runs[1:], metrics, force=force)
     chosen = [_choose_metrics(baseline, system, metrics) for system in others]

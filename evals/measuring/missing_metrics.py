@@ -25,10 +25,10 @@ def check_names(names: Iterable[str]) -> None:
         check_metric(name.partition(" [")[0])
 
 
-def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], list[str]]:
-    """(the runs, with a column for each metric that they lacked and can have, a line for each that they cannot)."""
+def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], list[SextantError]]:
+    """(the runs, with a column for each metric that they lacked and can have, an error for each that they cannot)."""
     loaded: Loaded = {}
-    wanted, problems, filled_runs = list(names), list[str](), list[Run]()
+    wanted, problems, filled_runs = list(names), list[SextantError](), list[Run]()
     for run in runs:
         filled = run
         for name in wanted:
@@ -37,7 +37,7 @@ def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], 
             try:
                 filled = _with_column(filled, name, _compute_column(run, name, loaded))
             except SextantError as problem:
-                problems.append(f"{run.name} has no {name}: {problem}")
+                problems.append(problem.saying(f"{name} of {run.name} cannot be computed: {problem}"))
         filled_runs.append(filled)
     return filled_runs, problems
 

@@ -25,7 +25,7 @@ class Absent:
     command: str
 
 
-def proposals(groups: Sequence[Group], drawn: Collection[str]) -> list[Absent]:
+def propose_plots(groups: Sequence[Group], drawn: Collection[str]) -> list[Absent]:
     """What is missing; `drawn` are the kinds of the plots that are there (evals.showing.report.plots.KINDS)."""
     made = {
         "sweep": _sweep(groups),

@@ -123,7 +123,7 @@ def _task_order(task: str) -> tuple[int, int, str]:
     )
 
 
-def grouped(runs: Iterable[Run], *, force: bool = False) -> tuple[list[Group], list[str]]:
+def group_runs(runs: Iterable[Run], *, force: bool = False) -> tuple[list[Group], list[str]]:
     """(the groups in the order of a report, what was forced). UsageError for columns of different data."""
     members: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.name):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from evals.measuring.attribution import WORDS, Fate
 from evals.showing import plots as shared
+from evals.showing.report.drawing import PAPER, Plot, draw
 from evals.showing.report.groups import Group, System, short
 from evals.showing.report.page import Words
-from evals.showing.report.plots import PAPER, Plot, drawn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +34,7 @@ _COLOURS = {
 MEAN = "mean of tasks"
 
 
-def table(groups: Sequence[Group]) -> Words | None:
+def losses_table(groups: Sequence[Group]) -> Words | None:
     """Every run's shares; None where no run has them."""
     known = [(group, *row) for group in groups for row in _rows(group)]
     if not known:
@@ -57,7 +57,7 @@ def table(groups: Sequence[Group]) -> Words | None:
 _MORE = ["queries", "group", "run"]
 
 
-def bars(group: Group) -> Plot | None:
+def plot_losses(group: Group) -> Plot | None:
     """The same of a group as bars, one for each system and task; None where no run has shares."""
     rows = [
         (f"{short(task) if task != MEAN else MEAN}: {system}", losses["shares"], losses["cutoff"])
@@ -69,7 +69,7 @@ def bars(group: Group) -> Plot | None:
     named = f"R@{cutoffs[0]}" if len(cutoffs) == 1 else "recall"
     title = f"What became of relevant documents, {named}: {group.title}"
     caption = "The blue part is recall; the others sum to what it misses, the redder the earlier it was lost."
-    return drawn("losses", f"{group.stem}-losses", title, caption, lambda: _figure([row[:2] for row in rows]))
+    return draw("losses", f"{group.stem}-losses", title, caption, lambda: _figure([row[:2] for row in rows]))
 
 
 def _rows(group: Group) -> Iterable[tuple[System, str, dict[str, Any], str]]:

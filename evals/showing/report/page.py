@@ -11,16 +11,16 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from evals.formats.writing import filling
 from evals.showing.report.absent import Absent
+from evals.showing.report.cells import HEADS, Table
+from evals.showing.report.drawing import Plot
 from evals.showing.report.groups import readable, short
-from evals.showing.report.plots import Plot
-from evals.showing.report.tables import HEADS, Table
 from evals.showing.tables import in_markdown
 from tools import disk
 from tools.errors import UsageError
@@ -86,9 +86,6 @@ class Report:
         return [*made, *(table for table in (self.gap, self.losses, self.runs, self.left_out) if table)]
 
 
-# Files
-
-
 def check(out: Path) -> None:
     """UsageError for a folder that has something in it which is no report: nothing of the user's is overwritten."""
     page = out / "index.html"
@@ -111,9 +108,6 @@ def write(report: Report, out: Path) -> list[Path]:
         if old.relative_to(out).as_posix() not in files:
             old.unlink()  # of an earlier report: a reader would take it for a part of this one
     return [out / name for name in files]
-
-
-# HTML and Markdown
 
 
 def html(report: Report) -> str:
@@ -159,9 +153,6 @@ def escaped(text: object) -> str:
     return in_markdown(readable(text)).replace("\\&", "&amp;").replace("\\<", "&lt;")  # for lax readers as well
 
 
-# CSV
-
-
 def as_csv(table: Table | Words) -> str:
     """A table as CSV: of figures a line each, with interval and source; of words as it stands."""
     rows = _figure_rows(table) if isinstance(table, Table) else [[*table.names, *table.more], *table.rows]
@@ -196,8 +187,3 @@ def _defused(cell: object) -> object:
 
 # A number, and one with its interval as the table of gaps has it; nothing that could be reckoned with.
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?%?( \(-?\d+(\.\d+)?%? to -?\d+(\.\d+)?%?\))?")
-
-
-def names(paths: Iterable[Path], out: Path) -> list[str]:
-    """Files as they are called inside the report."""
-    return [path.relative_to(out).as_posix() for path in paths]

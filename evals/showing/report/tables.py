@@ -1,34 +1,26 @@
 """The tables of a group of runs: tasks are columns, systems are rows, and the papers' rows stand apart from ours.
 
 There is a table for each metric that the suite's paper prints, and for MultiConIR's protocols one with the conditions
-as columns (its Tables 1 and 13 to 20). Published rows are there only beside runs over whole splits of the full release,
-for the same split and judgements. Left out: significance, which is that of `python -m evals.compare`.
+as columns (its Tables 1 and 13 to 20). Whether a difference is significant is for `python -m evals.compare`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
+
+import numpy as np
 
 import environments
 from evals import published
 from evals.measuring.metrics import is_pairwise
 from evals.measuring.scored import Run
-from evals.showing.report.groups import PAPERS, Group, System, in_file, short
+from evals.showing.report.cells import Cell, Column, Kind, Row, Table
+from evals.showing.report.groups import Group, System, in_file, short
+from evals.showing.report.published import mean_task, published_rows
 
-Kind = Literal["ours", "union", "gold", "published"]
-# What stands above the rows of a kind.
-HEADS: dict[Kind, str] = {
-    "ours": "",
-    "union": "Over pools as retrieved: lower bounds",
-    "gold": "Over pools with gold put in: upper bounds",
-    "published": "Published, as printed",
-}
-DECIMALS = {"multiconir": 4}  # as the papers print them; the others have 3
 DECLINE = "Decline"  # Win(1) - Win(10), in Table 1 of MultiConIR
 LOWER_IS_BETTER = ("Flip", DECLINE)
 CONDITIONS = tuple(range(1, 11))
 LADDERS = ("monotonicity", "format", "length512", "length1024")  # Win(k) is the k-th rung of a ladder of documents
-MEAN = "*"  # a task that is the mean of all of a suite's, as in evals.published
 MARGIN = 1e-12  # two means that differ by less are the same: they were summed in another order
 
 NOTES = {
@@ -38,72 +30,7 @@ NOTES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A task by some judgements in a metric, or the mean of such over tasks."""
-
-    tasks: tuple[str, ...]
-    metric: str
-    judgements: str
-    label: str
-    below: str = ""  # a second line under it
-    figure_task: str = ""  # what evals.published calls it
-    leads: bool = True  # by the judgements that lead its task; others stand beside them
-
-
-@dataclass(slots=True)
-class Cell:
-    """One figure with where it comes from."""
-
-    value: float
-    text: str
-    source: str  # a run folder, or a paper's table and row
-    low: float | None = None
-    high: float | None = None
-    error: float | None = None  # the standard error that a paper prints
-    queries: int | None = None
-    failed: int | None = None
-    resampled: tuple[float, float] | None = None  # BIRCO's mean over bootstrap resamples, and its error
-    note: str = ""
-    best: bool = False
-
-    @property
-    def title(self) -> str:
-        """What is behind the figure, in a line."""
-        interval = "" if self.low is None else f"95 % interval {self.low:.4f} to {self.high:.4f}"
-        error = "" if self.error is None else f"standard error {self.error}"
-        many = "" if self.queries is None else f"{self.queries} queries"
-        failed = f"{self.failed} of them failed and count 0" if self.failed else ""
-        return "; ".join(filter(None, [interval, error, many, failed, self.note, self.source]))
-
-
-@dataclass(slots=True)
-class Row:
-    """A system's figures, a cell for each column."""
-
-    kind: Kind
-    label: str
-    cells: list[Cell | None]
-    system: System | None = None  # None for a paper's
-    ranked: bool = True  # may be the best of its column: not a bound
-
-
-@dataclass(slots=True)
-class Table:
-    """One table of a report."""
-
-    stem: str  # of its file's name
-    title: str
-    columns: list[Column]
-    rows: list[Row]
-    notes: list[str] = field(default_factory=list)
-
-    def of_kind(self, kind: Kind) -> list[Row]:
-        """Its rows of one kind."""
-        return [row for row in self.rows if row.kind == kind]
-
-
-def tables(group: Group, metrics: Sequence[str] = ()) -> list[Table]:
+def make_tables(group: Group, metrics: Sequence[str] = ()) -> list[Table]:
     """The tables of a group: of `metrics`, or of those that its suite's paper prints."""
     made = [_by_task(group, name) for name in metrics_of(group, metrics)]
     if not metrics or any(name.startswith("Win") for name in metrics):
@@ -127,9 +54,6 @@ def metrics_of(group: Group, wanted: Sequence[str] = ()) -> list[str]:
     return [name for name in names if name in headlines | printed | {"Triplets"}] or names
 
 
-# By task
-
-
 def _by_task(group: Group, metric: str) -> Table:
     columns = [column for task in group.tasks for column in task_columns(group, task, metric)]
     if mean := _mean_column(group, metric):
@@ -140,7 +64,7 @@ def _by_task(group: Group, metric: str) -> Table:
         notes.append(
             "BIRCO's figures are means over 1,000 bootstrap resamples; these are plain means, the CSV file has both"
         )
-    return Table(f"{group.stem}-{in_file(metric)}", metric, columns, [*rows, *_published_rows(group, columns)], notes)
+    return Table(f"{group.stem}-{in_file(metric)}", metric, columns, [*rows, *published_rows(group, columns)], notes)
 
 
 def task_columns(group: Group, task: str, metric: str) -> list[Column]:
@@ -185,14 +109,7 @@ def _mean_column(group: Group, metric: str) -> Column | None:
     known = environments.suite(group.suite).tasks if group.suite in environments.SUITES else {}
     if not known or {short(task) for task in group.tasks} != set(known):
         return None
-    return Column(tuple(group.tasks), metric, "", "mean", "of tasks", _mean_task(group))
-
-
-def _mean_task(group: Group) -> str:
-    return f"{group.suite}/{MEAN}" + (f":{group.variant}" if group.variant else "")
-
-
-# By the size of the pool
+    return Column(tuple(group.tasks), metric, "", "mean", "of tasks", mean_task(group))
 
 
 def sweep_tasks(group: Group) -> list[str]:
@@ -205,11 +122,12 @@ def sweep_tasks(group: Group) -> list[str]:
     return found
 
 
-def sweep(group: Group, task: str, metric: str) -> Table:
+def sweep_table(group: Group, task: str, metric: str) -> Table:
     """A task's metric with sizes of pools as columns: what a plot of the sweep is drawn from."""
     systems = {group.system(run): run for run in group.of_task(task) if group.system(run).pool}
     sizes = sorted({system.size for system in systems})
-    columns = [Column((task,), metric, leading(run), str(size)) for size in sizes for run in group.of_task(task)[:1]]
+    judgements = leading_judgements(group.of_task(task)[0])
+    columns = [Column((task,), metric, judgements, str(size)) for size in sizes]
     rows = []
     for plain in dict.fromkeys(system.resized(0) for system in systems):
         runs = [systems.get(plain.resized(size)) for size in sizes]
@@ -218,9 +136,6 @@ def sweep(group: Group, task: str, metric: str) -> Table:
             rows.append(Row("gold" if plain.pool == "oracle" else "union", str(plain), cells, plain, ranked=False))
     stem = f"{group.stem}-{in_file(short(task))}-pool-sweep-{in_file(metric)}"
     return Table(stem, f"{metric} by size of the pool, {short(task)}", columns, rows)
-
-
-# By the number of conditions
 
 
 def _by_condition(group: Group) -> list[Table]:
@@ -246,22 +161,19 @@ def _conditions(group: Group, tasks: tuple[str, ...]) -> Table:
     systems = {str(system) for run, system in _pairs(group) if run.config["task"] in tasks}
     if lacking := sorted(systems - {row.label for row in rows}):
         notes.append(f"not run in all of these domains, so not in the mean: {'; '.join(lacking)}")
-    return Table(stem, f"{what}, {over}", columns, [*rows, *_published_rows(group, columns)], notes)
+    return Table(stem, f"{what}, {over}", columns, [*rows, *published_rows(group, columns)], notes)
 
 
 def condition_columns(group: Group, tasks: tuple[str, ...]) -> list[Column]:
     """Win(1) to Win(10) over some domains. On a ladder Win(1) is its top, so the columns go from 10 to 1."""
     known = environments.suite("multiconir").tasks
     whole = {short(task) for task in tasks} == set(known)
-    figure_task = tasks[0] if len(tasks) == 1 else _mean_task(group) if whole else ""
+    figure_task = tasks[0] if len(tasks) == 1 else mean_task(group) if whole else ""
     if group.variant not in LADDERS:
         wins = [Column(tasks, f"Win({k})", "", str(k), "", figure_task) for k in CONDITIONS]
         decline = Column(tasks, DECLINE, "", DECLINE, "", figure_task)
         return [*wins, decline] if group.variant == "complexity" else wins
     return [Column(tasks, f"Win({k})", "", f"{11 - k}", f"over {10 - k}", figure_task) for k in reversed(CONDITIONS)]
-
-
-# Cells
 
 
 def _pairs(group: Group) -> Iterable[tuple[Run, System]]:
@@ -326,7 +238,7 @@ def measured_in(run: Run, metric: str, judgements: str) -> tuple[str, dict[str, 
 
 def mean_over(runs: Sequence[Run], metric: str, judgements: str) -> dict[str, Any] | None:
     """Mean and interval of one run, or of the mean over several tasks' runs; None where one of them has no value."""
-    found = [measured_in(run, metric, judgements or leading(run)) for run in runs]
+    found = [measured_in(run, metric, judgements or leading_judgements(run)) for run in runs]
     known = [one for one in found if one is not None]
     if len(known) < len(found) or not known:
         return None
@@ -340,7 +252,7 @@ def mean_over(runs: Sequence[Run], metric: str, judgements: str) -> dict[str, An
     return {"mean": sum(one["mean"] for _, one in known) / len(known), "low": low, "high": high}
 
 
-def leading(run: Run) -> str:
+def leading_judgements(run: Run) -> str:
     """The judgements that a mean over tasks takes: the paper's, whichever lead the run."""
     names = {name.partition(" [")[2].removesuffix("]") for name in run.columns} | {str(run.scores["judgements"])}
     return next((name for name in ("gold", "document") if name in names), str(run.scores["judgements"]))
@@ -348,8 +260,6 @@ def leading(run: Run) -> str:
 
 def stratified(columns: Sequence[Sequence[float]], *, resamples: int = 2_000, seed: int = 0) -> tuple[float, float]:
     """The 95 % percentile bootstrap interval of the mean of several means, each resampled for itself."""
-    import numpy as np
-
     generator = np.random.default_rng(seed)
     means = np.zeros(resamples)
     for column in columns:
@@ -361,91 +271,6 @@ def stratified(columns: Sequence[Sequence[float]], *, resamples: int = 2_000, se
             means[start : start + count] += values[draws].mean(axis=1) / len(columns)
     low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)
-
-
-# What the papers print
-
-
-def _published_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
-    """The papers' rows for these columns, by system; several of one where the paper's tables contradict each other."""
-    found: dict[str, dict[str, dict[int, published.Figure]]] = {}
-    for place, column in enumerate(columns):
-        for figure in figures_for(group, column):
-            found.setdefault(figure.system, {}).setdefault(figure.table, {}).setdefault(place, figure)
-    return [
-        _published_row(group, system, row, len(columns))
-        for system in sorted(found)
-        for row in _together(list(found[system].values()))
-    ]
-
-
-def _together(rows: list[dict[int, published.Figure]]) -> list[list[dict[int, published.Figure]]]:
-    """Rows of several tables in as few as hold them: what continues or repeats a row goes with it."""
-    kept: list[list[dict[int, published.Figure]]] = []
-    for row in sorted(rows, key=len, reverse=True):
-        for members in kept:
-            if all(row[place].value == one[place].value for one in members for place in row.keys() & one.keys()):
-                members.append(row)
-                break
-        else:
-            kept.append([row])
-    return kept
-
-
-def figures_for(group: Group, column: Column) -> list[published.Figure]:
-    """What the paper prints for a column, whatever the system; nothing for runs that it may not stand beside."""
-    if not group.whole or not column.figure_task:
-        return []
-    return [
-        figure
-        for figure in published.figures()
-        if (figure.task, figure.metric, figure.split) == (column.figure_task, column.metric, group.split)
-        and figure.judgements in ("", column.judgements)
-    ]
-
-
-def is_bound(figure: published.Figure) -> bool:
-    """Whether a published figure is no system's: the maximum, or a ranking of pools with gold in them."""
-    return "bound, not a" in figure.note
-
-
-def _published_row(group: Group, system: str, rows: list[dict[int, published.Figure]], many: int) -> Row:
-    paper, decimals = PAPERS.get(group.suite, group.suite), DECIMALS.get(group.suite, 3)
-    figures = [figure for row in rows for figure in row.values()]
-    numbers = sorted({int(figure.table.split()[-1]) for figure in figures})
-    cells: list[Cell | None] = [None] * many
-    for place, figure in ((place, figure) for row in rows for place, figure in row.items()):
-        source = f"{paper}, {figure.table}, row {figure.row}"
-        text = f"{figure.value:.{decimals}f}"
-        cells[place] = cells[place] or Cell(figure.value, text, source, error=figure.error, note=figure.note)
-    where = f"Table{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-    label = f"{system} ({paper}, {where})"
-    return Row("published", label, cells, None, ranked=not any(map(is_bound, figures)))
-
-
-def why_no_published(group: Group, made: Sequence[Table]) -> str:
-    """Why a group has no published row; empty where it has some."""
-    if any(table.of_kind("published") for table in made):
-        return ""
-    if group.data == "mini":
-        task = group.tasks[0]
-        return (
-            "No published figures: these are the bundled miniatures, which are invented. They stand beside runs over "
-            f"the full release: python -m environments fetch {task}, then python -m evals.run --data full"
-        )
-    if group.data != "full":
-        return "No published figures: the data is a folder's, not the pinned release that evals.run --data full reads"
-    if group.asked:
-        return "No published figures: only a part of the queries was asked"
-    splits = {
-        figure.split
-        for figure in published.figures()
-        for task in group.tasks
-        if figure.task in (task, _mean_task(group))
-    }
-    if splits and group.split not in splits:
-        return f"No published figures: the paper's are for --split {' and '.join(sorted(splits))}"
-    return "No published figures: the paper has none for this variant and these metrics"
 
 
 def _mark_best(table: Table) -> None:

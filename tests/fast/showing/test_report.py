@@ -59,7 +59,7 @@ def written(command, tmp_path):
 
 
 def grouped(tmp_path):
-    return groups.grouped(scored.find([tmp_path / "runs"])[0])[0]
+    return groups.group_runs(scored.find([tmp_path / "runs"])[0])[0]
 
 
 def rows(text: str) -> list[dict[str, str]]:
@@ -126,10 +126,10 @@ def test_tasks_are_columns_and_their_mean_is_there_when_all_are(folders, written
     for number, task in enumerate(suite):
         folders(task, {"nDCG@10": [0.1 * number, 0.2]}, {"task": f"obliq/{task}"})
     [group] = grouped(tmp_path)
-    assert [column.label for column in tables.tables(group)[0].columns] == list(suite)
+    assert [column.label for column in tables.make_tables(group)[0].columns] == list(suite)
     folders("congress", {"nDCG@10": [0.9, 0.7]}, {"task": "obliq/congress"})
     [group] = grouped(tmp_path)
-    [row] = tables.tables(group)[0].rows
+    [row] = tables.make_tables(group)[0].rows
     means = [0.1, 0.15, 0.2, 0.25, 0.8]
     assert [cell.value for cell in row.cells] == pytest.approx([*means, np.mean(means)])
 
@@ -150,7 +150,7 @@ def test_systems_of_one_name_are_told_apart_by_what_differs(folders, tmp_path):
     folders("d", {"nDCG@10": [0.2]}, {"lm": {"name": "openai/x", "seed": 1}})
     folders("e", {"nDCG@10": [0.2]}, {"lm": {"name": "openai/x", "seed": 2}})
     [group] = grouped(tmp_path)
-    assert [row.label for row in tables.tables(group)[0].rows] == [
+    assert [row.label for row in tables.make_tables(group)[0].rows] == [
         "multihop over bm25, offline (hops=2)",
         "multihop over bm25, offline (hops=4)",
         "multihop over bm25, openai/x (seed=1)",
@@ -161,7 +161,7 @@ def test_systems_of_one_name_are_told_apart_by_what_differs(folders, tmp_path):
 def test_the_same_configuration_in_two_folders_makes_two_rows(folders, tmp_path):
     folders("a", {"nDCG@10": [0.1]}), folders("b", {"nDCG@10": [0.2]})
     [group] = grouped(tmp_path)
-    assert [row.label for row in tables.tables(group)[0].rows] == ["multihop over bm25 (a)", "multihop over bm25 (b)"]
+    assert [row.label for row in tables.make_tables(group)[0].rows] == ["multihop over bm25 (a)", "multihop over bm25 (b)"]
 
 
 def test_conditions_are_columns_and_less_decline_and_flips_are_better(folders, tmp_path):
@@ -174,14 +174,14 @@ def test_conditions_are_columns_and_less_decline_and_flips_are_better(folders, t
     folders("format-a", {"Flip": [0.1]}, {"task": "multiconir/books:format"})
     folders("format-b", {"Flip": [0.3]}, retrieve(task="multiconir/books:format"))
     complexity, shape = grouped(tmp_path)
-    mean = tables.tables(complexity)[1]
+    mean = tables.make_tables(complexity)[1]
     assert mean.title == "Win by conditions in the query, mean over 2 domains"
     assert [column.label for column in mean.columns] == [*map(str, range(1, 11)), "Decline"]
     by_label = {row.label: row.cells for row in mean.rows}
     assert by_label["retrieve over bm25"][0].value == pytest.approx(0.95) and by_label["retrieve over bm25"][0].best
     assert by_label["retrieve over bm25"][-1].value == pytest.approx(0.45)
     assert by_label["multihop over bm25"][-1].best and not by_label["retrieve over bm25"][-1].best
-    assert {row.label: row.cells[0].best for row in tables.tables(shape)[0].rows} == {
+    assert {row.label: row.cells[0].best for row in tables.make_tables(shape)[0].rows} == {
         "retrieve over bm25": False,
         "multihop over bm25": True,
     }
@@ -191,7 +191,7 @@ def test_a_ladder_s_columns_go_from_the_lowest_rung_to_the_top(folders, tmp_path
     wins = {f"Win({k})": [k / 10] for k in range(1, 11)}
     folders("a", {"Win": [0.5], **wins}, {"task": "multiconir/books:monotonicity"})
     [group] = grouped(tmp_path)
-    table = tables.tables(group)[1]
+    table = tables.make_tables(group)[1]
     assert [f"{column.label} {column.below}" for column in table.columns][::9] == ["1 over 0", "10 over 9"]
     assert [cell.value for cell in table.rows[0].cells][::9] == [1.0, 0.1]  # Win(10) is the d_1 over the d_0
 
@@ -202,10 +202,10 @@ def test_a_system_that_lacks_a_domain_is_named_and_in_no_mean(folders, tmp_path)
         folders(f"a-{task}", {"Win": [0.7], **wins}, {"task": f"multiconir/{task}:complexity"})
     folders("b", {"Win": [0.9], **wins}, retrieve(task="multiconir/books:complexity"))
     [group] = grouped(tmp_path)
-    mean = tables.tables(group)[1]
+    mean = tables.make_tables(group)[1]
     assert [row.label for row in mean.rows] == ["multihop over bm25"]
     assert "not run in all of these domains, so not in the mean: retrieve over bm25" in mean.notes
-    assert "retrieve over bm25" in plots.conditions(group).caption
+    assert "retrieve over bm25" in plots.plot_conditions(group).caption
 
 
 # What stands beside
@@ -262,7 +262,7 @@ def test_a_table_s_repetition_is_one_row_and_its_contradiction_another(folders, 
     for task in ("doris_mae", "arguana", "whatsthatbook", "clinical_trial", "relic"):
         folders(task, {"nDCG@10": [0.1], "R@5": [0.2]}, {"task": f"birco/{task}", "data": "full", "split": "test"})
     [group] = grouped(tmp_path)
-    labels = [row.label for row in tables.tables(group, ["nDCG@10"])[0].of_kind("published")]
+    labels = [row.label for row in tables.make_tables(group, ["nDCG@10"])[0].of_kind("published")]
     assert labels.count("MonoT5 (BIRCO, Tables 5, 7)") == 1
     apart = [label for label in labels if label.startswith("Rank+O Llama2-7b (")]
     assert apart == ["Rank+O Llama2-7b (BIRCO, Table 5)", "Rank+O Llama2-7b (BIRCO, Table 7)"]  # one cell differs
@@ -274,7 +274,7 @@ def test_crumb_s_figures_stand_beside_the_judgements_that_the_paper_uses(folders
     config = {"task": "crumb/clinical_trial", "data": "full", "max_p": True, "depth": 2000}
     folders("a", columns, config, judgements="document")
     [group] = grouped(tmp_path)
-    table = tables.tables(group)[0]
+    table = tables.make_tables(group)[0]
     assert [column.judgements for column in table.columns] == ["document", "passage"]
     assert all(row.cells[0] and not row.cells[1] for row in table.of_kind("published"))
     assert table.of_kind("published")
@@ -294,7 +294,7 @@ def test_runs_without_scores_are_listed_with_the_reason_and_failed_queries_are_c
     assert "Left out" in html and "all queries of" in html
     assert "1 of 2 queries failed and count 0, e.g. Timeout: the model hung" in html
     given = command()
-    assert "left out: " in given.out and "1 folders left out" in given.out
+    assert "left out: " in given.out and "1 folder left out" in given.out
 
 
 def test_groups_that_were_asked_other_parts_of_a_split_have_files_of_their_own(folders, written):
@@ -361,8 +361,9 @@ def test_only_named_metrics_are_shown_and_an_unknown_one_is_refused(folders, com
         "obliq-mini-test-RR10.csv",
         "runs.csv",
     }
-    given = command(tmp_path / "runs", "--metric", "nDCG@1")
-    assert given.code == 2 and "known: R@10, RR@10, nDCG@10" in given.err
+    for name, words in (("nDGC@1", "metrics are nDCG"), ("nDCG@1", "cannot be computed"), ("Flip", "no such comp")):
+        given = command(tmp_path / "runs", "--metric", name)
+        assert given.code in (2, 3) and words in given.err and given.err.count("\n") == 1
 
 
 def test_runs_that_an_earlier_version_scored_are_reported(folders, written):
@@ -394,7 +395,7 @@ def test_a_sweep_has_a_line_for_each_system_and_kind_of_pool(folders, tmp_path):
     folders("r", {"nDCG@10": [0.0], "R@10": [0.1]}, pooled("union", 50, program="retrieve"))
     [group] = grouped(tmp_path)
     assert tables.sweep_tasks(group) == ["obliq/congress"]
-    table = tables.sweep(group, "obliq/congress", "R@10")
+    table = tables.sweep_table(group, "obliq/congress", "R@10")
     assert [column.label for column in table.columns] == ["50", "100", "400"]
     values = {row.label: [cell and round(cell.value, 4) for cell in row.cells] for row in table.rows}
     assert values == {
@@ -402,9 +403,9 @@ def test_a_sweep_has_a_line_for_each_system_and_kind_of_pool(folders, tmp_path):
         "retrieve over bm25, union pool": [0.1, None, None],
         "tournament over bm25, union pool": [0.4, 0.5, 0.6],
     }
-    drawn = plots.sweep(group, table)
+    drawn = plots.plot_sweep(group, table)
     assert drawn.light.count("stroke-dasharray") >= 2  # the unions
-    assert [row.label for row in tables.tables(group, ["R@10"])[0].rows] == [
+    assert [row.label for row in tables.make_tables(group, ["R@10"])[0].rows] == [
         "tournament over bm25, oracle pool of 400",
         "retrieve over bm25, union pool of 50",
         "tournament over bm25, union pool of 400",
@@ -419,7 +420,7 @@ def test_the_gap_plot_has_the_best_search_against_the_best_ranking_of_a_pool_wit
     folders("e", {"nDCG@10": [0.9]}, full(**pooled("oracle", 300, program="retrieve")))
     folders("f", {"nDCG@10": [0.9]}, full(**pooled("union", 300)))
     [group] = grouped(tmp_path)
-    ours, printed = plots.spots(group)
+    ours, printed = plots.find_spots(group)
     assert (ours.best.y, ours.ceiling.y, ours.published) == (0.3, 0.7, False)
     assert printed.published and printed.ceiling.y > printed.best.y
     assert "GPT-5.2" in printed.systems and "Table 4" in printed.systems
@@ -433,17 +434,17 @@ def test_the_effect_of_an_instruction_is_the_paired_difference(folders, tmp_path
         config = {"task": "crumb/legal_qa", "instruction": "generic", "data_fingerprint": "a" * 16, **program}
         folders(f"b{suffix}", {"nDCG@10": (task if suffix else generic).tolist()}, config)
     [group] = grouped(tmp_path)
-    changes = {one.label: one.points[0] for one in plots._changes(group, "generic", "")}
+    changes = {one.label: one.points[0] for one in plots.measure_changes(group, "generic", "")}
     assert changes["multihop over bm25"].y == pytest.approx((generic - task).mean())
     assert changes["multihop over bm25"].low < (generic - task).mean() < changes["multihop over bm25"].high
     assert changes["retrieve over bm25"].y == 0
-    assert plots.instructions(group).kind == "instruction" and plots._changes(group, "none", "") == []
+    assert plots.plot_instructions(group).kind == "instruction" and plots.measure_changes(group, "none", "") == []
 
 
 def test_a_plot_is_well_formed_and_drawn_for_both_papers(folders, tmp_path):
     folders("a", {"nDCG@10": [0.1]}, {"program": "_x $y$ <b>&\u202e\x07\u4e2d"})
     [group] = grouped(tmp_path)
-    drawn = plots.by_task(group, tables.tables(group)[0])
+    drawn = plots.plot_by_task(group, tables.make_tables(group)[0])
     for svg in (drawn.light, drawn.dark):
         assert ElementTree.fromstring(svg).tag.endswith("svg")
         assert "\u202e" not in svg and "$y$" in svg

@@ -1,0 +1,114 @@
+"""A report made of runs: which tables and plots it has, and in which order."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from evals.measuring.missing_metrics import check_names, fill_metrics
+from evals.measuring.scored import Run, find
+from evals.showing.headings import model
+from evals.showing.report.absent import propose_plots
+from evals.showing.report.cells import Table
+from evals.showing.report.drawing import Plot
+from evals.showing.report.gaps import gap_plots, gap_table
+from evals.showing.report.groups import Group, group_runs, short
+from evals.showing.report.losses import losses_table, plot_losses
+from evals.showing.report.page import Report, Section, Words
+from evals.showing.report.plots import SWEPT, plot_by_task, plot_conditions, plot_instructions, plot_sweep
+from evals.showing.report.published import why_no_published
+from evals.showing.report.tables import make_tables, sweep_table, sweep_tasks
+from tools.console.wording import number, plural
+from tools.errors import DataError, UnknownName
+
+
+def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False) -> Report:
+    """The report of the runs in `paths` and below them.
+
+    A metric that a run's scores lack is computed from its outcomes. DataError where no run has scores; UnknownName for
+    a metric that is none; UsageError where runs of one column are over different data, unless `force`.
+    """
+    check_names(metrics)
+    runs, others = find(paths)
+    if not runs:
+        raise DataError(f"none of the {len(others)} run folders has scores, e.g. {next(iter(others.values()))}")
+    runs, problems = fill_metrics(runs, metrics)
+    known = {name for run in runs for name in run.columns if "[" not in name}
+    if strange := [name for name in metrics if name not in known]:
+        raise problems[0] if problems else UnknownName("metric of these runs", strange[0], known)
+    groups, forced = group_runs(runs, force=force)
+    sections = [_section(group, metrics) for group in groups]
+    plots = gap_plots(groups, metrics)
+    kinds = {item.kind for section in sections for item in section.items if isinstance(item, Plot)}
+    tasks = {task for group in groups for task in group.tasks}
+    left_out = f"; {plural(len(others), 'folder')} left out, for the reasons given below" if others else ""
+    rows = [[path.as_posix(), why] for path, why in sorted(others.items())]
+    return Report(
+        "Sextant report",
+        f"{plural(len(runs), 'run')} of {plural(len(tasks), 'task')}{left_out}. Made by python -m evals.report.",
+        [
+            *(f"Forced: {problem}" for problem in forced),
+            *(str(problem) for problem in problems if isinstance(problem, DataError)),
+            *_failures(runs),
+        ],
+        sections,
+        gap_table(groups, metrics),
+        plots,
+        losses_table(groups),
+        [plot for group in groups if (plot := plot_losses(group))],
+        _runs_table(groups),
+        Words("left-out", "Left out", ["run", "why"], rows, long={1}) if rows else None,
+        propose_plots(groups, kinds | {plot.kind for plot in plots}),
+    )
+
+
+def _failures(runs: Sequence[Run]) -> list[str]:
+    return [
+        f"{run.name}: {len(run.errors)} of {len(run.query_ids)} queries failed and count 0, e.g. "
+        f"{next(iter(run.errors.values()))[:200]}"
+        for run in runs
+        if run.errors
+    ]
+
+
+def _section(group: Group, metrics: Sequence[str]) -> Section:
+    """A group's tables and plots: the plot by task after the table of the headline metric."""
+    tables = make_tables(group, metrics)
+    headlines = {run.metric for run in group.runs}
+    items: list[Table | Plot | None] = []
+    for table in sorted(tables, key=lambda table: table.title not in headlines):
+        items += [table, plot_by_task(group, table) if table.title in (metrics or headlines) else None]
+    items.append(plot_conditions(group))
+    for name in metrics or ("",):
+        for task in sweep_tasks(group):
+            swept = sweep_table(group, task, name or SWEPT)
+            items += [swept, plot_sweep(group, swept)] if swept.rows else []
+        items.append(plot_instructions(group, name))
+    notes = [f"Model: {model(group.lm)}"] if group.lm else []
+    notes += dict.fromkeys(note for run in group.runs for note in run.scores.get("notes", []))
+    notes += filter(None, [why_no_published(group, tables)])
+    shown = [item for item in items if item]
+    return Section(group.stem, group.title, [note[:1].upper() + note[1:] for note in notes], shown)
+
+
+def _runs_table(groups: Sequence[Group]) -> Words:
+    names = ["system", "task", "data", "split", "queries", "failed", "calls", "tokens", "list price", "run"]
+    more = ["full task", "data fingerprint", "judgements", "retriever", "model", "code"]
+    rows = []
+    for group in groups:
+        for run in group.runs:
+            config, scores = run.config, run.scores
+            known = [short(config["task"]), config["data"], config["split"], str(scores["queries"])]
+            exact = [config["task"], config["data_fingerprint"], scores["judgements"]]
+            exact += [str(config["retriever"].get("with", "")), config["lm"]["name"], str(config.get("code", ""))]
+            rows.append([str(group.system(run)), *known, str(scores["failed"]), *_cost(run), run.name, *exact])
+    notes = ["calls, tokens and list price are those of a query on average"]
+    return Words("runs", "Runs", names, rows, {1, 2, 3}, {9}, more, notes)
+
+
+def _cost(run: Run) -> list[str]:
+    """Calls, tokens and list price of a query; of an imported run nobody may know."""
+    if not run.usage_known:
+        return ["unknown"] * 3
+    usage, many = run.scores["usage"], run.scores["queries"]
+    price = None if usage["list_usd"] is None else usage["list_usd"] / many
+    tokens = usage["input_tokens"] + usage["output_tokens"]
+    return [f"{usage['calls'] / many:,.1f}", f"{tokens / many:,.0f}", number(price, "${:.5f}")]
