@@ -46,7 +46,7 @@ class Bounds:
     def mean(self, kind: Kind | None = None) -> float | None:
         """The figure of a bound, or the run's own."""
         run = self.found.get(kind) if kind else self.run
-        return run and run.mean(self.metric)
+        return None if run is None else run.mean(self.metric)
 
     def describe(self, kind: Kind) -> str:
         """Which run a bound is, in words; empty where there is none."""

@@ -23,6 +23,7 @@ from evals.measuring.bounds import FLOOR
 from evals.measuring.scored import Run, pair
 from evals.measuring.stats import paired
 from evals.showing.plots import MUTED, figure
+from evals.showing.report.cells import Row, Table
 from evals.showing.report.drawing import (
     KINDS,
     Panel,
@@ -39,8 +40,6 @@ from evals.showing.report.groups import Group, System, in_file, short
 from evals.showing.report.published import figures_for, is_bound
 from evals.showing.report.tables import (
     LADDERS,
-    Row,
-    Table,
     condition_columns,
     leading_judgements,
     mean_over,

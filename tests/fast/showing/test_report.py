@@ -161,7 +161,10 @@ def test_systems_of_one_name_are_told_apart_by_what_differs(folders, tmp_path):
 def test_the_same_configuration_in_two_folders_makes_two_rows(folders, tmp_path):
     folders("a", {"nDCG@10": [0.1]}), folders("b", {"nDCG@10": [0.2]})
     [group] = grouped(tmp_path)
-    assert [row.label for row in tables.make_tables(group)[0].rows] == ["multihop over bm25 (a)", "multihop over bm25 (b)"]
+    assert [row.label for row in tables.make_tables(group)[0].rows] == [
+        "multihop over bm25 (a)",
+        "multihop over bm25 (b)",
+    ]
 
 
 def test_conditions_are_columns_and_less_decline_and_flips_are_better(folders, tmp_path):
