@@ -211,7 +211,7 @@ def test_calls_with_tools_are_kept_and_not_paid_for_again(server, toolbox, place
     again = lm.connect(server.spec)
     again.begin(place, Usage())
     assert searched(toolbox, again).ranking == first.ranking and len(server.requests) == 3
-    assert again.calls == 3
+    assert again.terms.budget.calls == 3
 
 
 @pytest.mark.parametrize(("status", "code"), [(401, 4), (429, 7), (503, 7)])

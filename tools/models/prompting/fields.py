@@ -19,6 +19,7 @@ from typing import Any, Literal, Union, get_origin
 
 import dspy
 import json_repair
+import orjson
 import pydantic
 
 _MARKER = re.compile(r"\[\[ ## (\w+) ## \]\]")  # of a field, in an answer
@@ -133,7 +134,19 @@ def write_value(value: Any) -> str:
         plain = _serializer(value.__class__).dump_python(value, mode="json", fallback=str)
     except Exception:  # noqa: BLE001  # as in DSPy: what pydantic cannot take is written as Python prints it
         plain = str(value)
-    return json.dumps(plain, ensure_ascii=False) if isinstance(plain, dict | list) else str(plain)
+    return _json(plain) if isinstance(plain, dict | list) else str(plain)
+
+
+def _json(value: Any) -> str:
+    """`json.dumps(value, ensure_ascii=False)`, with orjson for the texts: documents are long."""
+    if isinstance(value, str):
+        with suppress(TypeError):  # lone surrogates
+            return orjson.dumps(value).decode()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_json, value))}]"
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return "{" + ", ".join(f"{_json(key)}: {_json(one)}" for key, one in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)
 
 
 @lru_cache(maxsize=256)
