@@ -10,7 +10,6 @@ away what it has of a file when it fails. What the address proves is that a file
 name. That the listing is the release's own rests on HTTPS, and on the pinned commit (Zenodo has none).
 """
 
-import fcntl
 import hashlib
 import json
 import shutil
@@ -120,12 +119,12 @@ def _is_whole(marker: Path, release: Release, paths: tuple[str, ...]) -> bool:
 @contextmanager
 def _lock(folder: Path, name: str, task: str) -> Iterator[None]:
     """One fetch of a task at a time: two would write the same parts. The lock goes with the process."""
+
+    def busy() -> None:
+        raise RunConflict(f"another process is fetching {task} into {folder}; wait for it")
+
     folder.mkdir(parents=True, exist_ok=True)
-    with disk.open_lock(folder / f".{name}.lock") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunConflict(f"another process is fetching {task} into {folder}; wait for it") from None
+    with disk.hold(folder / f".{name}.lock", busy):
         yield
 
 

@@ -3,7 +3,6 @@
 A folder belongs to one configuration and to one process at a time. Scores are somebody else's (evals/score.py).
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -141,16 +140,16 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
     RunConflict when it holds another configuration, or when another process is writing it; UsageError
     when it cannot be written.
     """
+
+    def busy() -> None:
+        raise RunConflict(f"another process is running {path}; wait for it")
+
     try:
         disk.make_private(path)
-        lock = disk.open_lock(path / ".lock", disk.PRIVATE)
+        lock = disk.hold(path / ".lock", busy, disk.PRIVATE)
     except OSError as error:
         raise UsageError(f"the run folder {path} cannot be written: {error.strerror}; choose --runs") from None
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunConflict(f"another process is running {path}; wait for it") from None
         # Written again on resuming, because the provenance may have changed: the data may have moved.
         if not (path / "config.json").exists() or _same(path, config):
             write(path / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")

@@ -6,14 +6,13 @@ what is being written, whatever process ids say. Left out: file systems without 
 """
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TextIO
@@ -125,8 +124,8 @@ def drafting(path: Path, mode: int = PRIVATE, *, folder: bool = False) -> Iterat
         with suppress(OSError):  # somebody is writing it, or it is not ours to touch
             descriptor = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove(left)
+                if lock(descriptor):
+                    remove(left)
             finally:
                 os.close(descriptor)
     draft, descriptor = _new_draft(path, mode, folder=folder)
@@ -150,8 +149,8 @@ def _new_draft(path: Path, mode: int, *, folder: bool) -> tuple[Path, int]:
         with suppress(FileNotFoundError):  # another writer has swept it away before it was locked
             descriptor = os.open(draft, os.O_RDONLY)
             with suppress(OSError):  # a file system without locks, on which the other cannot lock it either
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if is_still(descriptor, draft):
+                lock(descriptor, wait=True)
+            if _is_still(descriptor, draft):
                 return draft, descriptor
             os.close(descriptor)
 
@@ -181,15 +180,40 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def open_lock(path: Path, mode: int = SHARED) -> IO[bytes]:
-    """A file to be locked, by anybody who may read it: another person's cannot be written."""
-    try:
-        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, mode), "rb")
-    except PermissionError:
-        return path.open("rb")
+def hold(path: Path, busy: Callable[[], None], mode: int = SHARED) -> IO[bytes]:
+    """The file `path`, locked among processes until it is closed; the lock goes with the process, however that ends.
+
+    Where another process holds it, `busy` is called, which raises something or says that it is waited for. Whoever may
+    read the file may lock it: in a home that several people use, another person's cannot be written.
+    """
+    while True:
+        try:
+            file: IO[bytes] = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, mode), "rb")
+        except PermissionError:
+            file = path.open("rb")
+        try:
+            if not lock(file.fileno()):
+                busy()
+                lock(file.fileno(), wait=True)
+            if _is_still(file.fileno(), path):
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()  # somebody has removed it meanwhile
 
 
-def is_still(descriptor: int, path: Path) -> bool:
+def lock(descriptor: int, *, wait: bool = False) -> bool:
+    """Lock an open file or folder among processes, until it is closed; False where another has, and it is not waited.
+
+    OSError on a file system without locks.
+    """
+    from filelock import lock_descriptor  # brings asyncio, 0.1 s, and every command imports this module
+
+    return lock_descriptor(descriptor, blocking=wait)
+
+
+def _is_still(descriptor: int, path: Path) -> bool:
     """Whether an open file is the one at `path`, and was not removed from there meanwhile."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())

@@ -6,7 +6,6 @@ leaves half an index, and altered bytes are noticed before they rank anything. A
 it: a build that can, goes on from there. Several people may write one home: locks are only read.
 """
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -224,30 +223,23 @@ def _lock(place: Path) -> Path:
 @contextmanager
 def _locked(place: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold the lock of one index; it goes with the process, however that ends."""
+
+    def busy() -> None:
+        if not wait:
+            raise UsageError(f"{place.name} is in use by another process; wait for it or stop it")
+        _LOG.info(f"another process is building {place.name}; waiting for it")
+
     place.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        with disk.open_lock(_lock(place)) as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not wait:
-                    raise UsageError(f"{place.name} is in use by another process; wait for it or stop it") from None
-                _LOG.info(f"another process is building {place.name}; waiting for it")
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            if disk.is_still(lock.fileno(), _lock(place)):
-                yield
-                return
+    with disk.hold(_lock(place), busy):
+        yield
 
 
 def _held(place: Path) -> bool:
     try:
-        with _lock(place).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        with _lock(place).open("rb") as file:
+            return not disk.lock(file.fileno())
     except OSError:
         return False
-    return False
 
 
 def _writable(folder: Path) -> bool:
