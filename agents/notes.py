@@ -86,7 +86,7 @@ class Notes(MultiHop):
         def rank(state: _State) -> dict[str, Any]:
             ranking = _found(state).ranking()
             if self.rerank and ranking:
-                ranking = self._reranked(session, query, ranking)
+                ranking = self.reranked(session, query, ranking)
             return {"ranking": ranking, "session": session.snapshot()}
 
         graph = StateGraph(_State)

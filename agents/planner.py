@@ -15,7 +15,7 @@ The pattern is plan-and-execute (Wang et al. 2023, arXiv 2305.04091) with parall
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, ClassVar, TypedDict
 
 import dspy
 import pydantic
@@ -23,7 +23,10 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 
 from agents.graph import Lines, walk
+from programs.base import Program
 from tools.errors import LimitReached, at_least
+from tools.models.offline import rules
+from tools.models.offline.engine import Rules
 from tools.models.prompting import context
 from tools.models.prompting.asking import Check, Fault, Outputs, ask, known_ids
 from tools.models.prompting.passage import DESCRIPTION, Passage, batches, noted
@@ -88,8 +91,17 @@ class Reflect(dspy.Signature):
     further: list[SubQuestion] = dspy.OutputField(desc="further sub-questions; none when nothing is left to try")
 
 
-class Planner(dspy.Module):
+class Planner(Program):
     """Sub-questions searched and read side by side, then reflection on what is missing."""
+
+    offline: ClassVar[Rules] = {
+        "plan": rules.plan,
+        "selected": rules.select,
+        "observations": rules.observe,
+        "missing": rules.find_missing,
+        "further": rules.plan_further,
+    }
+    least_calls: ClassVar[float] = 0.5
 
     def __init__(
         self,
@@ -108,11 +120,9 @@ class Planner(dspy.Module):
         `read_chars` is characters of each document, 0 all of them.
         `parallel` is how many lines of a query work at a time; it changes how long a query takes and nothing else.
         """
-        super().__init__()
+        super().__init__(toolbox, depth)
         at_least(1, "planner", rounds=rounds, parts=parts, per_search=per_search, parallel=parallel)
         at_least(0, "planner", read_chars=read_chars)
-        self.toolbox = toolbox
-        self.depth = depth
         self.rounds = rounds
         self.parts = parts
         self.per_search = per_search
@@ -127,6 +137,10 @@ class Planner(dspy.Module):
         self.plan_searches = dspy.Predict(through(PlanSearches, search))
         self.read_passages = dspy.Predict(through(ReadForQuestion, recognise))
         self.reflect = dspy.Predict(through(Reflect, search))
+
+    def most_calls(self, pool: int) -> int:
+        """The plan or a reflection a round, and a reading for each sub-question."""
+        return self.rounds * (self.parts + 1)
 
     def forward(self, query: Query) -> Submission:
         """Every document that surfaced, selected ones first."""

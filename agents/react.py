@@ -19,7 +19,10 @@ import dspy
 import pydantic
 from langgraph.graph import END, START, StateGraph
 
+from programs.base import Program
 from tools.errors import DocumentNotFound, LimitReached, UsageError, at_least
+from tools.models.offline import rules
+from tools.models.offline.engine import Call, Rules, published
 from tools.models.prompting import context
 from tools.models.prompting.adapter import notice_leak, refuses
 from tools.models.prompting.asking import Fault, Kind, UnusableAnswer, ask
@@ -58,8 +61,12 @@ class NextStep(dspy.Signature):
     calls: dspy.ToolCalls = dspy.OutputField(desc="one call or more of the tools")
 
 
-class React(dspy.Module):
+class React(Program):
     """A model that searches, reads, selects and finishes by calling tools."""
+
+    offline: ClassVar[Rules] = {"thought": rules.think, "calls": rules.call_tools}
+    cumulative: ClassVar[bool] = True
+    least_calls: ClassVar[float] = 0.3
 
     # Parameters that compiling sets where none is given: demonstrations and traces are of DSPy's interface alone.
     compiled_with: ClassVar[Mapping[str, Any]] = {"interface": "dspy"}
@@ -78,18 +85,20 @@ class React(dspy.Module):
 
         0 is the whole document, or as much of it as takes a quarter of the model's window.
         """
-        super().__init__()
+        super().__init__(toolbox, depth)
         at_least(1, "react", steps=steps, per_search=per_search)
         at_least(0, "react", read_chars=read_chars)
         if interface not in INTERFACES:
             raise UsageError(f"react: interface is {interface!r}; it is one of {', '.join(INTERFACES)}")
-        self.toolbox = toolbox
-        self.depth = depth
         self.steps = steps
         self.per_search = per_search
         self.read_chars = read_chars
         self.interface = interface
         self.next_step = dspy.Predict(NextStep)
+
+    def most_calls(self, pool: int) -> int:
+        """One a step."""
+        return self.steps
 
     def forward(self, query: Query) -> Submission:
         """Every document that surfaced, selected ones first."""
@@ -145,28 +154,17 @@ class React(dspy.Module):
             return self._by_dspy(query, desk, turns)
         return turn
 
-    def _by_dspy(self, query: Query, desk: "_Desk", turns: "list[_Turn]") -> "_Turn":
-        inputs = {
-            "objective": query.objective,
-            "description": query.text,
-            "steps_left": self.steps - len(turns) - 1,
-            "tools": [_described(tool) for tool in desk.tools],
-        }
+    def _inputs(self, query: Query, turns: "list[_Turn]") -> dict[str, Any]:
+        left = self.steps - len(turns) - 1
+        return {"objective": query.objective, "description": query.text, "steps_left": left}
 
-        def history(forgotten: int) -> list[Turn]:
-            return [
-                Turn(
-                    thought=turn["thought"],
-                    calls=[{"name": one["name"], "args": one["args"]} for one in turn["calls"]],
-                    results=[_LEFT_OUT] * len(turn["results"]) if place < forgotten else turn["results"],
-                )
-                for place, turn in enumerate(turns)
-            ]
+    def _by_dspy(self, query: Query, desk: "_Desk", turns: "list[_Turn]") -> "_Turn":
+        inputs = self._inputs(query, turns) | {"tools": [_described(tool) for tool in desk.tools]}
 
         forgotten = _forgotten(
-            desk.session, turns, lambda n: context.fits(self.next_step, **inputs, history=history(n))
+            desk.session, turns, lambda n: context.fits(self.next_step, **inputs, history=_history(turns, n))
         )
-        step = ask(self.next_step, _calls_something, **inputs, history=history(forgotten))
+        step = ask(self.next_step, _calls_something, **inputs, history=_history(turns, forgotten))
         calls = [{"name": one.name, "args": one.args} for one in step.calls.tool_calls]
         return {"thought": step.thought, "calls": calls, "results": [], "finish": "stop"}
 
@@ -192,7 +190,9 @@ class React(dspy.Module):
 
         said = messages(_forgotten(desk.session, turns, fits))
         context.check_room([{"content": json.dumps([said, tools])}], "conversation")
-        message = model.converse(said, tools)
+        inputs = {**self._inputs(query, turns), "history": _history(turns, 0)}
+        with published(Call(None, self.next_step.signature, inputs)):  # for who answers without a model
+            message = model.converse(said, tools)
         written = [message["content"], *(one["arguments"] for one in message["tool_calls"])]
         notice_leak(self.next_step.signature.instructions, written)
         calls = [{**one, "args": _arguments(one["arguments"])} for one in message["tool_calls"]]
@@ -341,6 +341,18 @@ def _forgotten(session: Session, turns: list[_Turn], fits: Callable[[int], bool]
     if forgotten:
         session.shorten(f"results of the {forgotten} oldest of {len(turns)} steps are left out")
     return forgotten
+
+
+def _history(turns: list[_Turn], forgotten: int) -> list[Turn]:
+    """The turns as the signature has them; the results of the `forgotten` first ones are left out."""
+    return [
+        Turn(
+            thought=turn["thought"],
+            calls=[{"name": one["name"], "args": one["args"]} for one in turn["calls"]],
+            results=[_LEFT_OUT] * len(turn["results"]) if place < forgotten else turn["results"],
+        )
+        for place, turn in enumerate(turns)
+    ]
 
 
 def _spoken(turn: _Turn, *, forgotten: bool) -> list[Message]:

@@ -16,7 +16,7 @@ import math
 import operator
 import random
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, ClassVar, TypedDict
 
 import dspy
 import pydantic
@@ -24,7 +24,10 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 
 from agents.graph import Lines, walk
+from programs.base import Program
 from tools.errors import LimitReached, at_least
+from tools.models.offline import rules
+from tools.models.offline.engine import Rules
 from tools.models.prompting import context
 from tools.models.prompting.asking import Check, Outputs, ask, filled, known_ids
 from tools.models.prompting.passage import DESCRIPTION, Passage, batches, noted, show
@@ -94,8 +97,15 @@ class LearnCommon(dspy.Signature):
     common: str = dspy.OutputField(desc="what they have in common; empty when it is nothing but the description")
 
 
-class Verifier(dspy.Module):
+class Verifier(Program):
     """Wide search, verification in small batches, and what verified documents share for the next search."""
+
+    offline: ClassVar[Rules] = {
+        "searches": rules.write_searches,
+        "judgements": rules.judge,
+        "common": rules.find_common,
+    }
+    least_calls: ClassVar[float] = 0.5
 
     def __init__(
         self,
@@ -120,12 +130,10 @@ class Verifier(dspy.Module):
         `reads` bounds them over all rounds, 0 is no bound. `parallel` is how many lines work at a time, and changes no
         result.
         """
-        super().__init__()
+        super().__init__(toolbox, depth)
         at_least(1, "verifier", rounds=rounds, texts=texts, per_search=per_search, batch=batch, verify=verify)
         at_least(1, "verifier", parallel=parallel)
         at_least(0, "verifier", read_chars=read_chars, reads=reads)
-        self.toolbox = toolbox
-        self.depth = depth
         self.rounds = rounds
         self.texts = texts
         self.per_search = per_search
@@ -145,6 +153,10 @@ class Verifier(dspy.Module):
         self.reformulate = dspy.Predict(through(Reformulate, search))
         self.verify_passages = dspy.Predict(through(VerifyPassages, recognise))
         self.learn_common = dspy.Predict(LearnCommon)
+
+    def most_calls(self, pool: int) -> int:
+        """A round has its searches, its batches and, but for the last, what they have in common."""
+        return self.rounds * (math.ceil(self.verify / self.batch) + 2) - 1
 
     def forward(self, query: Query) -> Submission:
         """Every document that surfaced, verified ones first."""

@@ -125,9 +125,7 @@ def _asked(name: str, environment: Any) -> tuple[list[int], list[Any]]:
         text: retrievers.build(text, environment.documents, home()) for text in parameters.named_retrievers(values)
     }
     system = constructor(Toolbox(environment.documents, index, others=others), **values)
-    engine = Counting(index.statistics)
-    engines: dict[str, Any] = {"engine": engine, "async_engine": offline.AsyncOfflineEngine(engine)}
-    metered = LanguageModel(offline.VERSION, Terms(), free=True, **engines)
+    metered = LanguageModel(offline.VERSION, Terms(), free=True, engine=Counting(index.statistics))
     steps: list[Any] = []
     with dspy.context(lm=metered, adapter=Adapter(), trace=[]):
         for query in environment.queries:

@@ -1,14 +1,14 @@
 """What the engine without a model answers to DSPy's optimizers: having no words of its own, what it is shown.
 
 With it every optimizer runs from end to end without key or network, and finds no better instruction, because there is
-none to find. What it answers to the programs themselves is in tools/models/offline/rules.py.
+none to find. What it answers to a program, the program says (programs/base.py).
 """
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from tools.models.offline.rules import Rules
+from tools.models.offline.engine import Rules
 from tools.text import TermStatistics
 
 

@@ -16,12 +16,15 @@ says of each guess what it named and why.
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import dspy
 
-from programs.parts.rewriting import told
-from programs.query_to_doc import INSTRUCTION
+from programs.base import Program
+from programs.parts.rewriting import LIKE, instruct
 from tools.errors import LimitReached, at_least
+from tools.models.offline import rules
+from tools.models.offline.engine import Rules
 from tools.models.prompting.asking import ask, filled
 from tools.records import Query, Submission
 from tools.session import Session, Toolbox
@@ -47,17 +50,17 @@ class GuessDocuments(dspy.Signature):
     guesses: list[str] = dspy.OutputField(desc="titles or texts, the likeliest first")
 
 
-class ClosedBook(dspy.Module):
+class ClosedBook(Program):
     """Guess documents without the corpus, look the guesses up: what a model knows by heart (BIRCO)."""
+
+    offline: ClassVar[Rules] = {"guesses": rules.guess}
 
     def __init__(
         self, toolbox: Toolbox, *, depth: int = 1000, guesses: int = 5, lookup: int = 10, document: str = ""
     ) -> None:
         """`lookup` is how many documents a guess is compared with; `document` is what one is, in words."""
-        super().__init__()
+        super().__init__(toolbox, depth)
         at_least(1, "closed_book", guesses=guesses, lookup=lookup)
-        self.toolbox = toolbox
-        self.depth = depth
         self.guesses = guesses
         self.lookup = lookup
         self.document = document
@@ -83,7 +86,7 @@ class ClosedBook(dspy.Module):
 
     def _looked_up(self, session: Session, query: Query, guess: str) -> list[str]:
         """The document that `guess` names, if it names one."""
-        found = session.search(guess, self.lookup, instruction=told(query, INSTRUCTION))
+        found = session.search(guess, self.lookup, instruction=instruct(query, LIKE))
         signs = [sign(guess, hit.title, session.read_whole(hit.doc_id), query.text) for hit in found]
         best = max(range(len(found)), key=lambda place: (signs[place], -place), default=-1)
         if best < 0 or not signs[best]:

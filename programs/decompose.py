@@ -13,12 +13,15 @@ of one document that meet one each.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import dspy
 import pydantic
 
+from programs.base import Program
 from tools.errors import LimitReached, at_least
+from tools.models.offline import rules
+from tools.models.offline.engine import Rules
 from tools.models.prompting.asking import Check, Fault, Outputs, ask, filled
 from tools.records import Query, Submission
 from tools.retrievers.fusion import CONSTANT
@@ -55,8 +58,10 @@ class SplitRequest(dspy.Signature):
     subqueries: list[SubQuery] = dspy.OutputField(desc="the conditions, the most telling first")
 
 
-class Decompose(dspy.Module):
+class Decompose(Program):
     """Split the query into conditions, search for each, fuse by their roles: must, may, not."""
+
+    offline: ClassVar[Rules] = {"subqueries": rules.split}
 
     def __init__(
         self, toolbox: Toolbox, *, depth: int = 1000, parts: int = 5, per_search: int = 1000, exclude_depth: int = 10
@@ -65,11 +70,9 @@ class Decompose(dspy.Module):
 
         `exclude_depth` is how many of the first documents for a condition that is shut out are put last.
         """
-        super().__init__()
+        super().__init__(toolbox, depth)
         at_least(1, "decompose", parts=parts, per_search=per_search)
         at_least(0, "decompose", exclude_depth=exclude_depth)
-        self.toolbox = toolbox
-        self.depth = depth
         self.parts = parts
         self.per_search = per_search
         self.exclude_depth = exclude_depth

@@ -8,10 +8,6 @@ what is shared with the other rewriters is in rewriting.py.
 import dspy
 
 from programs.parts.rewriting import Rewriter
-from tools.records import Query, Submission
-from tools.session import Toolbox
-
-INSTRUCTION = "The text is an answer to a question. Find what supports it or bears on it."
 
 
 class AnswerRequest(dspy.Signature):
@@ -32,9 +28,6 @@ class AnswerRequest(dspy.Signature):
 class QueryToAnswer(Rewriter):
     """CRUMB's Query-to-Answer: think, answer, search once with the answer."""
 
-    def __init__(self, toolbox: Toolbox, *, depth: int = 1000) -> None:
-        super().__init__(toolbox, depth, AnswerRequest, ("answer",), INSTRUCTION)
-
-    def forward(self, query: Query) -> Submission:
-        """The first `depth` documents for the answer."""
-        return self.rewritten(query)
+    signature = AnswerRequest
+    kept = ("answer",)
+    instruction = "The text is an answer to a question. Find what supports it or bears on it."

@@ -6,13 +6,14 @@ recall. What form documents have is the parameter `document`, which a run fills 
 what is shared with the other rewriters is in rewriting.py.
 """
 
+from typing import ClassVar
+
 import dspy
 
-from programs.parts.rewriting import Rewriter
-from tools.records import Query, Submission
+from programs.parts.rewriting import LIKE, Rewriter
+from tools.models.offline import rules
+from tools.models.offline.engine import Rules
 from tools.session import Toolbox
-
-INSTRUCTION = "The text is an item of the collection. Find items like it."
 
 
 class WriteDocument(dspy.Signature):
@@ -35,11 +36,16 @@ class WriteDocument(dspy.Signature):
 class QueryToDoc(Rewriter):
     """CRUMB's Query-to-Doc: think, write the wanted document, search once with it."""
 
+    offline: ClassVar[Rules] = {**Rewriter.offline, "document": rules.write_document}
+    signature = WriteDocument
+    kept = ("document",)
+    instruction = LIKE
+
     def __init__(self, toolbox: Toolbox, *, depth: int = 1000, document: str = "") -> None:
         """`document` is what a document of the task is, in words; the model infers it where there are none."""
-        super().__init__(toolbox, depth, WriteDocument, ("document",), INSTRUCTION)
+        super().__init__(toolbox, depth=depth)
         self.document = document
 
-    def forward(self, query: Query) -> Submission:
-        """The first `depth` documents for the document that the model made up."""
-        return self.rewritten(query, kind=self.document)
+    def about(self) -> dict[str, str]:
+        """What kind of document to write."""
+        return {"kind": self.document}

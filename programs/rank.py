@@ -7,17 +7,17 @@ pool; RankGPT's own script stops where a whole step is not left, and never looks
 """
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import dspy
 
-from programs.multihop import RankCandidates
+from programs.base import Program
+from programs.parts import listwise
 from programs.parts.pool import candidates, completed
 from tools.errors import UsageError, at_least
-from tools.models.prompting import context
-from tools.models.prompting.asking import ask, known_ids
-from tools.models.prompting.passage import show
+from tools.models.offline.engine import Rules
 from tools.records import Query, Submission
-from tools.session import Session, Toolbox
+from tools.session import Toolbox
 
 
 def sliding(
@@ -38,8 +38,11 @@ def sliding(
     return order
 
 
-class Rank(dspy.Module):
+class Rank(Program):
     """BIRCO's Rank: a window slides up the retriever's order of a pool, and a model orders what is in it."""
+
+    offline: ClassVar[Rules] = listwise.OFFLINE
+    pooled: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -55,35 +58,27 @@ class Rank(dspy.Module):
 
         `window` documents are ordered in one call, and the next window begins `step` further up.
         """
-        super().__init__()
+        super().__init__(toolbox, depth)
         at_least(1, "rank", pool=pool, step=step)
         at_least(0, "rank", read_chars=read_chars)
         at_least(2, "rank", window=window)
         if step > window:
             raise UsageError(f"rank needs a step of at most window={window}, not {step}: it would pass documents over")
-        self.toolbox = toolbox
-        self.depth = depth
         self.pool = pool
         self.window = window
         self.step = step
         self.read_chars = read_chars
-        self.rank_candidates = dspy.Predict(RankCandidates)
+        self.rank_candidates = dspy.Predict(listwise.RankCandidates)
 
     def forward(self, query: Query) -> Submission:
         """The pool after one pass; the pass is hop 2."""
         session = self.toolbox.open(query)
         pool = [hit.doc_id for hit in candidates(session, query, self.pool)]
         session.hop = 2
-        order = sliding(pool, lambda shown: self._ranked(session, query, shown), self.window, self.step)
+
+        def rank(shown: list[str]) -> list[str]:
+            return listwise.rank(session, self.rank_candidates, query, shown, self.read_chars)
+
+        order = sliding(pool, rank, self.window, self.step)
         session.rank(order)
         return session.submit(order[: self.depth])
-
-    def _ranked(self, session: Session, query: Query, doc_ids: list[str]) -> list[str]:
-        asked = {"objective": query.objective, "description": query.text}
-        rank = self.rank_candidates
-        passages = show(
-            session, doc_ids, self.read_chars, lambda passages: context.fits(rank, **asked, passages=passages)
-        )
-        ranked: list[str] = ask(rank, known_ids("ranked", doc_ids, needed=True), **asked, passages=passages).ranked
-        session.count_invented(ranked)
-        return ranked

@@ -6,17 +6,13 @@ words are not. The paper's prompt (Figure 9) ends with the draft of an answer; i
 example document: here both are asked for. The prompt is ours; what is shared with the others is in rewriting.py.
 """
 
+from typing import ClassVar
+
 import dspy
 
 from programs.parts.rewriting import Rewriter
-from tools.records import Query, Submission
-from tools.session import Toolbox
-
-INSTRUCTION = (
-    "The text reasons about a question: what a good answer has to contain, a draft of it, an example of a document. "
-    "Find what supports it or bears on it."
-)
-KEPT = ("problem", "contents", "answer", "document")
+from tools.models.offline import rules
+from tools.models.offline.engine import Rules
 
 
 class ReasonAboutRequest(dspy.Signature):
@@ -38,9 +34,15 @@ class ReasonAboutRequest(dspy.Signature):
 class ReasoningTrace(Rewriter):
     """CRUMB's Query-as-Reasoning-Trace: think aloud, search once with all that was said."""
 
-    def __init__(self, toolbox: Toolbox, *, depth: int = 1000) -> None:
-        super().__init__(toolbox, depth, ReasonAboutRequest, KEPT, INSTRUCTION)
-
-    def forward(self, query: Query) -> Submission:
-        """The first `depth` documents for the whole trace."""
-        return self.rewritten(query)
+    offline: ClassVar[Rules] = {
+        "problem": rules.analyse,
+        "contents": rules.rewrite,
+        "answer": rules.rewrite,
+        "document": rules.write_document,
+    }
+    signature = ReasonAboutRequest
+    kept = tuple(offline)
+    instruction = (
+        "The text reasons about a question: what a good answer has to contain, a draft of it, an example of a "
+        "document. Find what supports it or bears on it."
+    )

@@ -5,8 +5,13 @@ stands for the paper's prompts, which differ from task to task. A rewriting that
 else is searched with in its place.
 """
 
+from typing import ClassVar
+
 import dspy
 
+from programs.base import Program
+from tools.models.offline import rules
+from tools.models.offline.engine import Rules
 from tools.models.prompting.asking import ask, filled
 from tools.models.prompting.passage import DESCRIPTION
 from tools.records import Query, Submission
@@ -26,14 +31,14 @@ class RewriteDescription(dspy.Signature):
     rewritten: str = dspy.OutputField(desc="one search text")
 
 
-class Rewrite(dspy.Module):
+class Rewrite(Program):
     """OBLIQ-Bench's rewriter: rewrite once, search once."""
+
+    offline: ClassVar[Rules] = {"rewritten": rules.rewrite}
 
     def __init__(self, toolbox: Toolbox, *, depth: int = 1000, lens: str = "") -> None:
         """`lens` is a name of tools/retrievers/lens/attributes.py: what makes a document relevant in this task."""
-        super().__init__()
-        self.toolbox = toolbox
-        self.depth = depth
+        super().__init__(toolbox, depth)
         seen_through = attributes.lens(lens)
         self.rewrite = dspy.Predict(attributes.through(RewriteDescription, seen_through.search if seen_through else ""))
 

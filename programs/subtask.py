@@ -4,22 +4,24 @@ The query is taken apart into requirements, once. Each is judged on each documen
 query for context, and a document's score is the mean of its judgements. How many requirements there are is the model's
 choice, as in the paper; `requirements` is a limit where one is wanted. The paper's judgements say whether a
 requirement is met, and are not told the objective; here they say how far, from 0 to 10, as in the other programs, and
-are. Equal means are ordered by the retriever `ties` (programs/parts/pool.py). `--instruction none` leaves the objective
-empty: Subtask without the O.
+are.
 """
 
 from statistics import fmean
+from typing import Any, ClassVar
 
 import dspy
 
-from programs.parts.pool import candidates, hand_in
-from programs.score import OBJECTIVE, judged
+from programs.parts.pointwise import OBJECTIVE, Pointwise, Score
 from tools.errors import at_least
+from tools.models.offline import rules
+from tools.models.offline.engine import Rules
 from tools.models.prompting.asking import ask, filled
 from tools.models.prompting.passage import DESCRIPTION, Passage
-from tools.records import Query, Submission
 from tools.retrievers.spec import Expression
-from tools.session import Toolbox
+from tools.session import Session, Toolbox
+
+FACETS = 30  # the most that a query of BIRCO has (Table 4), where nothing limits the requirements
 
 
 class ListRequirements(dspy.Signature):
@@ -50,8 +52,11 @@ class JudgeRequirement(dspy.Signature):
     score: float = dspy.OutputField(desc="from 0, the requirement is not met at all, to 10, it is met in full")
 
 
-class Subtask(dspy.Module):
+class Subtask(Pointwise):
     """BIRCO's Subtask: the query in requirements, each judged on each document of a pool, and averaged."""
+
+    offline: ClassVar[Rules] = {"requirements": rules.list_requirements, "score": rules.score}
+    least_calls: ClassVar[float] = 0.2
 
     def __init__(
         self,
@@ -63,35 +68,26 @@ class Subtask(dspy.Module):
         read_chars: int = 0,
         ties: Expression = Expression("dense"),  # noqa: B008  # a string, so sharing the default is safe
     ) -> None:
-        """`pool` is documents of the first search, where a query has no candidates; `requirements` at most, 0 all.
-
-        `read_chars` is characters, 0 all. `ties` is the retriever that orders equal scores; "" is the run's own.
-        """
-        super().__init__()
-        at_least(1, "subtask", pool=pool)
-        at_least(0, "subtask", requirements=requirements, read_chars=read_chars)
-        self.toolbox = toolbox
-        self.depth = depth
-        self.pool = pool
+        """`requirements` are at most so many, 0 all that the model lists; the other parameters are Pointwise's."""
+        super().__init__(toolbox, depth, pool, read_chars, ties)
+        at_least(0, "subtask", requirements=requirements)
         self.requirements = requirements
-        self.read_chars = read_chars
-        self.ties = ties
         self.list_requirements = dspy.Predict(ListRequirements)
         self.judge_requirement = dspy.Predict(JudgeRequirement)
 
-    def forward(self, query: Query) -> Submission:
-        """The pool by its mean scores: one call, then one for each requirement of each document."""
-        session = self.toolbox.open(query)
-        pool = candidates(session, query, self.pool)
-        session.hop = 2
-        asked = {"objective": query.objective, "description": query.text}
-        listed = ask(self.list_requirements, filled("requirements"), **asked, most=self.requirements).requirements
-        requirements = listed[: self.requirements or None]
+    def most_calls(self, pool: int) -> int:
+        """One for the requirements, then one for each of them and document."""
+        return 1 + pool * (self.requirements or FACETS)
+
+    def scorer(self, session: Session, asked: dict[str, Any]) -> Score:
+        """One call for the requirements, then one for each of them and document."""
+        most = self.requirements
+        requirements = ask(self.list_requirements, filled("requirements"), **asked, most=most).requirements
+        requirements = requirements[: most or None]
         session.note("\n".join(requirements))
 
-        def mean(doc_id: str) -> float:
-            judge, chars = self.judge_requirement, self.read_chars
-            return fmean(judged(session, judge, doc_id, chars, **asked, requirement=one) for one in requirements)
+        def score(doc_id: str) -> float:
+            judge = self.judge_requirement
+            return fmean(self.judge(session, judge, doc_id, **asked, requirement=one) for one in requirements)
 
-        scores = {hit.doc_id: mean(hit.doc_id) for hit in pool}
-        return hand_in(session, query, pool, scores, self.ties, self.depth)
+        return score

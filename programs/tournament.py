@@ -14,16 +14,19 @@ the oracle variant, Tournament+Soln; the public release has no such file (progra
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, ClassVar
 
 import dspy
 import pydantic
 
-from programs.multihop import RankCandidates
+from programs.base import Program
+from programs.parts import listwise
 from programs.parts.pool import candidates, completed
 from programs.parts.solutions import appended, fitting, read, with_solutions
 from tools.disk import InputFile
 from tools.errors import UsageError, at_least
+from tools.models.offline import rules
+from tools.models.offline.engine import Rules
 from tools.models.prompting import context
 from tools.models.prompting.asking import ask, filled, known_ids
 from tools.models.prompting.passage import DESCRIPTION, Passage, show
@@ -96,8 +99,15 @@ class ThinkThenRank(dspy.Signature):
     ranked: list[str] = dspy.OutputField(desc="the ids of all passages, best first")
 
 
-class Tournament(dspy.Module):
+class Tournament(Program):
     """OBLIQ-Bench's Tournament: a shuffled pool in batches, of each of which the best go on."""
+
+    offline: ClassVar[Rules] = {
+        **listwise.OFFLINE,
+        "description_insight": rules.describe,
+        "passage_insights": rules.describe_passages,
+    }
+    pooled: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -118,15 +128,13 @@ class Tournament(dspy.Module):
 
         `read_chars` (0: all) and `solution_chars` are characters of a document and a solution. `seed` is the shuffle's.
         """
-        super().__init__()
+        super().__init__(toolbox, depth)
         at_least(1, "tournament", pool=pool, promote=promote, solution_chars=solution_chars)
         at_least(0, "tournament", read_chars=read_chars)
         at_least(2, "tournament", batch=batch)
         if promote >= batch:
             raise UsageError(f"tournament needs promote below batch={batch}, not {promote}: no round would end")
         seen_through = lens_named(lens)
-        self.toolbox = toolbox
-        self.depth = depth
         self.pool = pool
         self.batch = batch
         self.promote = promote
@@ -135,7 +143,7 @@ class Tournament(dspy.Module):
         self.think = think
         self.solutions = read(solutions)
         self.solution_chars = solution_chars
-        signature = ThinkThenRank if think else RankCandidates
+        signature = ThinkThenRank if think else listwise.RankCandidates
         advice = ((self.solutions and seen_through.solved) or seen_through.recognise) if seen_through else ""
         self.rank_candidates = dspy.Predict(through(signature, advice))
 

@@ -145,6 +145,10 @@ def fitted(resolved: Resolved, environment: "Environment") -> Resolved:
         resolved = resolved.with_values(parameters.hinted(resolved.values, resolved.fixed, hints))
     _check_pools(resolved, environment)
     program = trial(resolved.constructor, resolved.values)
+    if resolved.request.lm == "offline":
+        from programs.base import check_offline  # DSPy is behind it, and --help imports this module
+
+        check_offline(resolved.request.program, program)
     if resolved.compiled and not resolved.isolated:  # its process has seen to that
         from programs.parts.compiled import check
 

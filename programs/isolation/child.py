@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import dspy
 
+from programs.base import unanswerable
 from programs.parts import ensembles
 from programs.parts.compiled import NAME, check, read
 from tools import errors, session
@@ -140,8 +141,7 @@ class _Model(LanguageModel):
 
     def __init__(self, parent: _Parent, about: Mapping[str, Any]) -> None:
         engine = offline.OfflineEngine(lambda: TermStatistics(*parent.ask("statistics")))
-        engines: dict[str, Any] = {"engine": engine, "async_engine": offline.AsyncOfflineEngine(engine)}
-        super().__init__(about["model"], Terms(), free=True, window=about["window"], **engines, **about["settings"])
+        super().__init__(about["model"], Terms(), free=True, window=about["window"], engine=engine, **about["settings"])
         self.tools = about["tools"] or None
         self._ask = parent.ask
         self._written = engine.written if about["offline"] else lambda: None
@@ -170,12 +170,15 @@ class _Host:
         parameters = inspect.signature(self._constructor.__init__).parameters.values()
         return [(one.name, one.annotation.__name__, one.default) for one in parameters if one.kind is one.KEYWORD_ONLY]
 
-    def begin(self, program: str, given: Mapping[str, Any]) -> None:
+    def begin(self, program: str, given: Mapping[str, Any]) -> list[str]:
+        """Make the program; gives the fields for which it has no answer without a model."""
         self._system = self._constructor(_Toolbox(self._parent), **given)
+        lacking = unanswerable(self._system)
         if Path(NAME).exists():
             compiled = read(Path())
             check(compiled, program, self._system, "--compiled")
             self._system = ensembles.assembled(compiled, self._system)
+        return lacking
 
     def answer(self, query: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
         sets = {name: None if query[name] is None else frozenset(query[name]) for name in ("excluded", "candidates")}

@@ -92,13 +92,14 @@ class Isolated:
 
     def __call__(self, toolbox: Toolbox, **given: Any) -> Callable[..., Submission]:
         """A system as evals.running.runner runs it; UsageError for parameters that the program refuses."""
-        with self._begun(given):
-            pass
+        with self._begun(given) as child:
+            lacking = child.unanswerable
 
         def answer(*, query: Query) -> Submission:
             with self._begun(given) as child:
                 return _Desk(toolbox, query).submission(child)
 
+        answer.unanswerable = lacking  # type: ignore[attr-defined]  # as programs.base.unanswerable reads it
         return answer
 
     def _child(self) -> "_Child":
@@ -185,7 +186,7 @@ class _Child:
             key: shutil.copy(value, self._folder) if isinstance(value, InputFile) and value else value
             for key, value in given.items()
         }
-        self.do("begin", program=name, given=copied)
+        self.unanswerable: list[str] = self.do("begin", program=name, given=copied)
         self._given = given
 
     def do(self, task: str, desk: "_Desk | None" = None, **given: Any) -> Any:

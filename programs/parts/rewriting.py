@@ -6,10 +6,13 @@ temperature 0 where it takes one. Thinking is a pair of fields before what is ke
 end as in appendix A, so the two cannot be taken for one another.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import dspy
 
+from programs.base import Program
+from tools.models.offline import rules
+from tools.models.offline.engine import Rules
 from tools.models.prompting import context
 from tools.models.prompting.asking import ask, filled
 from tools.records import Query, Submission
@@ -18,32 +21,38 @@ from tools.session import Toolbox
 ANSWER = 8192  # tokens that the model may write, its thinking in the fields included
 # DSPy's smallest limit for OpenAI's reasoning models, which think unseen before they write, and out of the same limit.
 REASONING_ANSWER = 16000
+# What a text is looking for, for retrievers that were trained with an instruction.
+LIKE = "The text is an item of the collection. Find items like it."
 
 
-class Rewriter(dspy.Module):
-    """One call, one search with the `kept` fields of the answer."""
+class Rewriter(Program):
+    """One call, one search with the `kept` fields of the answer to `signature`, under an `instruction`."""
 
-    def __init__(self, toolbox: Toolbox, depth: int, signature: Any, kept: tuple[str, ...], instruction: str) -> None:
-        """`instruction` is for retrievers that were trained with one: what a text of this kind is looking for."""
-        super().__init__()
-        self.toolbox = toolbox
-        self.depth = depth
-        self.kept = kept
-        self.instruction = instruction
-        self.write = dspy.Predict(signature)
+    offline: ClassVar[Rules] = {"analysis": rules.analyse, "brainstorming": rules.rewrite, "answer": rules.rewrite}
+    signature: ClassVar[Any]
+    kept: ClassVar[tuple[str, ...]]
+    instruction: ClassVar[str]
 
-    def rewritten(self, query: Query, **about: str) -> Submission:
+    def __init__(self, toolbox: Toolbox, *, depth: int = 1000) -> None:
+        super().__init__(toolbox, depth)
+        self.write = dspy.Predict(self.signature)
+
+    def forward(self, query: Query) -> Submission:
         """The first `depth` documents for what the model writes about `query`; a blank answer is unusable."""
         session = self.toolbox.open(query)
         session.hop = 1
-        asked = {"objective": query.objective, "description": query.text, **about}
+        asked = {"objective": query.objective, "description": query.text, **self.about()}
         written = ask(self.write, filled(*self.kept), **asked, config={"max_tokens": room()})
         text = "\n\n".join(getattr(written, name).strip() for name in self.kept)
-        found = session.search(text, self.depth, instruction=told(query, self.instruction))
+        found = session.search(text, self.depth, instruction=instruct(query, self.instruction))
         return session.submit([snippet.doc_id for snippet in found])
 
+    def about(self) -> dict[str, str]:
+        """Further inputs of the call."""
+        return {}
 
-def told(query: Query, instruction: str) -> str:
+
+def instruct(query: Query, instruction: str) -> str:
     """The `instruction` of a search; none for a query without an objective, whose run is to go without any."""
     return instruction if query.objective else ""
 

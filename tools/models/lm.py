@@ -30,7 +30,7 @@ logging.getLogger("dspy.clients.lm").setLevel(logging.ERROR)  # answers that wer
 
 if TYPE_CHECKING:  # DSPy and SQLite are behind these, and every command's --help imports this module
     from tools.models.language_model import LanguageModel
-    from tools.models.offline.rules import Rules
+    from tools.models.offline.engine import Rules
     from tools.models.prices import Price
     from tools.models.terms import Terms
     from tools.text import TermStatistics
@@ -164,13 +164,11 @@ def _offline(
 ) -> Model:
     from tools.models.language_model import LanguageModel  # as in `connect`
     from tools.models.offline import engine as offline  # as in `connect`
-    from tools.models.offline.rules import RULES  # as in `connect`
 
     if statistics is None:
         raise UsageError("offline weighs words by a corpus; give it the corpus' statistics")
-    engine = offline.OfflineEngine(statistics, rules or RULES)
-    engines: dict[str, Any] = {"engine": engine, "async_engine": offline.AsyncOfflineEngine(engine)}
-    made = LanguageModel(offline.VERSION, terms, free=True, window=settings.context, **engines)
+    engine = offline.OfflineEngine(statistics, rules)
+    made = LanguageModel(offline.VERSION, terms, free=True, window=settings.context, engine=engine)
     return Model("offline", {"model": offline.VERSION, "window": settings.context}, made)
 
 

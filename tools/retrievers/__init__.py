@@ -7,7 +7,7 @@ or what makes one, and keyword parameters are the options, with their types and 
 
 import inspect
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,9 +44,6 @@ EMBEDDERS = {
     "api": "tools.retrievers.neural.api:ApiEmbedder",
 }
 
-# Those that count words: they send nothing and load no weights.
-_WORDS_ONLY = ("bm25", "bm25s", "rank_bm25", "pool_bm25")
-
 # What a constructor takes that no expression says: the corpus, where indexes are kept, how models may be asked.
 _GIVEN = ("corpus", "home", "terms")
 
@@ -81,31 +78,35 @@ def build(
     return retriever
 
 
+def classes(spec: Spec) -> Iterator[tuple[Spec, Any]]:
+    """The classes that `spec` is built of, each with its own expression: the outer ones first, embedders too."""
+    yield spec, pick("retriever", spec.kind, RETRIEVERS)
+    if _embeds(spec.kind):
+        yield (inner := _filler(spec)), pick("embedder", inner.kind, EMBEDDERS)
+    else:
+        for part in spec.parts:
+            yield from classes(part)
+
+
 def lenses(spec: Spec) -> list[Spec]:
     """Every lens in `spec`, the outer ones first."""
-    found = [spec] if spec.kind == "lens" else []
-    return found + [lens for part in spec.parts for lens in lenses(part)]
+    return [one for one, made in classes(spec) if made.needs_lens]
+
+
+def apis(spec: Spec) -> list[Spec]:
+    """What in `spec` sends texts to an API, such as `api:MODEL`; those too that fill the vectors of a store."""
+    return [one for one, made in classes(spec) if made.sends]
 
 
 def words_only(spec: Spec) -> bool:
     """Whether `spec` sends nothing and loads no weights."""
-    if spec.parts:
-        return spec.kind in ("fusion", "rerank") and all(map(words_only, spec.parts))
-    return spec.kind in _WORDS_ONLY
-
-
-def apis(spec: Spec) -> list[Spec]:
-    """Every `api:MODEL` in `spec`, those too that fill the vectors of a store."""
-    if spec.kind == "api":
-        return [spec]
-    stored = [parse(spec.subject)] if spec.subject.startswith("api:") else []
-    return stored + [api for part in spec.parts for api in apis(part)]
+    return not any(made.sends or made.loads_weights or made.needs_lens for _, made in classes(spec))
 
 
 def with_attribute(spec: Spec, attribute: str) -> Spec:
     """`spec` with `attribute` for every lens in it that names none. UsageError when that is empty, too."""
     options = dict(spec.options)
-    if spec.kind == "lens" and not options.get("attribute"):
+    if pick("retriever", spec.kind, RETRIEVERS).needs_lens and not options.get("attribute"):
         if not attribute:
             raise UsageError(
                 f"{spec} needs attribute=..., because the task has no lens of its own; docs/decisions/lens-retriever.md"
@@ -117,7 +118,7 @@ def with_attribute(spec: Spec, attribute: str) -> Spec:
 def require(spec: Spec) -> None:
     """Refuse what could not be built, as its class does, before any part of it is: UsageError, DataError, ..."""
     positional, options = takes(spec.kind)
-    if any(parameter.annotation.__name__ == "Embedder" for parameter in positional.values()):
+    if _embeds(spec.kind):
         _embedder(spec)
     else:
         for part in spec.parts:
@@ -134,11 +135,8 @@ def needs_pool(spec: Spec) -> bool:
 
 
 def references(spec: Spec) -> set[str]:
-    """Where the classes are that `spec` is built of, and those of its parts and embedders: "module:class"."""
-    positional, _ = takes(spec.kind)
-    if any(parameter.annotation.__name__ == "Embedder" for parameter in positional.values()):
-        return {RETRIEVERS[spec.kind], EMBEDDERS[_filler(spec).kind]}
-    return {RETRIEVERS[spec.kind]}.union(*map(references, spec.parts))
+    """Where the classes are that `spec` is built of: "module:class"."""
+    return {f"{made.__module__}:{made.__name__}" for _, made in classes(spec)}
 
 
 def takes(kind: str, table: Mapping[str, str] = RETRIEVERS) -> tuple[dict[str, Any], dict[str, inspect.Parameter]]:
@@ -246,6 +244,12 @@ def _embedder(spec: Spec, terms: "Terms | None" = None) -> Any:
     inner = _filler(spec)
     embedder = pick("embedder", inner.kind, EMBEDDERS)
     return embedder(*([inner.subject] if inner.subject else []), **inner.options, **_asking(embedder, terms))
+
+
+def _embeds(kind: str) -> bool:
+    """Whether the retriever stores the vectors of an embedder."""
+    positional, _ = takes(kind)
+    return any(parameter.annotation.__name__ == "Embedder" for parameter in positional.values())
 
 
 def _filler(spec: Spec) -> Spec:

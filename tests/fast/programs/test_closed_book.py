@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from programs.closed_book import TITLE, ClosedBook, longest_run, sign
-from programs.query_to_doc import INSTRUCTION
+from programs.parts.rewriting import LIKE
 from tools.corpus import Corpus
 from tools.models import lm
 from tools.models.prompting.asking import UnusableAnswer
@@ -93,7 +93,7 @@ def test_one_call_then_a_hop_with_a_search_and_a_note_for_each_guess_and_the_ord
     steps = submission.trace.steps
     assert [step.tool for step in steps] == ["search", "note", "search", "note", "rank", "stop"]
     assert [step.hop for step in steps] == [1, 1, 2, 2, 2, 2]
-    assert {(step.k, step.instruction) for step in steps if step.tool == "search"} == {(3, INSTRUCTION)}
+    assert {(step.k, step.instruction) for step in steps if step.tool == "search"} == {(3, LIKE)}
     assert submission.trace.notes == [
         "names heading by its title: the salt ledger",
         "names no document: An unknown book",

@@ -141,7 +141,7 @@ STATISTICS = BM25(Corpus([Document("1", BIRDS), Document("2", "something else")]
 
 
 def split(text, most=5):
-    made = rules.subqueries({"description": text, "most": most}, STATISTICS)
+    made = rules.split({"description": text, "most": most}, STATISTICS)
     assert made[0] | {"reading": ""} == {"search": text, "reading": "", "role": "may", "weight": 1.0}
     assert all(part["reading"] and 0 <= part["weight"] <= 1 for part in made)
     return [(part["role"], part["search"]) for part in made[1:]]

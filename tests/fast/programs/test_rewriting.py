@@ -4,12 +4,9 @@ import pytest
 from openai_server import prompts
 
 from programs.parts.rewriting import ANSWER, REASONING_ANSWER, room
-from programs.query_to_answer import INSTRUCTION as OF_AN_ANSWER
 from programs.query_to_answer import QueryToAnswer
-from programs.query_to_doc import INSTRUCTION as OF_A_DOCUMENT
 from programs.query_to_doc import QueryToDoc
-from programs.reasoning_trace import INSTRUCTION as OF_A_TRACE
-from programs.reasoning_trace import KEPT, ReasoningTrace
+from programs.reasoning_trace import ReasoningTrace
 from programs.rewrite import Rewrite
 from tools.models import lm
 from tools.models.prompting.asking import UnusableAnswer
@@ -53,20 +50,23 @@ def answered(program, server, query=QUERY, **fields):
 
 
 @pytest.mark.parametrize(
-    ("program", "text", "instruction"),
+    ("program", "text"),
     [
-        (QueryToAnswer, FIELDS["answer"], OF_AN_ANSWER),
-        (QueryToDoc, FIELDS["document"], OF_A_DOCUMENT),
-        (ReasoningTrace, "\n\n".join(FIELDS[name] for name in KEPT), OF_A_TRACE),
-        (Rewrite, FIELDS["rewritten"], ""),
+        (QueryToAnswer, FIELDS["answer"]),
+        (QueryToDoc, FIELDS["document"]),
+        (ReasoningTrace, "\n\n".join(FIELDS[name] for name in ReasoningTrace.kept)),
+        (Rewrite, FIELDS["rewritten"]),
     ],
 )
-def test_one_call_and_one_search_with_what_is_kept_and_the_instruction_of_its_kind(
-    program, text, instruction, toolbox, server
-):
+def test_one_call_and_one_search_with_what_is_kept_and_the_instruction_of_its_kind(program, text, toolbox, server):
     submission = answered(program(toolbox), server)
     search, stop = submission.trace.steps
-    assert (search.tool, search.argument, search.instruction, search.hop) == ("search", text, instruction, 1)
+    assert (search.tool, search.argument, search.instruction, search.hop) == (
+        "search",
+        text,
+        getattr(program, "instruction", ""),
+        1,
+    )
     assert stop.tool == "stop" and submission.ranking == search.doc_ids
     assert len(server.requests) == search.usage.calls == 1
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agents import AGENTS
-from evals.running.forecast import DECIDED, POOLED
-from programs import PROGRAMS
+from evals.running.request import SYSTEMS
 from tools.models.prices import Price
 from tools.models.prompting import context
+from tools.table import pick
 
 ASK = ("--task", "congress", "--data", "mini")
 
@@ -99,15 +98,15 @@ def test_nothing_is_sent_nothing_is_made_and_no_key_is_needed(run, server, tmp_p
 
 
 def test_it_is_told_for_every_program_and_agent(run):
-    for name in PROGRAMS | AGENTS:
+    for name in SYSTEMS:
+        program = pick("program", name, SYSTEMS)
         ask = ("--program", name, *ASK, "--limit", "3", "--lm", "openai/gpt-4o", "--dry-run", "--json")
-        pool = ("-P", "pool=10") if name in POOLED else ()
+        pool = ("-P", "pool=10") if program.pooled else ()
         told = run(*ask, *pool).json
         for figure in ("calls", "input_tokens", "output_tokens", "list_usd", "hours"):
             low, expected, high = (told[figure][level] for level in ("low", "expected", "high"))
-            assert low <= expected <= high and (low > 0) == (name != "retrieve"), (name, figure)
+            assert low <= expected <= high and (low > 0) == bool(program.offline), (name, figure)
         assert told["window"] == 128_000 and told["queries"] == 3 and len(told["rehearsed"]) == 2
-    assert DECIDED.keys() <= PROGRAMS.keys() | AGENTS.keys()
 
 
 def test_dollars_are_the_price_of_the_tokens_and_unknown_is_not_nothing(run, server):

@@ -67,13 +67,11 @@ class Watched(offline.OfflineEngine):
         call = offline._CALL.get()
         hostile = [p.id for p in call.inputs.get("passages", ()) if p.id.startswith("h")]
         with self.obeying:  # agents ask from several threads
-            rules = dict(offline.RULES)
-            try:
-                for name, rule in rules.items():
-                    offline.RULES[name] = lambda *given, rule=rule: obeyed(rule(*given), hostile)
+            rules = offline._RULES.get()
+            with offline.following(
+                {name: lambda *given, rule=rule: obeyed(rule(*given), hostile) for name, rule in rules.items()}
+            ):
                 return super().complete(request)
-            finally:
-                offline.RULES.update(rules)
 
 
 def obeyed(output, hostile):

@@ -7,11 +7,11 @@ invents no word, understands none, and gives the same answer to the same input a
 against the bare retriever is in docs/results.md.
 
 DSPy hands an engine the rendered prompt only; `tools/models/prompting/adapter.py` publishes the structured call beside
-it. What is counted for which field is in tools/models/offline/rules.py.
+it. What is counted for which field, each program says (programs/base.py); tools/models/offline/rules.py has the rules.
 """
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -20,10 +20,13 @@ from typing import Any, NamedTuple, Self
 from dspy.lm15 import Message, Request, Response, Usage, response_to_events
 
 from tools.errors import UsageError
-from tools.models.offline.rules import RULES, Rules
 from tools.text import TermStatistics
 
 VERSION = "offline/2"  # goes into run configs: raise it with every change that changes an answer
+
+
+# Output field -> what to write into it, from the inputs of the call and what the corpus knows about its words.
+Rules = Mapping[str, Callable[[Mapping[str, Any], TermStatistics], Any]]
 
 
 class Call(NamedTuple):
@@ -35,6 +38,7 @@ class Call(NamedTuple):
 
 
 _CALL: ContextVar[Call | str | None] = ContextVar("call", default=None)
+_RULES: ContextVar[Rules] = ContextVar("rules", default={})  # noqa: B039  # nobody writes into it
 
 
 @contextmanager
@@ -47,14 +51,24 @@ def published(call: Call | str) -> Iterator[None]:
         _CALL.reset(token)
 
 
+@contextmanager
+def following(rules: Rules) -> Iterator[None]:
+    """Calls that are made inside are answered by `rules`, a program's own."""
+    token = _RULES.set(rules)
+    try:
+        yield
+    finally:
+        _RULES.reset(token)
+
+
 class OfflineEngine:
     """What `dspy.LM(engine=...)` asks for: `complete`, `stream` and `close`. Stateless; threads share it.
 
-    `rules` has a function for each output field that it fills.
+    Calls are answered by the rules of the program that makes them, and outside of any program by `rules`.
     """
 
-    def __init__(self, statistics: Callable[[], TermStatistics], rules: Rules = RULES) -> None:
-        self._rules = rules
+    def __init__(self, statistics: Callable[[], TermStatistics], rules: Rules | None = None) -> None:
+        self._rules: Rules = rules or {}
         # Asked for at the first call, because a program without any needs no index; once, whoever calls first.
         self._ask = cache(statistics)
         self._asking = threading.Lock()
@@ -64,21 +78,24 @@ class OfflineEngine:
         with self._asking:
             return self._ask()
 
-    def written(self) -> str:
-        """The answer to the call that is being made: its output fields, each filled by its rule."""
+    def outputs(self) -> dict[str, Any]:
+        """The output fields of the call that is being made, each filled by its rule."""
         call = _CALL.get()
-        if call is None:
+        if not isinstance(call, Call):
             raise UsageError("offline is no language model and answers no free prompt; name a model with --lm")
+        rules = _RULES.get() or self._rules
+        if unknown := [name for name in call.signature.output_fields if name not in rules]:
+            raise UsageError(f"offline has no rule for the field {unknown[0]!r}; name a model with --lm, or write one")
+        statistics = self.statistics()
+        return {name: rules[name](call.inputs, statistics) for name in call.signature.output_fields}
+
+    def written(self) -> str:
+        """The answer to the call that is being made, as DSPy's adapter writes it."""
+        call = _CALL.get()
         if isinstance(call, str):
             return call
-        unknown: Sequence[str] = [name for name in call.signature.output_fields if name not in self._rules]
-        if unknown:
-            raise UsageError(
-                f"offline cannot fill the field {unknown[0]!r}; name a model with --lm, or write a rule for it"
-            )
-        statistics = self.statistics()
-        outputs = {name: self._rules[name](call.inputs, statistics) for name in call.signature.output_fields}
-        return str(call.adapter.format_assistant_message_content(call.signature, outputs))
+        outputs = self.outputs()
+        return str(call.adapter.format_assistant_message_content(call.signature, outputs)) if call else ""
 
     def complete(self, request: Request) -> Response:
         """`written`, as DSPy takes it."""
@@ -99,26 +116,4 @@ class OfflineEngine:
 
     def __deepcopy__(self, memo: object) -> Self:
         # DSPy's optimizers copy the language model with the program; the statistics are the corpus'.
-        return self
-
-
-class AsyncOfflineEngine:
-    """The same for awaited predictors. Nothing in it waits."""
-
-    def __init__(self, engine: OfflineEngine) -> None:
-        self._engine = engine
-
-    async def complete(self, request: Request) -> Response:
-        """As `OfflineEngine.complete`."""
-        return self._engine.complete(request)
-
-    async def stream(self, request: Request) -> AsyncIterator[Any]:
-        """As `OfflineEngine.stream`."""
-        for event in self._engine.stream(request):
-            yield event
-
-    async def aclose(self) -> None:
-        """Nothing is held open."""
-
-    def __deepcopy__(self, memo: object) -> Self:
         return self

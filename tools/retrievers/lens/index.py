@@ -62,6 +62,8 @@ class LensIndex(Retriever):
     the model, the attribute and the prompt: another one is refused.
     """
 
+    needs_lens = True
+
     def __init__(
         self,
         corpus: Corpus,

@@ -47,6 +47,8 @@ class ApiEmbedder:
     are kept as they came, and a query's text is asked for once in a process.
     """
 
+    sends, loads_weights, needs_lens = True, False, False
+
     def __init__(self, model: str, *, dimensions: int = 0, like: str = "", terms: Terms | None = None) -> None:
         """`dimensions` asks for shorter vectors, 0 for the model's own; `like` takes the row of another model.
 
@@ -216,6 +218,8 @@ class ApiEmbedder:
 
 class Api(VectorRetriever):
     """Exact search in the vectors of an API."""
+
+    sends = True
 
     def __init__(
         self,

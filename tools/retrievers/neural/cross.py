@@ -48,6 +48,7 @@ class CrossEncoder(Retriever):
     words are never cut. `like` takes another model's row; `weights` pins the digest of the model's files.
     """
 
+    loads_weights = True
     needs_pool = True
 
     def __init__(

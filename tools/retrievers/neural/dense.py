@@ -48,6 +48,8 @@ _LOADING = Lock()  # two threads that want the same model load it once
 class Dense(VectorRetriever):
     """The documents whose vectors are nearest to the query's: all of them compared, in float32 or first in 8 bits."""
 
+    loads_weights = True
+
     def __init__(
         self,
         corpus: Corpus,
@@ -76,6 +78,8 @@ class SentenceEmbedder:
     files; `run_code` allows code of the model's own, see models.allowed. With `encoder="int8"` the transformer computes
     with 8-bit weights, see quantized.py, and is kept in `home`.
     """
+
+    sends, loads_weights, needs_lens = False, True, False
 
     def __init__(
         self,

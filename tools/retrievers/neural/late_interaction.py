@@ -45,6 +45,8 @@ class LateInteraction(Retriever):
     Khattab and Zaharia, ColBERT (SIGIR 2020). Inner products of token vectors, those of documents rounded to 8 bits.
     """
 
+    loads_weights = True
+
     def __init__(
         self,
         corpus: Corpus,

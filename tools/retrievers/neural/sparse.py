@@ -45,6 +45,8 @@ _LOADING = Lock()  # two threads that want the same model load it once
 class Sparse(Retriever):
     """The documents whose learned term weights have the largest inner product with the query's; 0 is no hit."""
 
+    loads_weights = True
+
     def __init__(
         self, corpus: Corpus, home: Path | None, model: str, *, like: str = "", weights: str = "", run_code: str = ""
     ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.lib.format import open_memmap
@@ -39,6 +39,10 @@ class Embedder(Protocol):
     """
 
     name: str  # its canonical expression with all that shapes a vector, e.g. "dense:all-MiniLM-L6-v2(weights=1a2b3c4d)"
+    # As of a Retriever.
+    sends: ClassVar[bool]
+    loads_weights: ClassVar[bool]
+    needs_lens: ClassVar[bool]
 
     @property
     def dimension(self) -> int:

@@ -1,0 +1,171 @@
+"""A rehearsal for `--dry-run`: the program as it is, on a few queries, with nothing sent.
+
+The engine without a model answers in the model's place, and what a retriever would send, or load weights for, is left
+to bm25. Every prompt is counted by OpenAI's o200k_base (tools/models/prompting/context.py).
+"""
+
+import contextvars
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import dspy
+
+from evals.running import parameters, pools
+from evals.running.engines import lexical
+from evals.running.resolve import Resolved, trial
+from evals.running.runner import answered
+from programs.base import Program
+from programs.parts.ensembles import assembled
+from tools import retrievers, session
+from tools.errors import RunIncomplete
+from tools.home import home
+from tools.models.offline import engine as offline
+from tools.models.prompting import context
+from tools.models.prompting.adapter import ANSWERED, Adapter, Answered
+from tools.records import Query, Usage
+from tools.session import Toolbox
+
+if TYPE_CHECKING:
+    from environments.base import Environment
+    from tools.corpus import Corpus
+    from tools.models.lm import Model
+    from tools.retriever import Retriever
+    from tools.retrievers.spec import Spec
+    from tools.text import TermStatistics
+
+MESSAGE = 4  # tokens of a message beside its text, as OpenAI counts them
+
+
+@dataclass(slots=True)
+class Call:
+    """Tokens of one call."""
+
+    prompt: int
+    answer: int
+
+
+@dataclass(slots=True)
+class Rehearsal:
+    """What the program did, query by query, and what it says of its calls."""
+
+    program: Program
+    queries: Sequence[Query]
+    calls: list[list[Call]] = field(default_factory=list)  # of each query
+    notes: list[str] = field(default_factory=list)  # what was otherwise than in the run
+
+    @property
+    def all_calls(self) -> list[Call]:
+        """Of all queries together."""
+        return [call for calls in self.calls for call in calls]
+
+
+def rehearse(resolved: Resolved, environment: "Environment", model: "Model", queries: Sequence[Query]) -> Rehearsal:
+    """Ask the program these queries, and `model` nothing. RunIncomplete where all of them fail."""
+    if not queries:
+        return Rehearsal(_described(trial(resolved.constructor, resolved.values)), ())
+    environment = dataclasses.replace(environment, queries=tuple(queries))
+    index, notes = lexical(environment), list[str]()
+
+    def build(spec: "Spec") -> "Retriever":
+        if retrievers.words_only(spec):
+            return retrievers.build(spec, environment.documents, home())
+        sends = retrievers.apis(spec) or retrievers.lenses(spec)
+        more = ", and what it sends for its index and searches comes on top" if sends else ""
+        notes.append(f"{spec} is not opened here; bm25 takes its place{more}")
+        return index
+
+    retriever = build(resolved.retriever)
+    others = {name: build(spec) for name, spec in resolved.others.items()}
+    if resolved.pool:
+        environment = pools.pooled(environment, resolved.pool, [build(part) for part in resolved.pool.parts])
+    depth = resolved.request.k or environment.depth
+    limits = parameters.session_limits(resolved.limits, depth)
+    toolbox = Toolbox(environment.documents, retriever, others=others, limits=limits)
+    program = resolved.constructor(toolbox, depth=depth, **resolved.values)
+    system = assembled(resolved.compiled, program) if resolved.compiled else program
+    stand_in, calls, failed = StandIn(index.statistics, model), [], []
+    for query in environment.queries:
+        if error := stand_in.ask(system, query, environment.documents):
+            failed.append(error)
+        calls.append(stand_in.made)
+    if len(failed) == len(calls):
+        raise RunIncomplete(f"the queries of the rehearsal failed, so nothing can be told: {failed[0]}")
+    return Rehearsal(_described(program), environment.queries, calls, notes + failed)
+
+
+def _described(program: Any) -> Program:
+    """What says how many calls there are: the program, or of any other module one of which nothing is known."""
+    return program if isinstance(program, Program) else Program(program.toolbox, depth=0)
+
+
+class StandIn(dspy.LM):
+    """In the real model's place: it has that one's window and interface, counts what it is asked, and makes up answers.
+
+    The answers are those of the engine without a model. What they used is booked on the query, so that its limits hold.
+    """
+
+    def __init__(self, statistics: "Callable[[], TermStatistics]", model: "Model") -> None:
+        self.rules = offline.OfflineEngine(statistics)
+        super().__init__(offline.VERSION, cache=False, num_retries=0, engine=self.rules)
+        real = model.lm
+        self.window = getattr(real, "window", None)
+        # Where the real model takes tool calls in the protocol's form, so does this one.
+        self.tools = getattr(real, "tools", None) or getattr(real, "wire", None)
+        self.made: list[Call] = []
+
+    def ask(self, system: Any, query: Query, documents: "Corpus") -> str:
+        """Why the query failed, if it did; its calls are in `made`."""
+        self.made = []
+        with dspy.context(lm=self, adapter=Adapter(), trace=[]):
+            outcome = contextvars.copy_context().run(answered, system, query, documents)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return f"query {query.query_id}: {outcome['error']}" if outcome["error"] else ""
+
+    def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
+        """A predictor's call."""
+        self._allow()
+        outputs = super().__call__(prompt, messages=messages, **kwargs)
+        first = outputs[0] if outputs else ""
+        text = str(first.get("text") or "") if isinstance(first, dict) else str(first)
+        self._book(messages or [{"content": prompt}], [], [text])
+        ANSWERED.set(Answered(text))
+        return outputs
+
+    def converse(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """A turn of a conversation with tools, by the program's rules for the same fields of a signature."""
+        self._allow()
+        outputs = self.rules.outputs().values()
+        thought = "\n".join(one for one in outputs if isinstance(one, str))
+        calls = [
+            {"id": f"call_{len(messages)}_{place}", "name": call.name, "arguments": json.dumps(call.args)}
+            for one in outputs
+            if isinstance(one, dspy.ToolCalls)
+            for place, call in enumerate(one.tool_calls)
+        ]
+        self._book(messages, [json.dumps(list(tools))], [thought, *(part for one in calls for part in one.values())])
+        return {"content": thought, "tool_calls": calls, "finish": "tool_calls"}
+
+    def _allow(self) -> None:
+        if payer := session.current():
+            payer.allow_call()
+
+    def _book(self, messages: Sequence[Mapping[str, Any]], beside: Sequence[str], written: Sequence[str]) -> None:
+        texts = [*beside, *(text for message in messages for text in _texts(message))]
+        made = Call(MESSAGE * len(messages) + sum(map(context.tokens, texts)), sum(map(context.tokens, written)))
+        self.made.append(made)
+        if payer := session.current():
+            payer.charge(Usage(calls=1, input_tokens=made.prompt, output_tokens=made.answer))
+
+    def __deepcopy__(self, memo: object) -> "StandIn":
+        # DSPy copies the model with a program; what was counted is one.
+        return self
+
+
+def _texts(message: Mapping[str, Any]) -> list[str]:
+    """What of a message is counted."""
+    calls = [one["function"] for one in message.get("tool_calls", ())]
+    return [str(message["content"]), *(text for one in calls for text in (one["name"], one["arguments"]))]

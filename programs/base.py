@@ -1,0 +1,64 @@
+"""What every program has, and what it says of itself; agents are programs, too."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import dspy
+
+from tools.errors import UsageError
+from tools.models.offline.engine import Rules, following
+from tools.records import Query, Submission
+from tools.session import Toolbox
+
+
+class Program(dspy.Module):
+    """A search program: `forward` takes a Query and returns a Submission. The class variables have a default each."""
+
+    # Output field of its signatures -> what the engine without a model writes into it.
+    offline: ClassVar[Mapping[str, Any]] = {}
+    # Whether the calls of a query grow with its pool.
+    pooled: ClassVar[bool] = False
+    # Whether each prompt has all before it in it, so that half of the calls are a quarter of the tokens.
+    cumulative: ClassVar[bool] = False
+    # Where the model decides how many calls it makes: the fewest, as a share of those with the engine without a model.
+    least_calls: ClassVar[float] = 1.0
+    # Parameters that compiling sets where none is given.
+    compiled_with: ClassVar[Mapping[str, Any]] = {}
+
+    def __init__(self, toolbox: Toolbox, depth: int) -> None:
+        """`depth` is the most documents of a ranking."""
+        super().__init__()
+        self.toolbox = toolbox
+        self.depth = depth
+
+    def __call__(self, *args: Any, **named: Any) -> Submission:
+        """Search for one query."""
+        with following(self.offline):
+            submission: Any = super().__call__(*args, **named)
+        return submission  # type: ignore[no-any-return]
+
+    def forward(self, query: Query) -> Submission:
+        """Search for one query, in a session of its own."""
+        raise NotImplementedError
+
+    def most_calls(self, pool: int) -> int | None:
+        """The most calls for a query with so large a pool; None where they follow from parameters and pool."""
+        return None
+
+
+def unanswerable(program: Any) -> list[str]:
+    """The output fields of a program's signatures for which it has no answer without a model."""
+    if (told := getattr(program, "unanswerable", None)) is not None:  # of a program in a process of its own
+        return list(told)
+    rules: Rules = getattr(program, "offline", {})
+    fields = (name for one in program.predictors() for name in one.signature.output_fields)
+    return [name for name in dict.fromkeys(fields) if name not in rules]
+
+
+def check_offline(name: str, program: Any) -> None:
+    """UsageError for a program that cannot be run without a model."""
+    if fields := unanswerable(program):
+        raise UsageError(
+            f"{name} needs a model: offline does not know what to answer for {', '.join(fields)}; "
+            "name a model with --lm, or give the program a rule for each field (programs/base.py: offline)"
+        )
