@@ -236,12 +236,6 @@ def test_the_table_in_the_documents_says_what_bm25_gets(task, run):
     assert float(bm25) < 0.8 and float(dense) < 0.8, "no miniature is trivial"
 
 
-@pytest.mark.parametrize("task", ["obliq/twitter", "birco/relic"])  # the others take minutes to encode
-def test_the_table_in_the_documents_says_what_the_dense_retriever_gets(task, run):
-    words = ("--program", "retrieve", "--task", task, "--data", "mini", "--split", "all", "--retriever", "dense")
-    assert float(CELLS[task][3]) == pytest.approx(run(*words, "--json").json["metrics"]["nDCG@10"]["mean"], abs=0.002)
-
-
 @pytest.mark.parametrize("task", json.loads(READINGS.read_text()))
 def test_the_table_of_readings_in_the_documents_counts_the_answers_of_the_readers(task):
     agreed, named, queries = agreement(task, json.loads(READINGS.read_text())[task])

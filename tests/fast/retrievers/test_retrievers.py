@@ -1,9 +1,5 @@
 """Every registered kind of retriever against one contract. What a kind computes is checked in a file of its own."""
 
-import json
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -175,38 +171,6 @@ class TestContract:
 
 def _contents(folder):
     return sorted((path.relative_to(folder), path.stat().st_mtime_ns) for path in folder.rglob("index.json"))
-
-
-_ELSEWHERE = """
-import json, sys
-from pathlib import Path
-from tools.corpus import Corpus
-from tools.records import Document
-from tools.models.terms import Terms
-from tools.models.budget import Budget
-from tools.retrievers import build
-home, specs, queries, documents = json.loads(sys.stdin.read())
-corpus = Corpus(Document(*document) for document in documents)
-made = [build(spec, corpus, Path(home), terms=Terms()) for spec in specs]
-print(json.dumps([[retriever.search(query, 5) for query in queries] for retriever in made]))
-"""
-
-
-def test_another_process_gives_the_same_hits_to_the_last_digit(models, corpus, tmp_path):
-    texts = [text for text in SPECS if "SERVER" not in text]
-    specs = [text for text in texts if "MODEL" not in text]
-    specs += [text.replace("dense:MODEL", f"dense:{models['dense']}") for text in texts if "dense:MODEL" in text]
-    told = json.dumps([str(tmp_path), specs, QUERIES, [(d.doc_id, d.text) for d in corpus.values()]])
-    found = subprocess.run(
-        [sys.executable, "-c", _ELSEWHERE],
-        input=told,
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "2"},
-    )
-    here = [[build(spec, corpus, tmp_path).search(query, 5) for query in QUERIES] for spec in specs]
-    assert json.loads(found.stdout) == json.loads(json.dumps(here))
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 70))

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-import subprocess
 import threading
 import time
 from datetime import datetime, timedelta
@@ -249,13 +248,3 @@ def test_the_command_tells_what_stays_owed_and_what_was_spent(run):
     assert (rows[-1]["event"], rows[-1]["code"]) == ("ended", 8) == ("ended", result.code)
     assert rows[-1]["error"] in result.err and rows[-1]["result"]["owed"] == 12 - rows[-2]["done"] > 0
     assert rows[-2]["status"]["usage"]["calls"] == 20
-
-
-def test_the_command_runs_on_when_its_reader_leaves(shell, tmp_path):
-    words = [*shell, *MULTIHOP, "--json-events", "--runs", str(tmp_path / "runs")]
-    process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert json.loads(process.stdout.readline())["event"] == "started"
-    process.stdout.close()
-    assert process.stderr.read() == "" and process.wait(60) == 0
-    [path] = (tmp_path / "runs").rglob("outcomes.jsonl")
-    assert path.read_text().count("\n") == 12

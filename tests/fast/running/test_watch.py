@@ -1,15 +1,10 @@
 """What a person sees of a run while it goes: a table on a terminal, lines elsewhere, and never a price made up."""
 
 import io
-import os
-import pty
 import re
-import subprocess
 import threading
 import time
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -19,7 +14,6 @@ from evals.running.watch import Watch, _count, clock, columns, plain_line, table
 from tools.models.status import Status
 from tools.records import Usage
 
-ROOT = Path(__file__).parents[3]
 USAGE = Usage(calls=1204, input_tokens=1_240_000, output_tokens=311_000, paid_usd=1.23, list_usd=1.5, cached_calls=311)
 BUSY = Status(in_flight=16, limit=32, sent=1300, failed=4, usage=USAGE)
 HELD = replace(BUSY, waiting=8, reason="the provider asks to wait (429)", seconds=12.0)
@@ -217,32 +211,3 @@ def test_a_count_takes_four_characters_and_is_not_off_by_more_than_half_of_the_l
 def test_times_are_read_like_a_clock():
     shown = ["0:00", "0:59", "1:00", "1:01", "59:59", "1h00m", "10h01m"]
     assert [clock(seconds) for seconds in (0, 59.4, 59.6, 61, 3599, 3600, 36_061)] == shown
-
-
-def in_a_terminal(command, columns):
-    """What a command writes into a terminal of this width."""
-    ours, theirs = pty.openpty()
-    environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
-    environment |= {"TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": "24"}
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    printed = b""
-    with suppress(OSError):  # the terminal's end
-        while chunk := os.read(ours, 10_000):
-            printed += chunk
-    assert process.wait(timeout=60) == 0
-    return printed.decode()
-
-
-@pytest.mark.parametrize("columns", [80, 40])
-def test_the_command_draws_a_table_in_a_terminal(columns, shell, tmp_path, server):
-    server.delay = 0.02
-    words = ("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", "6", "--max-concurrent", "3")
-    text = in_a_terminal([*shell, *words, "--lm", server.spec, "--runs", str(tmp_path / "runs")], columns)
-    frames = re.split(r"\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)+", text)
-    assert len(frames) > 2
-    last = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", frames[-1])
-    assert "6/6" in last and "in flight" in last and "of 3" in last and "price unknown" in last
-    assert max(len(line.rstrip("\r")) for line in last.splitlines()[:5]) <= columns
-    assert ("tokens" in last.splitlines()[0]) == (columns == 80)
-    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1, "the cursor is there again"
