@@ -17,8 +17,8 @@ from tools.console.command import Parser, put_out, run_and_leave
 from tools.table import pick
 
 if TYPE_CHECKING:
-    from evals.running.evaluation import Beginning, Result
-    from evals.running.events import Events
+    from evals.running.events import Beginning, Events
+    from evals.running.sitting import Result
     from evals.running.watch import Watch
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from evals.measuring.comparison import compare
-from evals.running.evaluation import Result, run
+from evals.running.evaluation import run
 from evals.running.request import Request
+from evals.running.sitting import Result
 from optimizers.request import CompileRequest
 from tools.errors import BudgetReached
 from tools.records import Usage, usage_from_json

@@ -9,7 +9,7 @@ from evals.running import parameters
 from evals.running.engines import Engines
 from evals.running.request import SYSTEMS
 from evals.running.resolve import Resolved, fitted, resolve, trial
-from evals.running.setup import connect, terms_of
+from evals.running.sitting import connect, terms_of
 from optimizers import tune
 from optimizers.offline import RULES
 from optimizers.request import CompileRequest

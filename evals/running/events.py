@@ -14,11 +14,12 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from tools.console.command import put_out, say
 from tools.errors import INTERRUPTED, DataError, SextantError
@@ -128,6 +129,29 @@ EVENTS: dict[str, type[Event]] = {
     "ended": Ended,
 }
 _NAMES = {kind: name for name, kind in EVENTS.items()}
+
+
+class Watcher(Protocol):
+    """What follows a run while its queries are answered."""
+
+    def add(self, outcome: Mapping[str, Any], value: float | None) -> None:
+        """One more query is answered, with this value of the headline metric."""
+
+    def owed(self, query_id: str, reason: str) -> None:
+        """One more query was begun and is left without an answer, for this reason."""
+
+
+class Beginning(NamedTuple):
+    """A run that is about to ask its queries."""
+
+    started: Started
+    earlier: list[float | None]  # values of the headline metric of queries answered before
+    failed: int  # of those
+    metric: str  # the headline metric
+    status: Callable[[], Status]  # what the model's calls are doing
+
+
+Report = Callable[[Beginning], AbstractContextManager[Watcher]]
 
 
 def line(event: Event, at: float) -> str:

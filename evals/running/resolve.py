@@ -13,6 +13,7 @@ import environments
 from evals import folder as run_folder
 from evals.measuring.metrics import check_metric
 from evals.running import parameters, pools
+from evals.running.engines import sends
 from evals.running.request import SYSTEMS, Request
 from tools import retrievers
 from tools.errors import UsageError
@@ -49,6 +50,12 @@ class Resolved:
     def retrievers(self) -> "tuple[Spec, ...]":
         """All that the program may search with: the run's own first."""
         return (self.retriever, *self.others.values())
+
+    @property
+    def sends(self) -> bool:
+        """Whether the run may send something to a model."""
+        searched = (*self.retrievers, *(self.pool.parts if self.pool else ()))
+        return self.request.lm != "offline" or any(map(sends, searched))
 
     def with_values(self, values: Mapping[str, Any]) -> "Resolved":
         """The same with other values of the parameters."""

@@ -18,8 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evals.folder import Outcome
-from evals.running.evaluation import Beginning
-from evals.running.events import Events, Owed, Progress, QueryDone, Resumed, Tally, Waiting, Waits
+from evals.running.events import Beginning, Events, Owed, Progress, QueryDone, Resumed, Tally, Waiting, Waits
 from tools.console.command import clean, say
 from tools.console.wording import queries as counted
 from tools.models.status import Status

@@ -16,7 +16,7 @@ import pytest
 from conftest import ROOT
 
 from evals.running import provenance
-from evals.running.evaluation import Result as Ran
+from evals.running.sitting import Result as Ran
 from optimizers import compile as module
 from optimizers.request import OPTIMIZERS
 from optimizers.teleprompters import TELEPROMPTERS, settings
