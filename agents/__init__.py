@@ -7,7 +7,7 @@ import os
 for _name in ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING", "LANGCHAIN_TRACING_V2"):
     os.environ[_name] = "false"
 
-# To add one: a class with the outside of a program (see programs/__init__.py) and a graph inside, named here.
+# To add one: a Program (programs/base.py) with a graph inside, in its own file, named here.
 AGENTS: dict[str, str] = {
     "notes": "agents.notes:Notes",
     "planner": "agents.planner:Planner",

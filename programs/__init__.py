@@ -1,10 +1,9 @@
 """Search programs: DSPy modules that turn a Query into a ranking, by name."""
 
-# To add one: a dspy.Module in its own file, named here. Its __init__ takes a Toolbox and, keyword-only, `depth`
-# (documents in a ranking) and whatever `-P name=value` may set, annotated int, float, bool, str,
-# Expression or Expressions (retrievers, tools/retrievers/spec.py) or InputFile (tools/disk.py); its forward takes a
-# Query and returns a Submission. For `--lm offline`, every output field of its signatures needs a rule in
-# tools/models/offline/rules.py.
+# To add one: a Program (programs/base.py) in its own file, named here. Its __init__ takes a Toolbox and, keyword-only,
+# `depth` (documents in a ranking) and whatever `-P name=value` may set, annotated int, float, bool, str, Expression or
+# Expressions (retrievers, tools/retrievers/spec.py) or InputFile (tools/disk.py). For `--lm offline`, `offline` names a
+# rule for every output field of its signatures; tools/models/offline/rules.py has some.
 PROGRAMS = {
     "closed_book": "programs.closed_book:ClosedBook",
     "decompose": "programs.decompose:Decompose",
@@ -20,6 +19,11 @@ PROGRAMS = {
     "subtask": "programs.subtask:Subtask",
     "tournament": "programs.tournament:Tournament",
 }
+
+# Those that reports name.
+FLOOR = "retrieve"  # one search, no model: what every other program has to be above
+RANKER = "tournament"  # what OBLIQ-Bench ranks pools with
+READER = "multihop"  # one that reads the task's instruction
 
 # What stays otherwise than in the paper of a program, beside prompts in our own words; a run's table says it.
 # docs/decisions/programs.md has the list with places in the papers.

@@ -22,6 +22,7 @@ import numpy as np
 from evals import folder as run_folder
 from evals.measuring.scored import CONTRACT, Run, pair, read_scores
 from evals.measuring.stats import Interval, Paired, means_of_resamples, paired
+from programs import FLOOR
 from tools.errors import SextantError
 
 Kind = Literal["floor", "best", "union", "ceiling"]
@@ -32,7 +33,6 @@ LABELS: dict[Kind, str] = {
     "ceiling": "ceiling",
 }
 POOLS: dict[Kind, str] = {"union": "union", "ceiling": "oracle"}
-FLOOR = "retrieve"  # the program that is the floor of all others
 
 
 @dataclass(frozen=True)

@@ -204,6 +204,8 @@ def _changed_keys(baseline: System, system: System) -> dict[str, list[Any]]:
     changed = [key for key in keys if _identity(before.get(key)) != _identity(after.get(key))]
     if before["program"] != after["program"]:  # then what only one of them has is no choice between the two
         changed = [key for key in changed if not key.startswith("parameters.") or (key in before and key in after)]
+    if {"program", "retriever.name", "lm.name"} & set(changed):  # then other sources and libraries are used, too
+        changed = [key for key in changed if key.partition(".")[0] not in ("code", "versions")]
     if len(baseline.runs) > 1 or len(system.runs) > 1:  # then a seed is what repeats differ in, not the systems
         changed = [key for key in changed if key not in {f"{part}.seed" for part in SEEDS}]
     return {key: [before.get(key), after.get(key)] for key in changed}

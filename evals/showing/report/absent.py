@@ -6,14 +6,11 @@ from dataclasses import dataclass
 
 import environments
 from agents import AGENTS
-from evals.measuring.bounds import FLOOR
 from evals.showing.report.groups import Group, readable
-from programs import PROGRAMS
+from programs import FLOOR, PROGRAMS, RANKER, READER
 
 SIZES = "50 100 200 400"
-# Where no run says otherwise: the task of OBLIQ-Bench's figures, the ranker that they have, and a program that reads
-# its instruction.
-SEARCHED, RANKER, READER = "congress", "tournament", "multihop"
+SEARCHED = "congress"  # where no run says otherwise: the task of OBLIQ-Bench's figures
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from typing import Any
 
 import environments
 from evals.folder import Config
-from evals.measuring.bounds import FLOOR
 from evals.measuring.scored import Run
+from programs import FLOOR
 from tools.console.command import clean
 from tools.errors import UsageError
 

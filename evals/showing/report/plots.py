@@ -19,7 +19,6 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from evals.measuring.bounds import FLOOR
 from evals.measuring.scored import Run, pair
 from evals.measuring.stats import paired
 from evals.showing.plots import MUTED, figure
@@ -46,6 +45,7 @@ from evals.showing.report.tables import (
     measured_in,
     task_columns,
 )
+from programs import FLOOR
 
 SWEPT = "R@10"  # the metric of OBLIQ-Bench's Figure 3
 GAP = "nDCG@10"  # that of its Figure 1

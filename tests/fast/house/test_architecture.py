@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from agents import AGENTS
+from programs import PROGRAMS
+
 ROOT = Path(__file__).parents[3]
 
 MAY_IMPORT = {
@@ -62,6 +65,17 @@ def test_no_module_imports_itself_by_way_of_others():
     known = modules()
     graph = {m: (imports(path, tables=False) & known.keys()) - {m} for m, path in known.items()}
     TopologicalSorter(graph).prepare()  # raises CycleError and names the cycle
+
+
+def test_a_program_is_named_in_its_own_file_and_in_the_table_alone():
+    systems = PROGRAMS | AGENTS
+    words = {"notes", "rank", "reason", "score"}  # which are keys of files and steps of a trace, too
+    for module, path in modules().items():
+        if module in ("programs", "agents") or module.startswith("benchmarks"):
+            continue
+        said = {node.value for node in ast.walk(tree(path)) if isinstance(node, ast.Constant)}
+        others = {name for name, reference in systems.items() if reference.partition(":")[0] != module}
+        assert not said & (others - words), f"{module} names a program: let the program say what that is for"
 
 
 @pytest.mark.parametrize("package", MAY_IMPORT)
