@@ -182,17 +182,16 @@ def test_spans_are_otlp_in_openinference_s_vocabulary(program, make, exported):
             plain = {".".join(part for part in key.split(".") if not part.isdecimal()) for key in attributes}
             assert all(any(key == name or key.endswith(f".{name}") for name in names) for key in plain), plain
         steps = outcome["trace"]["steps"]
-        found = [one for one in told if one["openinference.span.kind"].string_value == "RETRIEVER"]
+        of_kind = {kind.value: [] for kind in Kind}
+        for attributes in told:
+            of_kind[attributes["openinference.span.kind"].string_value].append(attributes)
         searches = [step for step in steps if step["tool"] == "search"]
-        assert len(found) == len(searches)
-        for attributes, search in zip(found, searches, strict=True):
+        for attributes, search in zip(of_kind["RETRIEVER"], searches, strict=True):
             assert attributes["input.value"].string_value == search["argument"]
             for place, doc_id in enumerate(search["doc_ids"]):
                 assert attributes[f"retrieval.documents.{place}.document.id"].string_value == doc_id
-        kinds = [one["openinference.span.kind"].string_value for one in told]
-        assert kinds.count("LLM") == sum(step.get("usage", {}).get("calls", 0) > 0 for step in steps)
-        assert kinds.count("EVALUATOR") == 1
-        scores = next(one for one in told if one["openinference.span.kind"].string_value == "EVALUATOR")
+        assert len(of_kind["LLM"]) == sum(step.get("usage", {}).get("calls", 0) > 0 for step in steps)
+        (scores,) = of_kind["EVALUATOR"]
         assert json.loads(scores["output.value"].string_value) == pytest.approx(values(run)[outcome["query_id"]])
     assert len(ids) == sum(len(row["resourceSpans"][0]["scopeSpans"][0]["spans"]) for row in written)
 
@@ -239,18 +238,6 @@ def test_the_hub_folder_has_a_card_and_tables_that_say_what_the_run_says(make, e
     (about,) = tables["runs"]
     assert about["queries"] == len(outcomes) and about["program"] == "react"
     assert "provenance" not in about["config"]
-
-
-def test_the_hub_folder_has_no_text_of_a_document_that_the_system_did_not_write(make, exported):
-    import environments
-
-    folder = exported(make("retrieve"), "hub")
-    (file,) = (folder / "trajectories").iterdir()
-    import pyarrow.parquet
-
-    everything = json.dumps(pyarrow.parquet.read_table(file).to_pylist(), ensure_ascii=False)
-    documents = environments.load("congress", "mini").documents
-    assert not [doc_id for doc_id, document in documents.items() if document.text[:60] in everything]
 
 
 def test_mlflow_has_what_the_run_says(make, tmp_path, capsys):
@@ -411,7 +398,7 @@ def test_a_full_disk_is_named_with_the_place_and_nothing_is_left(make, tmp_path,
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("to", ["trec", "atif", "openinference", "hub"])
+@pytest.mark.parametrize("to", ["trec", "hub"])
 def test_folders_whose_names_are_not_utf_8_are_read_and_written(make, exported, tmp_path, to, capsys):
     path = tmp_path / os.fsdecode(b"h\xff")
     shutil.copytree(make("retrieve"), path)

@@ -204,24 +204,6 @@ def test_the_chart_names_the_runs_that_nothing_beats_for_the_money(open_page, ru
     assert page.locator(".scatter a").count() == len(points)
 
 
-def test_a_run_that_cannot_be_read_is_named_with_the_reason(browser, runs, tmp_path):
-    place = tmp_path / "runs" / "obliq-wildchat"
-    place.mkdir(parents=True)
-    (place / "whole").symlink_to(runs["floor"])
-    broken = place / "broken"
-    broken.mkdir()
-    for file in ("config.json", "outcomes.jsonl"):
-        (broken / file).write_bytes((runs["floor"] / file).read_bytes())
-    (broken / "scores.json").write_text("{")
-    (broken / "scores.csv").write_text("")
-    with page_server.open_server(Answers([runs["floor"], broken]), 0) as served, Watched(browser) as one:
-        threading.Thread(target=served.serve_forever, daemon=True).start()
-        one.go(served.address, "overview")
-        one.page.get_by_text("1 folder could not be read").click()
-        assert "damaged" in one.page.locator(".unreadable").inner_text()
-        served.shutdown()
-
-
 # --- a run
 
 
@@ -350,15 +332,6 @@ def test_passages_are_gold_when_their_document_is(open_page, runs):
     assert len(passages) > len(gold)
 
 
-def test_the_text_of_a_document_is_there_on_demand(open_page, runs):
-    page = open_page(f"#/run/{name(runs['floor'])}/q/wc_03", "query")
-    hit = page.locator(".hit details").first
-    page.wait_for_selector(".hit details")
-    assert not hit.locator(".document").is_visible()
-    hit.locator("summary").press("Enter")
-    assert hit.locator(".document").is_visible()
-
-
 def test_keys_lead_through_queries_steps_and_up_and_to_help(open_page, runs):
     page = open_page(f"#/run/{name(runs['long'])}?sort=-value", "run")
     order = attributes(page, "tr[data-query]", "data-query")
@@ -392,13 +365,6 @@ def test_keys_lead_through_queries_steps_and_up_and_to_help(open_page, runs):
     assert page.locator("main").get_attribute("data-view") == "overview"
 
 
-def test_the_search_of_a_query_is_that_of_its_list(open_page, runs):
-    page = open_page(f"#/run/{name(runs['long'])}/q/wc_03", "query")
-    page.keyboard.press("/")
-    view_is(page, "run")
-    page.wait_for_function("document.activeElement.type === 'search'")
-
-
 def test_the_theme_is_the_systems_until_it_is_chosen_and_then_stays(open_page):
     page = open_page(color_scheme="dark")
     paper = "getComputedStyle(document.body).backgroundColor"
@@ -410,19 +376,6 @@ def test_the_theme_is_the_systems_until_it_is_chosen_and_then_stays(open_page):
     page.reload()
     page.wait_for_selector("main[data-view]")
     assert page.evaluate(paper) == light
-
-
-def test_the_way_back_leads_to_the_same_place_of_the_list(open_page, runs):
-    page = open_page(f"#/run/{name(runs['long'])}?sort=query", "run", viewport={"width": 900, "height": 400})
-    page.locator("tr[data-query]").last.scroll_into_view_if_needed()
-    page.wait_for_function("scrollY > 100")
-    before = page.evaluate("scrollY")
-    page.locator("tr[data-query] th a").last.click()
-    view_is(page, "query")
-    page.go_back()
-    view_is(page, "run")
-    assert page.evaluate("scrollY") == pytest.approx(before, abs=2)
-    assert page.locator("th[aria-sort]").inner_text().startswith("Query")
 
 
 def test_an_address_of_nothing_says_so(browser, address):
