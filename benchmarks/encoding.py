@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks import data
 from benchmarks.rows import Row
 from tools.retrievers.neural.dense import SentenceEmbedder
-from tools.retrievers.neural.encoding import quiet, threads
-from tools.retrievers.neural.models import BUNDLED, folder_of
+from tools.retrievers.neural.model_folders import BUNDLED, folder_of
+from tools.retrievers.neural.transformer import threads
 from tools.retrievers.vectors.embedding import Vectors
 
 _PASSAGES = 200  # at most; encoding is as fast for any number
@@ -42,7 +42,6 @@ def _passages(number: int, folder: Path, source: Path | None, seed: int) -> list
 
 
 def _against_library(texts: Sequence[str], home: Path) -> list[Row]:
-    quiet()
     from sentence_transformers import SentenceTransformer
 
     library = SentenceTransformer(str(folder_of(BUNDLED)), device="cpu")

@@ -25,7 +25,7 @@ from tools.records import Document, Hit
 from tools.retriever import Search
 from tools.retrievers.neural.dense import SentenceEmbedder
 from tools.retrievers.vectors.embedding import Vectors
-from tools.retrievers.vectors.vectors import Precision, VectorRetriever
+from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
 
 _REAL = 2_000  # texts that are embedded
 _CENTRES = 12_000

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 # The pattern of the package bm25s, two word characters or more, and its 33 English stop words, which are Lucene's too.
@@ -24,6 +24,11 @@ def words(text: str) -> list[str]:
 def sentences(text: str) -> list[str]:
     """The sentences of `text`, split after . ! ? and at line ends; never empty strings."""
     return [sentence for part in _SENTENCE_END.split(text) if (sentence := part.strip())]
+
+
+def encodable(texts: Iterable[str]) -> list[str]:
+    """`texts` without the halves of characters that some data sets have, which no tokenizer and no protocol takes."""
+    return [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,9 @@ from typing import Any
 from tools.console.command import Parser, clean, put_out, run_and_leave, say
 from tools.errors import UsageError
 from tools.home import home
+from tools.retrievers import RETRIEVERS, takes
+from tools.retrievers.neural.model_table import rows
+from tools.table import pick
 
 
 def parser() -> Parser:
@@ -40,22 +43,9 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    from tools.retrievers import RETRIEVERS
-    from tools.retrievers.neural.models import expression_of, rows
-
     kinds = [_kind(name) for name in RETRIEVERS]
-    models = [
-        {
-            "name": row.name,
-            "kind": row.kind,
-            "expression": expression_of(row),
-            "instructed": row.instructed,
-            "needs": row.needs,
-            "unsupported": row.unsupported,
-            "source": row.source,
-        }
-        for row in rows().values()
-    ]
+    columns = ("name", "kind", "expression", "instructed", "needs", "unsupported", "source")
+    models = [{name: getattr(row, name) for name in columns} for row in rows().values()]
     if arguments.json:
         put_out(json.dumps({"kinds": kinds, "models": models}) + "\n")
         return
@@ -63,9 +53,8 @@ def _list(arguments: argparse.Namespace) -> None:
     for kind in kinds:
         lines.append(f"  {kind['form']:<22} {kind['what']}")
         if kind["options"]:
-            lines.append(
-                f"  {'':<22} options: " + ", ".join(f"{name}={value}" for name, value in kind["options"].items())
-            )
+            options = ", ".join(f"{name}={value}" for name, value in kind["options"].items())
+            lines.append(f"  {'':<22} options: {options}")
     lines += ["", "models of the papers, and some more; every other sentence-transformers model works by its folder"]
     for model in models:
         lines.append(f"  {model['expression']}{'  (takes instructions)' if model['instructed'] else ''}")
@@ -75,9 +64,6 @@ def _list(arguments: argparse.Namespace) -> None:
 
 def _kind(name: str) -> dict[str, Any]:
     """One kind: its form, the first line of its docstring, its options with their defaults."""
-    from tools.retrievers import RETRIEVERS, takes
-    from tools.table import pick
-
     positional, options = takes(name)
     form, parts = name, list[str]()
     for parameter in positional.values():
@@ -87,27 +73,24 @@ def _kind(name: str) -> dict[str, Any]:
             form += ":EMBEDDER"
         else:
             parts += ["A", "B", "..."] if parameter.kind is parameter.VAR_POSITIONAL else [parameter.name.upper()]
-    form += f"({','.join(parts)})" if parts else ""
     what = inspect.getdoc(pick("retriever", name, RETRIEVERS)) or ""
     return {
         "name": name,
-        "form": form,
+        "form": form + (f"({','.join(parts)})" if parts else ""),
         "what": what.partition("\n")[0],
         "options": {option: _default(parameter) for option, parameter in options.items()},
     }
 
 
 def _default(parameter: inspect.Parameter) -> Any:
-    choices = typing.get_args(parameter.annotation) if typing.get_origin(parameter.annotation) is typing.Literal else ()
-    return (
-        "|".join((parameter.default, *(choice for choice in choices if choice != parameter.default)))
-        if choices
-        else (parameter.default if not isinstance(parameter.default, tuple) else list(parameter.default))
-    )
+    """An option's default, before the other choices where it is one of some."""
+    if typing.get_origin(parameter.annotation) is typing.Literal:
+        return "|".join(dict.fromkeys([parameter.default, *typing.get_args(parameter.annotation)]))
+    return list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
 
 
 def _indexes(arguments: argparse.Namespace) -> None:
-    from tools.retrievers import store
+    from tools.retrievers import store  # imports numpy
 
     found = store.kept(home())
     if arguments.json:
@@ -125,15 +108,12 @@ def _indexes(arguments: argparse.Namespace) -> None:
         )
         put_out(f"{clean(index.name):<32} {_size(index.bytes):>9}  {day}  {clean(str(what))} {state}".rstrip() + "\n")
     total = sum(index.bytes for index in found)
-    say(
-        f"{len(found)} indexes, {_size(total)}, in {home() / 'indexes'}"
-        if found
-        else f"no indexes in {home() / 'indexes'}"
-    )
+    place = home() / "indexes"
+    say(f"{len(found)} indexes, {_size(total)}, in {place}" if found else f"no indexes in {place}")
 
 
 def _delete(arguments: argparse.Namespace) -> None:
-    from tools.retrievers import store
+    from tools.retrievers import store  # imports numpy
 
     if bool(arguments.names) == arguments.all:
         raise UsageError("give the names of indexes, as `python -m tools.retrievers indexes` prints them, or --all")
@@ -153,12 +133,14 @@ def _delete(arguments: argparse.Namespace) -> None:
         raise refused[0]
 
 
-def _size(count: int) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            break
-        count /= 1000  # type: ignore[assignment]
-    return f"{count:.1f} {unit}" if unit != "bytes" else f"{count} bytes"
+def _size(count: float) -> str:
+    if count < 1000:
+        return f"{count} bytes"
+    for unit in ("kB", "MB"):
+        count /= 1000
+        if count < 1000:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1000:.1f} GB"
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def code(*modules: str, **rooms: str) -> str:
-    """A digest of the sources that decide what an index holds: `code("tools/text", lexical="bm25 counting")`.
+    """A digest of the sources that decide what an index holds: `code("tools/text", lexical="bm25 kernels")`.
 
     Comments, docstrings and formatting do not count.
     """

@@ -13,7 +13,7 @@ from tools.records import Document
 from tools.retriever import Search
 from tools.retrievers import build, check
 from tools.retrievers.neural.cross import CrossEncoder
-from tools.retrievers.neural.models import document_text, query_text, row_of
+from tools.retrievers.neural.model_table import row_of
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -219,7 +219,7 @@ class TestEveryFamily:
         assert cross.left_out(QUERY) == 0
         long = "copper " * 400
         lost = cross.left_out(long)
-        tokens = cross._reader._tokens(query_text(cross._row, Search(long)), "iron")
+        tokens = cross._reader._tokens(cross._row.query_text(long), "iron")
         assert lost == tokens.parts.count(0) - cross._reader._most_of_query > 0
         ids, _ = cross._reader._cut(tokens)
         assert len(ids) <= 300
@@ -237,7 +237,7 @@ class TestWhatIsRead:
         cross = CrossEncoder(Corpus([]), None, str(folders[family]), like=FAMILIES[family][1])
         reader = cross._reader
         row = cross._row
-        tokens = reader._tokens(query_text(row, Search(query, instruction)), document_text(row, document))
+        tokens = reader._tokens(row.query_text(query, instruction), row.document_text(document))
         return tokens, [reader._tokenizer.id_to_token(id) for id in tokens.ids]
 
     def text(self, tokens):

@@ -18,7 +18,8 @@ from tools.records import Document
 from tools.retriever import Search
 from tools.retrievers import build, check
 from tools.retrievers.neural.dense import SentenceEmbedder
-from tools.retrievers.neural.models import document_text, folder_of, query_text, row_of, rows, weights_of
+from tools.retrievers.neural.model_folders import folder_of, weights_of
+from tools.retrievers.neural.model_table import row_of, rows
 
 torch = pytest.importorskip("torch")
 
@@ -67,7 +68,7 @@ def read(embedder: SentenceEmbedder, search: Search | str) -> list[int]:
     """The token ids that reach the transformer, for a query or a document."""
     seen, model = [], embedder._sentences
     assert embedder.dimension  # asks the model too, once
-    part = model.documents if isinstance(search, str) else model.queries
+    part = model._documents if isinstance(search, str) else model._queries
     original = part.transformer.hidden
     part.transformer.hidden = lambda ids: seen.append(ids) or original(ids)
     try:
@@ -82,7 +83,7 @@ def read(embedder: SentenceEmbedder, search: Search | str) -> list[int]:
 
 
 def words(embedder: SentenceEmbedder, ids: list[int]) -> str:
-    return embedder._sentences.queries.transformer.tokenizer.decode(ids)
+    return embedder._sentences._queries.transformer.tokenizer.decode(ids)
 
 
 # The table
@@ -98,11 +99,11 @@ def test_every_row_of_the_table_can_be_read_and_says_where_it_is_from():
 @pytest.mark.parametrize("name", DENSE)
 def test_an_instruction_reaches_the_models_that_were_trained_with_one_and_no_others(name):
     row = row_of(name, "dense")
-    with_one, without = query_text(row, Search(QUERY, INSTRUCTION)), query_text(row, Search(QUERY))
+    with_one, without = row.query_text(QUERY, INSTRUCTION), row.query_text(QUERY)
     assert (INSTRUCTION in with_one) == row.instructed
     assert QUERY in with_one and QUERY in without
     assert "{" not in with_one + without and "Instruct" not in without
-    assert INSTRUCTION not in document_text(row, DOCUMENT)
+    assert INSTRUCTION not in row.document_text(DOCUMENT)
     if not row.instructed:
         assert with_one == without
 
@@ -123,14 +124,14 @@ def test_an_instruction_reaches_the_models_that_were_trained_with_one_and_no_oth
 )
 def test_formats_are_those_of_the_papers(name, query, plain, document):
     row = row_of(name, "dense")
-    assert query_text(row, Search("Q", "I")) == query
-    assert query_text(row, Search("Q")) == plain
-    assert document_text(row, "D") == document
+    assert row.query_text("Q", "I") == query
+    assert row.query_text("Q") == plain
+    assert row.document_text("D") == document
 
 
 def test_braces_in_a_text_or_an_instruction_are_text():
     row = row_of("Qwen3-Embedding-0.6B", "dense")
-    assert query_text(row, Search("{text} {0}", "{query}")) == "Instruct: {query}\nQuery:{text} {0}"
+    assert row.query_text("{text} {0}", "{query}") == "Instruct: {query}\nQuery:{text} {0}"
 
 
 def test_a_folder_with_the_name_of_a_known_model_is_that_model(tmp_path):
@@ -165,7 +166,7 @@ def test_query_and_document_reach_the_model_in_their_formats(made):
 
 def test_text_beyond_the_row_s_length_is_cut_and_counted_and_special_tokens_are_not(made):
     embedder = SentenceEmbedder(str(made["Llama"]), like="Lion-DS-1B-llama3-marco-mntp")
-    tokenizer = embedder._sentences.queries.transformer.tokenizer
+    tokenizer = embedder._sentences._queries.transformer.tokenizer
     text = "blue blood " * 300
     whole = tokenizer(text).input_ids
     assert read(embedder, text) == whole[:192]
@@ -180,7 +181,7 @@ def test_text_beyond_the_row_s_length_is_cut_and_counted_and_special_tokens_are_
 def test_an_end_of_sequence_token_is_not_appended_twice(made):
     embedder = SentenceEmbedder(str(made["Roberta"]), like="castorini/repllama-v1-7b-lora-passage")
     ids = read(embedder, DOCUMENT)
-    assert ids.count(embedder._sentences.queries.transformer.tokenizer.eos_token_id) == 1
+    assert ids.count(embedder._sentences._queries.transformer.tokenizer.eos_token_id) == 1
 
 
 @pytest.mark.parametrize("family", ["Roberta", "XLMRoberta", "MPNet"])
@@ -226,12 +227,12 @@ def test_a_bidirectional_decoder_attends_both_ways_and_another_does_not(made, fa
     causal = SentenceEmbedder(str(made[family]))
     both = SentenceEmbedder(str(made[family]), like="gte-Qwen2-1.5B-instruct")
     ids = np.array([[5, 6, 7, 8], [5, 6, 7, 9]])
-    first, second = causal._sentences.documents.transformer.hidden(ids)[:, 0]
+    first, second = causal._sentences._documents.transformer.hidden(ids)[:, 0]
     assert torch.equal(first, second)
-    first, second = both._sentences.documents.transformer.hidden(ids)[:, 0]
+    first, second = both._sentences._documents.transformer.hidden(ids)[:, 0]
     assert not torch.allclose(first, second, atol=1e-3)
     expected = hidden(made[family], [5, 6, 7, 8], both_ways=True)
-    assert both._sentences.documents.transformer.hidden(ids[:1])[0].numpy() == pytest.approx(expected, abs=1e-4)
+    assert both._sentences._documents.transformer.hidden(ids[:1])[0].numpy() == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +245,7 @@ def test_a_bidirectional_decoder_attends_both_ways_and_another_does_not(made, fa
 def test_what_stands_before_a_text_is_read_and_left_out_of_the_mean(tmp_path, made, name, query, document):
     folder = shutil.copytree(made["Llama"], tmp_path / name)
     embedder = SentenceEmbedder(str(folder))
-    asked, tokenizer = Search(QUERY, INSTRUCTION), embedder._sentences.queries.transformer.tokenizer
+    asked, tokenizer = Search(QUERY, INSTRUCTION), embedder._sentences._queries.transformer.tokenizer
     for kept, ids, vector in (
         (query, read(embedder, asked), embedder.queries([asked])[0]),
         (document, read(embedder, DOCUMENT), embedder.documents([DOCUMENT])[0]),

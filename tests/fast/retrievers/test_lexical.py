@@ -1,8 +1,6 @@
 """The lexical retrievers against their formulas, the packages bm25s and rank-bm25, and Lucene's own analyzer."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from tools.errors import DataError, UsageError
 from tools.records import Document
 from tools.retriever import Ranker
 from tools.retrievers import build
-from tools.retrievers.lexical import counting, english
+from tools.retrievers.lexical import english, inverted_index
 from tools.retrievers.lexical.bm25 import ANALYZERS, BM25
 from tools.retrievers.lexical.postings import Postings, finish
 from tools.retrievers.lexical.rank_bm25 import _ANALYZER, words
@@ -132,13 +130,6 @@ def test_parameters_out_of_range_are_refused(name, corpus):
         build(name, corpus)
 
 
-def test_a_search_asked_for_in_words_compiles_nothing_until_an_index_is_built():
-    script = (
-        "import sys, tools.retrievers as r; r.check('bm25(k1=1)'); r.check('rank_bm25'); print('numba' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
-
-
 # Reading and counting words
 
 
@@ -156,12 +147,12 @@ def test_the_compiled_loop_counts_what_the_analyzer_says(analyzer, tmp_path_fact
 
     def weigh(counts):  # weights that are the counts themselves: count * gain / (count + norm) with a large norm
         assert counts.lengths.tolist() == list(map(len, split))
-        return counting.Weights(np.ones(len(counts.frequency)), np.full(len(texts), 2.0**60), 2.0**60)
+        return inverted_index.Weights(np.ones(len(counts.frequency)), np.full(len(texts), 2.0**60), 2.0**60)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counting, "BLOCK", block)
-        counting.write_index(folder, corpus, analyzer, weigh, np.float64)
-    vocabulary = counting.Vocabulary(folder, analyzer)
+        patch.setattr(inverted_index, "BLOCK", block)
+        inverted_index.write_index(folder, corpus, analyzer, weigh, np.float64)
+    vocabulary = inverted_index.Vocabulary(folder, analyzer)
     by_row = vocabulary.words()
     indptr, documents, weights = (np.load(folder / f"{name}.npy") for name in ("indptr", "documents", "weights"))
     found = {
@@ -203,7 +194,7 @@ def test_scores_are_plain_sums_whatever_part_of_the_documents_has_a_term(dtype, 
 
 
 def test_the_compiled_loops_need_no_folder_for_their_machine_code():
-    kernels = Path(counting.__file__).with_name("kernels.py").read_text(encoding="utf-8")
+    kernels = Path(inverted_index.__file__).with_name("kernels.py").read_text(encoding="utf-8")
     nowhere, space = "<no file, so numba finds no place beside it>", dict[str, Any]()
     with pytest.raises(RuntimeError, match="no locator"):
         exec(compile("import numba\nnumba.njit(cache=True)(lambda: 0)", nowhere, "exec"), {})

@@ -12,6 +12,7 @@ from tools.records import Document
 from tools.retriever import Search
 from tools.retrievers import build, check, require
 from tools.retrievers.neural import sparse
+from tools.retrievers.neural.sparse_model import SparseModel
 
 QUERIES = ["why is the blood of an octopus blue", "one heart", "how many hearts has a giraffe, and of what weight?"]
 
@@ -147,14 +148,14 @@ def test_equal_texts_are_read_once_and_tie_by_id(splade, tmp_path, monkeypatch):
 
 def encodings(monkeypatch, fail=lambda text: False):
     """The texts of documents that models read from now on; NaN for those that are to fail."""
-    read, encode = [], sparse._SparseModel.encode
+    read, encode = [], SparseModel.encode
 
     def listen(self, texts, task):
         read.extend(texts if task == "document" else [])
-        for place, (terms, weighed) in encode(self, texts, task):
-            yield place, sparse._Weighed(terms, weighed * np.float32(np.nan if fail(texts[place]) else 1))
+        made = zip(texts, encode(self, texts, task), strict=True)
+        return [one._replace(weights=one.weights * np.float32(np.nan if fail(text) else 1)) for text, one in made]
 
-    monkeypatch.setattr(sparse._SparseModel, "encode", listen)
+    monkeypatch.setattr(SparseModel, "encode", listen)
     return read
 
 
@@ -166,7 +167,7 @@ def test_a_build_goes_on_after_its_last_whole_block(corpus, splade, tmp_path, mo
         encodings(patch, fail=lambda text: text == by_length[4])
         build(f"splade:{splade}", corpus, tmp_path)
     [draft] = (tmp_path / "indexes").glob(".*.draft")
-    (draft / "block-1.npz").write_bytes(b"torn")
+    (draft / "block-2.npz").write_bytes(b"torn")
     read = encodings(monkeypatch)
     retriever = build(f"splade:{splade}", corpus, tmp_path)
     assert sorted(read) == sorted(by_length[2:])

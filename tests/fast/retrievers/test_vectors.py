@@ -22,7 +22,7 @@ from tools.records import Document, Usage
 from tools.retriever import Search
 from tools.retrievers.vectors import embedding, estimates
 from tools.retrievers.vectors.embedding import open_vectors
-from tools.retrievers.vectors.vectors import VectorRetriever
+from tools.retrievers.vectors.exact_search import VectorRetriever
 
 PRECISIONS = pytest.mark.parametrize("search", ["float32", "int8"])
 

@@ -21,7 +21,7 @@ from tools.retriever import Search
 from tools.retrievers import build, check, store
 from tools.retrievers.vectors import chroma
 from tools.retrievers.vectors.chroma import Chroma
-from tools.retrievers.vectors.vectors import VectorRetriever
+from tools.retrievers.vectors.exact_search import VectorRetriever
 from tools.session import Toolbox
 
 DOCUMENTS = 2500  # so that the last call of a build is not a full one

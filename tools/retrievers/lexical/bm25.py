@@ -7,12 +7,11 @@ and this one of dl words `count` times, adds
 
 for every time that the query has it. "Accurate" is that dl is exact: Lucene's own index rounds it to one byte.
 The arithmetic is that of the package bm25s with NumPy 2, and scores and rankings are equal to the last bit; texts and
-posting lists are read by code of our own (counting.py, postings.py), in less time.
+posting lists are read by code of our own (inverted_index.py, postings.py), in less time.
 """
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,14 +19,12 @@ import numpy as np
 
 from tools.corpus import Corpus
 from tools.errors import UsageError
-from tools.records import Hit
-from tools.retriever import Ranker, Retriever, Search
+from tools.retriever import Ranker
 from tools.retrievers.lexical import english
-from tools.retrievers.lexical.counting import Analyzer, Counts, Vocabulary, Weights, write_index
-from tools.retrievers.lexical.postings import Postings, in_threads
+from tools.retrievers.lexical.inverted_index import Analyzer, Statistics, WordRetriever
+from tools.retrievers.lexical.kernels import Weights
 from tools.retrievers.spec import Value, spell
-from tools.retrievers.store import code, open_index
-from tools.text import STOP_WORDS, TermStatistics, words
+from tools.text import STOP_WORDS, words
 
 _WORD_CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"  # the ASCII ones of \w
 
@@ -37,7 +34,7 @@ ANALYZERS = {
 }
 
 
-class BM25(Retriever):
+class BM25(WordRetriever):
     """Lucene's BM25 over one corpus, with Anserini's defaults, which CRUMB's Pyserini baseline also has.
 
     `analyzer` is how texts become words. "plain" is lower case, two characters or more, without English stop words;
@@ -54,54 +51,26 @@ class BM25(Retriever):
         analyzer: Literal["plain", "english"] = "plain",
     ) -> None:
         options: dict[str, Value] = {"k1": k1, "b": b}
-        if analyzer != "plain":
-            options["analyzer"] = analyzer
-        self._open(corpus, home, spell("bm25", options=options), k1, b, analyzer)
+        self.name = spell("bm25", options=options | ({} if analyzer == "plain" else {"analyzer": analyzer}))
+        self._open_bm25(corpus, home, k1, b, analyzer)
 
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse parameters that are out of range."""
         check(options.get("k1", 0.0), options.get("b", 0.0))
 
-    def _open(self, corpus: Corpus, home: Path | None, name: str, k1: float, b: float, analyzer: str) -> None:
+    def _open_bm25(self, corpus: Corpus, home: Path | None, k1: float, b: float, analyzer: str) -> None:
         check(k1, b)
-        self.name = name
-        self._ranker = Ranker(corpus.doc_ids)
-        key = {
-            "kind": "bm25",
-            "k1": k1,
-            "b": b,
-            "analyzer": analyzer,
-            "corpus": corpus.fingerprint,
-            "code": code("tools/text", lexical="bm25 counting english kernels postings"),
-        }
+        self._k1, self._b = k1, b
+        key = {"kind": "bm25", "k1": k1, "b": b, "analyzer": analyzer}
+        self.open(corpus, home, ANALYZERS[analyzer], key, Ranker(corpus.doc_ids))
 
-        def build(folder: Path) -> None:
-            write_index(folder, corpus, ANALYZERS[analyzer], lambda counts: _weights(counts, k1, b), np.float32)
-
-        def load(folder: Path) -> tuple[Vocabulary, Postings, float]:
-            summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-            vocabulary, postings = Vocabulary(folder, ANALYZERS[analyzer]), Postings(folder, self._ranker)
-            return vocabulary, postings, float(summary["average_length"])
-
-        self._vocabulary, self._postings, self._average_length = open_index(home, key, build=build, load=load)
-
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        return in_threads(lambda search: self._search(search, k), searches)
-
-    def _search(self, search: Search, k: int) -> list[Hit]:
-        """The documents that share a word with the text: their scores are over 0."""
-        rows = self._vocabulary.rows(search.text)
-        return self._postings.search(rows, k, excluded=search.excluded, among=search.among)
-
-    def statistics(self) -> TermStatistics:
-        """How common each word of the corpus is, read off the index."""
-        frequency = self._postings.frequency.tolist()
-        return TermStatistics(
-            documents=len(self._ranker),
-            average_length=self._average_length,
-            frequency=dict(zip(self._vocabulary.words(), frequency, strict=True)),
-        )
+    def weigh(self, statistics: Statistics) -> Weights:
+        """What each posting weighs; bm25s rounds the idf before it multiplies."""
+        documents = len(statistics.lengths)
+        idf = [math.log(1 + (documents - n + 0.5) / (n + 0.5)) for n in statistics.frequency.tolist()]
+        norm = self._k1 * ((1 - self._b) + self._b * statistics.lengths / statistics.average_length)
+        return Weights(np.array(idf, dtype=np.float32), norm)
 
 
 class BM25S(BM25):
@@ -110,18 +79,13 @@ class BM25S(BM25):
     These are the plain words with k1=1.5 and b=0.75.
     """
 
+    name = "bm25s"
+
     def __init__(self, corpus: Corpus, home: Path | None = None) -> None:
-        self._open(corpus, home, "bm25s", 1.5, 0.75, "plain")
+        self._open_bm25(corpus, home, 1.5, 0.75, "plain")
 
 
 def check(k1: float, b: float) -> None:
     """UsageError for parameters that are out of BM25's range."""
     if k1 < 0 or not 0 <= b <= 1:
         raise UsageError(f"BM25 takes k1 of 0 or more and b from 0 to 1, not k1={k1} and b={b}")
-
-
-def _weights(counts: Counts, k1: float, b: float) -> Weights:
-    documents = len(counts.lengths)
-    idf = [math.log(1 + (documents - n + 0.5) / (n + 0.5)) for n in counts.frequency.tolist()]
-    norm = k1 * ((1 - b) + b * counts.lengths / counts.average_length)
-    return Weights(np.array(idf, dtype=np.float32), norm)  # bm25s rounds the idf before it multiplies

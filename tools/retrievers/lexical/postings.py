@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from tools.records import Hit
 from tools.retriever import Ranker
+from tools.retrievers.lexical import kernels
+from tools.retrievers.lexical.kernels import Lists
 from tools.retrievers.store import new_array
 
 A = TypeVar("A")
 B = TypeVar("B")
 Scores = NDArray[np.floating[Any]]
 
-_LISTS = ("indptr", "documents", "weights")
-_FILES = (*_LISTS, "places", "common")
 _COMMON = 1 / 3  # of the documents have a common term; from a quarter on, a row takes less time than a list
 _THREADS = 2
 
@@ -44,7 +44,7 @@ def finish(folder: Path, size: int) -> None:
     corpus in ascending order, with the weights at the same places. No list is empty. What this adds are the weights of
     common terms in all documents (`common.npy`), and which of its rows each term has, -1 for none (`places.npy`).
     """
-    indptr, documents, weights = (mapped(folder / f"{name}.npy") for name in _LISTS)
+    indptr, documents, weights = (mapped(folder / f"{name}.npy") for name in ("indptr", "documents", "weights"))
     terms = np.flatnonzero(np.diff(indptr) >= _COMMON * size)
     places = np.full(len(indptr) - 1, -1, dtype=np.int32)
     places[terms] = np.arange(len(terms))
@@ -62,13 +62,13 @@ class Postings:
     """
 
     def __init__(self, folder: Path, ranker: Ranker) -> None:
-        self._arrays = tuple(mapped(folder / f"{name}.npy") for name in _FILES)
+        self._lists = Lists(*(mapped(folder / f"{name}.npy") for name in Lists._fields))
         self._ranker = ranker
 
     @property
     def frequency(self) -> NDArray[np.int64]:
         """Documents of each term, shape (terms,)."""
-        return np.diff(self._arrays[0])
+        return np.diff(self._lists.indptr)
 
     def search(
         self,
@@ -85,12 +85,10 @@ class Postings:
         `terms`, shape (n,), are the query's, in order, with repeats; `amounts`, shape (n,), positive, is what their
         weights are multiplied by, 1 by default.
         """
-        from tools.retrievers.lexical import kernels
-
-        indptr, documents, weights, places, common = self._arrays
-        factors = np.ones(len(terms), weights.dtype) if amounts is None else amounts.astype(weights.dtype)
-        scores = np.zeros(len(self._ranker), weights.dtype)
-        kernels.add(indptr, documents, weights, places, common, terms.astype(np.int64), factors, scores)
+        dtype = self._lists.weights.dtype
+        factors = np.ones(len(terms), dtype) if amounts is None else amounts.astype(dtype)
+        scores = np.zeros(len(self._ranker), dtype)
+        kernels.add(self._lists, terms.astype(np.int64), factors, scores)
         return self._ranker.top(scores, k, excluded=excluded, among=among, above=above)
 
 

@@ -20,11 +20,11 @@ from tools.models.prices import Price, price
 from tools.models.terms import Terms
 from tools.records import Usage
 from tools.retriever import Search
-from tools.retrievers.neural.encoding import encodable
-from tools.retrievers.neural.models import Row, document_text, query_text, row_of
+from tools.retrievers.neural.model_table import Row, row_of
 from tools.retrievers.spec import Value, spell
 from tools.retrievers.vectors.embedding import Vectors
-from tools.retrievers.vectors.vectors import Precision, VectorRetriever
+from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
+from tools.text import encodable
 
 # What every provider takes in one request: Gemini 100 texts, OpenAI 2,048 texts of 300,000 tokens together, and a token
 # has at least one byte. A server that takes fewer is found out by its refusal.
@@ -96,7 +96,7 @@ class ApiEmbedder:
         """
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         rows = [row for row, text in enumerate(texts) if text.strip()]
-        sent = [document_text(self._row, texts[row]) for row in rows]
+        sent = [self._row.document_text(texts[row]) for row in rows]
         for batch in self._batches(sent):
             try:
                 embedded = self._embed(sent[batch], kept=False)
@@ -116,7 +116,7 @@ class ApiEmbedder:
 
         ValueError for a text that the API refuses, which is the fault of who wrote it; else as for `documents`.
         """
-        texts = [query_text(self._row, search) for search in searches]
+        texts = [self._row.query_text(search.text, search.instruction) for search in searches]
         with self._lock:
             found = {text: self._queries[text] for text in texts if text in self._queries}
         new = [text for text in dict.fromkeys(texts) if text not in found]
@@ -130,7 +130,7 @@ class ApiEmbedder:
     def left_out(self, text: str, instruction: str = "") -> int:
         """About how many tokens of a query were left out for the API to take it; 0 when it was not searched for."""
         with self._lock:
-            embedded = self._queries.get(query_text(self._row, Search(text, instruction)))
+            embedded = self._queries.get(self._row.query_text(text, instruction))
         return embedded.left_out if embedded else 0
 
     def take_usage(self) -> Usage:

@@ -1,20 +1,17 @@
 """Late interaction: every token keeps its vector, and each token of a query looks for its best match (MaxSim).
 
-sentence-transformers loads the models and makes the vectors: the markers of queries and documents, their lengths, the
-expansion of queries and the tokens that are skipped are what the model's folder says. A plain bi-encoder is taken as it
-is, with the vectors of its tokens: it was not trained for this. Documents are encoded when they are first ranked, so
-`rerank(bm25,late,depth=200)` encodes no more than the pools; without a pool all documents are compared, one by one.
-There is no approximate index (PLAID): no library of one runs beside ours.
+Documents are encoded when they are first ranked, so `rerank(bm25,late,depth=200)` encodes no more than the pools.
+Without a pool all documents are compared, one by one: there is no approximate index (PLAID), for no library of one runs
+beside ours. The model is in token_model.py.
 """
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,18 +21,18 @@ from tools.corpus import Corpus, digest_of, indexed_text
 from tools.errors import DataError, UsageError
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
-from tools.retrievers.neural.encoding import quiet
-from tools.retrievers.neural.library_models import LibraryModel, architectures, key, kind_of, loading, options
-from tools.retrievers.neural.models import BUNDLED, Row, document_text, folder_of, pinned, query_text, require_model
+from tools.retrievers.neural.model_folders import BUNDLED, architectures, folder_of, kind_of
+from tools.retrievers.neural.model_table import Row, name_model, open_model, require_model
 from tools.retrievers.neural.token_vectors import TokenVectors, Vectors
-from tools.retrievers.spec import spell
 from tools.retrievers.store import open_index
+from tools.retrievers.vectors.embedding import require_finite
+
+if TYPE_CHECKING:
+    from tools.retrievers.neural.token_model import TokenModel
 
 _BLOCK_TEXTS = 2048  # that are tokenized together, so that many have equal lengths
-_BATCH_TOKENS = 4096  # that the model takes at a time
 _SEARCHES = 64  # whose scores for a whole corpus are held at a time
 
-_LOADING = Lock()  # two threads that want the same model load it once
 _LOG = logging.getLogger("sextant")
 
 
@@ -57,21 +54,19 @@ class LateInteraction(Retriever):
         weights: str = "",
         run_code: str = "",
     ) -> None:
-        folder = folder_of(model)
-        self._trained = _is_trained(folder)
-        self._row = _row(model, like, run_code)
-        self._weights = pinned(self._row, folder, weights)
-        self._folder = folder
-        given = {"like": like, "weights": self._weights, "run_code": run_code}
-        self.name = spell("late", model, (), {name: value for name, value in given.items() if value})
+        from tools.retrievers.neural.library_encoder import key  # imports torch: seconds
+
+        self._found = open_model(_row(model, like, run_code), model, weights)
+        self._row = self._found.row
+        self.name = name_model("late", model, like=like, weights=self._found.weights, run_code=run_code)
         self._corpus = corpus
         self._ranker = Ranker(corpus.doc_ids)
         self._digests = dict[int, bytes]()  # of the texts that were asked for, by position in the corpus
         self._tokens = open_index(
             home,
             # Without the corpus: a text has the same vectors in every one.
-            key("late", self.name, self._row, "late_interaction token_vectors"),
-            build=_build,
+            key("late", self.name, self._row, "late_interaction token_model token_vectors"),
+            build=lambda folder: None,  # it is complete when it is empty, and grows with what is asked for
             load=_load,
         )
 
@@ -82,12 +77,13 @@ class LateInteraction(Retriever):
 
     def left_out(self, text: str, instruction: str = "") -> int:
         """How many tokens at the end of a query are more than the model takes."""
-        return self._model.left_out(query_text(self._row, Search(text, instruction)))
+        return self._model.left_out(self._row.query_text(text, instruction))
 
     @cached_property
-    def _model(self) -> "_TokenModel":
-        with _LOADING:
-            return _loaded(self._folder, self._row, self._weights, self._trained)
+    def _model(self) -> "TokenModel":
+        from tools.retrievers.neural.token_model import load  # imports torch: seconds
+
+        return load(self._found, is_trained(self._found.folder))
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         queries = self._queries(searches)
@@ -115,53 +111,42 @@ class LateInteraction(Retriever):
         return self._tokens.maxsim(queries, [self._digests[row] for row in rows])
 
     def _queries(self, searches: Sequence[Search]) -> list[Vectors]:
-        vectors: list[Vectors] = [np.zeros((0, 1), np.float32)] * len(searches)
-        texts = [query_text(self._row, search) for search in searches]
-        for place, made in chain.from_iterable(self._model.encode(texts, "query")):
-            if not np.isfinite(made).all():
-                raise DataError(f"{self.name} gave NaN or infinity for the query {searches[place].text[:80]!r}")
-            vectors[place] = made
-        return vectors
+        texts = [self._row.query_text(search.text, search.instruction) for search in searches]
+        made = dict(chain.from_iterable(self._model.encode(texts, "query")))
+        for place, vectors in made.items():
+            require_finite(vectors, self.name, f"the query {searches[place].text[:80]!r}")
+        return [made[place] for place in range(len(searches))]
+
+    def _text(self, row: int) -> str:
+        return indexed_text(self._corpus[self._corpus.doc_ids[row]])
 
     def _hold(self, rows: Sequence[int]) -> None:
         """Have the token vectors of the documents at these positions."""
         for row in rows:
             if row not in self._digests:
-                text = indexed_text(self._corpus[self._corpus.doc_ids[row]])
-                self._digests[row] = digest_of(text)
-        self._tokens.hold([self._digests[row] for row in rows], lambda missing: self._encoded(missing, rows))
+                self._digests[row] = digest_of(self._text(row))
+        self._tokens.hold([self._digests[row] for row in rows], lambda missing: self._encode(missing, rows))
 
-    def _encoded(self, missing: Sequence[int], rows: Sequence[int]) -> Iterator[tuple[int, Vectors]]:
+    def _encode(self, missing: Sequence[int], rows: Sequence[int]) -> Iterator[tuple[int, Vectors]]:
         """The vectors of the documents at `rows[position]`, for every position in `missing`; a block at a time."""
-        doc_ids = {position: self._corpus.doc_ids[rows[position]] for position in missing}
-        lengths = {position: len(indexed_text(self._corpus[doc_id])) for position, doc_id in doc_ids.items()}
+        lengths = {position: len(self._text(rows[position])) for position in missing}
         order = sorted(missing, key=lambda position: (-lengths[position], position))
-        self._say_size(len(order), sum(lengths.values()))
+        if len(order) >= _BLOCK_TEXTS:  # long work says beforehand what it is and what it will take on disk
+            how = "" if is_trained(self._found.folder) else ", with a model that was not trained for it"
+            size = (
+                sum(lengths.values()) / 4 * (self._model.dimension + 4) / 1e9
+            )  # four characters a token, as in English
+            _LOG.info(f"{self.name}: {len(order):,} texts are encoded for MaxSim{how}; they take about {size:.1f} GB")
         progress = Progress(self.name, len(order), "texts")
         for first in range(0, len(order), _BLOCK_TEXTS):
             block = order[first : first + _BLOCK_TEXTS]
-            texts = [document_text(self._row, indexed_text(self._corpus[doc_ids[position]])) for position in block]
+            texts = [self._row.document_text(self._text(rows[position])) for position in block]
             for batch in self._model.encode(texts, "document"):
                 for place, vectors in batch:
-                    if not np.isfinite(vectors).all():
-                        raise DataError(
-                            f"{self.name} gave NaN or infinity for the document {doc_ids[block[place]]!r}; "
-                            "the vectors that were made before are kept"
-                        )
+                    doc_id = self._corpus.doc_ids[rows[block[place]]]
+                    require_finite(vectors, self.name, f"the document {doc_id!r}", "the vectors that were made before")
                     yield block[place], vectors
                 progress.add(len(batch))
-
-    def _say_size(self, texts: int, characters: int) -> None:
-        """Before long work, what it is and what it will take on disk."""
-        if texts < _BLOCK_TEXTS:
-            return
-        how = "" if self._trained else ", with a model that was not trained for it"
-        size = characters / 4 * (self._model.dimension + 4) / 1e9  # four characters a token, as in English
-        _LOG.info(f"{self.name}: {texts:,} texts are encoded for MaxSim{how}; they take at most about {size:.1f} GB")
-
-
-def _build(folder: Path) -> None:
-    """Nothing: an index of token vectors is complete when it is empty, and grows with what is asked for."""
 
 
 def _load(folder: Path) -> TokenVectors:
@@ -175,7 +160,7 @@ def _load(folder: Path) -> TokenVectors:
 
 def _row(model: str, like: str, run_code: str) -> Row:
     """The row of a model, with what of it sentence-transformers does not do by itself."""
-    trained = _is_trained(folder_of(model))
+    trained = is_trained(folder_of(model))
     row = require_model(model, "late" if trained else "dense", like, run_code)
     if row.bidirectional or row.base:
         raise UsageError(f"{row.name} is more than its folder says; late takes ColBERT-style models and plain encoders")
@@ -183,7 +168,7 @@ def _row(model: str, like: str, run_code: str) -> Row:
     return replace(row, query="{query}", query_plain="", document="{text}") if trained else row
 
 
-def _is_trained(folder: Path) -> bool:
+def is_trained(folder: Path) -> bool:
     """Whether a model folder has what late interaction was trained with; DataError for a model of another kind.
 
     Of any other, sentence-transformers makes a model with a new random projection at every load.
@@ -194,46 +179,3 @@ def _is_trained(folder: Path) -> bool:
     if kind not in ("SentenceTransformer", "MultiVectorEncoder", "ColBERT"):  # the last is PyLate's
         raise DataError(f"the model folder {folder} is a {kind}, which has no vectors of tokens; use another kind")
     return kind != "SentenceTransformer"
-
-
-class _TokenModel:
-    """A loaded model: texts to one vector a token. Threads share it."""
-
-    def __init__(self, folder: Path, row: Row, trained: bool) -> None:
-        quiet()
-        with loading(folder, row):
-            self._library = LibraryModel((_load_trained if trained else _load_plain)(folder, options(row)), row)
-        self.left_out = self._library.left_out
-        self.dimension = int(self._library.model.get_embedding_dimension())  # numbers in a token's vector
-
-    def encode(self, texts: Sequence[str], task: str) -> Iterator[list[tuple[int, Vectors]]]:
-        """Batch by batch, texts' positions and vectors, shape (tokens, dimension): the same bits in any batch."""
-        for places, made in self._library.encode(texts, task, _BATCH_TOKENS):
-            yield list(zip(places, (vectors.float().cpu().numpy() for vectors in made), strict=True))
-
-
-def _load_trained(folder: Path, how: Mapping[str, Any]) -> Any:
-    from sentence_transformers import MultiVectorEncoder
-
-    return MultiVectorEncoder(str(folder), **how)
-
-
-def _load_plain(folder: Path, how: Mapping[str, Any]) -> Any:
-    """The token vectors of a plain encoder, through its own projection if it has one, each made as long as 1.
-
-    MultiVectorEncoder by itself would append a projection to 128 dimensions, with new random numbers at every load.
-    """
-    from sentence_transformers import MultiVectorEncoder, SentenceTransformer
-    from sentence_transformers.base.modules import Dense, Normalize, Transformer
-    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
-
-    kept = [module for module in SentenceTransformer(str(folder), **how) if isinstance(module, Transformer | Dense)]
-    for module in kept[1:]:
-        module.module_input_name = module.module_output_name = "token_embeddings"
-    modules = [*kept, MultiVectorMask(), Normalize(module_input_name="token_embeddings")]
-    return MultiVectorEncoder(modules=modules, device=how["device"])
-
-
-@lru_cache(maxsize=2)
-def _loaded(folder: Path, row: Row, weights: str, trained: bool) -> _TokenModel:
-    return _TokenModel(folder, row, trained)

@@ -14,11 +14,12 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from tools.errors import DataError, UsageError
-from tools.retrievers.neural.encoding import Transformer, config_of, positions, tokenizer_of
-from tools.retrievers.neural.models import Row
+from tools.retrievers.neural.model_table import LocalModel
+from tools.retrievers.neural.transformer import Transformer, config_of, positions, tokenizer_of
 from tools.retrievers.store import code, open_index
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "mpnet")  # whose export was compared with the original
@@ -33,7 +34,8 @@ class QuantizedTransformer:
     batch_tokens = 1  # one text at a time, see above
     dtype = "int8"
 
-    def __init__(self, folder: Path, row: Row, weights: str, home: Path | None) -> None:
+    def __init__(self, model: LocalModel, home: Path | None) -> None:
+        folder, row = model.folder, model.row
         config = config_of(folder, row)
         if config.model_type not in FAMILIES:
             raise UsageError(f"encoder=int8 is for the families {', '.join(FAMILIES)}; {folder} is {config.model_type}")
@@ -41,9 +43,9 @@ class QuantizedTransformer:
         self.width, self.positions = config.hidden_size, positions(config, self.tokenizer)
         key = {
             "kind": "encoder",
-            "weights": weights,
+            "weights": model.weights,
             "versions": _versions(),
-            "code": code(neural="quantized encoding"),
+            "code": code(neural="quantized transformer"),
         }
         self._onnx = open_index(
             home,
@@ -56,13 +58,11 @@ class QuantizedTransformer:
 
     def hidden(self, ids: NDArray[np.int64]) -> Any:
         """The last hidden states of one text: ids of shape (1, tokens) to (1, tokens, width)."""
-        import torch
-
         [states] = self._session(torch.get_num_threads()).run(None, {"ids": ids})
         return torch.from_numpy(states)
 
     def _session(self, count: int) -> Any:
-        import onnxruntime
+        import onnxruntime  # an extra, see _versions
 
         with self._opening:
             if count not in self._sessions:
@@ -96,8 +96,7 @@ def _finite(model: Any, folder: Path) -> Any:
 
 def _export(model: Any, folder: Path) -> None:
     """Write `model` to `folder`, its matrices in 8 bits with a scale a column."""
-    import onnx
-    import torch
+    import onnx  # an extra, see _versions
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     class Traced(torch.nn.Module):

@@ -89,16 +89,17 @@ def open_vectors(embedder: Embedder, corpus: Corpus, home: Path | None) -> Mappe
     DataError when the embedder gives something other than one finite vector a text; what was embedded before is kept.
     """
     key = vectors_key(embedder, corpus)
-    return open_index(home, key, build=lambda folder: _embed_all(embedder, corpus, folder), load=_load)
+    return open_index(
+        home,
+        key,
+        build=lambda folder: _embed_all(embedder, corpus, folder),
+        load=lambda folder: open_memmap(folder / "vectors.npy", "r"),
+    )
 
 
 def vectors_key(embedder: Embedder, corpus: Corpus) -> dict[str, object]:
     """What determines the vectors of a corpus, and so every index that is made of them."""
     return {**embedder.key(), "kind": "vectors", "format": FORMAT, "corpus": corpus.fingerprint}
-
-
-def _load(folder: Path) -> MappedVectors:
-    return open_memmap(folder / "vectors.npy", "r")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,8 @@ def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
     done, usage = _done_before(folder, shape)
     if isinstance(embedder, Paid):
         embedder.resume(usage)
-    vectors = _draft(folder / "vectors.npy", shape, fresh=done == 0)
+    file = folder / "vectors.npy"
+    vectors = open_memmap(file, "r+") if done else new_array(file, shape, np.float32)
     progress = Progress(embedder.name, len(order.starts) - 1, "texts", done=int(order.blocks[done]))
     for first, last in pairwise(order.blocks[done:].tolist()):
         starts = order.starts[first : last + 1]
@@ -175,20 +177,25 @@ def _embed_block(embedder: Embedder, doc_ids: Sequence[str], corpus: Corpus) -> 
     vectors = np.asarray(embedder.documents([indexed_text(corpus[doc_id]) for doc_id in doc_ids]), dtype=np.float32)
     if vectors.shape != (wanted := (len(doc_ids), embedder.dimension)):
         raise DataError(f"{embedder.name} gave vectors of shape {vectors.shape} where {wanted} is expected")
-    finite = np.isfinite(vectors).all(axis=1)
-    if not finite.all():
-        raise DataError(
-            f"{embedder.name} gave NaN or infinity for the document {doc_ids[int(np.argmin(finite))]!r}; "
-            "the vectors that were made before are kept"
-        )
+    for doc_id, vector in zip(doc_ids, vectors, strict=True):
+        require_finite(vector, embedder.name, f"the document {doc_id!r}", "the vectors that were made before")
     return vectors
 
 
-def _draft(path: Path, shape: tuple[int, int], *, fresh: bool) -> MappedVectors:
-    """The file of vectors, writable: new and as large as it will be, or what an earlier build left."""
-    if not fresh:
-        return open_memmap(path, "r+")
-    return new_array(path, shape, np.float32)
+def embed_queries(embedder: Embedder, searches: Sequence[Search], dimension: int) -> Vectors:
+    """The vectors of searches, shape (searches, dimension). DataError for other shapes and numbers."""
+    queries = np.ascontiguousarray(embedder.queries(searches), dtype=np.float32)
+    if queries.shape != (wanted := (len(searches), dimension)):
+        raise DataError(f"{embedder.name} gave queries of shape {queries.shape} where {wanted} is expected")
+    for search, query in zip(searches, queries, strict=True):
+        require_finite(query, embedder.name, f"the query {search.text[:80]!r}")
+    return queries
+
+
+def require_finite(numbers: NDArray[Any], name: str, whose: str, kept: str = "") -> None:
+    """DataError, which says `whose` they are and what of a build is `kept`, for NaN and infinity."""
+    if not np.isfinite(numbers).all():
+        raise DataError(f"{name} gave NaN or infinity for {whose}{kept and f'; {kept} are kept'}")
 
 
 def _record(folder: Path, shape: tuple[int, int], done: int, usage: Usage) -> None:

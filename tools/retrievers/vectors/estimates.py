@@ -2,7 +2,7 @@
 
 From float32 vectors, the error is that of rounding. From 8-bit codes, which are kept as an index of their own and take
 a quarter of the memory, it is mostly the codes' own, which is known for every document. Vector search
-(tools/retrievers/vectors/vectors.py) uses the bounds to find the best documents exactly.
+(tools/retrievers/vectors/exact_search.py) uses the bounds to find the best documents exactly.
 """
 
 import os
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tools.retrievers.store import new_array, open_index
 from tools.retrievers.vectors.embedding import Vectors
+from tools.retrievers.vectors.inner_products import estimate
 
 FORMAT = 1  # raised when the files of 8-bit codes change their meaning
 _BLOCK = 8192  # vectors that are worked on at a time
@@ -36,8 +37,6 @@ class Estimates(NamedTuple):
 
     def of_all(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
         """The estimates of one query, shape (documents,)."""
-        from tools.retrievers.vectors.inner_products import estimate
-
         scores = np.empty(len(self.numbers), dtype=np.float32)
         middle = 0
         if self.numbers.size >= _SPLIT and _two_threads():

@@ -1,8 +1,10 @@
-"""The compiled loops of vector search: Numba's, whose import takes a second, so import this where a search begins.
+"""The compiled loops of vector search.
 
 Estimates are float32 sums in whatever order is fastest, off by no more than a bound that the caller knows. `exact` is
 the one routine that makes the scores that are shown.
 """
+
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -46,17 +48,25 @@ def exact(vectors, rows, query):  # type: ignore[no-untyped-def]
     return scores
 
 
+class Candidates(NamedTuple):
+    """The documents that may be among the best of each of some queries."""
+
+    floors: Any  # (queries,) what a candidate's true score may reach, at least; it rises as more is seen
+    counts: Any  # (queries,) how many candidates there are; -1 when there are more than there is room for
+    rows: Any  # (queries, room) the candidates
+    kept: Any  # (queries, room) their estimates
+
+
 @njit(nogil=True, cache=True, fastmath=_ANY_ORDER)
-def keep_candidates(scores, errors, norms, first, k, floors, counts, rows, kept):  # type: ignore[no-untyped-def]
+def keep_candidates(scores, errors, norms, first, k, found):  # type: ignore[no-untyped-def]
     """Add to each query's candidates those of a block of documents that may be among its best `k`.
 
     scores   (queries, block) estimates of documents `first` and on; -inf is no candidate
     errors   (documents,) how far an estimate can be off, for a query of length 1
     norms    (queries,) the lengths of the queries
-    floors   (queries,) what a candidate's true score may reach, at least; it rises as more is seen
-    counts   (queries,) how many candidates there are; -1 when there are more than there is room for
-    rows, kept  (queries, room) the candidates and their estimates
+    found    the Candidates, which are changed
     """
+    counts, rows = found.counts, found.rows
     room, width = rows.shape[1], scores.shape[1]
     for query in range(len(scores)):
         if counts[query] < 0:
@@ -67,34 +77,34 @@ def keep_candidates(scores, errors, norms, first, k, floors, counts, rows, kept)
             off = errors[first + start : first + start + 64]
             reached = np.int32(0)
             for i in range(len(some)):  # without a branch, it takes 8 documents at a time; few reach the floor
-                reached |= np.int32(some[i] + off[i] * norm >= floors[query])
+                reached |= np.int32(some[i] + off[i] * norm >= found.floors[query])
             if not reached:
                 continue
             full = counts[query] + 64 > room
-            if full and not _raise_floor(errors, norm, k, query, floors, counts, rows, kept):
+            if full and not _raise_floor(errors, norm, k, query, found):
                 break
             count = counts[query]
             for i in range(len(some)):
-                if some[i] + off[i] * norm >= floors[query]:
+                if some[i] + off[i] * norm >= found.floors[query]:
                     rows[query, count] = first + start + i
-                    kept[query, count] = some[i]
+                    found.kept[query, count] = some[i]
                     count += 1
             counts[query] = count
 
 
 @njit(nogil=True, cache=True, fastmath=_ANY_ORDER)
-def _raise_floor(errors, norm, k, query, floors, counts, rows, kept):  # type: ignore[no-untyped-def]
+def _raise_floor(errors, norm, k, query, found):  # type: ignore[no-untyped-def]
     """Drop the candidates of one query that are now surely beaten; False when hardly any can be dropped."""
-    count = counts[query]
+    rows, kept = found.rows[query], found.kept[query]
+    count = found.counts[query]
     lowest = np.empty(count, np.float32)
     for i in range(count):
-        lowest[i] = kept[query, i] - errors[rows[query, i]] * norm
-    floors[query] = np.partition(lowest, count - k)[count - k]
+        lowest[i] = kept[i] - errors[rows[i]] * norm
+    found.floors[query] = np.partition(lowest, count - k)[count - k]
     left = 0
     for i in range(count):
-        if kept[query, i] + errors[rows[query, i]] * norm >= floors[query]:
-            rows[query, left] = rows[query, i]
-            kept[query, left] = kept[query, i]
+        if kept[i] + errors[rows[i]] * norm >= found.floors[query]:
+            rows[left], kept[left] = rows[i], kept[i]
             left += 1
-    counts[query] = left if left <= rows.shape[1] // 2 else -1
-    return counts[query] >= 0
+    found.counts[query] = left if left <= len(rows) // 2 else -1
+    return found.counts[query] >= 0

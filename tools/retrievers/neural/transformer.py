@@ -1,42 +1,57 @@
-"""What every model that runs here shares: quiet loading, device, threads, and batches without padding.
+"""What runs the models here: transformers, their tokenizers, their adapters, and batches without padding.
 
-The libraries of the models are imported inside functions: they take seconds.
+Importing this takes seconds, for it imports the libraries; they are kept off the network and off the terminal.
 """
 
 import os
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, TypeVar
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("TQDM_DISABLE", "1")
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from tokenizers import Tokenizer, normalizers
+from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer
+from transformers.utils import logging
 
 from tools.errors import DataError
-from tools.retrievers.neural.models import TOKENIZERS, Row, base_of, code_of
+from tools.retrievers.neural.model_folders import TOKENIZERS, base_of, code_of
+from tools.retrievers.neural.model_table import Row
+from tools.text import encodable
+
+logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+
+T = TypeVar("T")
 
 # Tokens a thread. With fewer, MiniLM's last bits depended on the batch: at 3 tokens with one thread, 11 with two.
 _FEW = 8
 
 
-def quiet() -> None:
-    """Keep the model libraries off the network and off the terminal. Before they are first imported."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("TQDM_DISABLE", "1")
-    from transformers.utils import logging
+def keep_loaded(load: Callable[..., T]) -> Callable[..., T]:
+    """`load`, with its last two results kept: a model may fill the memory. Threads that want the same load it once."""
+    kept, lock = lru_cache(maxsize=2)(load), Lock()
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    def loaded(*arguments: Any) -> T:
+        with lock:
+            return kept(*arguments)
+
+    return loaded
 
 
 def device() -> str:
     """Where models run: $SEXTANT_DEVICE, or the first CUDA device, or the CPU."""
-    import torch
-
     return os.environ.get("SEXTANT_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -48,8 +63,6 @@ def cores() -> int:
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Let PyTorch compute with `count` threads inside, and with as many as before afterwards."""
-    import torch
-
     before = torch.get_num_threads()
     if before == count:
         yield
@@ -87,9 +100,6 @@ class Transformer:
     batch_tokens = 1024  # what it takes at a time: more was slower with MiniLM on a CPU
 
     def __init__(self, folder: Path, row: Row, *, task: str = "", where: str = "") -> None:
-        quiet()
-        import torch
-
         self.device = where or device()
         self.dtype = (row.dtype or "float32") if self.device != "cpu" else "float32"
         self.tokenizer = tokenizer_of(folder, row)
@@ -105,8 +115,6 @@ class Transformer:
 
     def hidden(self, ids: NDArray[np.int64]) -> Any:
         """The last hidden states of texts of equal length: ids of shape (texts, tokens) to (texts, tokens, width)."""
-        import torch
-
         with torch.inference_mode():
             placed = torch.from_numpy(ids).to(self.device)
             return self.model(input_ids=placed, attention_mask=torch.ones_like(placed)).last_hidden_state
@@ -114,15 +122,11 @@ class Transformer:
 
 def tokenizer_of(folder: Path, row: Row) -> Any:
     """The tokenizer of a model folder, or of the base model of an adapter that has none; DataError without one."""
-    from transformers import AutoTokenizer
-
-    base = base_of(folder, row)
+    base = base_of(folder, row.base)
     own = any((folder / name).is_file() for name in TOKENIZERS)
     place = folder if own or not base else base
-    try:
+    with loading("tokenizer", place, row):
         tokenizer = AutoTokenizer.from_pretrained(place, **from_files(row))
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        raise cannot_load("tokenizer", place, row, error) from error
     if not tokenizer.is_fast:
         raise DataError(f"{place} has no fast tokenizer (tokenizer.json); save one beside its weights")
     return tokenizer
@@ -130,14 +134,9 @@ def tokenizer_of(folder: Path, row: Row) -> Any:
 
 def config_of(folder: Path, row: Row) -> Any:
     """The configuration of a model folder, or of the base model of an adapter; DataError when it cannot be loaded."""
-    quiet()
-    from transformers import AutoConfig
-
-    place = base_of(folder, row) or folder
-    try:
+    place = base_of(folder, row.base) or folder
+    with loading("configuration", place, row):
         return AutoConfig.from_pretrained(place, **from_files(row))
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        raise cannot_load("configuration", place, row, error) from error
 
 
 def positions(config: Any, tokenizer: Any) -> int:
@@ -150,46 +149,52 @@ def positions(config: Any, tokenizer: Any) -> int:
 
 def _model(folder: Path, row: Row, dtype: Any) -> Any:
     """The transformer of a folder in `dtype`, without a head, on the CPU."""
-    if base := base_of(folder, row):
+    if base := base_of(folder, row.base):
         return with_adapter(_model(base, replace(row, base=""), dtype), folder)
-    from transformers import AutoModel, AutoModelForTextEncoding
-
-    config, options = config_of(folder, row), from_files(row)
-    try:
-        kind = AutoModelForTextEncoding if config.is_encoder_decoder else AutoModel
-        model, loading = kind.from_pretrained(folder, config=config, dtype=dtype, output_loading_info=True, **options)
-    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError) as error:
-        raise cannot_load("model", folder, row, error) from error
-    missing = sorted(name for name in loading["missing_keys"] if "pooler" not in name)  # no pooler is used
-    if missing:
-        raise DataError(f"the weights in {folder} lack {missing[0]} and {len(missing) - 1} more; is it another model?")
+    config, how = config_of(folder, row), from_files(row)
+    kind = AutoModelForTextEncoding if config.is_encoder_decoder else AutoModel
+    with loading("model", folder, row):
+        model, report = kind.from_pretrained(folder, config=config, dtype=dtype, output_loading_info=True, **how)
+    require_weights(folder, [name for name in report["missing_keys"] if "pooler" not in name])  # no pooler is used
     return model
+
+
+def require_weights(folder: Path, missing: Collection[str]) -> None:
+    """DataError when weights that a model needs are missing in its folder: the library would make random ones."""
+    if missing:
+        first = min(missing)
+        raise DataError(f"the weights in {folder} lack {first} and {len(missing) - 1} more; is it another model?")
 
 
 def with_adapter(model: Any, folder: Path) -> Any:
     """`model` with the adapter of `folder` merged into its weights; DataError when it was made for another model."""
-    try:
-        from peft import PeftConfig, get_peft_model
-        from peft.utils import load_peft_weights, set_peft_model_state_dict
-    except ImportError:
-        raise DataError(f"{folder} is an adapter; it needs the package peft: pip install 'sextant[adapters]'") from None
     if not (folder / "adapter_config.json").is_file():
         raise DataError(f"{folder} is no adapter: it lacks adapter_config.json")
+    brought = load_adapter_weights(folder)
+    from peft import PeftConfig, get_peft_model  # an extra
+    from peft.utils import set_peft_model_state_dict
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the base model is not in the place that the adapter names
         adapted = get_peft_model(model, PeftConfig.from_pretrained(str(folder)))
-    loading = set_peft_model_state_dict(adapted, load_peft_weights(str(folder), device="cpu"))
-    absent = [name for name in loading.missing_keys if "lora_" in name]
-    if absent or loading.unexpected_keys:
-        name = [*absent, *loading.unexpected_keys][0]
-        raise DataError(f"the adapter in {folder} was made for another base model: {name} does not fit")
+    report = set_peft_model_state_dict(adapted, brought)
+    if strange := [*(name for name in report.missing_keys if "lora_" in name), *report.unexpected_keys]:
+        raise DataError(f"the adapter in {folder} was made for another base model: {strange[0]} does not fit")
     return adapted.merge_and_unload()
+
+
+def load_adapter_weights(folder: Path) -> dict[str, Any]:
+    """What an adapter (peft) adds to its base model; DataError where the package is not here."""
+    try:
+        from peft.utils import load_peft_weights  # an extra
+    except ImportError:
+        raise DataError(f"{folder} is an adapter; it needs the package peft: pip install 'sextant[adapters]'") from None
+    brought: dict[str, Any] = load_peft_weights(str(folder), device="cpu")
+    return brought
 
 
 def _attend_both_ways(model: Any, folder: Path) -> None:
     """Let the tokens of a decoder attend to those after them too; DataError when the model goes on without."""
-    import torch
-
     model.config.is_causal = False  # what transformers makes its masks by
     for module in model.modules():
         if hasattr(module, "is_causal"):
@@ -208,19 +213,20 @@ def from_files(row: Row) -> dict[str, bool]:
     return {"local_files_only": True, "trust_remote_code": bool(row.run_code)}
 
 
-def cannot_load(what: str, folder: Path, row: Row, error: Exception) -> DataError:
-    """What is said when a library cannot load a part of a model."""
-    if "trust_remote_code" in str(error) and not row.run_code:
-        return DataError(
-            f"the {what} in {folder} is Python code of its own, which may do anything with your files and keys; "
-            f"read it, and allow just that code with the option run_code={code_of(folder, row)} of this retriever"
-        )
-    return DataError(f"the {what} in {folder} cannot be loaded: {first_line(error)}")
-
-
-def first_line(error: Exception) -> str:
-    """The start of a library's message, for one line of ours."""
-    return str(error).strip().partition("\n")[0][:200] or type(error).__name__
+@contextmanager
+def loading(what: str, folder: Path, row: Row) -> Iterator[None]:
+    """Turn what the libraries raise, while a part of a model is loaded in the block, into a DataError."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError) as error:
+        if "trust_remote_code" in str(error) and not row.run_code:
+            raise DataError(
+                f"the {what} in {folder} is Python code of its own, which may do anything with your files and keys; "
+                f"read it, and allow just that code with the option run_code={code_of(folder, row.base)} of this "
+                "retriever"
+            ) from error
+        line = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        raise DataError(f"the {what} in {folder} cannot be loaded: {line}") from error
 
 
 class TokenIds:
@@ -231,8 +237,6 @@ class TokenIds:
     """
 
     def __init__(self, tokenizer: Any, most: int, eos: int | None = None, *, lower: bool = False) -> None:
-        from tokenizers import Tokenizer, normalizers
-
         written = tokenizer.backend_tokenizer.to_str()
         self.most = most
         self._whole, self._cut = Tokenizer.from_str(written), Tokenizer.from_str(written)
@@ -275,8 +279,3 @@ class TokenIds:
         """How many special tokens stand before a text."""
         mask = self._whole.encode("a").special_tokens_mask
         return mask.index(0) if 0 in mask else 0
-
-
-def encodable(texts: Sequence[str]) -> list[str]:
-    """`texts` without the halves of characters that some data sets have, which tokenizers refuse."""
-    return [text.encode("utf-8", "replace").decode("utf-8") for text in texts]

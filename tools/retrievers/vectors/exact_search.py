@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.corpus import Corpus
-from tools.errors import DataError
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
-from tools.retrievers.vectors.embedding import Embedder, Vectors, open_vectors, vectors_key
+from tools.retrievers.vectors.embedding import Embedder, Vectors, embed_queries, open_vectors, vectors_key
 from tools.retrievers.vectors.estimates import from_codes, from_vectors, lengths
+from tools.retrievers.vectors.inner_products import Candidates, exact, keep_candidates
 
 Precision = Literal["float32", "int8"]
 Rows = NDArray[np.integer]  # documents, by their place in the corpus
@@ -57,7 +57,7 @@ class VectorRetriever(Retriever):
         return self._embedder.left_out(text, instruction)
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        queries = self._queries(searches)
+        queries = embed_queries(self._embedder, searches, self._vectors.shape[1])
         found: dict[int, Rows] = {}
         whole = [i for i, search in enumerate(searches) if search.among is None]
         if len(whole) > _FEW and 4 * k <= len(self._ranker):
@@ -69,16 +69,6 @@ class VectorRetriever(Retriever):
             self._hits(query, found[i] if i in found else self._candidates(query, search, k), k)
             for i, (query, search) in enumerate(zip(queries, searches, strict=True))
         ]
-
-    def _queries(self, searches: Sequence[Search]) -> Vectors:
-        queries = np.ascontiguousarray(self._embedder.queries(searches), dtype=np.float32)
-        if queries.shape != (wanted := (len(searches), self._vectors.shape[1])):
-            raise DataError(f"{self._embedder.name} gave queries of shape {queries.shape} where {wanted} is expected")
-        finite = np.isfinite(queries).all(axis=1)
-        if not finite.all():
-            text = searches[int(np.argmin(finite))].text
-            raise DataError(f"{self._embedder.name} gave NaN or infinity for the query {text[:200]!r}")
-        return queries
 
     def _candidates(self, query: NDArray[np.float32], search: Search, k: int) -> Rows:
         """The documents that may be among the best `k` of one search."""
@@ -92,32 +82,30 @@ class VectorRetriever(Retriever):
 
     def _candidates_of_many(self, queries: Vectors, searches: Sequence[Search], k: int) -> dict[int, Rows]:
         """The same for every search, by its place, except for those that have too many of them."""
-        from tools.retrievers.vectors.inner_products import keep_candidates
-
         norms, errors = lengths(queries), self._estimates.errors
         excluded = [self._ranker.rows(search.excluded) for search in searches]
         of_query = np.repeat(np.arange(len(searches)), [len(rows) for rows in excluded])
         documents = np.concatenate(excluded).astype(np.int64)
         room = 4 * k + 4096
-        floors = np.full(len(searches), _LOWEST)
-        counts = np.zeros(len(searches), dtype=np.int64)
-        rows = np.empty((len(searches), room), dtype=np.int64)
-        kept = np.empty((len(searches), room), dtype=np.float32)
+        found = Candidates(
+            floors=np.full(len(searches), _LOWEST),
+            counts=np.zeros(len(searches), dtype=np.int64),
+            rows=np.empty((len(searches), room), dtype=np.int64),
+            kept=np.empty((len(searches), room), dtype=np.float32),
+        )
         for first in range(0, len(self._ranker), _DOCUMENTS):
             scores = self._estimates.of_block(queries, first, first + _DOCUMENTS)
             here = (first <= documents) & (documents < first + _DOCUMENTS)
             scores[of_query[here], documents[here] - first] = -np.inf
-            keep_candidates(scores, errors, norms, first, k, floors, counts, rows, kept)
-        found: dict[int, Rows] = {}
-        for i in np.flatnonzero(counts >= 0).tolist():
-            some = rows[i, : counts[i]]
-            found[i] = some[_within_reach(kept[i, : counts[i]], errors[some] * norms[i], k)]
-        return found
+            keep_candidates(scores, errors, norms, first, k, found)
+        candidates: dict[int, Rows] = {}
+        for i in np.flatnonzero(found.counts >= 0).tolist():
+            rows, kept = found.rows[i, : found.counts[i]], found.kept[i, : found.counts[i]]
+            candidates[i] = rows[_within_reach(kept, errors[rows] * norms[i], k)]
+        return candidates
 
     def _hits(self, query: NDArray[np.float32], rows: Rows, k: int) -> list[Hit]:
         """The best `k` of the candidates, by their exact scores."""
-        from tools.retrievers.vectors.inner_products import exact
-
         if self._file is None or len(rows) > _MANY:
             scores = exact(np.asarray(self._vectors), rows, query)
         else:

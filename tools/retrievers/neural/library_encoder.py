@@ -1,24 +1,13 @@
 """What the kinds whose models sentence-transformers runs share: loading, batches without padding, what is cut off."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-from tools.retrievers.neural.encoding import cannot_load, cores, device, encodable, in_equal_lengths, threads
-from tools.retrievers.neural.models import Row, settings
+from tools.retrievers.neural.model_table import Row
+from tools.retrievers.neural.transformer import cores, device, in_equal_lengths, threads
 from tools.retrievers.store import code
-
-
-def kind_of(folder: Path) -> str:
-    """The class of sentence-transformers that saved a model folder, as it loads one that says nothing."""
-    return str(settings(folder / "config_sentence_transformers.json").get("model_type", "SentenceTransformer"))
-
-
-def architectures(folder: Path) -> list[str]:
-    """The classes of transformers that a model folder names, e.g. ["BertForMaskedLM"]."""
-    return list(settings(folder / "config.json").get("architectures") or [])
+from tools.text import encodable
 
 
 def options(row: Row) -> dict[str, Any]:
@@ -44,20 +33,11 @@ def key(kind: str, name: str, row: Row, modules: str, **rooms: str) -> dict[str,
         "run_code": row.run_code,
         "device": device() if row.dtype else "any",  # a row's precision is used on an accelerator alone
         "versions": {library: version(library) for library in libraries},
-        "code": code(neural=f"{modules} library_models encoding models", **rooms),
+        "code": code("tools/text", neural=f"{modules} library_encoder transformer model_table model_folders", **rooms),
     }
 
 
-@contextmanager
-def loading(folder: Path, row: Row) -> Iterator[None]:
-    """What the libraries raise while a model is loaded inside, as a DataError that names its folder."""
-    try:
-        yield
-    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError) as error:
-        raise cannot_load("model", folder, row, error) from error
-
-
-class LibraryModel:
+class LibraryEncoder:
     """A loaded model of sentence-transformers, and how long its texts may be. Threads share it."""
 
     def __init__(self, model: Any, row: Row) -> None:
