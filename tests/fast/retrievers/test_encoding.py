@@ -16,7 +16,7 @@ from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
 from tools.records import Document
 from tools.retriever import Search
-from tools.retrievers import build, check
+from tools.retrievers import build
 from tools.retrievers.neural.dense import SentenceEmbedder
 from tools.retrievers.neural.model_folders import folder_of, weights_of
 from tools.retrievers.neural.model_table import row_of, rows
@@ -398,14 +398,6 @@ def test_a_query_has_the_same_bits_alone_in_a_batch_and_in_threads():
     assert np.array_equal(at_once, [*alone, *alone])
 
 
-def test_searches_with_different_instructions_share_a_batch(made):
-    embedder = SentenceEmbedder(str(made["Qwen3"]), like="Qwen3-Embedding-0.6B")
-    searches = [Search(QUERY, INSTRUCTION), Search(QUERY), Search("blue", INSTRUCTION), Search("blue", "Another one")]
-    together = embedder.queries(searches)
-    assert np.array_equal(together, [embedder.queries([search])[0] for search in searches])
-    assert len(np.unique(together.round(4), axis=0)) == 4
-
-
 # Texts and folders that are not as they should be
 
 
@@ -520,20 +512,6 @@ def test_whatever_shapes_a_document_s_vector_is_in_the_key(made):
         for like in ("", "GritLM-7B", "Lion-DS-1B-llama3-marco-mntp", "e5-large-v2", "e5-mistral-7b-instruct")
     ]
     assert len(set(keys)) == len(keys)
-
-
-def test_dense_ranks_by_the_inner_product_of_the_vectors(tmp_path, made):
-    texts = [*tiny_models.TEXTS, "blue", "red blood"]
-    corpus = Corpus(Document(f"d{n}", text) for n, text in enumerate(texts))
-    spec = f'dense:"{made["Bert"]}"(like=e5-large-v2)'
-    retriever = build(spec, corpus, tmp_path)
-    again = build(check(retriever.name), corpus, tmp_path)
-    embedder = SentenceEmbedder(str(made["Bert"]), like="e5-large-v2")
-    scores = embedder.documents(texts) @ embedder.queries([Search(QUERY)])[0]
-    hits = retriever.search(QUERY, 8)
-    assert [hit.doc_id for hit in hits] == [f"d{n}" for n in np.argsort(-scores, kind="stable")]
-    assert again.search(QUERY, 8) == hits and again.name == retriever.name
-    assert retriever.left_out("blue " * 600) > 0
 
 
 # 8 bits

@@ -11,7 +11,6 @@ from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.records import Document
 from tools.retriever import Ranker, Retriever, Search
-from tools.retrievers import build, check
 from tools.retrievers.fusion import Fusion
 from tools.retrievers.rerank import Rerank
 
@@ -103,10 +102,6 @@ class TestFusion:
         fusion = Fusion(CORPUS, None, *retrievers, method=method, depth=20)
         assert fusion.search("a", k=k) == fusion.search("a", k=20)[:k]
 
-    def test_a_part_of_no_weight_adds_documents_and_no_score(self):
-        fusion = Fusion(CORPUS, None, scored(d02=1), scored(d01=5, d02=4), weights=(1.0, 0.0))
-        assert fusion.search("a", k=5) == [("d02", 1 / 61), ("d01", 0.0)]
-
     def test_parts_are_searched_to_the_depth_or_to_k_where_that_is_more(self):
         part = scored(d01=1)
         fusion = Fusion(CORPUS, None, part, part, depth=7)
@@ -137,19 +132,6 @@ class TestFusion:
         with pytest.raises(UsageError, match=says):
             Fusion(CORPUS, None, scored(), scored(), **options)
 
-    def test_its_name_has_all_that_changes_a_ranking_and_builds_the_same(self, corpus):
-        for text in (
-            "fusion(bm25,rank_bm25)",
-            "fusion(bm25,bm25(k1=1.2),bm25s,method=scores,depth=50,weights=[1,2,0.5])",
-            "fusion(bm25,fusion(bm25s,rank_bm25,constant=10),constant=0)",
-            "rerank(fusion(bm25,bm25s),rank_bm25(k1=1.2),depth=3)",
-        ):
-            made = build(text, corpus)
-            again = build(check(made.name), corpus)
-            assert again.name == made.name
-            assert again.search("blue blood", k=6) == made.search("blue blood", k=6)
-        assert build("fusion(bm25,bm25s,weights=[2,1])", corpus).name.endswith("weights=[2.0,1.0],constant=60)")
-
     @pytest.mark.parametrize("kind", [Fusion, Rerank])
     def test_what_is_left_out_is_what_the_worst_part_leaves_out(self, kind):
         assert kind(CORPUS, None, Scores([0.0] * 30, lost=3), Scores([0.0] * 30, lost=8)).left_out("a") == 8
@@ -163,11 +145,6 @@ class TestRerank:
     def test_the_second_orders_the_best_of_the_first_and_the_rest_follow(self):
         hits = Rerank(CORPUS, None, scored(**FIRST), scored(**SECOND), depth=4).search("a", k=30)
         assert found(hits) == ["d03", "d02", "d01", "d00", "d04", "d05", "d06", "d07", "d08", "d09"]
-
-    def test_scores_never_rise(self):
-        for second in (SECOND, {"d02": -5.0}, {}):
-            hits = Rerank(CORPUS, None, scored(**FIRST), scored(**second), depth=4).search("a", k=30)
-            assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
 
     def test_documents_that_the_second_leaves_out_follow_in_the_order_of_the_first(self):
         hits = Rerank(CORPUS, None, scored(**FIRST), scored(d02=7, d09=8), depth=4).search("a", k=6)
@@ -185,11 +162,6 @@ class TestRerank:
         for k in range(1, 30):
             assert reranked.search("a", k=k) == whole[:k]
 
-    def test_exclusions_and_pools_come_before_the_depth(self):
-        reranked = Rerank(CORPUS, None, scored(**FIRST), scored(**SECOND), depth=3)
-        pool = {"d01", "d03", "d05", "d07", "d20"}
-        assert found(reranked.search("a", k=3, excluded={"d01"}, among=pool)) == ["d07", "d05", "d03"]
-
     def test_the_second_is_asked_once_for_the_whole_batch_and_only_about_the_first_ones_documents(self):
         second = scored(**SECOND)
         reranked = Rerank(CORPUS, None, scored(**FIRST), second, depth=2)
@@ -200,7 +172,3 @@ class TestRerank:
             ("a", "about a", {"d00", "d01"}),
             ("b", "", {"d01", "d02"}),
         ]
-
-    def test_a_second_for_pools_serves_a_whole_corpus(self, corpus):
-        hits = build("rerank(bm25,pool_bm25,depth=3)", corpus).search("blue blood octopus", k=5)
-        assert len(hits) == 5

@@ -212,13 +212,6 @@ def test_english_words_are_lucenes(text, expected):
     assert english.words(text) == expected
 
 
-def test_the_english_analyzer_finds_other_forms_of_a_word(corpus):
-    assert build("bm25", corpus).search("kilogram", k=6) == []
-    hits = build("bm25(analyzer=english)", corpus).search("kilogram", k=6)
-    assert [hit.doc_id for hit in hits] == ["d5"], "eleven kilograms"
-    assert build("bm25(analyzer=english)", corpus).name == "bm25(k1=0.9,b=0.4,analyzer=english)"
-
-
 # rank_bm25
 
 

@@ -9,7 +9,6 @@ import tiny_models
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document
-from tools.retriever import Search
 from tools.retrievers import build, check, require
 from tools.retrievers.neural import sparse
 from tools.retrievers.neural.sparse_model import SparseModel
@@ -124,15 +123,6 @@ def test_only_documents_that_share_a_term_are_hits(splade, tmp_path):
     lower_the_logits(silent, 100.0)
     with pytest.raises(DataError, match="no term of any document"):
         build(f"splade:{silent}", documents)
-
-
-def test_a_query_has_the_same_bits_alone_and_among_many_of_its_length(corpus, splade, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    words = ["blue", "blood", "heart", "octopus", "giraffe", "iron", "copper", "red"]
-    texts = [" ".join(words[(n * m) % 8] for m in range(length)) for length in range(8, 25) for n in range(1, 8)]
-    retriever = build(f"splade:{splade}", corpus)
-    alone = [retriever.search(text, 6) for text in texts]
-    assert retriever.search_many([Search(text) for text in texts], 6) == alone
 
 
 def test_equal_texts_are_read_once_and_tie_by_id(splade, tmp_path, monkeypatch):

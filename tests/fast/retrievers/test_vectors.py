@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -130,12 +129,6 @@ def test_both_precisions_give_the_same_hits_to_the_last_bit(large, tmp_path):
     assert exact.search_many(searches, 300) == coded.search_many(searches, 300)
 
 
-def test_the_codes_take_a_quarter_of_the_bytes(large, tmp_path):
-    VectorRetriever(large, tmp_path, Digests(), "digests", search="int8")
-    [floats], [codes] = tmp_path.glob("indexes/vectors-*/vectors.npy"), tmp_path.glob("indexes/codes-*/codes.npy")
-    assert codes.stat().st_size - 128 == (floats.stat().st_size - 128) / 4
-
-
 def test_masks_apply_before_the_cut_alone_and_in_a_batch(large, retriever):
     best = [hit.doc_id for hit in retriever.search("masked", 40)]
     excluded = Search("masked", excluded=frozenset([*best[:30], "no such document"]))
@@ -147,14 +140,6 @@ def test_masks_apply_before_the_cut_alone_and_in_a_batch(large, retriever):
     assert_equal(found[1], brute_force(large, "masked", 20, excluded=pool.excluded, among=pool.among))
     assert len(found[1]) == 20 and len(found[2]) == 3
     assert found == [retriever.search_many([search], 20)[0] for search in batch]
-
-
-@pytest.mark.parametrize("k", [5, 2_000, 19_999, 20_000, 30_000])
-def test_k_may_be_anything_up_to_more_than_the_corpus_has(large, retriever, k):
-    searches = [Search(f"query {n}") for n in range(6)]
-    found = retriever.search_many(searches, k)
-    assert [len(hits) for hits in found] == [min(k, 20_000)] * 6
-    assert found[0] == retriever.search("query 0", 30_000)[:k]
 
 
 @PRECISIONS
@@ -174,13 +159,6 @@ def test_a_document_of_no_tokens_scores_zero_and_a_query_of_none_ties_everything
     assert dict(retriever.search("hearts", 4))["d00000"] == 0
     nothing = retriever._hits(np.zeros(37, np.float32), np.arange(4), 4)
     assert [hit.doc_id for hit in nothing] == list(corpus.doc_ids)
-
-
-def test_threads_that_share_a_retriever_get_what_one_thread_gets(retriever):
-    texts = [f"query {n}" for n in range(24)]
-    with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda text: retriever.search(text, 30), texts))
-    assert together == [retriever.search(text, 30) for text in texts]
 
 
 @PRECISIONS
@@ -227,31 +205,6 @@ def test_estimates_are_the_same_from_two_threads_as_from_one(large, monkeypatch)
 
 HERE = Path(__file__).parents[3]
 PLACES = [str(place) for place in (Path(__file__).parent, HERE / "tests/support", HERE)]
-READER = """
-import sys; sys.path[:0] = {path!r}
-from pathlib import Path
-from test_vectors import *
-corpus = documents([f"text {{n}}" for n in range(3_000)])
-retriever = VectorRetriever(corpus, Path({home!r}), Digests(), "digests", search={search!r})
-maps = Path("/proc/self/maps").read_text()
-print(json.dumps([retriever.search_many([Search(f"q{{n}}") for n in range(n)], 20) for n in (3, 9)]))
-print(sum("vectors.npy" in line for line in maps.splitlines()), retriever._embedder.given)
-"""
-
-
-@PRECISIONS
-def test_two_processes_map_one_file_and_find_the_same(tmp_path, search):
-    corpus = documents([f"text {n}" for n in range(3_000)])
-    here = VectorRetriever(corpus, tmp_path, Digests(), "digests", search=search)
-    code = READER.format(path=PLACES, home=str(tmp_path), search=search)
-    others = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    mine = [here.search_many([Search(f"q{n}") for n in range(n)], 20) for n in (3, 9)]
-    for other in others:
-        found, maps = other.communicate()[0].splitlines()
-        assert json.loads(found) == [[[list(hit) for hit in hits] for hits in batch] for batch in mine]
-        assert maps == "1 []", "one map of the file, and no document embedded"
-
-
 # -- embedding a corpus ------------------------------------------------------------------------------------------------
 
 
@@ -425,14 +378,6 @@ def test_progress_is_said_every_five_seconds_and_at_the_end_of_long_work(clock, 
             assert caplog.messages == ["dense: 3,315 of 28,315 documents, 500/s, 50 s to go"]
     assert len(caplog.messages) == 10
     assert caplog.messages[-1] == "dense: 28,315 of 28,315 documents, 500/s"
-
-
-def test_short_work_says_nothing(clock, caplog):
-    caplog.set_level(logging.INFO, "sextant")
-    progress = Progress("dense", 10)
-    clock.now += 4
-    progress.add(10)
-    assert caplog.messages == []
 
 
 def test_a_duration_is_said_in_its_two_largest_units():

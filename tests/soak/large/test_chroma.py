@@ -18,8 +18,8 @@ from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete, UsageError
 from tools.records import Document, Query
 from tools.retriever import Search
-from tools.retrievers import build, check, store
-from tools.retrievers.vectors import chroma
+from tools.retrievers import store
+from tools.retrievers.vectors import chroma_index
 from tools.retrievers.vectors.chroma import Chroma
 from tools.retrievers.vectors.exact_search import VectorRetriever
 from tools.session import Toolbox
@@ -110,8 +110,8 @@ def server_of_all(tmp_path_factory):
 @pytest.fixture
 def served(server_of_all, monkeypatch):
     """A server without collections; a test that stops it starts it again."""
-    monkeypatch.setattr(chroma, "WAITS", (0.0,))
-    client = chroma._connected(server_of_all.url)
+    monkeypatch.setattr(chroma_index, "WAITS", (0.0,))
+    client = chroma_index._connected(server_of_all.url)
     for collection in client.list_collections():
         client.delete_collection(collection.name)
     return server_of_all
@@ -182,18 +182,8 @@ def test_ties_are_broken_by_doc_id_at_the_cut_too():
     assert [hit.doc_id for hit in found] == [f"copy{number:02}" for number in range(5)]
 
 
-def test_hits_do_not_depend_on_the_batch_or_the_thread(home):
-    retriever = Chroma(CORPUS, home, Words())
-    searches = [search._replace(excluded=[f"d{n}" for n in range(i % 3)]) for i, search in enumerate(SEARCHES)]
-    alone = [retriever.search(search.text, 15, excluded=search.excluded) for search in searches]
-    assert retriever.search_many(searches[::-1], 15) == alone[::-1]
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda n: retriever.search_many(searches[n::4], 15), range(4)))
-    assert found == [alone[n::4] for n in range(4)]
-
-
 def test_reading_leaves_the_index_as_it_was_published(home, monkeypatch):
-    monkeypatch.setattr(chroma, "_build", lambda *_: pytest.fail("it was built again"))
+    monkeypatch.setattr(chroma_index, "_build", lambda *_: pytest.fail("it was built again"))
     folders = [index for index in store.kept(home) if index.name.startswith("chroma-")]
     before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
     first = Chroma(CORPUS, home, Words()).search_many(SEARCHES, 5)
@@ -208,13 +198,15 @@ def test_a_disk_that_is_full_for_chroma_is_one_line(tmp_path, monkeypatch):
     def full(folder):
         raise InternalError("error returned from database: (code: 778) disk I/O error")
 
-    monkeypatch.setattr(chroma, "_client", full)
+    monkeypatch.setattr(chroma_index, "_client", full)
     with pytest.raises(DataError, match="disk I/O error; make room there"):
         Chroma(CORPUS, tmp_path, Words())
 
 
 def test_a_build_that_stopped_half_way_is_redone_without_embedding_again(home, exact, tmp_path, monkeypatch):
-    monkeypatch.setattr(chroma, "_client", lambda folder, client=chroma._client: Failing(client(folder), calls=2))
+    monkeypatch.setattr(
+        chroma_index, "_client", lambda folder, client=chroma_index._client: Failing(client(folder), calls=2)
+    )
     embedder = Words()
     with pytest.raises(DataError, match="power cut"):
         Chroma(CORPUS, tmp_path, embedder)
@@ -245,13 +237,6 @@ class Failing:
         return collection
 
 
-def test_the_name_parses_and_means_the_same_retriever(server, corpus, tmp_path):
-    made = build(f"chroma(api:{server.spec}(dimensions=24),ef_search=50)", corpus, tmp_path)
-    assert str(check(made.name)) == f"chroma(api:{server.spec}(dimensions=24),ef_search=50)"
-    assert build(made.name, corpus, tmp_path).name == made.name
-    assert build(f"chroma:api:{server.spec}", corpus, tmp_path).search("red blood", 1)[0].doc_id == "d4"
-
-
 @pytest.mark.parametrize(
     "options",
     [{"ef_search": 1}, {"ef_construction": 0}, {"neighbors": -3}, {"url": "localhost:8000"}, {"url": "http://h/x"}],
@@ -259,15 +244,6 @@ def test_the_name_parses_and_means_the_same_retriever(server, corpus, tmp_path):
 def test_options_that_make_no_sense_are_a_mistake_in_the_command(corpus, options):
     with pytest.raises(UsageError, match=next(iter(options))):
         Chroma(corpus, None, Words(), **options)
-
-
-def test_queries_that_do_not_fit_the_index_are_refused(home):
-    embedder = Words()
-    retriever = Chroma(CORPUS, home, embedder)
-    for wrong in (np.zeros((1, 8), "f4"), np.full((1, 24), np.nan, "f4")):
-        embedder.queries = lambda searches, wrong=wrong: wrong
-        with pytest.raises(DataError, match="24 finite"):
-            retriever.search("w1", 3)
 
 
 def test_a_server_serves_what_a_folder_does_and_embeds_once_for_all(served, exact, tmp_path):
@@ -292,9 +268,9 @@ def test_a_collection_that_is_not_whole_is_filled_up_and_not_overwritten(served,
     collection = whole._index._collection
     name, settings = (
         collection.name,
-        chroma._settings({"ef_construction": 200, "neighbors": 32}, 2500),
+        chroma_index.settings_of(200, 32, 2500),
     )
-    client = chroma._connected(served.url)
+    client = chroma_index._connected(served.url)
     client.delete_collection(name)
     client.create_collection(name, **settings).add(ids=["3", "1700"], embeddings=vectors[[3, 1700]] * 2)
     filled = Chroma(CORPUS, tmp_path, Words(), url=served.url)
@@ -314,7 +290,7 @@ def test_two_who_fill_a_collection_at_once_get_one_index(served, exact, tmp_path
 
 @pytest.mark.parametrize("hangs", [True, False])
 def test_a_server_that_is_away_or_hangs_is_named(hangs, monkeypatch, corpus):
-    monkeypatch.setattr(chroma, "TIMEOUT", 0.2)
+    monkeypatch.setattr(chroma_index, "TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         if not hangs:
@@ -344,7 +320,7 @@ def test_a_server_that_goes_away_leaves_the_query_owed_and_may_come_back(served,
 
 
 def test_a_server_that_hangs_later_is_asked_again_and_given_up(served, tmp_path, monkeypatch):
-    monkeypatch.setattr(chroma, "TIMEOUT", 1.0)
+    monkeypatch.setattr(chroma_index, "TIMEOUT", 1.0)
     retriever = Chroma(CORPUS, tmp_path, Words(), url=served.url)
     served.process.send_signal(signal.SIGSTOP)
     try:
@@ -356,7 +332,7 @@ def test_a_server_that_hangs_later_is_asked_again_and_given_up(served, tmp_path,
 
 def test_a_collection_that_was_deleted_is_named(served, tmp_path):
     retriever = Chroma(CORPUS, tmp_path, Words(), url=served.url)
-    chroma._connected(served.url).delete_collection(retriever._index._collection.name)
+    chroma_index._connected(served.url).delete_collection(retriever._index._collection.name)
     with pytest.raises(DataError, match=f"{served.url} does not fit or was deleted"):
         retriever.search("w1", 3)
 
@@ -378,19 +354,19 @@ def test_an_index_works_while_it_is_deleted(tmp_path):
 
 def test_a_server_that_goes_away_while_it_is_filled_keeps_what_it_has(served, tmp_path, monkeypatch):
     embedder = Words()
-    asked = chroma._Served._asked
+    asked = chroma_index.ServerIndex._ask
 
     def fails_at_the_third_block(self, call, *arguments, **options):
         if "embeddings" in options and options["ids"][0] == "2000":
             served.stop()
         return asked(self, call, *arguments, **options)
 
-    monkeypatch.setattr(chroma._Served, "_asked", fails_at_the_third_block)
+    monkeypatch.setattr(chroma_index.ServerIndex, "_ask", fails_at_the_third_block)
     with pytest.raises(RunIncomplete, match="what it has is kept, and the same command goes on"):
         Chroma(CORPUS, tmp_path, embedder, url=served.url)
-    monkeypatch.setattr(chroma._Served, "_asked", asked)
+    monkeypatch.setattr(chroma_index.ServerIndex, "_ask", asked)
     served.start()
-    [before] = [collection.count() for collection in chroma._connected(served.url).list_collections()]
+    [before] = [collection.count() for collection in chroma_index._connected(served.url).list_collections()]
     retriever = Chroma(CORPUS, tmp_path, embedder, url=served.url)
     assert (before, retriever._index._collection.count()) == (2000, DOCUMENTS)
     assert embedder.embedded == len(set(CORPUS.texts()))

@@ -214,9 +214,9 @@ class _Counter:
     def _count(self, block: Block) -> Counts:
         most = len(block.data) // 2 + len(block.ends)  # words: two are a blank or an end apart
         self._make_room(most, len(block.data))
-        numbers = (np.empty(most, dtype=np.int32) for _ in range(2))
-        sizes = (np.zeros(len(block.ends), dtype=np.int64) for _ in range(2))
-        counts = Counts(*numbers, *sizes)
+        rows, numbers = np.empty((2, most), dtype=np.int32)
+        distinct, lengths = np.zeros((2, len(block.ends)), dtype=np.int64)
+        counts = Counts(rows, numbers, distinct, lengths)
         self._known, postings = kernels.count(
             block, self._reading, self._words, self._known, self._documents, self._seen, self._place, counts
         )

@@ -34,7 +34,6 @@ TIMEOUT = 60.0  # seconds; Chroma's own client waits for ever
 _BLOCK = 1000  # vectors in one call; Chroma takes at most 5,461
 _QUERIES = 100  # in one call
 _NAME = "vectors"  # of the one collection in a folder
-_SETTINGS = Settings(anonymized_telemetry=False)
 
 
 def settings_of(ef_construction: int, neighbors: int, documents: int) -> dict[str, Any]:
@@ -108,7 +107,8 @@ class FolderIndex:
 
     def scores(self, rows: Rows, query: Vectors) -> Scores:
         """The exact inner products of documents with one query, in the order of `rows`; shape (rows,)."""
-        return exact(np.asarray(self._vectors), rows, query)
+        scores: Scores = exact(np.asarray(self._vectors), rows, query)
+        return scores
 
 
 def _written(folder: Path, settings: dict[str, Any], vectors: Vectors) -> None:
@@ -138,7 +138,11 @@ def _build(folder: Path, settings: dict[str, Any], vectors: Vectors) -> None:
 
 
 def _client(folder: str) -> Any:
-    return chromadb.PersistentClient(folder, settings=_SETTINGS)
+    return chromadb.PersistentClient(folder, settings=_quiet())
+
+
+def _quiet() -> Settings:
+    return Settings(anonymized_telemetry=False)  # each client's own, for it writes into them
 
 
 def _connected(url: str) -> Any:
@@ -148,7 +152,7 @@ def _connected(url: str) -> Any:
     port = parts.port or (443 if secure else 8000)
     try:
         httpx.get(f"{url.rstrip('/')}/api/v2/heartbeat", timeout=TIMEOUT).raise_for_status()
-        client = chromadb.HttpClient(host=parts.hostname or "", port=port, ssl=secure, settings=_SETTINGS)
+        client = chromadb.HttpClient(host=parts.hostname or "", port=port, ssl=secure, settings=_quiet())
         session = client._server._session  # type: ignore[attr-defined]  # noqa: SLF001  # there is no setting for it
         session.timeout = TIMEOUT
         return client
