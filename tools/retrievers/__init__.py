@@ -230,20 +230,21 @@ def _made(spec: Spec, corpus: Corpus, home: Path | None, terms: "Terms | None") 
         case ["str"]:
             arguments = [spec.subject] if spec.subject else []
         case ["Embedder"]:
-            arguments = [_embedder(spec, terms)]
+            arguments = [_embedder(spec, home, terms)]
         case ["Builder"]:
             arguments = [lambda corpus: _made(spec.parts[0], corpus, home, terms)]
         case _:
             arguments = [_made(part, corpus, home, terms) for part in spec.parts]
     made = pick("retriever", spec.kind, RETRIEVERS)
-    return made(corpus, home, *arguments, **_asking(made, terms), **spec.options)
+    return made(corpus, home, *arguments, **_taken(made, terms=terms), **spec.options)
 
 
-def _embedder(spec: Spec, terms: "Terms | None" = None) -> Any:
+def _embedder(spec: Spec, home: Path | None = None, terms: "Terms | None" = None) -> Any:
     """What fills the vectors that `spec` stores. It loads nothing until it is given a text."""
     inner = _filler(spec)
     embedder = pick("embedder", inner.kind, EMBEDDERS)
-    return embedder(*([inner.subject] if inner.subject else []), **inner.options, **_asking(embedder, terms))
+    model = [inner.subject] if inner.subject else []
+    return embedder(*model, **inner.options, **_taken(embedder, home=home, terms=terms))
 
 
 def _embeds(kind: str) -> bool:
@@ -257,6 +258,7 @@ def _filler(spec: Spec) -> Spec:
     return spec.parts[0] if spec.parts else _checked(parse(spec.subject), EMBEDDERS, "embedder")
 
 
-def _asking(made: Any, terms: "Terms | None") -> dict[str, Any]:
-    """The `terms` as a keyword, for a constructor of what asks models."""
-    return {"terms": terms} if "terms" in inspect.signature(made).parameters else {}
+def _taken(made: Any, **given: Any) -> dict[str, Any]:
+    """What of `given` a constructor takes."""
+    taken = inspect.signature(made).parameters
+    return {name: value for name, value in given.items() if name in taken}

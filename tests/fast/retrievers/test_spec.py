@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.errors import DataError, ProviderRefused, UnknownName, UsageError
+from tools.errors import DataError, UnknownName, UsageError
 from tools.retrievers import build, check, needs_pool
 from tools.retrievers.spec import Spec, parse
 
@@ -124,8 +124,6 @@ def test_what_ranks_only_pools_is_known_before_anything_is_built(spec, needed):
         ("rerank(bm25,late:./nowhere)", DataError, "there is no model folder"),
         ("fusion(bm25,dense:nvidia/NV-Embed-v2)", UsageError, "cannot be run here"),
         ("rerank(bm25,dense:BAAI/bge-reranker-v2-m3)", UsageError, "is a cross model, not a dense one"),
-        ("fusion(bm25,api:openai/text-embedding-3-large)", ProviderRefused, "put it in $OPENAI_API_KEY"),
-        ("chroma:api:openai/text-embedding-3-large", ProviderRefused, "put it in $OPENAI_API_KEY"),
         ("chroma:dense:/nowhere", DataError, "there is no model folder /nowhere"),
         ("chroma(dense,url=localhost)", UsageError, "as in url=http://host:8000"),
         ("fusion(dense,bm25(b=7))", UsageError, "b from 0 to 1"),
