@@ -142,7 +142,8 @@ def _shown(modules: Iterable[Module]) -> frozenset[str]:
 def _read(path: Path, modified: int, size: int) -> Module:
     tree = ast.parse(path.read_bytes())
     tree.body = [node for node in tree.body if not _types_only(node) and not _is_table(node)]
-    imports, classes, documented, functions, strings, makes_tools = [], [], dict[str, str](), [], set[str](), False
+    imports, classes, functions = list[tuple[str, int, tuple[str, ...]]](), [], []
+    documented, strings, makes_tools = dict[str, str](), set[str](), False
     for node in ast.walk(tree):
         match node:
             case ast.Import():

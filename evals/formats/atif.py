@@ -205,7 +205,7 @@ def read_line(row: dict[str, Any], queries: Mapping[str, "Query"], environment: 
     steps, mapped = list[dict[str, Any]](), True
     for number, one in enumerate(row["steps"], start=1):
         made, found = _convert_step(one, environment.documents)
-        steps += [step | {"step_id": number} for step in made]
+        steps += [{**step, "step_id": number} for step in made]
         mapped &= found
     line = {
         "query_id": str(chosen or names[0] or names[1] or names[2]),
@@ -258,7 +258,7 @@ def _convert_call(call: dict[str, Any], results: list[dict[str, Any]], documents
     if not tool or (doc_ids is None and tool != "search"):
         return None
     k = given.get("k")
-    step = {
+    step: dict[str, Any] = {
         "tool": tool,
         "argument": argument,
         "doc_ids": doc_ids,

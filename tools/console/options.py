@@ -70,7 +70,6 @@ class _Field(NamedTuple):
         return origin if origin in (tuple, Mapping) else None
 
 
-@lru_cache
 def _fields(kind: Any) -> tuple[_Field, ...]:
     found, hints = [], get_type_hints(kind, include_extras=True)
     for one in dataclasses.fields(kind):
@@ -128,7 +127,7 @@ def check(request: object) -> None:
     """Replace the values of a new request by checked ones. UsageError, which names the option, for a wrong one."""
     from pydantic import ValidationError  # takes longer to import than --help may
 
-    kind = type(request)
+    kind: Any = type(request)
     try:
         checked = _model(kind)(**{field.name: getattr(request, field.name) for field in _fields(kind)})
     except ValidationError as error:

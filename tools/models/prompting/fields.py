@@ -96,7 +96,7 @@ def _validator(annotation: Any) -> Callable[[Any], Any] | None:
     if union or (isclass(annotation) and get_origin(annotation) is None and issubclass(annotation, dspy.Type | Enum)):
         return None
     try:
-        return pydantic.TypeAdapter(annotation).validate_python  # type: ignore[no-any-return]
+        return pydantic.TypeAdapter(annotation).validate_python
     except Exception:  # noqa: BLE001  # a type that pydantic does not know: DSPy says so when the answer is there
         return None
 
