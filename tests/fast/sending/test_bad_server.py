@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 
 import httpx
 import pytest
@@ -12,7 +11,6 @@ from bad_server import (
     OWN,
     PASSING,
     REFUSING,
-    BadServer,
     always,
     closes,
     fields_of,
@@ -27,6 +25,7 @@ from bad_server import (
     unauthorized,
     usage,
 )
+from waiting import wait_for
 
 PROMPT = (
     "Your output fields are:\n1. `selected` (list[str]): ids\n2. `observations` (str): what fits\nAll interactions\n\n"
@@ -38,19 +37,12 @@ RESPONSES = {"model": "tiny", "input": [{"role": "user", "content": [{"type": "i
 
 @pytest.fixture
 def client(bad):
-    with httpx.Client(base_url=bad.url, headers={"authorization": "Bearer sk-x"}, timeout=0.3, trust_env=False) as made:
+    with httpx.Client(base_url=bad.url, headers={"authorization": "Bearer sk-x"}, timeout=60, trust_env=False) as made:
         yield made
 
 
 def ask(client, path="/chat/completions", body=CHAT):
     return client.post(path, json=body)
-
-
-def test_it_starts_and_stops_in_milliseconds():
-    started = time.perf_counter()
-    for _ in range(10):
-        BadServer().close()
-    assert (time.perf_counter() - started) / 10 < 0.05
 
 
 def test_an_answer_fills_the_fields_by_their_types_and_depends_on_the_prompt_alone(bad, client):
@@ -79,6 +71,7 @@ def test_what_is_fine_reaches_any_client_and_is_paid(kind, bad, client):
 @pytest.mark.parametrize("kind", PASSING)
 def test_what_is_at_fault_is_no_answer_to_any_client_and_not_paid(kind, bad, client):
     bad.forget([PASSING[kind]])
+    client.timeout = 0.2 if kind in ("silent", "stalls", "chunks_stall") else 60
     try:
         reply = ask(client)
         reply.raise_for_status()
@@ -87,7 +80,8 @@ def test_what_is_at_fault_is_no_answer_to_any_client_and_not_paid(kind, bad, cli
         usable = False
     assert not usable
     assert [one.paid for one in bad.tries] == [False]
-    time.sleep(0.06 if kind == "refused" else 0)
+    client.timeout = 60
+    wait_for(lambda: not bad._refusing.is_set())
     assert ask(client).status_code == 200 and bad.tries[-1].paid
 
 
@@ -128,19 +122,19 @@ def test_usage_is_reported_as_it_is_told(bad, client):
 
 
 def test_connections_are_refused_for_a_while_and_then_taken(bad, client):
-    bad.forget([refused(0.1)])
+    bad.forget([refused(1.0)])
     with pytest.raises(httpx.TransportError):
         ask(client)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", bad.port))
-    time.sleep(0.12)
+    wait_for(lambda: not bad._refusing.is_set())
     assert ask(client).status_code == 200 and len(bad.tries) == 2
 
 
 def test_an_old_connection_is_reset_while_new_ones_are_refused(bad):
     with httpx.Client(base_url=bad.url, trust_env=False) as old, httpx.Client(base_url=bad.url, trust_env=False) as new:
         assert ask(old).status_code == 200
-        bad.script = lambda number, body: refused(0.1) if number == 2 else fine()
+        bad.script = lambda number, body: refused(60.0) if number == 2 else fine()
         with pytest.raises(httpx.TransportError):
             ask(new)
         with pytest.raises(httpx.TransportError):

@@ -144,12 +144,10 @@ def test_the_servers_words_and_its_code_are_in_the_error(server):
     assert mine.provider_code == reference.provider_code == "context_length_exceeded"
 
 
-@pytest.mark.parametrize("spec", ["tiny@{}", "hosted_vllm/tiny"])
-def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_to_do(spec, server, certificate, monkeypatch):
+def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_to_do(server, certificate):
     server._server.socket = certificate[1].wrap_socket(server._server.socket, server_side=True)
     address = url(server).replace("http:", "https:")
-    monkeypatch.setenv("HOSTED_VLLM_API_BASE", address)
-    error = raised(lm.connect(spec.format(address), Terms(patience=Patience(attempts=1))).lm)
+    error = raised(lm.connect(f"tiny@{address}", Terms(patience=Patience(attempts=1))).lm)
     assert fault(error) == "refused" and "$SSL_CERT_FILE" in str(error) and not dspy.is_retryable_lm_error(error)
 
 

