@@ -1,12 +1,10 @@
 """`python -m optimizers.compile` as a user meets it: what it refuses, what it leaves behind, what it never copies."""
 
-import fcntl
 import gc
 import itertools
 import json
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,11 +13,10 @@ from typing import NamedTuple
 import pytest
 from conftest import ROOT
 
-from evals.running import provenance
 from evals.running.sitting import Result as Ran
 from optimizers import compile as module
 from optimizers.request import OPTIMIZERS
-from optimizers.teleprompters import TELEPROMPTERS, settings
+from optimizers.teleprompters import TELEPROMPTERS
 from optimizers.training.demonstrations import CUT, SHOWN
 from programs.parts.compiled import read, write
 from tools.console.command import run_command
@@ -177,24 +174,6 @@ def test_every_optimizer_of_the_table_is_in_the_help(compiles):
     assert list(json.loads(compiles("--json", optimizer="list", task=None).out)) == list(TELEPROMPTERS)
 
 
-def test_the_list_has_every_option_with_its_values_as_a_shell_takes_them(compiles):
-    """At light, medium and heavy effort, or one for all three; what is listed is what is taken."""
-    lines = compiles(optimizer="list", task=None).out.splitlines()
-    assert not any(line != line.rstrip() for line in lines)
-    listed, name = {}, ""
-    for line in lines[: lines.index("")]:
-        name = name if line.startswith(" ") else line.partition(" ")[0]
-        pairs = [word for word in shlex.split(line.replace("|", "\\|")) if "=" in word]
-        listed.setdefault(name, []).extend(pairs)
-    assert list(listed) == list(TELEPROMPTERS)
-    for name, pairs in listed.items():
-        values = {option: text.split("|") for option, _, text in (pair.partition("=") for pair in pairs)}
-        assert values.keys() == TELEPROMPTERS[name].options.keys()
-        for place, level in enumerate(("light", "medium", "heavy")):
-            chosen = {option: texts[place if len(texts) > 1 else 0] for option, texts in values.items()}
-            assert settings(name, "light", chosen) == settings(name, level, {})
-
-
 def data_folder(folder, queries):
     """A folder in OBLIQ-Bench's layout, with so many queries that want a document each."""
     place = folder / "tip-of-tongue" / "congress"
@@ -215,28 +194,6 @@ def data_folder(folder, queries):
 
 def test_a_metric_that_no_ranking_of_a_pool_changes_is_refused(compiles):
     assert refused(compiles("--metric", "R@20", program="rank", task="relic"), 2, "all of a pool of 14 documents")
-
-
-def test_a_runs_folder_that_cannot_be_written_is_said_first(compiles, tmp_path):
-    (tmp_path / "file").write_text("")
-    for place in (tmp_path / "file", tmp_path / "file" / "below"):
-        result = compiles(runs=place)
-        assert result.code == 2 and "choose --runs" in result.err and result.err.count("\n") == 1
-
-
-def test_data_that_is_not_there_is_code_3(compiles, tmp_path):
-    assert refused(compiles(data=tmp_path / "nowhere"), 3, "is not a folder")
-
-
-def test_a_folder_is_of_one_process_at_a_time(compiles, tmp_path):
-    assert compiles(*SMALL).code == 0
-    [folder] = (tmp_path / "runs").glob("compiled/*/*")
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        result = compiles(*SMALL)
-    assert result.code == 2 and "another process is running" in result.err and result.err.count("\n") == 1
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 # -- members of an ensemble
@@ -289,30 +246,6 @@ def test_parameters_that_need_a_prompt_that_was_not_compiled_are_refused(run, co
 
 
 # -- what is left behind, and what is never copied
-
-
-@pytest.mark.parametrize("optimizer", ["bootstrap_rs", "mipro", "gepa", "simba", "knn"])
-def test_every_file_is_text_that_anybody_can_read(optimizer, compiles, tmp_path):
-    assert compiles(*SMALL, optimizer=optimizer).code == 0
-    [folder] = (tmp_path / "runs").glob("compiled/*/*")
-    for path in (path for path in folder.rglob("*") if path.is_file()):
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".json":
-            json.loads(text)
-        elif path.suffix == ".jsonl":
-            assert all(isinstance(json.loads(line), dict) for line in text.splitlines())
-        else:
-            assert path.name in {".lock", "optimizer.log"}
-    assert not re.search(r"\b(pickle|cloudpickle|dill|marshal)\b", _sources())
-
-
-def _sources():
-    from pathlib import Path
-
-    packages = ("optimizers", "programs", "tools", "evals")
-    files = [file for package in packages for file in (Path(__file__).parents[3] / package).rglob("*.py")]
-    imports = [line for file in files for line in file.read_text().splitlines() if "import" in line]
-    return "\n".join(imports)
 
 
 def counted():
@@ -370,37 +303,6 @@ def test_judgements_make_another_compilation_and_a_default_that_is_spelled_out_d
     assert len(folders(compiles("--metric", "nDCG@10", "--qrels", "gold", **about))) == 1
     assert len(folders(compiles("--qrels", "pooled", **about))) == 2
     assert len(folders(compiles("--metric", "R@10", **about))) == 3
-
-
-def test_an_edit_of_what_scores_is_another_compilation_and_of_what_ranks_another_run(
-    compiles, run, tmp_path, monkeypatch
-):
-    copied, known = tmp_path / "sources", set()
-    for package in ("agents", "environments", "evals", "optimizers", "programs", "tools"):
-        shutil.copytree(ROOT / package, copied / package, ignore=shutil.ignore_patterns("mini", "__pycache__"))
-    monkeypatch.setattr(provenance, "_ROOT", copied)
-    scores = ("measuring/metrics", "../optimizers/training/objective", "../tools/text")
-    ranks = ("running/pools", "measuring/anytime", "running/submission")
-    for number, name in enumerate(("", *scores), start=1):
-        with (copied / "evals" / f"{name or 'run'}.py").open("a") as source:
-            source.write("# edited")
-        assert len(folders(compiles(*SMALL, optimizer="labeled"))) == number
-    for name in (*ranks, "measuring/metrics"):
-        known.add(run("--program", "retrieve", "--task", "congress", "--split", "dev", "--json").json["run"])
-        with (copied / "evals" / f"{name}.py").open("a") as source:
-            source.write("# edited")
-    known.add(run("--program", "retrieve", "--task", "congress", "--split", "dev", "--json").json["run"])
-    assert len(known) == 1 + len(ranks), "metrics only score"
-
-
-@pytest.mark.parametrize("optimizer", ["labeled", "bootstrap"])
-def test_another_seed_makes_other_candidates(optimizer, compiles, tmp_path):
-    words, found = ("-P", "hops=1", "--limit", "16"), []
-    for seed in (0, 1):
-        runs = tmp_path / str(seed)
-        assert compiles(*words, "--seed", seed, optimizer=optimizer, task="writing", runs=runs).code == 0
-        found.append({row["digest"] for row in rows(runs, "candidates.jsonl")})
-    assert all(len(digests) == 2 for digests in found) and len(found[0] & found[1]) == 1  # the program before
 
 
 # -- what an optimizer makes

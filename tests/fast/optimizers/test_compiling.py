@@ -275,15 +275,6 @@ def test_a_teacher_is_asked_in_the_steps_of_better_together_too(small):
     assert teacher.requests and skills(small, found.json["compiled"]) == {TRANSCRIPT, ANGLE, STRICT}
 
 
-def test_what_a_library_warns_of_goes_to_the_log_of_the_optimizer(small):
-    student, teacher = small.serve(), small.serve(able=True)
-    words = (*SETTINGS["simba"], "-O", "batch=2", "--teacher", teacher.spec)
-    found = small.compile("simba", *words, lm=student.spec)
-    assert found.code == 0 and "Warning" not in found.err, found.err
-    assert teacher.requests
-    assert "rollout_id" in (Path(found.json["compiled"]).parent / "optimizer.log").read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize("optimizer", ["copro", "gepa"])
 def test_the_prompt_model_writes_instructions_and_nothing_else(small, optimizer):
     student, writer = small.serve(), small.serve()
@@ -293,13 +284,6 @@ def test_the_prompt_model_writes_instructions_and_nothing_else(small, optimizer)
     assert student.model.proposals == 0 and student.requests
     assert {body["temperature"] for body in student.requests} == {0.0}
     assert {body["temperature"] for body in writer.requests} == {1.0}
-
-
-@pytest.mark.parametrize("optimizer", [*MAIN, "infer_rules"])
-def test_no_request_asks_for_a_temperature_that_providers_do_not_take(large, optimizer):
-    large.compiled(optimizer)
-    temperatures = {json.loads(body)["temperature"] for body in large.sent[optimizer]}
-    assert 0.0 in temperatures and max(temperatures) <= 1.0
 
 
 # -- the other optimizers
@@ -368,16 +352,6 @@ def test_an_ensemble_ranks_by_the_reciprocal_ranks_of_its_members(small):
 
 
 # -- agents
-
-
-def test_the_agent_that_goes_hop_by_hop_gains_as_the_program_does(small):
-    program = ("--program", "notes", *PROGRAM[2:])
-    teacher = small.serve(able=True)
-    found = small.compile("bootstrap", "-O", "demos=3", "--teacher", teacher.spec, program=program)
-    assert found.code == 0, found.err
-    assert found.json["kept"] == "compiled" and found.json["after"]["mean"] > found.json["before"]["mean"] + 0.3
-    run = small.run("--limit", 3, "--compiled", found.json["compiled"], program=program[:4])
-    assert run.code == 0, run.err
 
 
 @pytest.mark.parametrize(

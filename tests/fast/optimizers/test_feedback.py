@@ -4,17 +4,15 @@ import re
 
 import pytest
 
-import environments
 from agents import AGENTS
 from agents.react import React
 from environments.base import Comparison, Environment, Judgements
 from evals.measuring.metrics import Ranking
-from optimizers.training.feedback import DOCUMENTS, FIELDS, PARTS, QUOTE, SEARCHES, feedback, parts_of
+from optimizers.training.feedback import FIELDS, PARTS, QUOTE, feedback, parts_of
 from programs import PROGRAMS
 from tools.corpus import Corpus
-from tools.errors import LimitReached
 from tools.models import lm
-from tools.records import Document, Query, Trace, Usage
+from tools.records import Document, Query, Usage
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox
 from tools.table import pick
@@ -122,27 +120,6 @@ def test_a_document_that_was_kept_and_ranked_low_is_told_with_what_stands_above_
     assert "- d1 " not in text, "what is found is only counted"
 
 
-def test_where_nothing_is_missed_there_is_nothing_to_tell(toolbox, corpus):
-    session = searched(toolbox, "octopus", 3)
-    text = feedback(QUERY, *ranked(session, ["d1"]), judging(corpus, {"d1": 1.0, "d5": 0.0}))
-    assert "Relevant documents: 1 (1 among the first 10)." in text
-    assert "lost" not in text and "judged not relevant" not in text
-
-
-def test_several_documents_stand_worst_first_and_the_rest_is_counted(toolbox, corpus):
-    documents = Corpus([*corpus.values(), *(Document(f"x{n}", f"Nothing of the kind {n}.") for n in range(8))])
-    session = toolbox.open(QUERY)
-    session.hop = 1
-    found = [snippet.doc_id for snippet in session.search("octopus blood blue", 4)]
-    order = [*(doc_id for doc_id in found if doc_id != "d1"), "d1"]
-    grades = {f"x{n}": 1.0 for n in range(8)} | {"x7": 2.0, "d1": 1.0}
-    text = feedback(QUERY, *ranked(session, order), judging(documents, grades), cutoff=2)
-    told = re.findall(r"^- ([dx]\d) ", text, re.MULTILINE)
-    assert told == ["x7", "x0", "x1", "x2", "x3"] and len(told) == DOCUMENTS
-    assert "- and 4 more like these" in text
-    assert "Relevant documents: 9 (8 never surfaced in any search; 1 surfaced, shown to no model" in text
-
-
 def test_under_max_p_a_document_has_the_fate_of_its_best_passage():
     documents = Corpus(
         [
@@ -175,12 +152,6 @@ def test_under_max_p_a_document_has_the_fate_of_its_best_passage():
     assert "was kept at hop 1, stands at place 2" in line_of("D2", text)
 
 
-def test_grades_below_one_are_relevant_where_none_is_higher(toolbox, corpus):
-    session = toolbox.open(QUERY)
-    text = feedback(QUERY, *ranked(session, []), judging(corpus, {"d1": 0.5, "d2": 0.0}))
-    assert "Relevant documents: 1 (1 never" in text and "Nothing was searched for." in text
-
-
 def test_a_search_that_repeats_one_or_brings_nothing_new_is_marked(toolbox, corpus):
     session = toolbox.open(QUERY)
     for hop, words in enumerate(("octopus hearts", "the hearts of an OCTOPUS", "hearts"), start=1):
@@ -193,22 +164,6 @@ def test_a_search_that_repeats_one_or_brings_nothing_new_is_marked(toolbox, corp
         ": the same words as an earlier search, 2 documents, none of them new, none of those relevant"
     )
     assert "the same words" not in third
-
-
-def test_one_text_for_two_retrievers_is_one_search_and_no_repetition(corpus):
-    session = Toolbox(corpus, BM25(corpus), others={"other": BM25(corpus, k1=2.0)}).open(QUERY)
-    for retriever in ("", "other"):
-        session.search("octopus", 2, retriever=retriever)
-    text = feedback(QUERY, *ranked(session, ["d1"]), judging(corpus, {"d1": 1.0}))
-    assert text.count('"octopus"') == 1 and "the same words" not in text
-
-
-def test_more_searches_than_are_told_are_counted(toolbox, corpus):
-    session = toolbox.open(QUERY)
-    for number in range(SEARCHES + 3):
-        session.search(f"octopus {number:03}", 2)
-    text = feedback(QUERY, *ranked(session, ["d1"]), judging(corpus, {"d1": 1.0}))
-    assert text.count(" documents, ") == SEARCHES and "- and 3 more" in text
 
 
 def test_a_query_that_failed_says_why_and_what_it_had(toolbox, corpus):
@@ -230,21 +185,6 @@ def test_a_query_that_failed_says_why_and_what_it_had(toolbox, corpus):
     assert text.endswith("Model calls: 3; tokens: 1000.")
 
 
-def test_limits_that_were_reached_are_told(corpus):
-    session = Toolbox(corpus, BM25(corpus), limits=Limits(searches=1, reads=0)).open(QUERY)
-    session.search("octopus", 2)
-    for refused in (lambda: session.search("copper"), lambda: session.read("d1")):
-        with pytest.raises(LimitReached):
-            refused()
-    session.shorten("notes: the 2 oldest of 3 are left out")
-    submission = session.submit(["d1"], why="budget")
-    text = feedback(QUERY, submission, Ranking(["d1"]), judging(corpus, {"d1": 1.0}))
-    assert "It ended because a limit of the session was reached." in text
-    assert '- "copper": refused: "all 1 search calls of this session are used; submit now"' in text
-    assert 'Calls that were refused: 1, such as "all 0 read calls' in text
-    assert 'Prompts that were cut to fit the model: 1, such as "notes: the 2 oldest of 3 are left out".' in text
-
-
 def test_comparisons_that_were_lost_are_told_by_what_differs():
     documents = Corpus(
         [Document("P", "It is a novel. It is set at sea."), Document("H", "It is a novel. It is set in a mine.")]
@@ -262,14 +202,6 @@ def test_comparisons_that_were_lost_are_told_by_what_differs():
         'The better one says: "It is set at sea." The other says: "It is set in a mine."'
     ) in text
     assert "Comparisons" not in feedback(query, session.trace, Ranking(["P", "H"], [1.0, 0.5]), environment)
-
-
-def test_a_document_of_a_pool_that_no_search_returned_is_not_called_unsurfaced(corpus):
-    query = Query("q1", "octopus", candidates=frozenset({"d1", "d5"}))
-    session = Toolbox(corpus, BM25(corpus)).open(query)
-    session.search("octopus", 1)
-    text = feedback(query, *ranked(session, ["d1", "d5"]), judging(corpus, {"d5": 1.0}, query), cutoff=1)
-    assert "- d5 was in the pool, but came back from no search, was shown to no model, stands at place 2" in text
 
 
 def answer(program, query, model):
@@ -334,16 +266,6 @@ def test_text_of_documents_is_quoted_on_one_line_and_called_material():
     assert "Title" in line.replace("T itle", "Title") and "'ignore your task'" in line
 
 
-def test_the_quote_is_from_where_the_document_is_nearest_to_the_query():
-    start = "The meeting was called to order. " * 20
-    documents = Corpus(
-        [Document("d1", f"{start}Its blood is blue, said the keeper of the octopus."), Document("d2", "x y")]
-    )
-    session = Toolbox(documents, BM25(documents)).open(QUERY)
-    text = feedback(QUERY, *ranked(session, []), judging(documents, {"d1": 1.0}))
-    assert 'It says: "Its blood is blue, said the keeper of the octopus."' in text
-
-
 def test_a_query_of_another_split_is_refused(toolbox, corpus):
     session = toolbox.open(QUERY)
     submission, order = ranked(session, [])
@@ -351,14 +273,6 @@ def test_a_query_of_another_split_is_refused(toolbox, corpus):
     for other in (Query("test-1", "x"), Query("q1", "another text under the same id")):
         with pytest.raises(ValueError, match="none of those that are compiled on"):
             feedback(other, submission, order, environment)
-
-
-@pytest.mark.parametrize("task", ["congress", "crumb/clinical_trial", "relic", "books"])
-def test_no_test_query_of_a_task_gets_feedback_from_its_dev_environment(task):
-    dev, test = (environments.load(task, "mini", split) for split in ("dev", "test"))
-    for query in test.queries:
-        with pytest.raises(ValueError, match="none of those that are compiled on"):
-            feedback(query, Trace(query.query_id), Ranking(()), dev)
 
 
 def test_the_same_session_gives_the_same_words(toolbox, corpus):

@@ -8,7 +8,6 @@ import time
 import dspy
 import pytest
 
-import environments
 from evals.measuring.stats import paired
 from optimizers import result, show
 from optimizers.running import _quiet
@@ -19,7 +18,6 @@ from optimizers.training.labels import relevant
 from optimizers.training.leaks import passages_of
 from optimizers.training.objective import objective
 from optimizers.training.splits import divide
-from programs.parts.compiled import Prompt
 from programs.retrieve import Retrieve
 from tools.errors import DataError, Halt
 from tools.models import lm
@@ -249,28 +247,3 @@ def test_every_query_that_moved_is_kept_and_the_most_are_shown(study):
     assert len(found["moved"]) == 10
     printed = "\n".join(show._moved(found))
     assert [query_id for query_id in expected if query_id not in printed] == [again.parts["validation"][6].query_id]
-
-
-def test_what_changed_in_a_prompt_has_its_demonstrations_a_line_each():
-    fields = ("in description: str", "in passages: list[str]", "out selected: list[str]")
-    demos = (
-        {"description": "a ferry\nin the fog", "passages": ["p" * 500], "selected": ["D1", "D2"]},
-        {"description": "x" * 200, "selected": []},
-    )
-    before = Prompt("Select.\nBe strict.", (), "Select", fields)
-    after = Prompt("Select.\nBe very strict.", demos, "Select", fields)
-    [difference] = result.changes({"read": before, "same": before}, {"read": after, "same": before}).values()
-    assert difference.splitlines()[3:] == [
-        " Select.",
-        "-Be strict.",
-        "+Be very strict.",
-        '+demonstration: a ferry in the fog -> selected = ["D1", "D2"]',
-        f"+demonstration: {'x' * 80}... -> selected = []",
-    ]
-
-
-def test_the_tasks_of_these_tests_are_of_the_kinds_that_they_stand_for():
-    loaded = {task: environments.load(task, "mini", "dev") for task in ("paper_retrieval", "set_ops", "relic")}
-    judged = {task: one.judgements[one.headline] for task, one in loaded.items()}
-    assert judged["paper_retrieval"].binary is not None and judged["set_ops"].unit_of is not None
-    assert loaded["relic"].queries[0].candidates is not None

@@ -64,16 +64,6 @@ def test_progress_has_the_status_of_the_calls_and_what_is_to_come_and_none_is_nu
     }
 
 
-@pytest.mark.parametrize("kind", EVENTS.values())
-def test_every_event_says_what_it_is_and_can_be_written(kind):
-    assert kind.__doc__ and not kind.__doc__.startswith(kind.__name__)
-    values = {"status": BUSY, "to_come": events.Dollars(None, 0.5)}
-    made = kind(*(values.get(field.name) for field in dataclasses.fields(kind)))
-    row = json.loads(events.line(made, 0.0))
-    assert EVENTS[row["event"]] is kind
-    assert list(row) == ["event", "time", *(field.name for field in dataclasses.fields(kind))]
-
-
 def test_the_document_shows_every_event_with_every_field():
     text = (ROOT / "docs/decisions/watching.md").read_text(encoding="utf-8")
     shown = [json.loads(line) for line in text.splitlines() if line.startswith('{"event"')]
@@ -205,13 +195,6 @@ def test_a_watch_tells_queries_waits_and_progress_once_a_second():
     last = rows[7]
     assert (last["done"], last["failed"], last["owed"], last["mean"]) == (2, 1, 1, 0.5)
     assert last["to_come"] == {"paid_usd": pytest.approx(0.1), "list_usd": pytest.approx(0.3)}
-
-
-def test_a_finished_run_that_is_asked_again_has_nothing_to_come():
-    lines = []
-    with Events(lines.append) as writer, Watch(2, [0.5, 0.5], "nDCG@10", lambda: BUSY, quiet=True, events=writer):
-        pass
-    assert [row["to_come"] for row in told(lines[:-1])] == [{"paid_usd": 0.0, "list_usd": 0.0}]
 
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev")

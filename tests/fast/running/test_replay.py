@@ -158,13 +158,6 @@ def test_a_search_that_is_made_twice_is_issued_once(made, tmp_path):
     )
 
 
-def test_more_documents_can_only_gain(hops):
-    result = replay(hops, depth=60)
-    assert result["documents"]["only_then"] == 0 and result["documents"]["only_now"] > 0
-    gained = [row["now"] for row in result["relevant"] if not row["then"] and row["now"]]
-    assert all(at["rank"] > 6 for at in gained)
-
-
 def test_what_is_printed_is_what_the_json_has(hops, command):
     result = command(hops, "--depth", 60, "--json").json
     printed = command(hops, "--depth", 60)

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from evals.running.events import Tally
-from evals.running.watch import Watch, _count, clock, columns, plain_line, table
+from evals.running.watch import Watch, plain_line, table
 from tools.models.status import Status
 from tools.records import Usage
 
@@ -102,12 +102,6 @@ def test_a_price_that_is_not_known_is_called_so_and_never_0():
     assert "to come" not in plain_line(tally.progress(BUSY, 1.0))
 
 
-def test_the_engine_without_a_model_has_no_tokens_and_no_dollars():
-    progress = some(Status(sent=96, usage=Usage(calls=96)))
-    assert [column.heading for column in columns(progress)] == ["queries", "calls", "nDCG@10", "elapsed"]
-    assert "$" not in plain_line(progress) and "tokens" not in plain_line(progress)
-
-
 def test_an_owed_query_that_is_answered_after_all_is_not_owed():
     tally = Tally.after(4, [], "nDCG@10")
     tally.owe("a")
@@ -155,14 +149,6 @@ def test_waiting_and_going_on_are_said_at_once_where_it_is_long(said):
     assert said() == ["goes on after 0:12"]
 
 
-def test_a_provider_that_stutters_does_not_fill_the_log(said):
-    scene = Scene()
-    for _ in range(20):
-        scene.after(0.25, HELD)
-        scene.after(0.75, BUSY)
-    assert [line.split()[0] for line in said()] == ["waiting", "goes"] * 4
-
-
 def test_the_last_state_is_shown_however_the_block_ends(said):
     with pytest.raises(KeyboardInterrupt), Watch(40, [], "nDCG@10", lambda: BUSY) as watch:
         watch.add(outcome(), 0.25)
@@ -200,14 +186,3 @@ def test_a_reason_cannot_steer_the_terminal(said):
     [line] = said()
     for text in (line, drawn(some(evil), 80, waits=True)):
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text) and "[red]wait" in text
-
-
-def test_a_count_takes_four_characters_and_is_not_off_by_more_than_half_of_the_last_digit():
-    numbers = [0, 9999, 10_000, 99_499, 99_500, 999_499, 999_500, 9_949_999, 9_950_000, 999_499_999, 999_500_000]
-    shown = [_count(number) for number in numbers]
-    assert shown == ["0", "9999", "10k", "99k", "100k", "999k", "1.0M", "9.9M", "10M", "999M", "1.0B"]
-
-
-def test_times_are_read_like_a_clock():
-    shown = ["0:00", "0:59", "1:00", "1:01", "59:59", "1h00m", "10h01m"]
-    assert [clock(seconds) for seconds in (0, 59.4, 59.6, 61, 3599, 3600, 36_061)] == shown
