@@ -1,9 +1,9 @@
 """Compare runs with a baseline, query by query.
 
-Each other system is compared with the first in every metric (stats.py has the tests, docs/comparing.md their reasons),
-and in what became of relevant documents (fates.py). Runs of one configuration are repeats of one system (repeats.py).
-Run folders are all that is read. Runs that were not asked the same are refused, because their difference would not be
-that of the systems.
+Each other system is compared with the first in every metric (stats.py has the tests, docs/decisions/comparing.md their
+reasons), and in what became of relevant documents (fates.py). Runs of one configuration are repeats of one system
+(repeats.py). Run folders are all that is read. Runs that were not asked the same are refused, because their difference
+would not be that of the systems.
 """
 
 import math
