@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.base import Judgements
-from evals.measuring.attribution import LOST, Fate, Losses, attribute, cutoffs, row
+from evals.measuring.attribution import LOST, Fate, Losses, attribute, row
 from evals.measuring.metrics import collapse, judge, ranking_metric
 from evals.running.runner import answered
 from tools.corpus import Corpus
@@ -65,18 +65,6 @@ def test_every_document_of_a_scripted_agent_has_the_fate_that_the_script_gives_i
     }
 
 
-def test_hop_rank_and_what_was_shown_are_told():
-    judged = Judgements({"q": {"d6": 2.0, "d4": 1.0}})
-    outcome = outcome_of(selects)
-    first, second = attribute("q", outcome, outcome["ranking"], judged)
-    assert (first.unit, first.grade, first.place) == ("d6", 2.0, 6)  # the highest grade first
-    surfaced = outcome["trace"]["steps"][first.history.search]
-    assert surfaced["tool"] == "search" and surfaced["doc_ids"][first.history.rank - 1] == "d6"
-    assert (first.history.hop, first.history.chars, first.history.length) == (1, 10, len(CORPUS["d6"].text))
-    assert (second.history.decision, second.place) == ("select", 4)
-    assert outcome["trace"]["steps"][second.history.decision_step]["tool"] == "select"
-
-
 def test_what_a_refused_search_or_reading_would_have_brought_is_lost_to_the_limit():
     def agent(session):
         session.search(called(1, 2, 3), 3)
@@ -109,16 +97,6 @@ def test_a_session_that_a_limit_cut_off_lost_what_it_had_not_looked_at(why, lost
     assert told["d9"] == (Fate.LIMIT if lost else Fate.NEVER_SURFACED)
 
 
-def test_a_failed_query_lost_everything_to_its_error():
-    def agent(session):
-        session.search(called(1, 2), 2)
-        raise RuntimeError("out of luck")
-
-    outcome = outcome_of(agent)
-    assert outcome["error"] == "RuntimeError: out of luck"
-    assert set(fates(outcome, ["d1", "d9"]).values()) == {Fate.ERROR}
-
-
 def test_where_nothing_is_ever_shown_or_selected_the_ranking_is_what_lost_a_document():
     def retrieves(session):
         return session.submit([hit.doc_id for hit in session.search(called(1, 2, 3, 4, 5), 5)])
@@ -137,11 +115,6 @@ def test_where_nothing_is_ever_shown_or_selected_the_ranking_is_what_lost_a_docu
     }
     told = fates(outcome_of(ranks), [order[3], order[4]])
     assert told == {order[3]: Fate.RANKED_LOW, order[4]: Fate.NOT_SHOWN}  # the last one was shown to nobody
-
-
-def test_without_a_trajectory_nothing_is_told_but_places():
-    outcome = {"query_id": "q", "ranking": ["a", "b"], "trace": {"steps": []}, "error": None}
-    assert fates(outcome, ["a", "b", "c"], k=1) == {"a": Fate.FOUND, "b": Fate.RANKED_LOW, "c": Fate.UNKNOWN}
 
 
 def test_the_passage_that_came_furthest_speaks_for_its_document():
@@ -216,12 +189,6 @@ def test_fates_sum_to_the_missing_recall_whatever_happened(seeds):
             mean = sum(values) / len(values)
             assert shares[Fate.FOUND] == mean and sum(shares[fate] for fate in LOST) == 1 - mean  # exactly
         assert sum(losses.documents(1).values()) == sum(losses.documents(k).values())
-
-
-def test_the_first_cutoff_is_that_of_the_headline_metric():
-    assert cutoffs("nDCG@10", ["nDCG@10", "R@5", "R@20", "RR@10"]) == [10, 5, 20]
-    assert cutoffs("R@100", ["R@100", "R@10"]) == [100, 10]
-    assert cutoffs("Win(1)", ["Win(1)", "Flip"]) == [10]
 
 
 @pytest.mark.parametrize(

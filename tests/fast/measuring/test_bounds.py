@@ -88,13 +88,6 @@ def test_a_run_that_was_asked_something_else_is_no_bound(runs, otherwise):
     assert lines(own) == []
 
 
-def test_nor_is_one_by_other_judgements_or_without_the_metric(runs):
-    own = runs("own")
-    runs("pooled", config=retrieve(), judgements="pooled")
-    runs("undefined", config=retrieve(), metrics={"nDCG@10": {"mean": None}})
-    assert lines(own) == []
-
-
 def test_the_strongest_bare_retriever_stands_beside_a_program_as_well_as_its_own(runs):
     own, strong = runs("own"), {"name": "bm25(k1=1.5,b=0.75)", "with": "bm25(k1=1.5,b=0.75)"}
     runs("floor", [0.1, 0.2], retrieve())
@@ -133,13 +126,6 @@ def test_a_bound_is_no_bound_of_itself(runs):
     assert "ceiling" not in beside(ceiling).found and "floor" in beside(ceiling).found
 
 
-def test_other_retrievers_of_a_pool_are_named(runs):
-    own = runs("own")
-    config = pooled("oracle", 300)
-    runs("ceiling", config=config | {"pool": config["pool"] | {"of": ["bm25(k1=0.9,b=0.4)", "dense"]}})
-    assert beside(own).describe("ceiling").endswith(", oracle pool of 300 by bm25(k1=0.9,b=0.4) and dense")
-
-
 def test_what_cannot_be_read_is_passed_over_and_a_run_without_scores_has_no_bounds(runs, tmp_path):
     own = runs("own")
     runs("a", config=retrieve())
@@ -174,12 +160,6 @@ def test_the_table_of_gaps_is_paired_by_query(runs, tmp_path):
     ).confidence_interval
     assert gap.closed.mean == pytest.approx((own.mean() - floor.mean()) / (ceiling.mean() - floor.mean()))
     assert (gap.closed.low, gap.closed.high) == pytest.approx(tuple(expected), abs=0.006)
-
-
-def test_a_query_without_a_value_is_left_out_of_the_pairs(runs, tmp_path):
-    runs("own", [0.4, 0.5, None]), runs("floor", [0.1, None, 0.1], retrieve())
-    [gap] = between(scored.find([tmp_path / "runs"])[0])
-    assert gap.gained.queries == 1 and gap.gained.difference == pytest.approx(0.3)
 
 
 def test_no_share_is_told_of_a_ceiling_that_is_not_above_the_floor_and_no_interval_of_one_that_hardly_is():

@@ -3,7 +3,6 @@
 import csv
 import json
 import math
-import os
 from fractions import Fraction
 from pathlib import Path
 
@@ -18,9 +17,8 @@ from evals import curves as module
 from evals.measuring import scored
 from evals.measuring.anytime import Anytime
 from evals.measuring.courses import Seen, find_places, follow, judge_places
-from evals.measuring.curves import AXES, _choose_budgets, bands, curves
+from evals.measuring.curves import AXES, curves
 from evals.measuring.metrics import judge_units, ranking_metric
-from evals.measuring.stats import bootstrap_mean
 from evals.showing.curve_tables import to_csv, to_svg
 from tools.console.command import run_command
 from tools.errors import DataError, UnknownName, UsageError
@@ -120,19 +118,6 @@ def test_a_scripted_trace_is_ranked_as_by_hand_after_every_step():
         assert "".join(sofar.ranking(10)) == expected, one
         assert sofar.places(10) == {doc_id: place for place, doc_id in enumerate(expected, start=1)}
     assert "".join(sofar.ranking(2)) == "cd" and sofar.places(2) == {"c": 1, "d": 2}
-
-
-def test_units_are_placed_by_their_best_document():
-    sofar = Anytime({"a1": "A", "a2": "A", "b1": "B"}, ["A", "B", "c"])
-    sofar.add(step("search", ["a2", "a1", "b1", "c"]))
-    assert sofar.places(10) == {"A": 1, "B": 2, "c": 3} and sofar.places(3) == {"A": 1, "B": 2}
-    sofar.add(step("drop", ["a2"]))
-    sofar.add(step("select", ["c"]))
-    assert sofar.places(10) == {"c": 1, "A": 2, "B": 3}
-    seen = Seen({"a1": "A", "a2": "A"}, ["A", "B"])
-    assert seen.add(step("search", ["a2", "c"])) and seen.surfaced == {"A"} and not seen.shown
-    assert not seen.add(step("search", ["a1"])) and seen.add(step("read", ["a1"], shown=[5], lengths=[9]))
-    assert seen.shown == {"A"} and not seen.add(step("judge", ["b"], shown=[0], lengths=[9]))
 
 
 def by_brute_force(steps) -> list[str]:
@@ -270,37 +255,6 @@ def test_budgets_rise_and_what_has_surfaced_never_falls(miniature):
             assert row["end"] == pytest.approx(sum(shares) / len(shares))
 
 
-@pytest.mark.parametrize(
-    ("program", "apart"), [("retrieve", 0), ("tournament", 0), ("multihop", 0.01), ("planner", 0.01)]
-)
-def test_before_the_end_the_ranking_is_near_to_what_is_handed_in(miniature, program, apart):
-    [path] = (miniature / "obliq-congress").glob(f"{program}-*")
-    run = scored.read(path)
-    for query_id in run.query_ids:
-        outcome, row = run.outcomes[query_id], run.judged[query_id]
-        sofar = Anytime({}, ())
-        for one in outcome["trace"]["steps"]:
-            sofar.add(one)
-        relevant = [one["unit"] for one in row["relevant"]]
-        values = [
-            ranking_metric("nDCG@10", judge_units(ranking, row["grades"], relevant))
-            for ranking in (sofar.ranking(1000), outcome["ranking"])
-        ]
-        assert values[0] == pytest.approx(values[1], abs=apart)
-        assert apart or sofar.ranking(1000) == outcome["ranking"]
-
-
-@pytest.mark.parametrize("many", [2, 50, 700])
-def test_a_band_is_the_bootstrap_interval_of_the_mean_at_each_budget(many):
-    values = np.random.default_rng(7).random((many, 4))
-    values[:, 2] = values[:, 1]
-    low, high = bands(values)
-    for place in range(4):
-        interval = bootstrap_mean(values[:, place].tolist())
-        assert (low[place], high[place]) == pytest.approx((interval.low, interval.high))
-    assert bands(values[:1]) == ([None] * 4, [None] * 4)
-
-
 def test_the_front_is_what_no_point_and_no_run_is_better_and_cheaper_than(scripted):
     generator = np.random.default_rng(3)
     paths = []
@@ -324,14 +278,6 @@ def test_the_front_is_what_no_point_and_no_run_is_better_and_cheaper_than(script
         assert row["front"] is not beaten
 
 
-def test_runs_that_were_not_asked_the_same_are_refused(scripted, command):
-    a, b = scripted("a", [FOUND]), scripted("b", [FOUND], {"depth": 50})
-    refused = command(a, b)
-    assert refused.code == 2 and refused.out == "" and "depth (1000, 50)" in refused.err
-    more = scripted("c", [FOUND, FOUND])
-    assert "queries (1, 2, 1 in common)" in command(a, more).err
-
-
 def test_an_unknown_price_takes_only_that_run_off_that_axis(scripted, command):
     priced = ([step("search", "a", usage=used(1, 50, 0.02)), step("stop")], "a", "a", used(1, 50, 0.02), None)
     unpriced = ([step("search", "a", usage=used(1, 50, None)), step("stop")], "a", "a", used(1, 50, None), None)
@@ -343,15 +289,6 @@ def test_an_unknown_price_takes_only_that_run_off_that_axis(scripted, command):
     assert printed.code == 0 and f"{b} has no curve by dollars at list price: the price" in printed.out
     alone = command(b, "--by", "usd")
     assert alone.code == 2 and len(alone.err.splitlines()) == 1 and "the price of its model is not known" in alone.err
-
-
-def test_imported_runs_are_shown_by_what_is_known_of_them(scripted, command):
-    imported = scripted("imported", [FOUND], {"imported": {"usage": False}}, list_usd=None)
-    assert list(curves([imported])["axes"]) == ["searches"]
-    bare = scripted("bare", [([], "a", "a", used(), None)])
-    refused = command(bare)
-    assert refused.code == 2 and "1 of 1 queries have a ranking and no trajectory" in refused.err
-    assert [row["run"] for row in curves([imported, bare])["axes"]["searches"]["curves"]] == [str(imported)]
 
 
 def test_what_has_no_value_before_the_end_or_is_no_metric_is_named(scripted, command):
@@ -370,15 +307,6 @@ def test_what_has_no_value_before_the_end_or_is_no_metric_is_named(scripted, com
     (path / "attribution.jsonl").unlink()  # as in a run that an earlier version scored
     with pytest.raises(DataError, match=r"evals\.score"):
         curves([path])
-
-
-def test_a_cheap_run_and_a_dear_one_both_have_a_curve():
-    assert _choose_budgets("searches", 3) == [1, 2, 3]
-    cents = _choose_budgets("usd", 0.031)
-    assert cents[:3] == [0, 0.001, 0.002] and cents[-1] == 0.031
-    assert _choose_budgets("tokens", 2500)[:3] == [0, 100, 200]
-    many = _choose_budgets("calls", 123_456)
-    assert len(many) < 500 and many[-1] == 123_456 and {1, 2, 4, 8, 65_536, 120_000} <= set(many)
 
 
 def test_the_table_the_plot_and_the_csv_say_the_same(miniature, command, tmp_path):
@@ -404,24 +332,9 @@ def test_the_table_the_plot_and_the_csv_say_the_same(miniature, command, tmp_pat
         )
 
 
-def test_names_of_folders_are_text_and_nothing_else(scripted, tmp_path):
-    path = scripted(r"$\frac{1}$ [bold]x <script>alert(1)<", [FOUND, FOUND])
-    result = curves([path])
-    drawn = to_svg(result)
-    assert "<script" not in drawn and "frac" in drawn
-
-
 def test_a_run_folder_is_all_that_it_reads(miniature, tmp_path, monkeypatch, command):
     monkeypatch.setattr("environments.load", lambda *_, **__: pytest.fail("the corpus was read"))
     assert command(Path(miniature) / "obliq-congress", "--json").code == 0
-
-
-def test_an_outcome_that_is_missing_is_named_in_a_line(scripted, command):
-    path = scripted("a", [([step("search", "ab")], "ab", "a", used(1), None)])
-    (path / "outcomes.jsonl").unlink()
-    result = command(path)
-    assert (result.code, result.out, result.err.count("\n")) == (3, "", 1)
-    assert "no outcome of 1 of its 1 queries, e.g. 'q0'" in result.err
 
 
 def test_a_table_or_plot_does_not_take_the_place_of_a_file_of_a_run(scripted, command):
@@ -431,10 +344,3 @@ def test_a_table_or_plot_does_not_take_the_place_of_a_file_of_a_run(scripted, co
         result = command(path, option, path / "scores.csv")
         assert result.code == 2 and "is a file of the run" in result.err
     assert (path / "scores.csv").read_bytes() == before
-
-
-def test_a_folder_whose_name_is_not_utf_8_is_printed_and_drawn(scripted, command, tmp_path):
-    path = scripted(os.fsdecode(b"h\xff"), [([step("search", "ab")], "ab", "a", used(1), None)])
-    result = command(path, "--svg", tmp_path / "plot.svg")
-    assert result.code == 0 and "h\N{REPLACEMENT CHARACTER}" in result.out and result.out.encode()
-    assert (tmp_path / "plot.svg").stat().st_size

@@ -50,27 +50,6 @@ def test_every_run_on_test_queries_is_a_look(look):
     }
 
 
-def test_the_same_run_scored_again_is_no_new_look(look):
-    assert [look("multihop-offline-1"), look("multihop-offline-1")] == [1, 1]
-    assert len(lines()) == 1
-    assert look("multihop-offline-1", data_fingerprint="4567") == 2
-
-
-def test_dev_is_no_look_and_all_queries_are_one(look):
-    assert look("multihop-offline-1", split="dev") == 0
-    assert not (home() / "looks.jsonl").exists()
-    assert look("multihop-offline-2", split="all") == 1
-
-
-def test_looks_are_counted_per_task_data_and_program(look):
-    assert look("multihop-offline-1") == 1
-    assert look("multihop-offline-2", task="obliq/math") == 1
-    assert look("retrieve-offline-3", program="retrieve") == 1
-    assert look("multihop-offline-4", provenance={"data": "full", "folder": None}) == 1
-    assert look("multihop-offline-5", provenance={"data": "data", "folder": "/data"}) == 1
-    assert look("multihop-offline-6") == 2
-
-
 def test_torn_and_damaged_lines_are_skipped(look):
     look("multihop-offline-1")
     file = home() / "looks.jsonl"

@@ -74,11 +74,6 @@ def test_fractions_are_gained_as_they_are():
         assert ours == pytest.approx(theirs, abs=1e-12)
 
 
-def test_a_query_without_a_ranking_counts_as_zero():
-    qrels = {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 1}}
-    assert values({"q1": ["a"], "q2": []}, qrels, "nDCG@10") == {"q1": 1.0, "q2": 0.0, "q3": 0.0}
-
-
 def test_gain_is_linear_in_the_grade():
     # With grades 2 and 1 in the wrong order: (1 + 2 / log2(3)) / (2 + 1 / log2(3)).
     value = values({"q": ["b", "a"]}, {"q": {"a": 2, "b": 1}}, "nDCG@10")["q"]
@@ -214,11 +209,6 @@ def test_metrics_that_are_asked_for_come_after_the_tasks_own():
     assert asked.fingerprint == environment.fingerprint
 
 
-def test_blanks_in_ids_do_not_shift_the_columns_of_a_run_file():
-    line = run_lines("a query", ["doc 1"], "tag")
-    assert line.split() == ["a%20query", "Q0", "doc%201", "1", "1", "tag"]
-
-
 def test_the_interval_agrees_with_scipys_bootstrap():
     from scipy.stats import bootstrap
 
@@ -227,10 +217,6 @@ def test_the_interval_agrees_with_scipys_bootstrap():
     theirs = bootstrap((values,), np.mean, n_resamples=10_000, method="percentile", rng=1).confidence_interval
     assert ours.mean == pytest.approx(values.mean())
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.01)
-
-
-def test_one_query_has_a_mean_and_no_interval():
-    assert bootstrap_mean([0.5]) == (0.5, None, None)
 
 
 def test_bircos_figure_is_the_mean_of_resampled_means_with_its_seed():

@@ -45,11 +45,6 @@ def test_every_figure_is_a_fraction_of_a_known_task_and_metric_with_its_source()
     assert len(figures()) > 3500
 
 
-def test_no_figure_is_there_twice():
-    keys = [(f.task, f.system, f.metric, f.judgements, f.split, f.table, f.row) for f in figures()]
-    assert len(keys) == len(set(keys))
-
-
 def test_bircos_averages_are_those_of_its_five_tasks():
     cells: dict[str, list[float]] = defaultdict(list)
     printed: dict[str, Figure] = {}
@@ -78,14 +73,6 @@ def test_a_published_figure_stands_beside_a_whole_run_of_the_release_and_never_b
     full = config | {"data": "full"}
     assert {"nDCG@10", "R@100"} <= beside(full).keys()
     assert {figure.system for figure in beside(full).values()} == {"BM25"}
-
-
-@pytest.mark.parametrize("task", ["congress", "writing"])
-def test_the_package_that_a_task_s_script_calls_stands_beside_that_script_s_figures(run, task):
-    found = run("--program", "retrieve", "--task", task, "--retriever", "bm25s", "--split", "all", "--json")
-    config = json.loads((Path(found.json["run"]) / "config.json").read_text()) | {"data": "full"}
-    assert {figure.system for figure in beside(config).values()} == {"BM25"}
-    assert beside(config | {"retriever": {"name": "bm25", "with": ""}}) == {}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import base64
 import csv
 import hashlib
 import io
-import json
 import re
 import shlex
 from xml.etree import ElementTree
@@ -158,15 +157,6 @@ def test_systems_of_one_name_are_told_apart_by_what_differs(folders, tmp_path):
     ]
 
 
-def test_the_same_configuration_in_two_folders_makes_two_rows(folders, tmp_path):
-    folders("a", {"nDCG@10": [0.1]}), folders("b", {"nDCG@10": [0.2]})
-    [group] = grouped(tmp_path)
-    assert [row.label for row in tables.make_tables(group)[0].rows] == [
-        "multihop over bm25 (a)",
-        "multihop over bm25 (b)",
-    ]
-
-
 def test_conditions_are_columns_and_less_decline_and_flips_are_better(folders, tmp_path):
     wins = {f"Win({k})": [1 - k / 20, None] for k in range(1, 11)}
     for task in DOMAINS[:2]:
@@ -190,27 +180,6 @@ def test_conditions_are_columns_and_less_decline_and_flips_are_better(folders, t
     }
 
 
-def test_a_ladder_s_columns_go_from_the_lowest_rung_to_the_top(folders, tmp_path):
-    wins = {f"Win({k})": [k / 10] for k in range(1, 11)}
-    folders("a", {"Win": [0.5], **wins}, {"task": "multiconir/books:monotonicity"})
-    [group] = grouped(tmp_path)
-    table = tables.make_tables(group)[1]
-    assert [f"{column.label} {column.below}" for column in table.columns][::9] == ["1 over 0", "10 over 9"]
-    assert [cell.value for cell in table.rows[0].cells][::9] == [1.0, 0.1]  # Win(10) is the d_1 over the d_0
-
-
-def test_a_system_that_lacks_a_domain_is_named_and_in_no_mean(folders, tmp_path):
-    wins = {f"Win({k})": [0.5] for k in range(1, 11)}
-    for task in DOMAINS[:2]:
-        folders(f"a-{task}", {"Win": [0.7], **wins}, {"task": f"multiconir/{task}:complexity"})
-    folders("b", {"Win": [0.9], **wins}, retrieve(task="multiconir/books:complexity"))
-    [group] = grouped(tmp_path)
-    mean = tables.make_tables(group)[1]
-    assert [row.label for row in mean.rows] == ["multihop over bm25"]
-    assert "not run in all of these domains, so not in the mean: retrieve over bm25" in mean.notes
-    assert "retrieve over bm25" in plots.plot_conditions(group).caption
-
-
 # What stands beside
 
 
@@ -230,12 +199,6 @@ def test_published_rows_stand_beside_the_full_release_with_paper_table_and_row(f
     assert "published" in written("plots/obliq-full-all-nDCG10-by-task.svg")
 
 
-def test_a_published_figure_of_the_same_system_is_told_with_ours(folders, written):
-    folders("a", {"nDCG@10": [0.1]}, full(**retrieve(retriever={"name": "bm25s", "with": "bm25s"})))
-    ours = next(row for row in rows(written("tables/obliq-full-all-nDCG10.csv")) if row["kind"] == "ours")
-    assert ours["note"].startswith("the paper's BM25, Table 4, is 0.")
-
-
 @pytest.mark.parametrize(
     ("config", "why"),
     [
@@ -252,13 +215,6 @@ def test_they_never_stand_beside_anything_else_and_it_says_why(folders, written,
     folders("a", {"nDCG@10": [0.1, 0.2]}, config)
     html = written()
     assert "Table 4" not in html and why in html
-
-
-def test_mini_and_full_runs_are_in_tables_of_their_own(folders, written):
-    folders("a", {"nDCG@10": [0.1]}, full())
-    folders("b", {"nDCG@10": [0.9]}, {"split": "all"})
-    assert "ours,multihop over bm25,obliq/congress,gold,nDCG@10,0.9" not in written("tables/obliq-full-all-nDCG10.csv")
-    assert "published" not in written("tables/obliq-mini-all-nDCG10.csv")
 
 
 def test_a_table_s_repetition_is_one_row_and_its_contradiction_another(folders, tmp_path):
@@ -300,25 +256,6 @@ def test_runs_without_scores_are_listed_with_the_reason_and_failed_queries_are_c
     assert "left out: " in given.out and "1 folder left out" in given.out
 
 
-def test_groups_that_were_asked_other_parts_of_a_split_have_files_of_their_own(folders, written):
-    for limit, value in ((1, 0.25), (2, 0.5)):
-        folders(f"first{limit}", {"nDCG@10": [value] * limit}, {"asked": {"limit": limit, "query_ids": []}})
-    html = written()
-    files = sorted(set(re.findall(r'href="(tables/obliq-[^"]+-nDCG10.csv)"', html)))
-    assert sorted(rows(written(name))[0]["value"] for name in files) == ["0.25", "0.5"]
-    ids = re.findall(r' id="([^"]+)"', html)
-    assert len(ids) == len(set(ids))
-
-
-def test_without_any_score_there_is_no_report(folders, command, tmp_path):
-    (folders("a", {"nDCG@10": [0.1]}) / "scores.json").unlink()
-    given = command()
-    assert given.code == 3 and "none of the 1 run folders has scores" in given.err and given.err.count("\n") == 1
-    (tmp_path / "empty").mkdir()
-    assert command(tmp_path / "empty").code == 3
-    assert not (tmp_path / "report").exists()
-
-
 def test_runs_over_different_data_are_refused_in_one_column_unless_forced(folders, command, written):
     a, b = folders("a", {"nDCG@10": [0.1]}), folders("b", {"nDCG@10": [0.2]}, retrieve(data_fingerprint="f" * 16))
     given = command()
@@ -326,13 +263,6 @@ def test_runs_over_different_data_are_refused_in_one_column_unless_forced(folder
     html = written("index.html", "--force")
     assert "Forced: " in html and "f" * 16 in html
     assert "Forced" in command("--force", a, b).out
-
-
-def test_another_instruction_split_or_task_is_no_such_difference(folders, command):
-    folders("a", {"nDCG@10": [0.1]})
-    for name, config in {"b": {"instruction": "none"}, "c": {"split": "dev"}, "d": {"task": "obliq/writing"}}.items():
-        folders(name, {"nDCG@10": [0.1]}, config | {"data_fingerprint": name * 16})
-    assert command().code == 0
 
 
 def test_a_folder_of_the_user_s_is_not_overwritten_and_an_earlier_report_is(folders, command, tmp_path):
@@ -349,14 +279,6 @@ def test_a_folder_of_the_user_s_is_not_overwritten_and_an_earlier_report_is(fold
     assert not list((tmp_path / "report" / "tables").glob("crumb-*"))
 
 
-def test_a_report_that_found_no_room_is_written_by_the_same_command_once_there_is(folders, command, little_room):
-    folders("a", {"nDCG@10": [0.1]})
-    with little_room(5000):
-        given = command()
-    assert given.code == 3 and "cannot be written" in given.err and "make room" in given.err
-    assert command().code == 0
-
-
 def test_only_named_metrics_are_shown_and_an_unknown_one_is_refused(folders, command, tmp_path):
     folders("a", {"nDCG@10": [0.1], "R@10": [0.2], "RR@10": [0.3]})
     assert command(tmp_path / "runs", "--metric", "RR@10").code == 0
@@ -367,25 +289,6 @@ def test_only_named_metrics_are_shown_and_an_unknown_one_is_refused(folders, com
     for name, words in (("nDGC@1", "metrics are nDCG"), ("nDCG@1", "cannot be computed"), ("Flip", "no such comp")):
         given = command(tmp_path / "runs", "--metric", name)
         assert given.code in (2, 3) and words in given.err and given.err.count("\n") == 1
-
-
-def test_runs_that_an_earlier_version_scored_are_reported(folders, written):
-    path = folders("a", {"nDCG@10": [0.1, 0.3]})
-    scores = json.loads((path / "scores.json").read_text())
-    del scores["metric"], scores["owed"]
-    (path / "scores.json").write_text(json.dumps(scores))
-    config = json.loads((path / "config.json").read_text())
-    for key in ("compiled", "code", "versions", "pool"):
-        del config[key]
-    (path / "config.json").write_text(json.dumps(config))
-    assert "0.2000" in written()
-
-
-def test_json_says_what_was_made(folders, command, tmp_path):
-    folders("a", {"nDCG@10": [0.1]})
-    given = command(tmp_path / "runs", "--json")
-    assert given.err == "" and given.json["runs"] == 1 and given.json["files"][0] == "index.html"
-    assert all((tmp_path / "report" / name).is_file() for name in given.json["files"])
 
 
 # Plots
@@ -519,12 +422,3 @@ def test_the_page_s_policy_allows_its_own_style_and_nothing_else(folders, writte
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     assert policy.replace("&#39;", "'").startswith(f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:")
     assert not re.search(r"<script|\son\w+=|\sstyle=|https?://", re.sub(r'"data:[^"]*"', "", html))
-
-
-def test_a_run_that_cannot_be_opened_is_left_out_and_the_others_are_reported(tmp_path):
-    make(tmp_path / "runs/a", {"nDCG@10": [0.5, 0.25]})
-    spoilt = make(tmp_path / "runs/b", {"nDCG@10": [0.5, 0.25]})
-    (spoilt / "scores.json").unlink()
-    (spoilt / "scores.json").mkdir()  # as a file that may not be read, but also for root
-    runs, others = scored.find([tmp_path / "runs"])
-    assert [run.path.name for run in runs] == ["a"] and list(others) == [spoilt]
