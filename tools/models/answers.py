@@ -12,7 +12,6 @@ Left out: shared file systems whose locks do not work (SQLite's WAL needs them),
 import json
 import logging
 import math
-import queue
 import sqlite3
 import threading
 import time
@@ -20,6 +19,7 @@ import uuid
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +29,8 @@ from typing import Any, NamedTuple, Self
 from tools import disk
 from tools.console.command import AT_END
 from tools.errors import DataError, ProviderRefused, RunIncomplete, SessionRefusal
+from tools.models.forms import cells
+from tools.models.rows import OF_THE_DISK, WORDS, Batch, Row, open_table, readable, storable, write_pending
 from tools.records import Usage, usage_from_json, usage_json
 
 _LOG = logging.getLogger("sextant")
@@ -36,33 +38,7 @@ NAME = "answers.sqlite3"
 CACHED = "cached"  # in the place of a fault: nothing was sent, because an answer was there
 INDEX = "index"  # and here: what an index has cost that the run is the first to use, and what searching in it costs
 
-_OF_THE_DISK = (sqlite3.OperationalError, OSError)  # what fails all rows; anything else is one row's own
-
-# A key is 16 hex digits of BLAKE2b: among a million answers, two are the same by chance once in 37 million times.
-_TABLE = """
-CREATE TABLE IF NOT EXISTS calls (
-    id INTEGER PRIMARY KEY,
-    key TEXT NOT NULL,       -- of the request
-    run TEXT NOT NULL,       -- who sent it, and for which query; '' is for no query
-    query_id TEXT NOT NULL,
-    model TEXT NOT NULL,
-    at REAL NOT NULL,        -- when it was answered, in seconds since 1970
-    seconds REAL NOT NULL,   -- until then
-    fault TEXT NOT NULL,     -- '' is answered, 'cached' was answered from here, 'index' is work for an index,
-                             -- else what went wrong
-    usage TEXT NOT NULL,     -- JSON
-    outputs TEXT,            -- JSON
-    finish TEXT NOT NULL     -- why the answer ended
-);
-CREATE INDEX IF NOT EXISTS calls_key ON calls (key) WHERE fault = '';
-CREATE INDEX IF NOT EXISTS calls_run ON calls (run);
-"""
-_COLUMNS = ("key", "run", "query_id", "model", "at", "seconds", "fault", "usage", "outputs", "finish")
-# A transaction costs twenty times what a row does, so rows wait for others: the more came together the last time, the
-# longer. In seconds: for each of those, and at most.
-EACH, TOGETHER = 0.002, 0.025
-_MOST = 1000  # rows in a statement; SQLite takes 32,766 values
-_WORDS = 100  # characters that are kept of why an answer ended, or of what went wrong: servers may send anything
+_UNWRITTEN = 100  # rows that nobody waits for, and that a kill may lose
 # Seconds. A query with less time than this left may have given a request up for that: no pause between two attempts
 # is longer (tools/models/call.py).
 _SHORT = 15.0
@@ -75,21 +51,6 @@ class Answer(NamedTuple):
     usage: Usage
     finish: str = "stop"  # or why the answer ended otherwise
     seconds: float = 0.0  # that it took
-
-
-class _Row(NamedTuple):
-    """One request, in the order of the columns."""
-
-    key: str
-    run: str
-    query_id: str
-    model: str
-    at: float
-    seconds: float
-    fault: str
-    usage: str
-    outputs: str | None
-    finish: str
 
 
 class Books(NamedTuple):
@@ -110,15 +71,6 @@ class Books(NamedTuple):
         return {"sent": self.sent, "answered": self.answered, **failed, "cached": self.cached, **usage_json(self.usage)}
 
 
-class _Batch:
-    """Rows that go to disk together; `written` is set when they are there, or when they cannot be."""
-
-    def __init__(self, rows: list[_Row]) -> None:
-        self.rows = rows
-        self.written = threading.Event()
-        self.error: Exception | None = None
-
-
 class Answers:
     """The file. Threads and processes share it."""
 
@@ -126,25 +78,17 @@ class Answers:
         """DataError when there is a file that is none of ours, or damaged."""
         self.path = path
         self._lock = threading.Lock()
-        self._queue = queue.SimpleQueue[_Batch | None]()
+        self._pending = list[Batch]()  # to be written, by whoever comes first
+        self._writing = threading.Lock()
         self._ledgers = dict[str, Ledger]()
-        with _readable(path):
+        with readable(path):
             disk.make_private(path.parent)
             disk.open_file(path, "ab").close()  # SQLite gives the files beside it the same mode
-            self._reader, self._writer = self._open(), self._open()
+            self._reader, self._writer = open_table(path), open_table(path)
             keys = self._reader.execute("SELECT key FROM calls WHERE fault = ''")
             self._known = {hash(key) for (key,) in keys}  # most requests are new, and need not look
-        writing = threading.Thread(target=_write_all, args=(self._queue, self._writer), daemon=True, name="answers")
-        writing.start()
-        self.close = weakref.finalize(self, _close, path, self._queue, writing, self._reader)
+        self.close = weakref.finalize(self, _close, path, self._pending, self._writing, self._writer, self._reader)
         AT_END.append(self.close)
-
-    def _open(self) -> sqlite3.Connection:
-        opened = sqlite3.connect(self.path, timeout=60.0, isolation_level=None, check_same_thread=False)
-        opened.execute("PRAGMA journal_mode = WAL")
-        opened.execute("PRAGMA synchronous = FULL")
-        opened.executescript(_TABLE)
-        return opened
 
     def take(self, key: str, run: str = "", query_id: str = "") -> tuple[Answer, str, str] | None:
         """An answer to a request, with the run and the query that paid for it.
@@ -156,7 +100,7 @@ class Answers:
             if hash(key) not in self._known:
                 return None
             columns = ("outputs", "usage", "finish", "seconds", "run", "query_id")
-            with _readable(self.path):
+            with readable(self.path):
                 row = self._reader.execute(
                     f"SELECT {', '.join(columns)} FROM calls WHERE key = ? AND fault = '' AND outputs IS NOT NULL "
                     "ORDER BY (run = ? AND query_id = ?) DESC, (run = ?) DESC, id LIMIT 1",
@@ -164,8 +108,6 @@ class Answers:
                 ).fetchone()
         if row is None:  # another process has cleared it away
             return None
-        from tools.models.forms import cells
-
         try:
             found = cells(columns, row)
         except ValueError as error:
@@ -175,18 +117,22 @@ class Answers:
         answer = Answer(found["outputs"], usage_from_json(found["usage"]), found["finish"], found["seconds"])
         return answer, found["run"], found["query_id"]
 
-    def write(self, rows: list[_Row], *, wait: bool = True) -> None:
-        """Put rows on disk; they are safe when this returns, if it waits. RunIncomplete when they cannot be."""
-        batch = _Batch(rows)
+    def write(self, rows: list[Row], *, wait: bool = True) -> None:
+        """Put rows on disk; they are safe when this returns, if it waits. RunIncomplete when they cannot be.
+
+        A transaction costs twenty times what a row does. While one is under way, rows of other threads gather, and
+        the first of these writes them all.
+        """
+        batch = Batch(rows)
         with self._lock:
             if not self.close.alive:
                 raise RunIncomplete(f"{self.path} is closed; the same command goes on")
-            self._queue.put(batch)
-        if not wait:
+            self._pending.append(batch)
+        if not wait and len(self._pending) < _UNWRITTEN:
             return
-        batch.written.wait()
-        if batch.error:
-            do = "make room" if isinstance(batch.error, _OF_THE_DISK) else "the same command asks for it again"
+        write_pending(self._pending, self._writing, self._writer)
+        if wait and batch.error:
+            do = "make room" if isinstance(batch.error, OF_THE_DISK) else "the same command asks for it again"
             raise RunIncomplete(f"{self.path}: {batch.error}; an answer could not be written; {do}") from None
         with self._lock:
             self._known.update(hash(row.key) for row in rows if not row.fault and row.outputs)
@@ -211,10 +157,8 @@ class Answers:
 
     def books_and_marks(self, run: str) -> tuple[Books, set[int]]:
         """The same, and marks of the cached answers in it: each counts once for a query, however often it is asked."""
-        from tools.models.forms import cells
-
         sent, usage, marks = Counter[str](), Usage(), set[int]()
-        with self._lock, _readable(self.path):
+        with self._lock, readable(self.path):
             columns = ("fault", "usage", "query_id", "key")
             rows = self._reader.execute(f"SELECT {', '.join(columns)} FROM calls WHERE run = ?", (run,))
             try:
@@ -252,54 +196,18 @@ class Answers:
 
     def query(self, statement: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """What a statement finds, or changes: for the command that lists and clears."""
-        values = [_storable(value) if isinstance(value, str) else value for value in parameters]
-        with self._lock, _readable(self.path):
+        values = [storable(value) if isinstance(value, str) else value for value in parameters]
+        with self._lock, readable(self.path):
             return self._reader.execute(statement, values).fetchall()
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError) and "disk" in str(error):
-            raise RunIncomplete(f"{path}: {error}; make room") from None
-        if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
-            raise RunIncomplete(f"{path}: {error} by another process; the same command goes on") from None
-        raise DataError(
-            f"{path}: {error}; keep it, as its answers were paid for: sqlite3 {path} .recover | sqlite3 NEWFILE saves "
-            "what can be read, to be put in its place; or choose another --runs"
-        ) from None
-    except OSError as error:
-        raise RunIncomplete(f"{path}: {error.strerror}") from None
-
-
-def _write_all(batches: "queue.SimpleQueue[_Batch | None]", opened: sqlite3.Connection) -> None:
-    """Write what is there, all of it at once, until there is None."""
-    more, written, pause = True, 0.0, 0.0
-    while more:
-        together = [batches.get()]
-        time.sleep(max(0.0, written + pause - time.monotonic()))
-        with suppress(queue.Empty):
-            while together[-1] is not None and len(together) < _MOST:
-                together.append(batches.get_nowait())
-        more = together[-1] is not None
-        at_hand = [batch for batch in together if batch is not None]
-        _write_together(opened, at_hand)
-        for batch in at_hand:
-            batch.written.set()
-        written, pause = time.monotonic(), min(TOGETHER, EACH * len(at_hand))
-    opened.close()
-
-
 def _close(
-    path: Path, batches: "queue.SimpleQueue[_Batch | None]", writing: threading.Thread, reader: sqlite3.Connection
+    path: Path, pending: list[Batch], writing: threading.Lock, writer: sqlite3.Connection, reader: sqlite3.Connection
 ) -> None:
     """Put everything into the one file. Where another process has it open as well, the last of them completes that."""
-    batches.put(None)
-    if writing is not threading.current_thread():  # which may be where Python collects what nobody holds any more
-        writing.join()
+    write_pending(pending, writing, writer)
     try:
+        writer.close()
         reader.execute("PRAGMA busy_timeout = 0")
         reader.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.Error as error:
@@ -308,44 +216,9 @@ def _close(
         reader.close()
 
 
-def _write_together(opened: sqlite3.Connection, batches: list[_Batch]) -> None:
-    """Write batches, all at once if that can be, and note in each what went wrong with it: who waits has to hear of it.
-
-    One row that SQLite does not take fails its statement, so each batch has one of its own then.
-    """
-    error = _tried(opened, [row for batch in batches for row in batch.rows])
-    if error is None:
-        return
-    for batch in batches:
-        batch.error = error if isinstance(error, _OF_THE_DISK) else _tried(opened, batch.rows)
-
-
-def _tried(opened: sqlite3.Connection, rows: list[_Row]) -> Exception | None:
-    """Insert rows, all or none; what went wrong."""
-    try:
-        _insert(opened, rows)
-    except Exception as error:  # noqa: BLE001  # it is for another thread
-        return error
-    return None
-
-
-def _insert(opened: sqlite3.Connection, rows: list[_Row]) -> None:
-    """One statement for many rows: Python's lock is given up and asked for once, and not once a row."""
-    if rows:
-        row = f"({', '.join('?' * len(_COLUMNS))})"
-        places = ", ".join([row] * len(rows))
-        values = [value for row in rows for value in row]
-        opened.execute(f"INSERT INTO calls ({', '.join(_COLUMNS)}) VALUES {places}", values)
-
-
 def _mark(query_id: str, key: str) -> int:
     """Stands for a query and a key in this process; a number, because there may be a million of them."""
     return hash((query_id, key))
-
-
-def _storable(text: object) -> str:
-    """Text that SQLite takes: lone surrogates, as of a name that is not UTF-8, are question marks."""
-    return str(text).encode("utf-8", "replace").decode("utf-8")
 
 
 _OPENED = weakref.WeakValueDictionary[Path, Answers]()  # one for a file: its rows are written by one thread
@@ -381,24 +254,7 @@ def ledger(folder: Path, *, runs: Path | None = None) -> "Ledger":
     return opened((runs or folder.parent.parent) / NAME).ledger(run)
 
 
-class _Turn:
-    """A request on its way, and what those hear of who wait for its answer."""
-
-    def __init__(self) -> None:
-        self.over = threading.Event()
-        self.error: Exception | None = None
-        self.traceback: TracebackType | None = None
-
-    def failed(self, error: Exception) -> None:
-        """Let `error` be that of all who wait."""
-        self.error, self.traceback = error, error.__traceback__
-
-    def wait(self, deadline: float) -> None:
-        """Sleep until it is over. Raises its failure, where that is for all; TimeoutError at the deadline."""
-        if not self.over.wait(min(deadline - time.monotonic(), threading.TIMEOUT_MAX)):
-            raise TimeoutError("the same request of another query is not answered yet")
-        if self.error:
-            raise self.error.with_traceback(self.traceback)  # where it went wrong, without who else has waited
+_Failure = tuple[Exception, TracebackType | None]  # of a request that others wait for as well
 
 
 class Ledger:
@@ -406,9 +262,11 @@ class Ledger:
 
     def __init__(self, answers: Answers, run: str) -> None:
         self.answers = answers
-        self.run = _storable(run)
+        self.run = storable(run)
         self._lock = threading.Lock()
-        self._sent = dict[str, _Turn]()  # requests on their way, that others who ask the same wait for
+        self._sent = dict[
+            str, Future[_Failure | None]
+        ]()  # requests on their way, that others who ask the same wait for
         self._books, self._marks = answers.books_and_marks(self.run)
         self._faults = Counter(self._books.faults)
         self._replayed: Mapping[str, Answer] | None = None
@@ -441,27 +299,32 @@ class Ledger:
         Exception, all who wait raise it, too: else each would ask the same in vain, one after the other. They try
         themselves where it may be of this query alone: a limit of its session, or its own deadline, which is near.
         """
-        mine = self._turn(key, deadline)
+        mine, failure = self._turn(key, deadline), None
         try:
-            yield self._take(_storable(query_id), key, model, price)
+            yield self._take(storable(query_id), key, model, price)
         except Exception as error:
             if deadline - time.monotonic() > _SHORT and not isinstance(error, SessionRefusal):
-                mine.failed(error)
+                failure = error, error.__traceback__
             raise
         finally:
             with self._lock:
                 del self._sent[key]
-            mine.over.set()
+            mine.set_result(failure)
 
-    def _turn(self, key: str, deadline: float) -> _Turn:
-        """The turn to ask for `key`, once nobody else does."""
+    def _turn(self, key: str, deadline: float) -> "Future[_Failure | None]":
+        """The turn to ask for `key`, once nobody else does. Raises the failure of whoever did, where it is for all."""
         while True:
             with self._lock:
                 other = self._sent.get(key)
                 if other is None:
-                    mine = self._sent[key] = _Turn()
+                    mine = self._sent[key] = Future()
                     return mine
-            other.wait(deadline)
+            try:
+                failure = other.result(min(deadline - time.monotonic(), threading.TIMEOUT_MAX))
+            except TimeoutError:
+                raise TimeoutError("the same request of another query is not answered yet") from None
+            if failure:
+                raise failure[0].with_traceback(failure[1])  # where it went wrong, without who else has waited
 
     def _take(self, query_id: str, key: str, model: str, price: Callable[[Usage], float | None]) -> Answer | None:
         if self._replayed is not None:
@@ -504,7 +367,8 @@ class Ledger:
     def failed(self, query_id: str, key: str, model: str, fault: str, usage: Usage, seconds: float) -> None:
         """Book a request that was left without an answer that can be used."""
         row = self._row(query_id, key, model, Answer([], usage, "", seconds), fault)
-        self.answers.write([row], wait=False)
+        with suppress(RunIncomplete):  # what is told is the failure
+            self.answers.write([row])
         with self._lock:
             self._faults[row.fault] += 1
         self._book(0, usage)
@@ -524,15 +388,15 @@ class Ledger:
                 sent=books.sent + 1, answered=books.answered + answered, usage=books.usage + usage
             )
 
-    def _row(self, query_id: str, key: str, model: str, answer: Answer, fault: str) -> _Row:
+    def _row(self, query_id: str, key: str, model: str, answer: Answer, fault: str) -> Row:
         try:
             outputs = json.dumps(answer.outputs)
         except TypeError:
             outputs = None  # an output that JSON cannot hold: better paid for again than changed
         usage = json.dumps(usage_json(answer.usage))
         at, seconds = round(time.time(), 3), round(answer.seconds, 3)
-        fault, finish = _storable(fault)[:_WORDS], _storable(answer.finish)[:_WORDS]
-        return _Row(key, self.run, _storable(query_id), _storable(model), at, seconds, fault, usage, outputs, finish)
+        fault, finish = storable(fault)[:WORDS], storable(answer.finish)[:WORDS]
+        return Row(key, self.run, storable(query_id), storable(model), at, seconds, fault, usage, outputs, finish)
 
     def __deepcopy__(self, memo: object) -> Self:
         # DSPy's optimizers copy the language model with the program; the books stay one.

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tools import disk
+from tools import disk, forms
 from tools.console.command import say
 from tools.errors import DataError, UsageError
 from tools.records import usage_from_json, usage_json
@@ -82,8 +82,7 @@ def write(path: Path, answers: "Iterable[tuple[str, Answer]]") -> int:
 
 def read(path: Path) -> "Iterator[tuple[str, Answer]]":
     """What `write` wrote. DataError when it is something else."""
-    from tools import forms
-    from tools.models.answers import Answer
+    from tools.models.answers import Answer  # SQLite and pydantic are behind these
     from tools.models.forms import CassetteLine
 
     size = number = 0

@@ -24,7 +24,6 @@ from openai_server import Failure, OpenAIServer, given, ids
 
 from optimizers import compile as module
 from tools.console.command import run_command
-from tools.models import answers as books
 from tools.models import lm
 from tools.models.answers import NAME, ledger
 from tools.models.terms import Patience
@@ -237,12 +236,7 @@ def test_a_query_that_takes_longer_than_it_may_ends_it_as_an_outage_does(server,
     assert kept(tmp_path / "cut") == kept(tmp_path / "whole")
 
 
-def test_what_failed_at_a_teacher_is_in_the_books_when_the_command_ends(
-    server, compiles, tmp_path, no_waiting, monkeypatch
-):
-    monkeypatch.setattr(books, "EACH", 1.0)  # rows wait for others so long, and the command does not
-    monkeypatch.setattr(books, "TOGETHER", 1.0)
-
+def test_what_failed_at_a_teacher_is_in_the_books_when_the_command_ends(server, compiles, tmp_path, no_waiting):
     def fails(prompt):
         raise Failure(500)
 
