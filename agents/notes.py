@@ -15,6 +15,8 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from copy import deepcopy
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self, TypedDict
 
@@ -46,9 +48,8 @@ class Notes(MultiHop):
         lens: str = "",
     ) -> None:
         """The parameters are multihop's."""
-        super().__init__(
-            toolbox, depth=depth, hops=hops, per_hop=per_hop, read_chars=read_chars, rerank=rerank, lens=lens
-        )
+        given = {"hops": hops, "per_hop": per_hop, "read_chars": read_chars, "rerank": rerank}
+        super().__init__(toolbox, depth=depth, lens=lens, **given)
         self.limit = hops + 2  # steps of the graph: the hops, the ranking, and one to spare
         self.checkpoints = Checkpoints(toolbox.checkpoints)
 
@@ -60,7 +61,8 @@ class Notes(MultiHop):
             if begun and _only_begun(begun):
                 saver.delete_thread(query.query_id)
                 begun = None
-            state = _start() | (_kept(begun, self.checkpoints.path) if begun else {})
+            start: dict[str, Any] = {"found": asdict(Found()), "hop": 0, "why": "", "session": {}}
+            state = start | (_kept(begun, self.checkpoints.path) if begun else {})
             session = self.toolbox.open(query, state["session"])
             session.hop = state["hop"]
             short = False
@@ -81,7 +83,7 @@ class Notes(MultiHop):
             why = self.reader.hop(session, query, found, self.per_hop, hops_left=self.hops - number)
             if not why and number == self.hops:
                 why = "steps"
-            return {"found": _plain(found), "hop": number, "why": why, "session": session.snapshot()}
+            return {"found": asdict(found), "hop": number, "why": why, "session": session.snapshot()}
 
         def rank(state: _State) -> dict[str, Any]:
             ranking = _found(state).ranking()
@@ -121,28 +123,9 @@ def _kept(begun: Any, path: Path | None) -> dict[str, Any]:
     return values
 
 
-def _start() -> dict[str, Any]:
-    return {"found": _plain(Found()), "hop": 0, "why": "", "session": {}}
-
-
-def _plain(found: Found) -> dict[str, Any]:
-    return {
-        "searches": list(found.searches),
-        "notes": list(found.notes),
-        "selected": list(found.selected),
-        "best_rank": dict(found.best_rank),
-    }
-
-
 def _found(state: Any) -> Found:
     """A copy, because a node must not change the state that it was given."""
-    found = state["found"]
-    return Found(
-        searches=list(found["searches"]),
-        notes=list(found["notes"]),
-        selected=list(found["selected"]),
-        best_rank=dict(found["best_rank"]),
-    )
+    return Found(**deepcopy(state["found"]))
 
 
 class Checkpoints:

@@ -15,6 +15,7 @@ The pattern is plan-and-execute (Wang et al. 2023, arXiv 2305.04091) with parall
 
 import operator
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, ClassVar, TypedDict
 
 import dspy
@@ -24,12 +25,12 @@ from langgraph.types import Send
 
 from agents.graph import Lines, walk
 from programs.base import Program
+from programs.parts import reading
 from tools.errors import LimitReached, at_least
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
-from tools.models.prompting import context
 from tools.models.prompting.asking import Check, Fault, Outputs, ask, known_ids
-from tools.models.prompting.passage import DESCRIPTION, Passage, batches, noted
+from tools.models.prompting.passage import DESCRIPTION, Passage
 from tools.records import Query, Submission
 from tools.retrievers.lens.attributes import lens, through
 from tools.session import Session, Toolbox
@@ -239,21 +240,11 @@ class _Work:
         """One sub-question's reading, in one call, or in as many as the model's window makes necessary."""
         read = _Read(round=job["round"], place=job["place"], selected=[], notes=[])
         with self.lines.line(job["place"], job["round"]):
-            predictor, asked = self.planner.read_passages, {**self.about, "question": job["question"]}
-            # Half of the room is for the notes at most, as in multihop.
-            notes = noted(
-                self.session,
-                job["notes"],
-                lambda notes: context.fits(predictor, **asked, notes=notes * 2, passages=[]),
-            )
-
-            def fit(passages: list[Passage]) -> bool:
-                return context.fits(predictor, **asked, notes=notes, passages=passages)
-
-            doc_ids = job["doc_ids"]
-            for passages in batches(self.session, doc_ids, self.planner.read_chars, fit):
-                shown, doc_ids = doc_ids[: len(passages)], doc_ids[len(passages) :]
-                answer = ask(predictor, known_ids("selected", shown), **asked, notes=list(notes), passages=passages)
+            predictor, chars = self.planner.read_passages, self.planner.read_chars
+            asked: dict[str, Any] = {**self.about, "question": job["question"]}
+            asked["notes"] = reading.recall(self.session, predictor, "notes", job["notes"], **asked)
+            check = partial(known_ids, "selected")
+            for shown, answer in reading.read(self.session, predictor, job["doc_ids"], chars, check, **asked):
                 read["selected"] += self.session.select(answer.selected, among=shown)
                 if observations := answer.observations.strip():
                     self.session.note(observations)
@@ -270,15 +261,8 @@ class _Work:
         predictor, most = self.planner.reflect, self.planner.parts
         selected = sum(len(one["selected"]) for one in state["read"])
         about = {**self.about, "selected_so_far": selected, "most": most}
-        earlier = noted(
-            self.session,
-            state["searches"],
-            lambda searches: context.fits(predictor, **about, earlier_searches=searches, notes=[]),
-            what="earlier searches",
-        )
-        asked = {**about, "earlier_searches": earlier}
-        notes = noted(self.session, _notes(state), lambda notes: context.fits(predictor, **asked, notes=notes))
-        answer = ask(predictor, **asked, notes=notes)
+        asked = reading.look_back(self.session, predictor, state["searches"], "notes", _notes(state), **about)
+        answer = ask(predictor, **asked)
         plan = _new(answer.further, state["searches"], most)
         self.session.note(_written(f"missing: {answer.missing.strip()}", plan))
         if not plan:

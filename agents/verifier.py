@@ -25,12 +25,12 @@ from langgraph.types import Send
 
 from agents.graph import Lines, walk
 from programs.base import Program
+from programs.parts import reading
 from tools.errors import LimitReached, at_least
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
-from tools.models.prompting import context
 from tools.models.prompting.asking import Check, Outputs, ask, filled, known_ids
-from tools.models.prompting.passage import DESCRIPTION, Passage, batches, noted, show
+from tools.models.prompting.passage import DESCRIPTION, Passage
 from tools.records import Query, Submission
 from tools.retrievers.fusion import CONSTANT
 from tools.retrievers.lens.attributes import lens, through
@@ -238,16 +238,9 @@ class _Work:
         number = self.session.hop = state["round"] + 1
         predictor = self.verifier.reformulate
         about = {**self.about, "most": self.verifier.texts}
-        earlier = noted(
-            self.session,
-            state["searches"],
-            lambda searches: context.fits(predictor, **about, earlier_searches=searches, learned=[]),
-            what="earlier searches",
-        )
-        asked = {**about, "earlier_searches": earlier}
-        learned = noted(self.session, state["learned"], lambda notes: context.fits(predictor, **asked, learned=notes))
+        asked = reading.look_back(self.session, predictor, state["searches"], "learned", state["learned"], **about)
         checks = [filled("searches")] if number == 1 else []
-        named = ask(predictor, *checks, **asked, learned=learned).searches
+        named = ask(predictor, *checks, **asked).searches
         texts = [text for text in dict.fromkeys(map(str.strip, named)) if text and text not in state["searches"]]
         return {"round": number, "texts": texts[: self.verifier.texts]}
 
@@ -285,16 +278,9 @@ class _Work:
     def verify(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """One batch, in one call, or in as many as the model's window makes necessary."""
         judged = _Judged(round=job["round"], place=job["place"], shown=[], grades={})
-        predictor = self.verifier.verify_passages
+        predictor, chars = self.verifier.verify_passages, self.verifier.read_chars
         with self.lines.line(job["place"], job["round"]):
-
-            def fit(passages: list[Passage]) -> bool:
-                return context.fits(predictor, **self.about, passages=passages)
-
-            doc_ids = job["doc_ids"]
-            for passages in batches(self.session, doc_ids, self.verifier.read_chars, fit):
-                shown, doc_ids = doc_ids[: len(passages)], doc_ids[len(passages) :]
-                answer = ask(predictor, _of(shown), **self.about, passages=passages)
+            for shown, answer in reading.read(self.session, predictor, job["doc_ids"], chars, _of, **self.about):
                 # Of two judgements of one passage the first holds.
                 judgements = {one.id: one for one in reversed(answer.judgements)}
                 self.session.count_invented(one.id for one in judgements.values() if one.grade < VERIFIED)
@@ -329,19 +315,10 @@ class _Work:
             (doc_id for doc_id in grades if grades[doc_id] >= VERIFIED),
             key=lambda doc_id: (-grades[doc_id], state["order"][doc_id]),
         )[: verifier.batch]
-        # Half of the room is for what was learned at most.
-        learned = noted(
-            self.session,
-            state["learned"],
-            lambda notes: context.fits(predictor, **self.about, learned=notes * 2, passages=[]),
-        )
-        passages = show(
-            self.session,
-            sure,
-            verifier.read_chars,
-            lambda passages: context.fits(predictor, **self.about, learned=learned, passages=passages),
-        )
-        common = ask(predictor, **self.about, learned=learned, passages=passages).common.strip()
+        learned = reading.recall(self.session, predictor, "learned", state["learned"], **self.about)
+        asked = {**self.about, "learned": learned}
+        passages = reading.show_all(self.session, predictor, sure, verifier.read_chars, **asked)
+        common = ask(predictor, **asked, passages=passages).common.strip()
         if not common:
             return {}
         self.session.note(common)

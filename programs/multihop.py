@@ -9,19 +9,20 @@ may end before the last hop, by writing none; no rationale is asked for beside a
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 import dspy
 
 from programs.base import Program
 from programs.parts import listwise
 from programs.parts.pool import completed
+from programs.parts.reading import look_back, read, recall
 from tools.errors import LimitReached, at_least
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
-from tools.models.prompting import context
 from tools.models.prompting.asking import ask, known_ids
-from tools.models.prompting.passage import DESCRIPTION, Passage, batches, noted
+from tools.models.prompting.passage import DESCRIPTION, Passage
 from tools.records import Query, Submission
 from tools.retrievers.lens.attributes import lens, through
 from tools.session import Session, Toolbox
@@ -151,17 +152,9 @@ class Reader(dspy.Module):
 
     def hop(self, session: Session, query: Query, found: Found, per_hop: int, *, hops_left: int) -> str:
         """One search and one reading, added to `found`; says why, when nothing more can be searched."""
-        # Copies, because DSPy keeps a call's inputs for demonstrations, and these lists go on growing.
         about = {"objective": query.objective, "description": query.text, "hops_left": hops_left}
-        earlier = noted(
-            session,
-            found.searches,
-            lambda searches: context.fits(self.next_search, **about, earlier_searches=searches, notes=[]),
-            what="earlier searches",
-        )
-        asked = {**about, "earlier_searches": earlier}
-        notes = noted(session, found.notes, lambda notes: context.fits(self.next_search, **asked, notes=notes))
-        text = ask(self.next_search, **asked, notes=notes).search.strip()
+        asked = look_back(session, self.next_search, found.searches, "notes", found.notes, **about)
+        text = ask(self.next_search, **asked).search.strip()
         if not text:
             return "done"
         found.searches.append(text)
@@ -177,23 +170,11 @@ class Reader(dspy.Module):
 
     def read(self, session: Session, query: Query, found: Found, doc_ids: list[str]) -> None:
         """Read documents in one call, or in as many as the model's window makes necessary; keep and note."""
-        asked = {"objective": query.objective, "description": query.text}
-        # Half of the room is for the notes at most: without a passage beside them they would be of no use.
-        notes = noted(
-            session,
-            found.notes,
-            lambda notes: context.fits(self.read_passages, **asked, notes=notes * 2, passages=[]),
-        )
-
-        def fit(passages: list[Passage]) -> bool:
-            return context.fits(self.read_passages, **asked, notes=notes, passages=passages)
-
-        for passages in batches(session, doc_ids, self.read_chars, fit):
-            shown = doc_ids[: len(passages)]
-            doc_ids = doc_ids[len(passages) :]
-            check = known_ids("selected", shown)
-            read = ask(self.read_passages, check, **asked, notes=list(notes), passages=passages)
-            found.selected += session.select(read.selected, among=shown)
-            if observations := read.observations.strip():
+        about: dict[str, Any] = {"objective": query.objective, "description": query.text}
+        about["notes"] = recall(session, self.read_passages, "notes", found.notes, **about)
+        check = partial(known_ids, "selected")
+        for shown, answer in read(session, self.read_passages, doc_ids, self.read_chars, check, **about):
+            found.selected += session.select(answer.selected, among=shown)
+            if observations := answer.observations.strip():
                 session.note(observations)
                 found.notes.append(observations)

@@ -202,13 +202,14 @@ def _habits(request: Request, model: "Model", calls: list[Call]) -> Habits:
             f"{tokens:.0f} tokens of which {thinking:.0f} are thinking; a third less to half more"
         )
         written = (tokens - thinking) / max(1.0, mean)
-        return Habits(*(Range(value / 1.5, value, 1.5 * value) for value in (written, thinking, seconds)), (note,))
+        third_less = Range(1 / 1.5, 1, 1.5)
+        return Habits(third_less.times(written), third_less.times(thinking), third_less.times(seconds), (note,))
     effort = model.settings.get("reasoning_effort")
     reasons = effort != "none" and (effort is not None or model.settings.get("temperature") is None)
     thought = THINKING if reasons else NONE
     lengths = ANSWER.times(mean).plus(thought)
     paces = (2 * PACE, PACE, PACE / 2)
-    seconds = Range(*((DELAY * PACE + tokens) / pace for pace, tokens in zip(paces, lengths, strict=True)))
+    each = Range(*((DELAY * PACE + tokens) / pace for pace, tokens in zip(paces, lengths, strict=True)))
     note = (
         f"assumed of answers: {ANSWER.low:g}, {ANSWER.expected:g} and {ANSWER.high:g} times the {mean:,.0f} tokens "
         "that the engine without a model writes"
@@ -216,7 +217,7 @@ def _habits(request: Request, model: "Model", calls: list[Call]) -> Habits:
     if reasons:
         note += f", and {THINKING.low}, {THINKING.expected:,} and {THINKING.high:,} of thinking"
     pace = f"assumed of a call: {DELAY:g} s and {PACE:g} tokens a second, half to twice as fast"
-    return Habits(ANSWER, thought, seconds, (note, pace))
+    return Habits(ANSWER, thought, each, (note, pace))
 
 
 def _earlier(path: Path, program: str, model: str) -> tuple[int, float, float, float] | None:

@@ -2,11 +2,11 @@
 
 import dspy
 
+from programs.parts.reading import show_all
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
-from tools.models.prompting import context
 from tools.models.prompting.asking import ask, known_ids
-from tools.models.prompting.passage import DESCRIPTION, Passage, show
+from tools.models.prompting.passage import DESCRIPTION, Passage
 from tools.records import Query
 from tools.session import Session
 
@@ -29,7 +29,7 @@ OFFLINE: Rules = {"ranked": rules.rank}
 def rank(session: Session, predictor: dspy.Predict, query: Query, doc_ids: list[str], read_chars: int) -> list[str]:
     """The ids that the model names, in its order; of each document it reads `read_chars` characters, 0 all."""
     asked = {"objective": query.objective, "description": query.text}
-    passages = show(session, doc_ids, read_chars, lambda passages: context.fits(predictor, **asked, passages=passages))
+    passages = show_all(session, predictor, doc_ids, read_chars, **asked)
     ranked: list[str] = ask(predictor, known_ids("ranked", doc_ids, needed=True), **asked, passages=passages).ranked
     session.count_invented(ranked)
     return ranked

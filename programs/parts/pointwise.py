@@ -11,10 +11,9 @@ import dspy
 
 from programs.base import Program
 from programs.parts.pool import candidates, hand_in
+from programs.parts.reading import show_all
 from tools.errors import at_least
-from tools.models.prompting import context
 from tools.models.prompting.asking import ask, within
-from tools.models.prompting.passage import show
 from tools.records import Query, Submission
 from tools.session import Session, Toolbox
 
@@ -60,9 +59,7 @@ class Pointwise(Program):
 
         It is written down in the trace, with what stands in the answer's field `why`, where one is named.
         """
-        passages = show(
-            session, [doc_id], self.read_chars, lambda passages: context.fits(predictor, **asked, passages=passages)
-        )
+        passages = show_all(session, predictor, [doc_id], self.read_chars, **asked)
         answer = ask(predictor, within("score", 0, 10), **asked, passages=passages)
         reason = f": {answer[why].strip()}" if why else ""
         session.note(f"{doc_id} {answer.score:g}{reason}")
