@@ -10,10 +10,11 @@ from typing import Any
 
 import environments
 from environments.base import SPLITS
+from tools import retrievers
 from tools.console.command import Parser, clean, positive, put_out, run_and_leave, say
 from tools.errors import DataError, UsageError
 from tools.home import home
-from tools.retrievers import RETRIEVERS
+from tools.records import Query
 
 SHOWN = 280  # characters of a text in a card or a search result
 
@@ -40,7 +41,10 @@ def parser() -> Parser:
     search = verb("search", "try a task's search tool by hand")
     search.add_argument("words", metavar="WORDS", help="what to search for")
     search.add_argument(
-        "--retriever", default="bm25", metavar="SPEC", help=f"one of {', '.join(RETRIEVERS)}, or made of them"
+        "--retriever",
+        default="bm25",
+        metavar="SPEC",
+        help=f"one of {', '.join(retrievers.RETRIEVERS)}, or made of them",
     )
     search.add_argument("--k", type=positive, default=10, metavar="N", help="documents to show")
     search.add_argument("--query-id", metavar="ID", help="search as for this query: its pool, its exclusions, its gold")
@@ -55,7 +59,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from environments.card import row
+    from environments.card import row  # NumPy, as below, which --help does without
 
     rows = [row(task) for task in environments.tasks()]
     if arguments.json:
@@ -120,7 +124,7 @@ def _quoted(text: str) -> str:
 
 
 def _fetch(arguments: argparse.Namespace) -> int:
-    from environments.fetch import fetch
+    from environments.fetch import fetch  # httpx and rich, which --help does without
 
     folder = fetch(environments.resolve(arguments.task), say=say)
     put_out(f"{folder}\n")
@@ -143,9 +147,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _search(arguments: argparse.Namespace) -> int:
-    from tools import retrievers
-    from tools.records import Query
-    from tools.session import Toolbox
+    from tools.session import Toolbox  # NumPy, which --help does without
 
     spec = retrievers.check(arguments.retriever)
     retrievers.require(spec)

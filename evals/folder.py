@@ -176,11 +176,10 @@ def check_output(path: Path) -> None:
 
 def read_config(path: Path, *, named: bool = True) -> Config:
     """The configuration of the run in `path`. DataError when there is none, or, if `named`, that of another name."""
-    from evals.forms import ConfigForm
-    from tools import forms
+    from evals import forms  # Pydantic, which --help does without
 
     try:
-        config: Config = forms.read_file(ConfigForm, path / "config.json", "remove the folder, or mend it")
+        config: Config = forms.read_file(forms.ConfigForm, path / "config.json", "remove the folder, or mend it")
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{path} is not a run folder; it holds no config.json") from None
     if config["data"] != (data := config[PROVENANCE]["data"]) and config["data"] in _RELEASES | {data}:
@@ -226,10 +225,9 @@ MEND = "remove the line and give the run's command again to have that query answ
 
 def check_outcome(line: bytes, of: str = "") -> Outcome:
     """A line of outcomes.jsonl. ValueError for one that is none, or was edited."""
-    from evals.forms import OutcomeForm
-    from tools import forms
+    from evals import forms  # Pydantic, which --help does without
 
-    outcome: Outcome = forms.read(OutcomeForm, line)
+    outcome: Outcome = forms.read(forms.OutcomeForm, line)
     for step in outcome["trace"]["steps"]:
         told = "shown" in step or "lengths" in step
         if told and not len(step["doc_ids"]) == len(step.get("shown", ())) == len(step.get("lengths", ())):

@@ -11,7 +11,9 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from evals.measuring.attribution import Fate
-from tools.forms import Amount, Count, Number, TraceForm, UsageForm
+from tools.forms import Amount, Count, Number, TraceForm, UsageForm, read, read_file
+
+__all__ = ["ConfigForm", "JudgedForm", "OutcomeForm", "ScoresForm", "read", "read_file"]
 
 
 class Asked(TypedDict):

@@ -60,7 +60,7 @@ def rows(paths: Sequence[Path], columns: Sequence[str] | None = None) -> Iterato
 
 
 def _parquet(path: Path, columns: Sequence[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    import pyarrow
+    import pyarrow  # here, because most data is JSON Lines
     import pyarrow.parquet
 
     number = 0

@@ -10,16 +10,17 @@ import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import environments
 from evals.formats.writing import Answered, Source, compact, name_file
 from evals.measuring.scored import USED
 from tools.console.wording import number
 from tools.errors import UnknownName
 from tools.records import Step
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 ROWS = 64  # queries in a row group: what is held in memory at once
 TABLES = ("trajectories", "scores", "runs")
@@ -39,10 +40,7 @@ def write(source: Source, folder: Path) -> list[str]:
     return ["to put it on the Hub, in that folder: hf upload OWNER/NAME . --repo-type dataset"]
 
 
-def _parquet(path: Path, schema: "pa.Schema", rows: Iterable[dict[str, Any]]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def _parquet(path: Path, schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> None:
     path.parent.mkdir()
     left = iter(rows)
     # As a file: pyarrow takes no path that is not UTF-8.
@@ -51,9 +49,7 @@ def _parquet(path: Path, schema: "pa.Schema", rows: Iterable[dict[str, Any]]) ->
             writer.write_batch(pa.RecordBatch.from_pylist(batch, schema))
 
 
-def _schemas() -> dict[str, "pa.Schema"]:
-    import pyarrow as pa
-
+def _schemas() -> dict[str, pa.Schema]:
     text, texts, whole, number = pa.string(), pa.list_(pa.string()), pa.int64(), pa.float64()
     usage = dict.fromkeys(USED[:3], whole) | dict.fromkeys(USED[3:], number)
     values = pa.list_(pa.struct({"metric": text, "value": number}))
@@ -160,8 +156,6 @@ answers, is included and may quote them. The `license` above is yours to set.
 
 def _release(task: str) -> str:
     """The public release of a task, with its licence."""
-    import environments
-
     try:
         release = environments.suite(task.partition("/")[0]).release
     except UnknownName:

@@ -49,7 +49,7 @@ def _client(address: str) -> tuple[Any, Any]:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_ALLOW_HTTP_REDIRECTS", "false")  # a run and a token go to the address that is given
     try:
-        from mlflow.exceptions import MlflowException
+        from mlflow.exceptions import MlflowException  # an extra, and read after the settings above
         from mlflow.tracking import MlflowClient
     except ImportError as error:
         raise UsageError(f"--to mlflow needs the package {error.name}, which is missing: pip install mlflow") from None
