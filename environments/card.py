@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import environments
 from environments.base import Environment, Facts, Suite
-from environments.sources import kept
+from environments.sources import corpus_store
 from tools import disk
 from tools.errors import DataError
 from tools.home import home
@@ -129,7 +129,7 @@ class Finding(NamedTuple):
 def findings(task: str, data: str | None = None) -> Iterator[Finding]:
     """What `check` has to say of a task's data, one thing after another; loading it is the first of them."""
     full_name = environments.resolve(task)
-    kept.forget(home())  # so that every byte is read
+    corpus_store.forget(home())  # so that every byte is read
     try:
         parts = {split: environments.load(full_name, data, split) for split in ("dev", "test")}
     except DataError as error:
@@ -252,11 +252,11 @@ def _readings(task: str) -> Iterator[Finding]:
     """How far readers who were shown no judgement agree with them (docs/decisions/miniatures.md)."""
     for name, read in json.loads(READINGS.read_text(encoding="utf-8")).items():
         if environments.parts(name)[:2] == environments.parts(task)[:2]:
-            agreed, named, queries = agreement(name, read)
+            agreed, named, queries = count_agreement(name, read)
             yield Finding("blind reading", True, f"{queries}, {agreed} of {named} as judged")
 
 
-def agreement(task: str, read: dict[str, Any]) -> tuple[int, int, str]:
+def count_agreement(task: str, read: dict[str, Any]) -> tuple[int, int, str]:
     """(what readers said that is as judged, all that they said, how many of the task's queries they read).
 
     `read` has for each query the documents that were found relevant, or a grade for each; what is not in a list
@@ -279,7 +279,7 @@ def agreement(task: str, read: dict[str, Any]) -> tuple[int, int, str]:
 GOLDEN = environments.MINI / "golden.json"
 
 
-def golden(environment: Environment) -> dict[str, str]:
+def digest_records(environment: Environment) -> dict[str, str]:
     """A digest of the first, the tenth and the last document and query: enough to see that order and form are right."""
     documents = environment.documents
     ids = documents.doc_ids
@@ -294,7 +294,7 @@ def golden(environment: Environment) -> dict[str, str]:
 
 
 def _golden(test: Environment) -> Finding:
-    digests = golden(test)
+    digests = digest_records(test)
     listed = ", ".join(f"{what} {digest}" for what, digest in digests.items())
     recorded = json.loads(GOLDEN.read_text(encoding="utf-8")) if test.data == "mini" and GOLDEN.exists() else {}
     if test.task not in recorded:

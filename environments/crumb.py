@@ -125,7 +125,7 @@ def load(request: Request) -> Environment:
     request.place(task.names, [name for other in TASKS.values() for name in other.names])
     # In the release, the document corpus of a task that was never cut is its passage file.
     config = "full_document_corpus" if request.variant == DOCUMENT and not task.whole else "passage_corpus"
-    documents = crumb_folder.corpus(request.folder, task.names, config, request.home)
+    documents = crumb_folder.read_corpus(request.folder, task.names, config, request.home)
     rows = _rows(request, task)
     judgements = _judgements(request, task, rows, documents)
     headline = request.qrels or next(iter(judgements))
@@ -155,7 +155,7 @@ def _rows(request: Request, task: Task) -> list[LabelledQuery]:
         "test": ("evaluation_queries",),
         "all": ("evaluation_queries", "validation_queries"),
     }[request.split]
-    rows = list(chain.from_iterable(crumb_folder.queries(request.folder, task.names, part) for part in parts))
+    rows = list(chain.from_iterable(crumb_folder.read_queries(request.folder, task.names, part) for part in parts))
     if len({row.query_id for row in rows}) < len(rows):
         raise DataError(f"{request.folder}: an evaluation query and a validation query have the same id")
     return rows

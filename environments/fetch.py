@@ -24,7 +24,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 
 import environments
 from environments.base import Release
-from environments.remote import Listed, connect, list_files, pinned, status, try_again
+from environments.remote import Listed, connect, list_files, name_release, name_status, try_again
 from tools import disk
 from tools.console import interrupts
 from tools.errors import DataError, RunConflict, UsageError
@@ -167,7 +167,7 @@ def _download(client: httpx.Client, release: Release, folder: Path, file: Listed
     DataError, with nothing left of it, when it is another file than the listed one; DataError, with the part left,
     when the disk is full or the server gone.
     """
-    part, what = _part(folder, file), f"{file.path} of {pinned(release)}"
+    part, what = _part(folder, file), f"{file.path} of {name_release(release)}"
     part.parent.mkdir(parents=True, exist_ok=True)
     try:
         try_again(lambda: _receive(client, file, part, tell), what, file.url, lambda: _size_of(part))
@@ -207,7 +207,7 @@ def _receive(client: httpx.Client, file: Listed, part: Path, tell: Tell) -> None
             part.unlink(missing_ok=True)  # so that the next try asks for the whole file
             raise httpx.RemoteProtocolError("it does not go on where the part ends")
         elif response.raise_for_status().status_code != 206:
-            raise httpx.RemoteProtocolError(f"{status(response)} is no file")
+            raise httpx.RemoteProtocolError(f"{name_status(response)} is no file")
         # Unbuffered, so that the part has every byte that came, however this ends.
         with part.open("ab" if have else "wb", buffering=0) as out:
             tell(have)

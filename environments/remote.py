@@ -87,7 +87,7 @@ def list_files(client: httpx.Client, release: Release, paths: tuple[str, ...]) -
         "github": (_base("SEXTANT_GITHUB_API", "https://api.github.com"), _github),
         "zenodo": (_base("SEXTANT_ZENODO", "https://zenodo.org"), _zenodo),
     }[release.kind]
-    what = pinned(release)
+    what = name_release(release)
     try:
         rows = {row[0]: row for row in try_again(lambda: ask(client, release, base), what, base)}
         _check_inside(rows, release)
@@ -104,7 +104,7 @@ def list_files(client: httpx.Client, release: Release, paths: tuple[str, ...]) -
 def _hub(client: httpx.Client, release: Release, base: str) -> list[_Row]:
     info = _get_json(client, f"{base}/api/datasets/{release.repository}/revision/{release.revision}", {"blobs": "true"})
     if info["sha"] != release.revision:
-        raise DataError(f"{base} answers for {pinned(release)} with revision {info['sha']!r:.50}")
+        raise DataError(f"{base} answers for {name_release(release)} with revision {info['sha']!r:.50}")
     files = f"{base}/datasets/{release.repository}/resolve/{release.revision}"
     rows = []
     for file in info["siblings"]:
@@ -124,7 +124,7 @@ def _github(client: httpx.Client, release: Release, base: str) -> list[_Row]:
 def _zenodo(client: httpx.Client, release: Release, base: str) -> list[_Row]:
     record = _get_json(client, f"{base}/api/records/{release.repository}")
     if str(record["id"]) != release.repository:  # the number of all versions leads to the newest
-        raise DataError(f"{base} answers for {pinned(release)} with record {record['id']!r:.50}")
+        raise DataError(f"{base} answers for {name_release(release)} with record {record['id']!r:.50}")
     return [(file["key"], file["size"], file["checksum"], file["links"]["self"]) for file in record["files"]]
 
 
@@ -154,10 +154,10 @@ def _check_inside(paths: Iterable[str], release: Release) -> None:
     """A listing with a path that leads out of its folder is no honest one, whatever else is in it."""
     for path in paths:
         if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or "\0" in path:
-            raise DataError(f"the listing of {pinned(release)} is refused: {path!r:.200} leads out of its folder")
+            raise DataError(f"the listing of {name_release(release)} is refused: {path!r:.200} leads out of its folder")
 
 
-def pinned(release: Release) -> str:
+def name_release(release: Release) -> str:
     """The release as messages name it."""
     if not release.revision:
         return f"record {release.repository} of Zenodo"
@@ -182,7 +182,7 @@ def try_again(call: Callable[[], _T], what: str, address: str, here: Callable[[]
             if (now := here()) >= most + WORTH:
                 tries, most = 1, now
             if tries > len(WAITS):
-                reason = str(error) or type(error).__name__ if response is None else status(response)
+                reason = str(error) or type(error).__name__ if response is None else name_status(response)
                 raise DataError(
                     f"{urlsplit(address).netloc or address} cannot be reached ({reason}); "
                     "the same command goes on where this one stopped"
@@ -191,7 +191,7 @@ def try_again(call: Callable[[], _T], what: str, address: str, here: Callable[[]
 
 
 def _refused(response: httpx.Response, what: str) -> DataError:
-    said, host = status(response), response.url.host
+    said, host = name_status(response), response.url.host
     if response.status_code in (404, 410, 422):  # 422 is GitHub's answer for what cannot be a commit
         return DataError(f"{what} is not there any more ({said} from {host})")
     if response.headers.get("x-ratelimit-remaining") == "0":
@@ -204,6 +204,6 @@ def _refused(response: httpx.Response, what: str) -> DataError:
     return DataError(f"{host} refuses {what} ({said})")
 
 
-def status(response: httpx.Response) -> str:
+def name_status(response: httpx.Response) -> str:
     """An answer's status as messages name it, e.g. "404 Not Found"."""
     return f"{response.status_code} {response.reason_phrase}".strip()

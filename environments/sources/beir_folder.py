@@ -8,9 +8,9 @@ of those names, where MTEB calls the judgements "default". Rows are {"_id" or "i
 from collections.abc import Iterator
 from pathlib import Path
 
-from environments.sources import checks, jsonl, kept, tables
+from environments.sources import checks, corpus_store, jsonl, tables
 from environments.sources.collection import Collection, keep_judged
-from environments.sources.kept import Placed
+from environments.sources.corpus_store import Placed
 from tools.errors import DataError
 from tools.records import Document
 
@@ -29,9 +29,9 @@ def read(folder: Path, home: Path) -> Collection:
     """The data set in `folder`. DataError for anything missing or damaged."""
     place = _inside(folder)
     corpus_files = tables.find(place, "corpus")
-    documents = kept.corpus(home, corpus_files, lambda: _documents(corpus_files))
+    documents = corpus_store.open_corpus(home, corpus_files, lambda: _documents(corpus_files))
     queries: dict[str, str] = {}
-    for where, row in tables.rows(tables.find(place, "queries")):
+    for where, row in tables.read_rows(tables.find(place, "queries")):
         checks.add_query(queries, tables.pick_column(where, row, *_ID), tables.pick_column(where, row, *_TEXT), where)
     qrels, judged_in = _qrels(place)
     return Collection(documents, keep_judged(queries, qrels, judged_in, "queries.jsonl"), qrels)
@@ -42,10 +42,10 @@ def _inside(folder: Path) -> Path:
 
 
 def _documents(files: list[Path]) -> Iterator[Placed]:
-    for where, row in tables.rows(files):
-        doc_id = checks.identifier(tables.pick_column(where, row, *_ID), where)
-        text = checks.text(tables.pick_column(where, row, *_TEXT), where)
-        yield where, Document(doc_id, text, checks.optional_text(row.get("title"), where, "title"))
+    for where, row in tables.read_rows(files):
+        doc_id = checks.check_id(tables.pick_column(where, row, *_ID), where)
+        text = checks.check_text(tables.pick_column(where, row, *_TEXT), where)
+        yield where, Document(doc_id, text, checks.check_optional_text(row.get("title"), where, "title"))
 
 
 def _qrels(place: Path) -> tuple[dict[str, dict[str, float]], Path]:
@@ -56,14 +56,14 @@ def _qrels(place: Path) -> tuple[dict[str, dict[str, float]], Path]:
         raise DataError(f"{place / 'qrels'} holds several splits and no test.tsv; leave only the one that is meant")
     found = next(iter(named or others), None)
     qrels: dict[str, dict[str, float]] = {}
-    for where, row in _tsv(found) if found else tables.rows(tables.find(place, "qrels", "default")):
+    for where, row in _tsv(found) if found else tables.read_rows(tables.find(place, "qrels", "default")):
         query_id, doc_id, score = (tables.pick_column(where, row, *names) for names in (_QUERY, _DOCUMENT, _SCORE))
-        checks.judge(qrels, query_id, doc_id, score, where)
+        checks.add_judgement(qrels, query_id, doc_id, score, where)
     return qrels, found or place
 
 
 def _tsv(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    rows = jsonl.cells(path)
+    rows = jsonl.read_cells(path)
     _, header = next(rows, ("", []))
     for where, row in rows:
         yield where, dict(zip(header, row, strict=True))

@@ -27,7 +27,7 @@ class BircoSet:
 
 def read(folder: Path, split: str) -> BircoSet:
     """The split ("test" or "dev") of the task in `folder`. DataError for anything missing, damaged or hostile."""
-    for ending, load in ((".pickle", _unpickled), (".pkl", _unpickled), (".json", jsonl.whole)):
+    for ending, load in ((".pickle", _unpickled), (".pkl", _unpickled), (".json", jsonl.read_json)):
         path = folder / f"{split}_set{ending}"
         if path.is_file():
             return _checked(load(path), path)
@@ -72,14 +72,14 @@ def _checked(content: Any, path: Path) -> BircoSet:
 
 
 def _texts(table: Mapping[Any, Any], where: str) -> dict[str, str]:
-    return {key: checks.text(value, f"{where} {key!r}") for key, value in _keyed(table, where).items()}
+    return {key: checks.check_text(value, f"{where} {key!r}") for key, value in _keyed(table, where).items()}
 
 
 def _labels(pool: Mapping[Any, Any], where: str) -> dict[str, float]:
     if not pool:
         raise DataError(f"{where}: the pool is empty")
-    return {key: checks.grade(label, f"{where}, document {key!r}") for key, label in _keyed(pool, where).items()}
+    return {key: checks.check_grade(label, f"{where}, document {key!r}") for key, label in _keyed(pool, where).items()}
 
 
 def _keyed(table: Mapping[Any, Any], where: str) -> dict[str, Any]:
-    return {checks.identifier(key, where): value for key, value in table.items()}
+    return {checks.check_id(key, where): value for key, value in table.items()}

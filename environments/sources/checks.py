@@ -17,7 +17,7 @@ _UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
 
 
-def shown(value: Any) -> str:
+def brief(value: Any) -> str:
     """`value` for a message: short, on one line, and made in no time whatever it is."""
     if isinstance(value, str):
         return f"{value[:60]!r:.60}"
@@ -27,30 +27,30 @@ def shown(value: Any) -> str:
     return repr(value) if value is None or isinstance(value, (int, float)) else f"a {type(value).__name__}"
 
 
-def identifier(value: Any, where: str) -> str:
+def check_id(value: Any, where: str) -> str:
     """`value` as an id; blanks and slashes are allowed in it."""
     if not isinstance(value, str):
-        raise DataError(f"{where}: the id {shown(value)} is not a string")
+        raise DataError(f"{where}: the id {brief(value)} is not a string")
     if not value.strip() or _UNFIT.search(value):
-        raise DataError(f"{where}: the id {shown(value)} is empty or has a character that no id may have")
+        raise DataError(f"{where}: the id {brief(value)} is empty or has a character that no id may have")
     if len(value) > LONGEST_ID:
         raise DataError(f"{where}: the id that begins {value[:40]!r} is longer than {LONGEST_ID} characters")
     return value
 
 
-def text(value: Any, where: str, name: str = "text") -> str:
+def check_text(value: Any, where: str, name: str = "text") -> str:
     """`value` as a text, half characters replaced."""
     if not isinstance(value, str):
         raise DataError(f"{where}: field {name!r} is missing or not a string")
     return _HALF.sub("\N{REPLACEMENT CHARACTER}", value)
 
 
-def optional_text(value: Any, where: str, name: str) -> str:
+def check_optional_text(value: Any, where: str, name: str) -> str:
     """`value` as a text; empty where it is None."""
-    return "" if value is None else text(value, where, name)
+    return "" if value is None else check_text(value, where, name)
 
 
-def grade(value: Any, where: str) -> float:
+def check_grade(value: Any, where: str) -> float:
     """`value`, a number or one in a cell of a table, as a grade."""
     try:
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
@@ -61,22 +61,22 @@ def grade(value: Any, where: str) -> float:
         if not math.isfinite(number) or abs(number) > LARGEST_GRADE:
             raise ValueError
     except (ValueError, OverflowError):
-        told = repr(value[:20]) if isinstance(value, str) else shown(value)
+        told = repr(value[:20]) if isinstance(value, str) else brief(value)
         raise DataError(f"{where}: the score {told} is not a number up to {LARGEST_GRADE}") from None
     return number
 
 
 def add_query(queries: dict[str, str], query_id: Any, content: Any, where: str) -> None:
     """Add one query to `queries`; an id can come once."""
-    if (name := identifier(query_id, where)) in queries:
+    if (name := check_id(query_id, where)) in queries:
         raise DataError(f"{where}: the id {name!r} was there before")
-    queries[name] = text(content, where)
+    queries[name] = check_text(content, where)
 
 
-def judge(qrels: dict[str, dict[str, float]], query_id: Any, doc_id: Any, score: Any, where: str) -> None:
+def add_judgement(qrels: dict[str, dict[str, float]], query_id: Any, doc_id: Any, score: Any, where: str) -> None:
     """Add one judgement to `qrels`; a pair can be judged once."""
-    identifier(query_id, where)
-    identifier(doc_id, where)
+    check_id(query_id, where)
+    check_id(doc_id, where)
     if doc_id in qrels.setdefault(query_id, {}):
         raise DataError(f"{where}: {query_id!r} and {doc_id!r} are judged twice")
-    qrels[query_id][doc_id] = grade(score, where)
+    qrels[query_id][doc_id] = check_grade(score, where)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from environments.sources import checks, kept, tables
-from environments.sources.kept import Placed
+from environments.sources import checks, corpus_store, tables
+from environments.sources.corpus_store import Placed
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document
@@ -38,18 +38,18 @@ class LabelledQuery:
     full_document: Grades
 
 
-def corpus(folder: Path, names: Sequence[str], config: str, home: Path) -> Corpus:
+def read_corpus(folder: Path, names: Sequence[str], config: str, home: Path) -> Corpus:
     """The corpus `config` ("passage_corpus" or "full_document_corpus") of the task that is called one of `names`."""
     files = tables.find(folder, *_stems(folder, names, config, config))
-    return kept.corpus(home, files, lambda: _documents(files))
+    return corpus_store.open_corpus(home, files, lambda: _documents(files))
 
 
-def queries(folder: Path, names: Sequence[str], config: str) -> list[LabelledQuery]:
+def read_queries(folder: Path, names: Sequence[str], config: str) -> list[LabelledQuery]:
     """The queries of `config` ("evaluation_queries" or "validation_queries"), in the release's order."""
     part = {"evaluation_queries": "eval", "validation_queries": "val"}[config]
     files = tables.find(folder, *_stems(folder, names, config, f"{part}/query_labels"))
     found: dict[str, LabelledQuery] = {}
-    for where, row in tables.rows(files, _QUERY_COLUMNS):
+    for where, row in tables.read_rows(files, _QUERY_COLUMNS):
         query = _query(where, row)
         if query.query_id in found:
             raise DataError(f"{where}: the id {query.query_id!r} was there before")
@@ -65,18 +65,18 @@ def _stems(folder: Path, names: Sequence[str], config: str, raw: str) -> list[st
 
 
 def _documents(files: Sequence[Path]) -> Iterator[Placed]:
-    for where, row in tables.rows(files, ("document_id", "document_content", "parent_id")):
-        doc_id = checks.identifier(tables.pick_column(where, row, "document_id"), where)
-        text = checks.text(tables.pick_column(where, row, "document_content"), where, "document_content")
+    for where, row in tables.read_rows(files, ("document_id", "document_content", "parent_id")):
+        doc_id = checks.check_id(tables.pick_column(where, row, "document_id"), where)
+        text = checks.check_text(tables.pick_column(where, row, "document_content"), where, "document_content")
         parent = row.get("parent_id")
-        yield where, Document(doc_id, text, parent="" if parent is None else checks.identifier(parent, where))
+        yield where, Document(doc_id, text, parent="" if parent is None else checks.check_id(parent, where))
 
 
 def _query(where: str, row: dict[str, Any]) -> LabelledQuery:
     return LabelledQuery(
-        query_id=checks.identifier(tables.pick_column(where, row, "query_id"), where),
-        text=checks.text(tables.pick_column(where, row, "query_content"), where, "query_content"),
-        instruction=checks.optional_text(row.get("instruction"), where, "instruction").strip(),
+        query_id=checks.check_id(tables.pick_column(where, row, "query_id"), where),
+        text=checks.check_text(tables.pick_column(where, row, "query_content"), where, "query_content"),
+        instruction=checks.check_optional_text(row.get("instruction"), where, "instruction").strip(),
         passage=_grades(tables.pick_column(where, row, "passage_qrels"), where, "passage_qrels"),
         passage_binary=_grades(row.get("passage_binary_qrels"), where, "passage_binary_qrels"),
         full_document=_grades(tables.pick_column(where, row, "full_document_qrels"), where, "full_document_qrels"),
@@ -93,7 +93,7 @@ def _grades(cell: Any, where: str, name: str) -> Grades:
         raise DataError(f'{where}: field {name!r} is not a list of {{"id", "label"}}') from None
     grades: Grades = {}
     for identifier, label in pairs:
-        doc_id, grade = checks.identifier(identifier, f"{where}, {name}"), checks.grade(label, f"{where}, {name}")
+        doc_id, grade = checks.check_id(identifier, f"{where}, {name}"), checks.check_grade(label, f"{where}, {name}")
         if grades.setdefault(doc_id, grade) != grade:
             raise DataError(f"{where}, {name}: {doc_id!r} is judged twice, {grades[doc_id]} and {grade}")
     return grades

@@ -27,7 +27,7 @@ def seek(folder: Path, name: str) -> Path | None:
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
-def lines(path: Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """(line number from 1, text without its line end) of each line that is not blank."""
     number = 0
     try:
@@ -51,12 +51,14 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def cells(path: Path, many: int = 0, separator: str | None = "\t", form: str = "") -> Iterator[tuple[str, list[str]]]:
+def read_cells(
+    path: Path, many: int = 0, separator: str | None = "\t", form: str = ""
+) -> Iterator[tuple[str, list[str]]]:
     """(where it stands, cells) of each line of a table, which has `many` columns, or as many as its first line.
 
     Cells are separated by blanks where `separator` is None; `form` ends the message of DataError for another number.
     """
-    for number, text in lines(path):
+    for number, text in read_lines(path):
         row = text.split(separator)
         many = many or len(row)
         if len(row) != many:
@@ -74,9 +76,9 @@ def unpacks_too_far(where: str) -> DataError:
     return DataError(f"{where}: it unpacks to more than {UNPACKED} times its size, so it is none of this data")
 
 
-def rows(path: Path, *required: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_rows(path: Path, *required: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, object) of each line; every field in `required` is there and is a string."""
-    for number, text in lines(path):
+    for number, text in read_lines(path):
         try:
             row = _DECODER.decode(text)
         except json.JSONDecodeError as error:
@@ -95,7 +97,7 @@ def rows(path: Path, *required: str) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, row
 
 
-def whole(path: Path) -> Any:
+def read_json(path: Path) -> Any:
     """What a file of one JSON value holds."""
     try:
         most = most_unpacked(path)

@@ -42,7 +42,7 @@ def _rows(path: Path, columns: Sequence[str]) -> list[Row]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
             if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
-                has = ", ".join(map(checks.shown, reader.fieldnames or ())) or "nothing"
+                has = ", ".join(map(checks.brief, reader.fieldnames or ())) or "nothing"
                 raise DataError(f"{path} has no column {missing[0]!r}; it has {has:.300}")
             if twice := [name for name in columns if (reader.fieldnames or []).count(name) > 1]:
                 raise DataError(f"{path} has the column {twice[0]!r} twice")
@@ -65,4 +65,4 @@ def _rows(path: Path, columns: Sequence[str]) -> list[Row]:
 def _cell(value: str | None, where: str, name: str) -> str:
     if value is None or not value.strip():
         raise DataError(f"{where}: column {name!r} is empty")
-    return checks.text(value, where, name)
+    return checks.check_text(value, where, name)

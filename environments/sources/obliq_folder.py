@@ -8,9 +8,9 @@ must not be shown for a query (per_query_excluded_ids.json). Each file may be gz
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
-from environments.sources import checks, jsonl, kept
+from environments.sources import checks, corpus_store, jsonl
 from environments.sources.collection import Collection
-from environments.sources.kept import Placed
+from environments.sources.corpus_store import Placed
 from tools.errors import DataError
 from tools.records import Document
 
@@ -23,11 +23,11 @@ def read(folder: Path, home: Path) -> Collection:
             "a data folder has the release's layout, e.g. tip-of-tongue/congress/corpus/corpus.jsonl"
         )
     corpus_file = jsonl.find(folder / "corpus", "corpus.jsonl")
-    documents = kept.corpus(home, [corpus_file], lambda: _documents(corpus_file))
+    documents = corpus_store.open_corpus(home, [corpus_file], lambda: _documents(corpus_file))
     inside = folder / "queries+qrels"
     queries_file = jsonl.find(inside, "queries.jsonl")
     queries: dict[str, str] = {}
-    for number, row in jsonl.rows(queries_file, "_id", "text"):
+    for number, row in jsonl.read_rows(queries_file, "_id", "text"):
         checks.add_query(queries, row["_id"], row["text"], f"{queries_file}, line {number}")
     if not queries:
         raise DataError(f"{queries_file} has no queries in it")
@@ -42,18 +42,18 @@ def read(folder: Path, home: Path) -> Collection:
 
 
 def _documents(path: Path) -> Iterator[Placed]:
-    for number, row in jsonl.rows(path, "_id", "text"):
+    for number, row in jsonl.read_rows(path, "_id", "text"):
         where = f"{path}, line {number}"
-        yield where, Document(checks.identifier(row["_id"], where), checks.text(row["text"], where))
+        yield where, Document(checks.check_id(row["_id"], where), checks.check_text(row["text"], where))
 
 
 def _qrels(path: Path, queries: Mapping[str, str], documents: Container[str] = ()) -> dict[str, dict[str, float]]:
     """The judgements in `path`; `documents` are checked here where no environment will be led by these judgements."""
     qrels: dict[str, dict[str, float]] = {}
-    for count, (where, (query_id, doc_id, score)) in enumerate(jsonl.cells(path, 3, form=", tab separated")):
+    for count, (where, (query_id, doc_id, score)) in enumerate(jsonl.read_cells(path, 3, form=", tab separated")):
         if count == 0 and query_id.replace("_", "-") == "query-id":
             continue
-        checks.judge(qrels, query_id, doc_id, score, where)
+        checks.add_judgement(qrels, query_id, doc_id, score, where)
         if documents and doc_id not in documents:
             raise DataError(f"{where}: the document {doc_id!r} is not in the corpus")
     if strangers := qrels.keys() - queries.keys():
@@ -62,15 +62,15 @@ def _qrels(path: Path, queries: Mapping[str, str], documents: Container[str] = (
 
 
 def _excluded(path: Path, queries: Mapping[str, str]) -> dict[str, frozenset[str]]:
-    masks = jsonl.whole(path)
+    masks = jsonl.read_json(path)
     if not isinstance(masks, dict):
         raise DataError(f"{path} is not an object of lists of ids, one a query; fetch it again")
     listed: dict[str, frozenset[str]] = {}
     for query_id, doc_ids in masks.items():
-        where = f"{path}, query {checks.shown(query_id)}"
+        where = f"{path}, query {checks.brief(query_id)}"
         if not isinstance(doc_ids, list):
-            raise DataError(f"{where}: {checks.shown(doc_ids)} where a list of ids is expected; fetch it again")
-        listed[query_id] = frozenset(checks.identifier(doc_id, where) for doc_id in doc_ids)
+            raise DataError(f"{where}: {checks.brief(doc_ids)} where a list of ids is expected; fetch it again")
+        listed[query_id] = frozenset(checks.check_id(doc_id, where) for doc_id in doc_ids)
     if unlisted := queries.keys() - listed.keys():
         raise DataError(f"{path} has no entry for query {min(unlisted)!r}; a search would show what it must not")
     if strangers := listed.keys() - queries.keys():

@@ -49,13 +49,13 @@ def _of_test(parts: list[Path]) -> list[Path]:
     return chosen
 
 
-def rows(paths: Sequence[Path], columns: Sequence[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_rows(paths: Sequence[Path], columns: Sequence[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
     """(where it stands, row) of each row of the files, in order; `columns` are all that a caller needs."""
     for path in paths:
         if path.suffix == ".parquet":
             yield from _parquet(path, columns)
         else:
-            for number, row in jsonl.rows(path):
+            for number, row in jsonl.read_rows(path):
                 yield f"{path}, line {number}", row
 
 
@@ -87,5 +87,5 @@ def pick_column(where: str, row: dict[str, Any], *names: str) -> Any:
     for name in names:
         if name in row:
             return row[name]
-    has = ", ".join(checks.shown(name) for name in row) or "none"
+    has = ", ".join(checks.brief(name) for name in row) or "none"
     raise DataError(f"{where}: none of the columns {', '.join(names)}; it has {has:.300}")

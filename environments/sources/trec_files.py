@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from environments.sources import checks, jsonl, kept, tables
+from environments.sources import checks, corpus_store, jsonl, tables
 from environments.sources.collection import Collection, keep_judged
-from environments.sources.kept import Placed
+from environments.sources.corpus_store import Placed
 from tools.errors import DataError
 from tools.records import Document
 
@@ -36,23 +36,23 @@ def read(folder: Path, home: Path) -> Collection:
     """The data set in `folder`. DataError for anything missing or damaged."""
     topics = next(path for name in ("topics.txt", "topics.xml") if (path := folder / name).is_file())
     corpus_files = tables.find(folder, "corpus")
-    documents = kept.corpus(home, corpus_files, lambda: _documents(corpus_files))
+    documents = corpus_store.open_corpus(home, corpus_files, lambda: _documents(corpus_files))
     qrels_file = jsonl.find(folder, "qrels.txt")
     qrels: dict[str, dict[str, float]] = {}
-    for where, (topic, _, doc_id, score) in jsonl.cells(qrels_file, 4, None, ": topic, 0, document, grade"):
-        checks.judge(qrels, topic, doc_id, score, where)
+    for where, (topic, _, doc_id, score) in jsonl.read_cells(qrels_file, 4, None, ": topic, 0, document, grade"):
+        checks.add_judgement(qrels, topic, doc_id, score, where)
     return Collection(documents, keep_judged(_topics(topics), qrels, qrels_file, str(topics)), qrels)
 
 
 def _documents(files: list[Path]) -> Iterator[Placed]:
-    for where, row in tables.rows(files):
-        doc_id = checks.identifier(tables.pick_column(where, row, "id", "_id", "docno", "docid", "doc_id"), where)
-        text = checks.text(tables.pick_column(where, row, "text", "contents", "body"), where)
-        yield where, Document(doc_id, text, checks.optional_text(row.get("title"), where, "title"))
+    for where, row in tables.read_rows(files):
+        doc_id = checks.check_id(tables.pick_column(where, row, "id", "_id", "docno", "docid", "doc_id"), where)
+        text = checks.check_text(tables.pick_column(where, row, "text", "contents", "body"), where)
+        yield where, Document(doc_id, text, checks.check_optional_text(row.get("title"), where, "title"))
 
 
 def _topics(path: Path) -> dict[str, str]:
-    before, *pieces = _START.split("\n".join(line for _, line in jsonl.lines(path)))
+    before, *pieces = _START.split("\n".join(line for _, line in jsonl.read_lines(path)))
     topics: dict[str, str] = {}
     between = [before]
     for count, piece in enumerate(pieces, start=1):
@@ -69,7 +69,7 @@ def _topics(path: Path) -> dict[str, str]:
     if not topics:
         raise DataError(f"{path} has no <top> or <topic> in it")
     if rest := _BETWEEN.sub("", "".join(between)):
-        raise DataError(f"{path}: {checks.shown(rest)} stands outside of any topic")
+        raise DataError(f"{path}: {checks.brief(rest)} stands outside of any topic")
     return topics
 
 
@@ -84,12 +84,12 @@ def _topic(attributes: str, inside: str, where: str, *, of_xml: bool) -> tuple[s
     if of_xml and not tagged:  # the query stands in the element itself
         fields, outside = [("title", html.unescape(before))], ""
     if outside:
-        raise DataError(f"{where}: {checks.shown(outside)} stands outside of any field")
+        raise DataError(f"{where}: {checks.brief(outside)} stands outside of any field")
     numbers = _NUMBER.findall(attributes) or [value for name, value in fields if name == "num"]
     if len(numbers) != 1:
         raise DataError(f"{where} has {len(numbers)} numbers where one is expected")
     parts = [value for name, value in fields if name in _FIELDS and name != "num"]
-    text = checks.text(" ".join(" ".join(parts).split()), where)
+    text = checks.check_text(" ".join(" ".join(parts).split()), where)
     if not text:
         raise DataError(f"{where} has neither a title nor a description")
-    return checks.identifier(numbers[0].strip(), where), text
+    return checks.check_id(numbers[0].strip(), where), text

@@ -207,7 +207,7 @@ def read_line(row: dict[str, Any], queries: Mapping[str, "Query"], environment: 
         made, found = _convert_step(one, environment.documents)
         steps += [{**step, "step_id": number} for step in made]
         mapped &= found
-    line = {
+    line: dict[str, Any] = {
         "query_id": str(chosen or names[0] or names[1] or names[2]),
         "steps": steps if mapped else [],
         "notes": [step["argument"] for step in steps if step["tool"] == "note"],

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 import environments
-from environments.card import GOLDEN, READINGS, agreement, findings
+from environments.card import GOLDEN, READINGS, count_agreement, findings
 from environments.chunking import bert_tokens, chunks
 from environments.padding import pad
 from environments.sources import crumb_folder, multiconir_csv
@@ -111,7 +111,7 @@ def test_passages_are_what_the_chunking_makes_of_the_documents(name):
 def test_a_passage_that_is_judged_is_of_a_document_that_is(name):
     suite = environments.crumb.TASKS[name]
     for config in ("evaluation_queries", "validation_queries"):
-        for row in crumb_folder.queries(environments.MINI / "crumb", suite.names, config):
+        for row in crumb_folder.read_queries(environments.MINI / "crumb", suite.names, config):
             parents = {passage.partition(":")[0] for passage, label in row.passage.items() if label > 0}
             assert parents and parents <= {doc_id for doc_id, label in row.full_document.items() if label > 0}
 
@@ -238,6 +238,6 @@ def test_the_table_in_the_documents_says_what_bm25_gets(task, run):
 
 @pytest.mark.parametrize("task", json.loads(READINGS.read_text()))
 def test_the_table_of_readings_in_the_documents_counts_the_answers_of_the_readers(task):
-    agreed, named, queries = agreement(task, json.loads(READINGS.read_text())[task])
+    agreed, named, queries = count_agreement(task, json.loads(READINGS.read_text())[task])
     assert f"| `{task.partition(':')[0]}` | {queries} | {agreed} of {named} |" in TABLE
     assert agreed / named > 0.8

@@ -22,13 +22,13 @@ from tools.stored_corpus import FORMAT, open_or_store
 
 LARGE = 8_000_000  # characters of documents from which on a corpus is kept: about a quarter of a second of reading
 _SETTLED = 2_000_000_000  # nanoseconds after which another change of a file has another time, on every file system
-_DIGESTS = ".digests.json"  # beside what is kept
+_DIGESTS = ".digests.json"  # beside what is corpus_store
 
 # Where a document stands, for messages ("FILE, line 7"), and the document.
 Placed = tuple[str, Document]
 
 
-def corpus(home: Path, files: Sequence[Path], read: Callable[[], Iterator[Placed]]) -> Corpus:
+def open_corpus(home: Path, files: Sequence[Path], read: Callable[[], Iterator[Placed]]) -> Corpus:
     """The documents that `read()` yields from `files`, in that order.
 
     DataError when an id comes twice, or when there is no word in all of them.
