@@ -30,7 +30,7 @@ from evals.measuring.metrics import collapse
 from tools.errors import DataError, UsageError
 from tools.stored_corpus import StoredCorpus
 
-MANY = 20  # mutations of a form
+MANY = 5  # mutations of a form
 
 
 # --- The forms, each as {file: bytes}; one good small data set apiece ------------------------------------------------

@@ -240,25 +240,6 @@ def test_the_hub_folder_has_a_card_and_tables_that_say_what_the_run_says(make, e
     assert "provenance" not in about["config"]
 
 
-def test_mlflow_has_what_the_run_says(make, tmp_path, capsys):
-    import mlflow
-
-    run, address = make("multihop"), f"sqlite:///{tmp_path}/ml.db"
-    assert called(export, run, "--to", "mlflow", "--out", address) == 0
-    client = mlflow.MlflowClient(tracking_uri=address)
-    experiment = client.get_experiment_by_name("obliq/congress")
-    (logged,) = client.search_runs([experiment.experiment_id])
-    scores = json.loads((run / "scores.json").read_text())
-    assert logged.info.run_name == run.name and logged.info.status == "FINISHED"
-    assert logged.data.params["parameters.hops"] == "4"
-    assert logged.data.metrics["nDCG_at_10"] == scores["metrics"]["nDCG@10"]["mean"]
-    assert logged.data.metrics["losses_at_10/found"] == scores["losses"]["at"]["10"]["found"]
-    artifact = client.download_artifacts(logged.info.run_id, "run.trec", str(tmp_path))
-    assert Path(artifact).read_bytes() == (run / "run.trec").read_bytes()
-    assert called(export, run, "--to", "mlflow", "--out", address) == 2  # it is there already
-    assert "--force" in capsys.readouterr().err
-
-
 def test_a_redirect_of_an_mlflow_server_is_not_followed_with_a_run(make, bad, elsewhere, capsys):
     bad.script = always(moved(f"http://localhost:{elsewhere.port}/"))
     assert called(export, make("multihop"), "--to", "mlflow", "--out", bad.url.removesuffix("/v1")) == 3

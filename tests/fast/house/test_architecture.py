@@ -78,10 +78,13 @@ def test_a_program_is_named_in_its_own_file_and_in_the_table_alone():
         assert not said & (others - words), f"{module} names a program: let the program say what that is for"
 
 
+installed = cache(packages_distributions)
+
+
 @pytest.mark.parametrize("package", MAY_IMPORT)
 def test_no_other_distribution_brings_a_package_of_our_names(package):
     # `agents` is also what openai-agents installs, and `evals` what OpenAI's evals install.
-    others = set(packages_distributions().get(package, [])) - {"sextant"}
+    others = set(installed().get(package, [])) - {"sextant"}
     assert not others, f"{others} also installs a top-level {package!r}; drop that dependency"
     module = sys.modules.get(package) or __import__(package)
     assert Path(module.__file__).is_relative_to(ROOT)

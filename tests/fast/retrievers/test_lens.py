@@ -2,12 +2,7 @@
 
 import json
 import logging
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -259,43 +254,6 @@ class TestKeeping:
         server.requests.clear()
         opened(server, corpus, tmp_path)
         assert [f"about {text.split()[-1]}" for text in sent(server)[0]] == torn and len(server.requests) == 1
-
-
-KILLED = """
-import sys
-from pathlib import Path
-from tools.retrievers.lens import annotate
-from tools.models.terms import Terms
-from tools import retrievers
-from tools.corpus import Corpus
-from tools.records import Document
-annotate.ModelAnnotator.workers = 1
-corpus = Corpus(Document(f"d{n:02}", f"text of number{n:02}") for n in range(40))
-retrievers.build(sys.argv[1], corpus, Path(sys.argv[2]), terms=Terms())
-"""
-
-
-def test_after_a_kill_nothing_is_annotated_twice_but_the_batch_that_was_in_flight(server, tmp_path):
-    server.answer, server.delay = written(), 0.8
-    spec = f"lens(bm25,attribute=stance,model={server.spec})"
-    process = subprocess.Popen([sys.executable, "-c", KILLED, spec, str(tmp_path)], cwd=Path(__file__).parents[3])
-    while len(server.requests) < 3:
-        assert process.poll() is None
-        time.sleep(0.02)
-    time.sleep(0.4)  # until the line of the second batch is on disk, on any machine; the third one is in flight
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    before = sent(server)
-    server.requests.clear()
-    server.delay = 0.0
-    corpus = corpus_of([f"text of number{n:02}" for n in range(40)])
-    index = opened(server, corpus, tmp_path)
-    after = sent(server)
-    assert len(after) <= 5 - (len(before) - 1)
-    twice = {text for texts in before for text in texts} & {text for texts in after for text in texts}
-    assert twice <= set(before[-1])
-    assert {text for texts in before + after for text in texts} == set(corpus.texts())
-    assert index.search("about number11", 3) == opened(server, corpus).search("about number11", 3)
 
 
 class TestMoney:

@@ -1,0 +1,26 @@
+"""An export to MLflow has what the run says."""
+
+import json
+from pathlib import Path
+
+import mlflow
+
+from evals import export
+
+
+def test_mlflow_has_what_the_run_says(run, command_of, tmp_path):
+    place = Path(run("--program", "multihop", "--task", "congress", "--limit", 6, "--json").json["run"])
+    words = (place, "--to", "mlflow", "--out", f"sqlite:///{tmp_path}/ml.db")
+    assert command_of(export)(*words).code == 0
+    client = mlflow.MlflowClient(tracking_uri=words[-1])
+    experiment = client.get_experiment_by_name("obliq/congress")
+    (logged,) = client.search_runs([experiment.experiment_id])
+    scores = json.loads((place / "scores.json").read_text())
+    assert logged.info.run_name == place.name and logged.info.status == "FINISHED"
+    assert logged.data.params["parameters.hops"] == "4"
+    assert logged.data.metrics["nDCG_at_10"] == scores["metrics"]["nDCG@10"]["mean"]
+    assert logged.data.metrics["losses_at_10/found"] == scores["losses"]["at"]["10"]["found"]
+    artifact = client.download_artifacts(logged.info.run_id, "run.trec", str(tmp_path))
+    assert Path(artifact).read_bytes() == (place / "run.trec").read_bytes()
+    again = command_of(export)(*words)
+    assert again.code == 2 and "--force" in again.err, "it is there already"
