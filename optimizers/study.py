@@ -27,7 +27,7 @@ from dspy.utils.parallelizer import ParallelExecutor
 
 from evals.folder import Outcome, usage
 from evals.measuring.scoring import ranking_of
-from evals.running.runner import OUTAGE, answered
+from evals.running.runner import OUTAGE, answer
 from optimizers.books import Books, Candidate, Evaluation
 from optimizers.threads import at_once
 from optimizers.training.demonstrations import trim
@@ -190,7 +190,7 @@ class Study(Books):
             def search(trace: list[Any] = trace) -> Outcome | Exception:
                 DEADLINE.set(time.monotonic() + self._query_seconds)  # in this context, which is of the query
                 with dspy.context(trace=trace if traced else None):
-                    return answered(lambda *, query: _own_forward(program, query), query, documents)
+                    return answer(lambda *, query: _own_forward(program, query), query, documents)
 
             result = contextvars.copy_context().run(search)
             if isinstance(result, dict):

@@ -1,4 +1,4 @@
-"""What happens in a run while it goes: how far it is, and the events that other programs read.
+"""The events of a run, which other programs read while it goes, and how far it is.
 
 `python -m evals.run ... --json-events` writes one JSON object a line on stdout, each as it happens:
 
@@ -59,7 +59,7 @@ class QueryDone:
 
 
 @dataclass(frozen=True, slots=True)
-class Owed:
+class Pending:
     """A query was begun and has no outcome: the provider failed it, or a budget ended. It is asked again later."""
 
     query_id: str
@@ -117,12 +117,12 @@ class Ended:
     result: Mapping[str, Any] | None  # what --json prints; None where there is nothing to print
 
 
-Event = Started | QueryDone | Owed | Waiting | Resumed | Progress | Ended
+Event = Started | QueryDone | Pending | Waiting | Resumed | Progress | Ended
 
 EVENTS: dict[str, type[Event]] = {
     "started": Started,
     "query": QueryDone,
-    "owed": Owed,
+    "owed": Pending,
     "waiting": Waiting,
     "resumed": Resumed,
     "progress": Progress,
@@ -137,8 +137,8 @@ class Watcher(Protocol):
     def add(self, outcome: Mapping[str, Any], value: float | None) -> None:
         """One more query is answered, with this value of the headline metric."""
 
-    def owed(self, query_id: str, reason: str) -> None:
-        """One more query was begun and is left without an answer, for this reason."""
+    def leave(self, query_id: str, reason: str) -> None:
+        """One more query was begun and is left pending, for this reason."""
 
 
 class Beginning(NamedTuple):
@@ -173,7 +173,7 @@ _ENCODE = json.JSONEncoder().encode
 
 
 class Events:
-    """Writes what it is told, in a thread of its own, so that a slow reader holds nothing up. Tells the end itself.
+    """Writes events in a thread of its own, so that a slow reader holds nothing up. The last one it tells itself.
 
         with Events(put_out) as events:
             events.tell(Started(...))
@@ -244,7 +244,7 @@ def _words(error: BaseException | None) -> str | None:
 
 @dataclass(slots=True)
 class Tally:
-    """What the queries of a run have come to. Told by one thread, asked by another."""
+    """Counts of the queries of a run so far. One thread adds, another reads."""
 
     queries: int
     earlier: int  # answered before this sitting
@@ -255,12 +255,12 @@ class Tally:
     _finished: int = 0  # in this sitting
     _paid: float | None = 0.0  # by those
     _list: float | None = 0.0
-    _owed: set[str] = field(default_factory=set)
+    _pending: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def after(cls, queries: int, earlier: Sequence[float | None], metric: str, failed: int = 0) -> Self:
-        """Of a run some queries of which have these values of the metric already."""
+        """The tally of a run some of whose queries have these values of the metric already."""
         known = [value for value in earlier if value is not None]
         return cls(queries, len(earlier), metric, failed, sum(known), len(known))
 
@@ -268,24 +268,24 @@ class Tally:
     def ended(self) -> int:
         """Queries that are through, one way or the other."""
         with self._lock:
-            return self.earlier + self._finished + len(self._owed)
+            return self.earlier + self._finished + len(self._pending)
 
     def add(self, query_id: str, value: float | None, usage: Mapping[str, Any], *, failed: bool) -> None:
         """One more is answered."""
         with self._lock:
             self._finished += 1
             self.failed += failed
-            self._owed.discard(query_id)
+            self._pending.discard(query_id)
             self._paid = _sum(self._paid, usage.get("paid_usd"))
             self._list = _sum(self._list, usage.get("list_usd"))
             if value is not None:
                 self._sum += value
                 self._values += 1
 
-    def owe(self, query_id: str) -> None:
-        """One more is left without an answer."""
+    def leave(self, query_id: str) -> None:
+        """One more is left pending."""
         with self._lock:
-            self._owed.add(query_id)
+            self._pending.add(query_id)
 
     def progress(self, status: Status, elapsed: float) -> Progress:
         """How far it is, `elapsed` seconds after this sitting began."""
@@ -296,7 +296,7 @@ class Tally:
                 self.queries,
                 done,
                 self.failed,
-                len(self._owed),
+                len(self._pending),
                 self.metric,
                 self._sum / self._values if self._values else None,
                 round(elapsed, 3),
@@ -317,7 +317,7 @@ def _sum(a: float | None, b: float | None) -> float | None:
 
 
 class Waits:
-    """Tells from one look at the calls to the next when they begin to wait, and when they go on.
+    """Notices, from one look at the calls to the next, when they begin to wait and when they go on.
 
     Calls that only wait for their turn, with no reason given, do not count: others are under way.
     """

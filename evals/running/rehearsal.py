@@ -16,7 +16,7 @@ import dspy
 from evals.running import parameters, pools
 from evals.running.engines import lexical
 from evals.running.resolve import Resolved, trial
-from evals.running.runner import answered
+from evals.running.runner import answer
 from programs.base import Program
 from programs.parts.ensembles import assembled
 from tools import retrievers, session
@@ -120,7 +120,7 @@ class StandIn(dspy.LM):
         """Why the query failed, if it did; its calls are in `made`."""
         self.made = []
         with dspy.context(lm=self, adapter=Adapter(), trace=[]):
-            outcome = contextvars.copy_context().run(answered, system, query, documents)
+            outcome = contextvars.copy_context().run(answer, system, query, documents)
         if isinstance(outcome, Exception):
             raise outcome
         return f"query {query.query_id}: {outcome['error']}" if outcome["error"] else ""

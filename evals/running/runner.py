@@ -1,20 +1,19 @@
-"""Ask one system every query that is owed, and record what it hands in. Scores nothing, prints nothing.
+"""Run one system on every pending query, and record what it hands in. Scores nothing, prints nothing.
 
 Two kinds of failure are kept apart. A fault of the system is an outcome: recorded, never repeated, scored 0,
 because dropping it would let a system gain by crashing on hard queries. A fault of the provider says nothing about
-the system: nothing is recorded and the query stays owed.
+the system: nothing is recorded and the query stays pending.
 """
 
 import contextvars
-import gc
 import math
 import queue
 import threading
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -55,44 +54,26 @@ def run(
     *,
     workers: int = 1,
     on_outcome: Callable[[Outcome], None] = lambda outcome: None,
-    on_owed: Callable[[str, str], None] = lambda query_id, reason: None,
+    on_pending: Callable[[str, str], None] = lambda query_id, reason: None,
 ) -> str | None:
-    """Answer every query that `folder` owes, `workers` at a time; return the last provider fault, if any.
+    """Answer every query that is pending in `folder`, `workers` at a time; return the last provider fault, if any.
 
-    `documents` are the corpus: what is handed in is held against it, and against the query that was asked.
+    `documents` are the corpus: rankings are checked against it, and against the query that was asked.
 
-    Outcomes are written by the calling thread, in the order in which they finish; `on_owed` is told of queries that
+    Outcomes are written by the calling thread, in the order in which they finish; `on_pending` hears of queries that
     the provider left unanswered, and why. BudgetReached and ProviderRefused end the run after the queries in flight.
-    KeyboardInterrupt stops at the next call of each query: what was sent is waited for, GRACE seconds at most, so
+    KeyboardInterrupt stops each query at its next call: what was sent is waited for, GRACE seconds at most, so
     that it is not paid for in vain; at the second one nothing is waited for.
     """
     todo = deque(query for query in queries if query.query_id not in folder.outcomes)
     crew = _Crew(lambda query: attempt(system, query, documents, model), todo, model)
-    with _collected_seldom():
-        for _ in range(workers):
-            crew.hire()
-        try:
-            return _collect(crew, folder, on_outcome, on_owed)
-        finally:
-            if not crew.hurried:
-                model.terms.settle()
-
-
-@contextmanager
-def _collected_seldom() -> Iterator[None]:
-    """Python looks for garbage in cycles seldom, and not in what is there already: the corpus, the index, the modules.
-
-    With hundreds of queries at work a look takes 0.1 s, and by default there are so many that they are a tenth of the
-    time. What a query leaves behind has few cycles.
-    """
-    before = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    for _ in range(workers):
+        crew.hire()
     try:
-        yield
+        return _collect(crew, folder, on_outcome, on_pending)
     finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
+        if not crew.hurried:
+            model.terms.settle()
 
 
 class _Crew:
@@ -135,7 +116,7 @@ class _Crew:
     def _work(self) -> None:
         me = threading.current_thread()
         try:
-            while me in self._working and not self.stopped.is_set() and (query := _next(self._todo)):
+            while me in self._working and not self.stopped.is_set() and (query := self._next()):
                 self._at[me] = query.query_id, time.monotonic() + self.model.terms.query_seconds + GRACE
                 result = contextvars.copy_context().run(self._ask, query)
                 with self._giving_up:
@@ -145,11 +126,9 @@ class _Crew:
         finally:  # whatever happens: who waits for this thread must not wait forever
             self._working.discard(me)
 
-
-def _next(todo: deque[Query]) -> Query | None:
-    try:
-        return todo.popleft()
-    except IndexError:  # looking first would not do: another worker may take the last one in between
+    def _next(self) -> Query | None:
+        with suppress(IndexError):  # looking first would not do: another thread may take the last one in between
+            return self._todo.popleft()
         return None
 
 
@@ -157,7 +136,7 @@ def _collect(
     crew: _Crew,
     folder: RunFolder,
     on_outcome: Callable[[Outcome], None],
-    on_owed: Callable[[str, str], None],
+    on_pending: Callable[[str, str], None],
 ) -> str | None:
     failed = Counter(alike(one["error"]) for one in folder.outcomes.values() if one["error"] is not None)
     faults = _Faults(crew.model.name, {kind for kind, count in failed.items() if count >= ALIKE})
@@ -172,7 +151,7 @@ def _collect(
             return
         if faults.end_the_run(result):
             crew.stopped.set()
-        on_owed(query_id, _line(result))
+        on_pending(query_id, _line(result))
 
     looked = 0.0
     try:
@@ -222,7 +201,7 @@ class _Faults:
     """What kept queries from being answered, and when that is reason to stop."""
 
     model: str
-    told: set[str]  # failures for which an earlier sitting has stopped; who gives the command again wants to go on
+    known: set[str]  # failures at which an earlier sitting stopped; who gives the command again wants to go on
     in_a_row: int = 0
     last: str | None = None
     ending: SextantError | None = None
@@ -243,7 +222,7 @@ class _Faults:
     def most_ended_alike(self, error: str | None) -> bool:
         """Count a query that ended, with an error or None; whether that is reason to stop the run and look."""
         self._ended += 1
-        if error is None or (kind := alike(error)) in self.told:
+        if error is None or (kind := alike(error)) in self.known:
             return False
         self._kinds[kind] += 1
         count, first = self._kinds[kind], error.strip().partition("\n")[0]
@@ -254,18 +233,18 @@ class _Faults:
 
 
 def attempt(system: System, query: Query, documents: Mapping[str, Document], model: Model) -> Outcome | Exception:
-    """One query's outcome with `model`, or the exception for which it stays owed."""
+    """Run the system on one query with `model`; return the outcome, or the exception for which it stays pending."""
     with model.active():
-        return answered(system, query, documents)
+        return answer(system, query, documents)
 
 
-def answered(system: System, query: Query, documents: Mapping[str, Document]) -> Outcome | Exception:
-    """The same with the model that is active already; in a context of its own, because a session is opened in it."""
+def answer(system: System, query: Query, documents: Mapping[str, Document]) -> Outcome | Exception:
+    """Run the system with the model that is active, in a context of its own: a session is opened in it."""
     started = time.perf_counter()
     error = fields = None
     try:
         with session.answering(query):
-            submission = _searched(system, query)
+            submission = _search(system, query)
         fields = _fields(submission, query, documents)
     except (Exception, SystemExit) as exception:  # noqa: BLE001  # the system under test may raise anything
         if isinstance(exception, DataError):  # nothing that a system does; every query would meet it
@@ -275,15 +254,15 @@ def answered(system: System, query: Query, documents: Mapping[str, Document]) ->
         error = exception
     opened = session.current()  # of this context, so of this query; there is none after a submission
     if opened and opened.fault:
-        return opened.fault  # the error followed from an answer that the provider owed
+        return opened.fault  # the error followed from an answer that never came
     if error:
         fields = _fields_of_failure(query, opened, error)
     seconds = round(time.perf_counter() - started, 4)
     return {"query_id": query.query_id, **(fields or {}), "seconds": seconds}
 
 
-def _searched(system: System, query: Query) -> Submission:
-    """What the system hands in; where a limit of the query ends it, what its trace would have handed in by then."""
+def _search(system: System, query: Query) -> Submission:
+    """The system's submission; where a limit of the query ends it, the one that its trace would have made by then."""
     try:
         return system(query=query)
     except LimitReached:
@@ -294,7 +273,7 @@ def _searched(system: System, query: Query) -> Submission:
 
 
 def _fields(submission: Submission, query: Query, documents: Mapping[str, Document]) -> Outcome:
-    """What is recorded of a submission. An exception when it is none for this query, or cannot be scored or written."""
+    """The record of a submission. Raises when it is none for this query, or cannot be scored or written."""
     if not isinstance(submission, Submission):
         raise TypeError(f"the system handed in {type(submission).__name__!r}, not a Submission")
     ranking = list(submission.ranking)

@@ -218,7 +218,7 @@ def answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None) ->
                 ready.model,
                 workers=ready.workers,
                 on_outcome=on_outcome,
-                on_owed=watcher.owed if watcher else lambda query_id, reason: None,
+                on_pending=watcher.leave if watcher else lambda query_id, reason: None,
             )
         except (BudgetReached, ProviderRefused, RunIncomplete, DataError) as problem:
             return problem

@@ -1,4 +1,4 @@
-"""What a person sees of a run while it goes, on stderr: a live table on a terminal, plain lines elsewhere.
+"""How far a run is, for a person, on stderr: a live table on a terminal, plain lines elsewhere.
 
 Everything is drawn by one thread that looks at the run four times a second; answering queries never waits for it.
 Reasons to wait come from providers, so they are stripped of control characters before they are printed.
@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evals.folder import Outcome
-from evals.running.events import Beginning, Events, Owed, Progress, QueryDone, Resumed, Tally, Waiting, Waits
+from evals.running.events import Beginning, Events, Pending, Progress, QueryDone, Resumed, Tally, Waiting, Waits
 from tools.console.command import clean, say
 from tools.console.wording import queries as counted
 from tools.models.status import Status
@@ -91,10 +91,10 @@ class Watch:
         self._events.tell(QueryDone(query_id, error, outcome["seconds"], usage, self._tally.metric, value))
         self._wake_when_due()
 
-    def owed(self, query_id: str, reason: str) -> None:
-        """One more query was begun and has no outcome, for this reason; it stays owed."""
-        self._tally.owe(query_id)
-        self._events.tell(Owed(query_id, reason))
+    def leave(self, query_id: str, reason: str) -> None:
+        """One more query was begun and has no outcome, for this reason; it stays pending."""
+        self._tally.leave(query_id)
+        self._events.tell(Pending(query_id, reason))
         self._wake_when_due()
 
     def _wake_when_due(self) -> None:
@@ -233,11 +233,10 @@ GAP = 2  # characters between columns
 def columns(progress: Progress) -> list[Column]:
     """What the table shows: up to three lines under each heading."""
     calls, usage, plain = progress.status, progress.status.usage, ("", "", "")
-    done, owed, failed = f"{progress.done}/{progress.queries}", progress.owed, progress.failed
+    done = f"{progress.done}/{progress.queries}"
+    queries = _cells(done, _some(progress.owed, "pending"), _some(progress.failed, "failed"))
     made = [
-        Column(
-            "queries", _cells(done, _some(owed, "owed"), _some(failed, "failed")), ("green", "yellow", "yellow"), 8, 0
-        ),
+        Column("queries", queries, ("green", "yellow", "yellow"), 8, 0),
         Column("calls", _cells(_count(usage.calls), *_apart(progress)), plain, 11, 5),
     ]
     if calls.limit:
@@ -245,7 +244,7 @@ def columns(progress: Progress) -> list[Column]:
         made.append(Column("in flight", flight, plain, 9, 2))
     if _paid_for(calls):
         tokens = _cells(f"{_count(usage.input_tokens)} in", f"{_count(usage.output_tokens)} out")
-        made += [Column("tokens", tokens, plain, 8, 6), Column("dollars", _cells(*_dollars(progress)), plain, 15, 1)]
+        made += [Column("tokens", tokens, plain, 8, 6), Column("dollars", _cells(*_dollars(progress)), plain, 14, 1)]
     mean = _cells() if progress.mean is None else _cells(f"{progress.mean:.4f}", "so far")
     made.append(Column(progress.metric, mean, plain, 7, 4))
     return [*made, Column("elapsed", _cells(clock(progress.elapsed), _left(progress)), plain, 10, 3)]
@@ -277,7 +276,7 @@ def plain_line(progress: Progress) -> str:
     apart = ", ".join(_apart(progress))
     parts = [
         f"{progress.done}/{progress.queries} queries",
-        _some(progress.owed, "owed"),
+        _some(progress.owed, "pending"),
         _some(progress.failed, "failed"),
         "" if progress.mean is None else f"{progress.metric} {progress.mean:.4f} so far",
         f"{_count(usage.calls)} calls" + (f" ({apart})" if apart else ""),

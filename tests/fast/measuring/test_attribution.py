@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from environments.base import Judgements
 from evals.measuring.attribution import LOST, Fate, Losses, attribute, row
 from evals.measuring.metrics import collapse, judge, ranking_metric
-from evals.running.runner import answered
+from evals.running.runner import answer
 from tools.corpus import Corpus
 from tools.errors import LimitReached
 from tools.records import Document, Query
@@ -33,7 +33,7 @@ def called(*numbers: int) -> str:
 def outcome_of(agent, limits=UNLIMITED):
     """What is recorded of an agent that is given a session for a query about nothing in particular."""
     toolbox = Toolbox(CORPUS, BM25(CORPUS), limits=limits)
-    result = answered(lambda *, query: agent(toolbox.open(query)), Query("q", "what is asked"), CORPUS)
+    result = answer(lambda *, query: agent(toolbox.open(query)), Query("q", "what is asked"), CORPUS)
     return json.loads(json.dumps(result))
 
 

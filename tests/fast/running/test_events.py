@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from evals.running import events
-from evals.running.events import EVENTS, Ended, Events, Owed, Resumed, Started, Tally, Waiting, Waits
+from evals.running.events import EVENTS, Ended, Events, Pending, Resumed, Started, Tally, Waiting, Waits
 from evals.running.watch import Watch
 from tools.errors import BudgetReached, DataError, ProviderRefused
 from tools.models.status import Status
@@ -35,7 +35,7 @@ def told(lines):
 def test_an_event_is_one_line_with_its_name_its_time_and_its_fields():
     lines = []
     with Events(lines.append) as writer:
-        writer.tell(Owed("q\n1", "no\u2028 \ud800 é"))
+        writer.tell(Pending("q\n1", "no\u2028 \ud800 é"))
     assert [line.count("\n") for line in lines] == [1, 1] and all(line.isascii() for line in lines)
     row = json.loads(lines[0])
     assert list(row) == ["event", "time", "query_id", "reason"]
@@ -100,7 +100,7 @@ def test_times_rise_and_nothing_is_lost_with_many_that_tell():
 
         def tell(name):
             for number in range(500):
-                writer.tell(Owed(f"{name}{number}", ""))
+                writer.tell(Pending(f"{name}{number}", ""))
 
         threads = [threading.Thread(target=tell, args=(name,)) for name in "abcd"]
         for thread in threads:
@@ -124,7 +124,7 @@ def test_a_slow_reader_holds_nothing_up_and_loses_only_progress():
     with Events(write) as writer:
         started = time.monotonic()
         for number in range(3000):
-            writer.tell(Owed(f"q{number}", ""))
+            writer.tell(Pending(f"q{number}", ""))
             writer.tell(progress)
         assert time.monotonic() - started < 2
         reading.set()
@@ -138,7 +138,7 @@ def test_a_full_disk_ends_the_events_and_not_the_run(capsys):
 
     with Events(write) as writer:
         for number in range(5):
-            writer.tell(Owed(f"q{number}", ""))
+            writer.tell(Pending(f"q{number}", ""))
     assert capsys.readouterr().err == "the result cannot be printed (full): no more events, but the run goes on\n"
 
 
@@ -175,7 +175,7 @@ def test_a_watch_tells_queries_waits_and_progress_once_a_second():
         for _ in range(8):
             after(0.25)
         after(0.25, HELD)
-        watch.owed("b", "503")
+        watch.leave("b", "503")
         after(0.25)
         watch.add(outcome("c", error="E: no"), None)
         watch.look(last=True)

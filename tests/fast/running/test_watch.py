@@ -53,7 +53,7 @@ def some(status):
     for number in range(8):
         tally.add(str(number), 0.5, outcome()["usage"], failed=False)
     for number in range(2):
-        tally.owe(f"owed {number}")
+        tally.leave(f"owed {number}")
     return tally.progress(status, 192.5)
 
 
@@ -63,7 +63,7 @@ def test_the_table_says_all_that_there_is_to_know_at_80_characters():
     assert lines[0].split("  ")[0] == "queries" and lines[0].split()[-1] == "elapsed"
     for expected in (
         ["38/120", "1204", "16 of 32", "1.2M in", "$1.23 so far", "0.5000", "3:12"],
-        ["2 owed", "311 cached", "8 waiting", "311k out", "$8.20 to come", "so far", "32:53 left"],
+        ["2 pending", "311 cached", "8 waiting", "311k out", "$8.20 to come", "so far", "32:53 left"],
         ["2 failed", "4 failed", "$1.50 list"],
     ):
         assert re.split(r"  +", lines.pop(1).strip()) == expected
@@ -104,7 +104,7 @@ def test_a_price_that_is_not_known_is_called_so_and_never_0():
 
 def test_an_owed_query_that_is_answered_after_all_is_not_owed():
     tally = Tally.after(4, [], "nDCG@10")
-    tally.owe("a")
+    tally.leave("a")
     assert (tally.progress(BUSY, 1.0).owed, tally.ended) == (1, 1)
     tally.add("a", 0.5, outcome()["usage"], failed=True)
     progress = tally.progress(BUSY, 1.0)

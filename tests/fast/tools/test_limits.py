@@ -12,7 +12,7 @@ from agents import AGENTS
 from evals import folder as run_folder
 from evals.measuring.attribution import Fate, attribute
 from evals.running import parameters
-from evals.running.runner import answered
+from evals.running.runner import answer
 from programs import PROGRAMS
 from tools.corpus import Corpus
 from tools.errors import LimitReached, UsageError
@@ -44,7 +44,7 @@ def outcome_of(congress, name, limits=(), query=0):
     system = constructor(Toolbox(environment.documents, index, others=others, limits=bounds), **values)
     model = lm.connect("offline", statistics=index.statistics)
     with model.active():
-        return contextvars.copy_context().run(answered, system, environment.queries[query], environment.documents)
+        return contextvars.copy_context().run(answer, system, environment.queries[query], environment.documents)
 
 
 def used(outcome):
@@ -149,7 +149,7 @@ def test_what_a_call_would_have_shown_is_lost_to_the_limit_and_was_not_shown():
             session.select(shown[:1], among=shown)
         raise AssertionError("the second call is refused")
 
-    outcome = contextvars.copy_context().run(answered, system, Query("q", "ferry"), documents)
+    outcome = contextvars.copy_context().run(answer, system, Query("q", "ferry"), documents)
     assert outcome["error"] is None and outcome["ranking"] == ["d0", "d2", "d3", "d1"]
     judged = [step["shown"] for step in outcome["trace"]["steps"] if step["tool"] == "judge"]
     assert judged == [[7, 7], [0]]

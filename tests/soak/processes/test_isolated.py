@@ -157,7 +157,9 @@ def test_a_process_that_dies_is_the_programs_fault_and_one_that_hangs_is_ended(b
     queries, pending = [replace(query, query_id=way) for way in ("is killed", "submits", "hangs")], {}
     with run_folder.claim(place, CONFIG) as folder:
         runner.run(apart, queries[:2], corpus, folder, model)
-        runner.run(apart, queries[2:], corpus, folder, replace(model, query_seconds=0.5), on_owed=pending.__setitem__)
+        runner.run(
+            apart, queries[2:], corpus, folder, replace(model, query_seconds=0.5), on_pending=pending.__setitem__
+        )
     error = folder.outcomes["is killed"]["error"]
     assert error == "ProcessEnded: the program's process ended by itself with exit code -9"
     assert folder.outcomes.keys() == {"is killed", "submits"} and folder.outcomes["submits"]["ranking"]

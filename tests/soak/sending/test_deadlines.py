@@ -103,7 +103,7 @@ def sitting(tmp_path, system, queries, model, **more):
     owed = {}
     with run_folder.claim(tmp_path / "runs" / "task" / "run", CONFIG) as folder:
         model.begin(folder.path, folder.usage)
-        problem = runner.run(system, queries, CORPUS, folder, model, on_owed=owed.__setitem__, **more)
+        problem = runner.run(system, queries, CORPUS, folder, model, on_pending=owed.__setitem__, **more)
         return problem, dict(folder.outcomes), owed
 
 
