@@ -1,1 +1,1 @@
-"""What a searcher can touch: records, a metered session over a corpus, retrievers. Knows no benchmark."""
+"""What a search system works with: records, sessions over a corpus, retrievers and models. Knows no benchmark."""

@@ -1,7 +1,7 @@
-"""A corpus: documents by id, in a fixed order, with a fingerprint that an index can be kept under.
+"""A corpus: documents by id, in a fixed order, with a fingerprint for the indexes made of it.
 
-There are two kinds with one face. `Corpus` holds its documents in memory. `StoredCorpus` (tools/stored_corpus.py) reads
-them from disk one at a time, for releases of a million passages.
+There are two kinds with the same interface. `Corpus` holds its documents in memory. `StoredCorpus`
+(tools/stored_corpus.py) reads them from disk one at a time, for releases of a million passages.
 """
 
 import hashlib
@@ -32,19 +32,19 @@ class Corpus(Mapping[str, Document]):
 
     @cached_property
     def doc_ids(self) -> tuple[str, ...]:
-        """All ids, in corpus order."""
+        """All document ids, in corpus order."""
         return tuple(self)
 
     def stream(self) -> Iterator[Document]:
-        """Every document, in corpus order."""
+        """Yield every document, in corpus order."""
         yield from self._documents.values()
 
     def texts(self) -> Iterator[str]:
-        """What retrievers index of each document, in corpus order."""
+        """Yield the text that retrievers index of each document, in corpus order."""
         yield from map(indexed_text, self.stream())
 
     def repeats(self) -> dict[str, str]:
-        """doc_id -> the first document with the same title and text, for every document that is not that first."""
+        """Map each repeated document to the first one with the same title and text; other documents are left out."""
         first: dict[bytes, str] = {}
         repeats = {}
         for document in self.stream():
@@ -56,7 +56,7 @@ class Corpus(Mapping[str, Document]):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Sixteen hex digits over every id, title, text and parent, in order: two equal ones index alike."""
+        """Sixteen hex digits over every id, title, text and parent, in order; corpora with equal ones index alike."""
         fingerprint = Fingerprint()
         for document in self.stream():
             fingerprint.add(*encoded(document))
@@ -64,19 +64,19 @@ class Corpus(Mapping[str, Document]):
 
 
 def indexed_text(document: Document) -> str:
-    """What retrievers index of a document: the title, then the text."""
+    """Return the text that retrievers index of a document: its title, then its text."""
     return f"{document.title} {document.text}" if document.title else document.text
 
 
 def encoded(document: Document) -> tuple[bytes, bytes, bytes, bytes]:
-    """The fields of a document as bytes, in the order in which they are stored and hashed."""
+    """Return the fields of a document as bytes, in the order in which they are stored and hashed."""
     fields = (document.doc_id, document.title, document.text, document.parent)
     doc_id, title, text, parent = (field.encode("utf-8", "surrogatepass") for field in fields)
     return doc_id, title, text, parent
 
 
 def digest_of(text: str) -> bytes:
-    """Sixteen bytes by which a text is known again."""
+    """Return a digest of a text, 16 bytes."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
@@ -87,7 +87,7 @@ class Fingerprint:
         self._digest = hashlib.blake2b(digest_size=8)
 
     def add(self, *fields: bytes) -> None:
-        """One document more."""
+        """Add one document."""
         for field in fields:
             # Lengths keep ("ab", "c") and ("a", "bc") apart.
             self._digest.update(len(field).to_bytes(8, "little"))

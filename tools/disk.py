@@ -1,8 +1,8 @@
-"""Files that survive a crash: lines that are safe once appended, and files that are replaced whole or not at all.
+"""Files that survive a crash: lines are on disk once appended, and files are replaced whole or not at all.
 
-What has answers or texts in it is made for its owner alone (PRIVATE); in $SEXTANT_HOME, which several people may write,
-the umask decides (SHARED). A draft is locked while its writer lives, so that what a killed one left can be told from
-what is being written, whatever process ids say. Left out: file systems without locks, on which nothing is swept.
+Files with answers or texts can be read by their owner alone (PRIVATE); in $SEXTANT_HOME, which several people may
+share, the umask decides (SHARED). A draft is locked while its writer lives, so that the drafts of killed writers can be
+recognised, whatever process ids say. On a file system without locks, they are not removed.
 """
 
 import errno
@@ -25,7 +25,7 @@ _DRAFT = ".sextant-draft"
 
 
 class InputFile(str):
-    """A file of the user's, as the type of a parameter: a run is another one when its content is; "" is none."""
+    """The type of a parameter that names a file of the user's; "" is none. Its content is part of a run's identity."""
 
 
 def read_lines(path: Path, *, repair: bool = False) -> list[bytes]:
@@ -38,7 +38,7 @@ def read_lines(path: Path, *, repair: bool = False) -> list[bytes]:
 
 
 def lines(path: Path, *, repair: bool = False) -> Iterator[bytes]:
-    """The same one after the other, with their line ends: such a file may be larger than memory."""
+    """Yield the whole lines of such a file, with their line ends; it may be larger than memory."""
     if not path.exists():
         return
     with path.open("rb", buffering=1 << 16) as file:  # lines have kilobytes: four times as fast as by default
@@ -50,7 +50,7 @@ def lines(path: Path, *, repair: bool = False) -> Iterator[bytes]:
 
 
 def loads(line: bytes | str) -> Any:
-    """JSON as Python reads it, at orjson's speed; ValueError for what is none."""
+    """Parse JSON as Python does, at orjson's speed; ValueError for anything else."""
     try:
         return orjson.loads(line)
     except ValueError:  # lone surrogates and NaN: Python reads and writes them
@@ -58,7 +58,7 @@ def loads(line: bytes | str) -> Any:
 
 
 def dumps(row: Any) -> str:
-    """JSON in a line, letters as they are, at orjson's speed."""
+    """Write a value as one line of JSON, not escaped to ASCII, at orjson's speed."""
     try:
         return orjson.dumps(row).decode()
     except TypeError:  # lone surrogates
@@ -90,9 +90,9 @@ def replace(path: Path, text: str, mode: int = PRIVATE) -> None:
 
 @contextmanager
 def replacing(path: Path, mode: int = PRIVATE) -> Iterator[TextIO]:
-    """The same for what is written piece by piece; the new file is there when the block ends without an exception.
+    """Replace a file by one that is written piece by piece, once the block ends without an exception.
 
-    An OSError of the writing has the name of the file.
+    An OSError names the file.
     """
     with naming(path), drafting(path, mode) as draft:
         with draft.open("w", encoding="utf-8", errors="backslashreplace") as file:
@@ -105,7 +105,7 @@ def replacing(path: Path, mode: int = PRIVATE) -> Iterator[TextIO]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Give an OSError that names no file, as a full disk's, or a draft, the name of `path`."""
+    """Make an OSError that names no file, or a draft, name `path` instead."""
     try:
         yield
     except OSError as error:
@@ -116,9 +116,9 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def drafting(path: Path, mode: int = PRIVATE, *, folder: bool = False) -> Iterator[Path]:
-    """A new file, or folder, beside `path` for one writer, who moves it there; else it is gone when the block ends.
+    """Make a new file, or folder, beside `path`. It is removed after the block, unless its writer moved it there.
 
-    What writers that were killed have left beside it is removed.
+    Drafts that killed writers left beside it are removed.
     """
     for left in path.parent.glob(f".*{_DRAFT}"):
         with suppress(OSError):  # somebody is writing it, or it is not ours to touch
@@ -138,7 +138,7 @@ def drafting(path: Path, mode: int = PRIVATE, *, folder: bool = False) -> Iterat
 
 
 def _new_draft(path: Path, mode: int, *, folder: bool) -> tuple[Path, int]:
-    """A draft that nobody else has, and the descriptor that holds its lock."""
+    """Make a draft; returns it and the descriptor that holds its lock."""
     while True:
         draft = path.with_name(f".{path.name[:50]}-{secrets.token_hex(4)}{_DRAFT}")
         with naming(path):
@@ -156,24 +156,24 @@ def _new_draft(path: Path, mode: int, *, folder: bool) -> tuple[Path, int]:
 
 
 def temporary_folder() -> AbstractContextManager[Path]:
-    """A folder where the system has temporary ones; gone after the block, or, of a killed process, with a later one."""
+    """Make a temporary folder, removed after the block; one of a killed process is removed by a later call."""
     return drafting(Path(tempfile.gettempdir()) / "sextant", folder=True)
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only its owner may enter, and those above it, as far as they are not there."""
+    """Make a folder that only its owner may enter, and any missing folders above it."""
     if not folder.parent.exists():
         make_private(folder.parent)
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def open_file(path: Path, how: str, mode: int = PRIVATE, buffering: int = -1) -> IO[Any]:
-    """An open file, which has `mode` where it is made."""
+    """Open a file; `mode` is that of a new one."""
     return open(path, how, buffering, opener=lambda name, flags: os.open(name, flags, mode))
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link, or a folder with all that is in it, if it is there."""
+    """Remove a file, a link, or a folder with its content, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -204,7 +204,7 @@ def hold(path: Path, busy: Callable[[], None], mode: int = SHARED) -> IO[bytes]:
 
 
 def lock(descriptor: int, *, wait: bool = False) -> bool:
-    """Lock an open file or folder among processes, until it is closed; False where another has, and it is not waited.
+    """Lock an open file or folder against other processes, until it is closed; False where another holds it.
 
     OSError on a file system without locks.
     """
@@ -214,7 +214,7 @@ def lock(descriptor: int, *, wait: bool = False) -> bool:
 
 
 def _is_still(descriptor: int, path: Path) -> bool:
-    """Whether an open file is the one at `path`, and was not removed from there meanwhile."""
+    """Tell whether an open file is still the one at `path`."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -222,13 +222,13 @@ def _is_still(descriptor: int, path: Path) -> bool:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's content, in hex."""
+    """Return the SHA-256 of a file's content, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync(path: Path) -> None:
-    """Put a file's content, or a folder's list of names, on disk: a new file is safe only when its name is."""
+    """Flush a file, or a folder's list of names, to disk. A new file is safe only once its name is."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

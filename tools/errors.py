@@ -30,7 +30,7 @@ class SextantError(Exception):
     exit_code = 2
 
     def saying(self, message: str) -> Self:
-        """The same in other words."""
+        """Return the same error with another message."""
         again = type(self).__new__(type(self))
         again.__dict__ |= self.__dict__
         again.args = (message,)
@@ -116,7 +116,7 @@ class Halt(BaseException):
 
 
 def at_least(least: int, who: str, **values: int) -> None:
-    """UsageError for the first of the parameters `values` of `who` that is below `least`."""
+    """Raise UsageError for the first of the parameters `values` of `who` that is below `least`."""
     for name, value in values.items():
         if value < least:
             raise UsageError(f"{who} needs {name} of at least {least}, not {value}")

@@ -1,8 +1,8 @@
-"""What a file may hold that somebody else could have written: a type for each form, and one reader for all of them.
+"""Forms of JSON files that others may have written or edited, and one reader that checks a file against its form.
 
-Pydantic holds a text against its form as it stands: a text is no number, NaN and numbers beyond 2**53 are none. Keys
-that a form does not name are left alone, so later versions may add some. `schema` is a form as JSON Schema. Importing
-this takes a tenth of a second, so who answers --help imports it late.
+Pydantic validates strictly: a text is not taken for a number, and NaN and numbers beyond 2**53 are refused. Keys that a
+form does not name are ignored, so later versions may add some. `schema` gives a form as JSON Schema. Importing this
+takes a tenth of a second, so a command imports it after it has answered --help.
 """
 
 import json
@@ -80,12 +80,12 @@ def _adapter(form: Any) -> TypeAdapter[Any]:
 
 
 def schema(form: Any) -> dict[str, Any]:
-    """A form as JSON Schema."""
+    """Return a form as JSON Schema."""
     return _adapter(form).json_schema()
 
 
 def read(form: Any, data: bytes | str) -> Any:
-    """JSON of the form, as it stands. ValueError, with the place and what is wrong there, for what is not of it."""
+    """Parse JSON and check it against a form. ValueError says where it differs and how."""
     return _read(form, data, disk.loads)
 
 
@@ -101,7 +101,7 @@ def _read(form: Any, data: bytes | str, loads: Callable[[bytes | str], Any]) -> 
 
 
 def check(form: Any, value: Any) -> None:
-    """ValueError, with the place and what is wrong there, for what is not of the form."""
+    """Check a value against a form. ValueError says where it differs and how."""
     try:
         _adapter(form).validate_python(value, strict=True)
     except ValidationError as error:
@@ -112,7 +112,7 @@ def check(form: Any, value: Any) -> None:
 
 
 def read_whole(form: Any, data: bytes | str) -> Any:
-    """The same to the last digit of every number, and nested so deep only that everybody can write it again."""
+    """Parse as `read` does, keeping every digit of numbers, and refuse what is nested too deep to be written again."""
     value = _read(form, data, json.loads)  # orjson makes floats of numbers beyond 64 bits
     if not _is_shallow(value, NESTED):
         raise ValueError(f"it is nested deeper than {NESTED} levels")
@@ -125,7 +125,7 @@ def _is_shallow(value: Any, levels: int) -> bool:
 
 
 def read_file(form: Any, path: Path, mend: str) -> Any:
-    """The content of a file of JSON. DataError with its name, the place and `mend` where it is not of the form."""
+    """Read a JSON file. DataError, with its name, the place and how to `mend` it, where it does not fit the form."""
     try:
         return read_whole(form, path.read_bytes())
     except ValueError as error:

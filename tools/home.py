@@ -1,4 +1,4 @@
-"""Where Sextant keeps what it fetched and built. Nothing is made here."""
+"""The folder for fetched data and built indexes. Nothing is created here."""
 
 import os
 from pathlib import Path
@@ -7,12 +7,12 @@ from tools.errors import UsageError
 
 
 def home() -> Path:
-    """Where fetched data and built indexes are kept: $SEXTANT_HOME, or ~/.cache/sextant."""
+    """Return the folder for fetched data and built indexes: $SEXTANT_HOME, or ~/.cache/sextant."""
     return expanded(os.environ.get("SEXTANT_HOME") or "~/.cache/sextant")
 
 
 def expanded(text: str) -> Path:
-    """A folder as somebody typed it. UsageError when it is empty, or its ~ means nobody."""
+    """Expand the ~ of a path as a user typed it. UsageError when it is empty, or ~NAME is unknown."""
     if not text.strip():
         raise UsageError("the name of a folder is empty")
     try:

@@ -41,7 +41,7 @@ class Hit(NamedTuple):
 
 
 class Snippet(NamedTuple):
-    """What a searcher sees of a hit: enough to decide whether to read on. A named tuple, as Hit is."""
+    """The part of a hit that a search system sees first. A named tuple, as Hit is."""
 
     doc_id: str
     title: str
@@ -71,7 +71,7 @@ class Usage:
 
 
 def total(usages: Iterable[Usage]) -> Usage:
-    """The sum; of nothing, no calls and no cost."""
+    """Return the sum of usages; without any, no calls and no cost."""
     return sum(usages, Usage())
 
 
@@ -138,7 +138,7 @@ class Submission:
 
 
 def step_json(step: Step) -> dict[str, Any]:
-    """A step as written to disk: tool, argument and doc_ids always, the rest where it says something."""
+    """Write a step as JSON: tool, argument and doc_ids always, other fields where they are not empty."""
     row: dict[str, Any] = {
         "tool": step.tool,
         "argument": step.argument,
@@ -165,14 +165,14 @@ def step_json(step: Step) -> dict[str, Any]:
 
 
 def step_from_json(row: dict[str, Any]) -> Step:
-    """What `step_json` wrote, read again; keys that a later version added are left out."""
+    """Read what `step_json` wrote; keys that a later version added are ignored."""
     known: dict[str, Any] = {name: row[name] for name in Step.__slots__ if name in row}
     known |= {name: tuple(known[name]) for name in ("doc_ids", "shown", "lengths") if name in known}
     return Step(**known | {"usage": usage_from_json(row.get("usage", {}))})
 
 
 def usage_from_json(row: dict[str, Any]) -> Usage:
-    """What `usage_json` wrote, read again; keys that a later version added are left out."""
+    """Read what `usage_json` wrote; keys that a later version added are ignored."""
     return Usage(**{name: row[name] for name in Usage.__slots__ if name in row})
 
 
@@ -180,13 +180,13 @@ _WHERE_ANY = ("cached_calls", "cached_tokens", "reasoning_tokens", "unmetered")
 
 
 def usage_json(usage: Usage) -> dict[str, Any]:
-    """Usage as written to disk and printed by --json; the last four only where there are any."""
+    """Write usage as JSON, as in files and --json; the last four fields only where they are not 0."""
     row = {name: getattr(usage, name) for name in Usage.__slots__}
     return {name: value for name, value in row.items() if value != 0 or name not in _WHERE_ANY}
 
 
 def trace_json(trace: Trace) -> dict[str, Any]:
-    """A trace as written to disk."""
+    """Write a trace as JSON."""
     return {
         "steps": [step_json(step) for step in trace.steps],
         "notes": list(trace.notes),
@@ -198,7 +198,7 @@ def trace_json(trace: Trace) -> dict[str, Any]:
 
 
 def trace_from_json(query_id: str, row: dict[str, Any]) -> Trace:
-    """What `trace_json` wrote, read again."""
+    """Read what `trace_json` wrote."""
     return Trace(
         query_id,
         [step_from_json(step) for step in row["steps"]],

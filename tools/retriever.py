@@ -1,4 +1,4 @@
-"""What a retriever is, and the one place where scores become a ranking."""
+"""The Retriever interface, and the one place where scores become a ranking."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -36,12 +36,12 @@ class Retriever(ABC):
 
     @classmethod
     def pool_needed(cls, parts: Sequence[bool]) -> bool:
-        """Whether it is only for candidate pools, given which of its parts are."""
+        """Tell whether it needs candidate pools, given which of its parts do."""
         return cls.needs_pool
 
     @classmethod  # noqa: B027  # most kinds need nothing
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:  # most kinds need nothing
-        """Refuse what could not be built: a model that is not here, an option out of its range.
+        """Refuse what cannot be built, such as a missing model or an option out of range.
 
         Called for all parts of an expression before anything is built, which may take hours. `options` has all of
         them, `parts` is how many retrievers it is made of.
@@ -64,7 +64,7 @@ class Retriever(ABC):
         return self.search_many([Search(text, instruction, excluded, among)], k)[0]
 
     def search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        """The hits of every search, in order; each is what `search` gives for it alone, to the last digit."""
+        """Return the hits of every search, in order, equal to the last digit to those of `search` for it alone."""
         asked = [search for search in searches if search.text.strip() and k > 0]
         found = iter(self._search_many(asked, k) if asked else ())
         return [next(found) if search.text.strip() and k > 0 else [] for search in searches]
@@ -74,7 +74,7 @@ class Retriever(ABC):
         """The hits of searches whose texts are not blank; `k` is at least 1."""
 
     def left_out(self, text: str, instruction: str = "") -> int:
-        """How many tokens at the end of `text` are more than the retriever's model takes; 0 where there is no limit."""
+        """Return how many tokens at the end of `text` the retriever's model cuts off; 0 where it has no limit."""
         return 0
 
 
@@ -88,9 +88,9 @@ class NoRetriever(Retriever):
 
 
 class RanksOnly(Retriever):
-    """Another retriever, of whose hits only the ranks are told: the score is 1 / rank.
+    """Wraps a retriever and replaces its scores by 1 / rank.
 
-    For pools that relevant documents were put into, where a score would say how far down in the corpus one stands.
+    For pools that relevant documents were added to, where a score would give away how deep in the corpus one is.
     """
 
     def __init__(self, retriever: Retriever) -> None:
@@ -102,12 +102,12 @@ class RanksOnly(Retriever):
         return [[Hit(hit.doc_id, 1 / rank) for rank, hit in enumerate(hits, start=1)] for hits in found]
 
     def left_out(self, text: str, instruction: str = "") -> int:
-        """What the other one leaves out."""
+        """Return what the wrapped retriever leaves out."""
         return self._retriever.left_out(text, instruction)
 
 
 def best(scores: Mapping[str, float], k: int) -> list[Hit]:
-    """The `k` best of a few candidates, best first; of two equal scores the smaller doc_id goes first."""
+    """Return the `k` best of a few candidates, best first; ties are in the order of the doc_ids."""
     return [Hit(doc_id, scores[doc_id]) for doc_id in sorted(scores, key=lambda doc_id: (-scores[doc_id], doc_id))[:k]]
 
 
@@ -122,7 +122,7 @@ def _floor(scores: NDArray[Any], k: int) -> float:
 
 
 class Ranker:
-    """Turns scores into hits for one corpus: cut, order and ties are decided here for every retriever.
+    """Turns scores into hits for one corpus. Cut, order and ties are decided here for every retriever.
 
     `tie_order` has one integer a document, shape (documents,), all different: of two equal scores the
     smaller one goes first. It defaults to the order of the doc_ids. Order and cut never depend on sort
@@ -174,7 +174,7 @@ class Ranker:
         return list(map(tuple.__new__, repeat(Hit), found))  # in two thirds of the time of Hit._make
 
     def allowed(self, excluded: Collection[str] = (), among: Collection[str] | None = None) -> NDArray[np.bool_] | None:
-        """Which documents may come back, shape (documents,); None when all may."""
+        """Return which documents may be found, shape (documents,); None when all may."""
         if among is None and not excluded:
             return None
         allowed = np.full(len(self), among is None)
@@ -183,5 +183,5 @@ class Ranker:
         return allowed
 
     def rows(self, doc_ids: Collection[str]) -> list[int]:
-        """The positions of those of `doc_ids` that the corpus has."""
+        """Return the positions of the `doc_ids` that the corpus has."""
         return [self._row[doc_id] for doc_id in doc_ids if doc_id in self._row]

@@ -136,7 +136,7 @@ class Session:
 
     @property
     def limits(self) -> Limits:
-        """What it may use."""
+        """What this session may use."""
         return self._meter.limits
 
     @property

@@ -1,4 +1,4 @@
-"""Words, sentences and what a corpus knows about its words. No stemming, no language but English."""
+"""Words and sentences of English texts, without stemming, and word statistics of a corpus."""
 
 import math
 import re
@@ -17,17 +17,17 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 def words(text: str) -> list[str]:
-    """Lower-cased words of two characters or more, stop words left out, in order, with repeats."""
+    """Return the lower-cased words of two characters or more, without stop words, in order, with repeats."""
     return [word for word in _WORD.findall(text.lower()) if word not in STOP_WORDS]
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of `text`, split after . ! ? and at line ends; never empty strings."""
+    """Split `text` into sentences, after . ! ? and at line ends; none is empty."""
     return [sentence for part in _SENTENCE_END.split(text) if (sentence := part.strip())]
 
 
 def encodable(texts: Iterable[str]) -> list[str]:
-    """`texts` without the halves of characters that some data sets have, which no tokenizer and no protocol takes."""
+    """Replace lone surrogates, which some data sets have, and which no tokenizer and no protocol accepts."""
     return [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
 
 
@@ -40,6 +40,6 @@ class TermStatistics:
     frequency: Mapping[str, int]  # word -> number of documents that have it
 
     def weight(self, word: str) -> float:
-        """Lucene's idf, ln(1 + (N - n + 0.5) / (n + 0.5)); 0 for a word that the corpus does not have."""
+        """Return Lucene's idf, ln(1 + (N - n + 0.5) / (n + 0.5)); 0 for a word that the corpus does not have."""
         n = self.frequency.get(word, 0)
         return math.log(1 + (self.documents - n + 0.5) / (n + 0.5)) if n else 0.0

@@ -1,4 +1,4 @@
-"""What every command line shares: one-line errors, exit codes, argument types. Knows no command."""
+"""Shared by all commands: one-line errors, exit codes and argument types."""
 
 import argparse
 import logging
@@ -18,7 +18,7 @@ Number = TypeVar("Number", int, float)
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Help with defaults, where there is one to tell."""
+    """Help that shows defaults, unless they are empty."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         nothing = action.default is None or action.default is False or action.default in ("", [])
@@ -26,7 +26,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that says what is wrong in one line, and takes no abbreviated options."""
+    """argparse with errors of one line and without abbreviated options."""
 
     def __init__(self, **kwargs: object) -> None:
         if sys.argv[0].startswith("sextant"):  # evals/__main__.py has started the command
@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _number(read: Callable[[str], Number], fits: Callable[[Number], bool], what: str) -> Callable[[str], Number]:
-    """An argument type: what `read` makes of the text, where it `fits`."""
+    """Make an argument type from a reader of text and a test of its result."""
 
     def argument(text: str) -> Number:
         with suppress(ValueError):
@@ -68,9 +68,9 @@ def clock(text: str) -> float:
 
 
 def clean(text: str) -> str:
-    """`text` without control characters: it cannot move the cursor or colour the screen.
+    """Replace control characters, which could move the cursor or colour the screen, and lone surrogates.
 
-    Nor has it lone surrogates, as of a folder's name that is not UTF-8: no stream and no font takes them.
+    Lone surrogates come from folder names that are not UTF-8; no stream accepts them.
     """
     unsafe = r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
     return re.sub(unsafe, "\N{REPLACEMENT CHARACTER}", text)
@@ -81,7 +81,7 @@ def run_command(
     command: Callable[[argparse.Namespace], int],
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """Parse, run, and turn what can go wrong into one line on stderr and its exit code."""
+    """Parse the arguments, run the command, and turn an error into one line on stderr and its exit code."""
     try:
         try:
             return _run(parser, command, arguments)
@@ -106,7 +106,7 @@ def _run(parser: Parser, command: Callable[[argparse.Namespace], int], arguments
 
 
 def _fail(error: SextantError | OSError) -> int:
-    """Say an error in one line; its exit code."""
+    """Print an error in one line; returns its exit code."""
     if isinstance(error, SextantError):
         say(f"error: {_short(' '.join(str(error).split()))}")
         return error.exit_code
@@ -121,13 +121,13 @@ class _Talk(logging.Handler):
         say(record.getMessage())
 
 
-# What takes a while deep inside says so to this logger; a command that prints JSON does not repeat it.
+# Long work logs its progress here; a command that prints JSON does not show it.
 _LOG = logging.getLogger("sextant")
 _LOG.addHandler(_Talk())
 
 
 def say(text: str, to: TextIO | None = None) -> None:
-    """One line of talk, on stderr where it is not `to` another stream; nothing when nobody can hear it."""
+    """Print one line on stderr, or `to` another stream; nothing happens when it is closed."""
     if (stream := to or sys.stderr) is not None:  # print() would take stdout instead
         with suppress(OSError, ValueError):
             print(clean(text), file=stream, flush=True)
@@ -141,7 +141,7 @@ AT_END = list[Callable[[], object]]()  # what closes the files that a command ha
 
 
 def run_and_leave(parser: Parser, command: Callable[[argparse.Namespace], int]) -> NoReturn:
-    """`run_command` as a process that can be interrupted, and does not wait for its threads then."""
+    """Run a command as the whole process, and exit; after an interrupt, without waiting for its threads."""
     code = interrupts.run(lambda: run_command(parser, command))
     if code is None:
         last = threading.Thread(target=_last_words, daemon=True)
@@ -166,10 +166,10 @@ def _close_all() -> None:
 
 
 def put_out(text: str, kept: str = "") -> None:
-    """Write the command's result on stdout. When it cannot be, e.g. on a full disk, DataError, or RunIncomplete
-    where it is `kept`, e.g. "in the run folder".
+    """Write the command's result on stdout.
 
-    A reader who has gone, as in `| head`, is no error, and neither is a closed stdout.
+    DataError when it cannot be written, e.g. on a full disk, or RunIncomplete where it is also `kept`, e.g. "in the run
+    folder". A reader that has gone, as in `| head`, is no error, and neither is a closed stdout.
     """
     if sys.stdout is None:
         return

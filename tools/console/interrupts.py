@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal: a handler notes them, and the command is told where it can stop.
+"""Ctrl-C, SIGTERM and a closed terminal: a handler notes the signal, and the command stops where it can.
 
 Python drops what is raised inside a finalizer or the callback of a weak reference, and a signal may land in one. So a
 handler raises nothing: the command works in a thread of its own and calls `check` where it waits or is long at work,
@@ -22,7 +22,7 @@ _woken: SimpleQueue[None] = SimpleQueue()  # its put() may be called in a handle
 
 
 def came() -> bool:
-    """Whether any signal came."""
+    """Tell whether a signal has come."""
     return bool(_came)
 
 
@@ -35,22 +35,22 @@ def check() -> None:
 
 
 def note(number: int, frame: object) -> None:
-    """A signal handler: a scheduler's SIGTERM is a Ctrl-C."""
+    """Handle a signal; a scheduler's SIGTERM counts as Ctrl-C."""
     _came.append(number)
     _woken.put(None)
 
 
 def _hang_up(number: int, frame: object) -> None:
-    """The handler of SIGHUP. A closed terminal sends it more than once, itself and by its shell: one Ctrl-C in all.
+    """Handle SIGHUP, which counts as one Ctrl-C however often it comes.
 
-    For a second Ctrl-C would not wait for what is in flight.
+    A closed terminal and its shell both send it, and a second Ctrl-C would not wait for calls in flight.
     """
     if not _came:
         note(number, frame)
 
 
 def _listen() -> None:
-    """Ctrl-C stays switched off where it is, as in a script's background, and so does SIGHUP, as under nohup."""
+    """Install the handlers, except for signals that are ignored, such as SIGHUP under nohup."""
     signal.signal(signal.SIGTERM, note)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, _hang_up)
@@ -59,7 +59,7 @@ def _listen() -> None:
 
 
 def run(work: Callable[[], int]) -> int | None:
-    """What `work` returns, or raises, in a thread of its own; None where it did not end in time after a signal."""
+    """Run `work` in a thread of its own. Returns its result, or None where it did not end in time after a signal."""
     global _working
     ended = list[int | BaseException]()
 

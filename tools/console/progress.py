@@ -1,4 +1,4 @@
-"""How far a long piece of work is, said now and then on the log; work that takes a few seconds says nothing."""
+"""Progress of long work, logged every few seconds; short work logs nothing."""
 
 import logging
 import threading
@@ -29,7 +29,7 @@ class Progress:
         self._lock = threading.Lock()
 
     def add(self, n: int = 1) -> None:
-        """`n` more are done. KeyboardInterrupt where the command is to stop."""
+        """Count `n` more as done. KeyboardInterrupt where the command is to stop."""
         interrupts.check()
         with self._lock:
             self._done += n
@@ -48,7 +48,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """A length of time in its two largest units, e.g. "8 min 34 s"; less than a minute is "34 s"."""
+    """Write a duration in its two largest units, e.g. "8 min 34 s"; less than a minute is "34 s"."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -49,7 +49,7 @@ _GIVEN = ("corpus", "home", "terms")
 
 
 def check(text: str) -> Spec:
-    """The expression `text` with its options typed and its defaults left out: equal for equal retrievers.
+    """Parse the expression `text`, type its options and leave out defaults: equal for equal retrievers.
 
     UsageError, or UnknownName with the nearest names, for what no constructor takes. Nothing is loaded or built.
     """
@@ -63,7 +63,7 @@ def build(
     *,
     terms: "Terms | None" = None,
 ) -> "Retriever":
-    """The retriever that `spec` describes, over `corpus`; its indexes are kept under `home`, or not kept when None.
+    """Build the retriever that `spec` describes over `corpus`. Indexes are kept under `home`, or not kept when None.
 
     Models are asked on the `terms` of a run; a lens needs them.
     """
@@ -89,22 +89,22 @@ def classes(spec: Spec) -> Iterator[tuple[Spec, Any]]:
 
 
 def lenses(spec: Spec) -> list[Spec]:
-    """Every lens in `spec`, the outer ones first."""
+    """Return every lens in `spec`, the outer ones first."""
     return [one for one, made in classes(spec) if made.needs_lens]
 
 
 def apis(spec: Spec) -> list[Spec]:
-    """What in `spec` sends texts to an API, such as `api:MODEL`; those too that fill the vectors of a store."""
+    """Return the parts of `spec` that send texts to an API, such as `api:MODEL`, embedders of stores included."""
     return [one for one, made in classes(spec) if made.sends]
 
 
 def words_only(spec: Spec) -> bool:
-    """Whether `spec` sends nothing and loads no weights."""
+    """Tell whether `spec` sends nothing and loads no weights."""
     return not any(made.sends or made.loads_weights or made.needs_lens for _, made in classes(spec))
 
 
 def with_attribute(spec: Spec, attribute: str) -> Spec:
-    """`spec` with `attribute` for every lens in it that names none. UsageError when that is empty, too."""
+    """Give `attribute` to every lens in `spec` that names none. UsageError when that is empty, too."""
     options = dict(spec.options)
     if pick("retriever", spec.kind, RETRIEVERS).needs_lens and not options.get("attribute"):
         if not attribute:
@@ -129,7 +129,7 @@ def require(spec: Spec) -> None:
 
 
 def needs_pool(spec: Spec) -> bool:
-    """Whether the retriever is only for tasks that rank candidate pools."""
+    """Tell whether the retriever is only for tasks that rank candidate pools."""
     retriever: type[Retriever] = pick("retriever", spec.kind, RETRIEVERS)
     return retriever.pool_needed([needs_pool(part) for part in spec.parts])
 
@@ -140,7 +140,7 @@ def references(spec: Spec) -> set[str]:
 
 
 def takes(kind: str, table: Mapping[str, str] = RETRIEVERS) -> tuple[dict[str, Any], dict[str, inspect.Parameter]]:
-    """What the constructor of `kind` takes: positional parameters with their types, and the options."""
+    """Return the positional parameters and the options of the constructor of `kind`, with their types."""
     made = pick("retriever", kind, table)
     hints = typing.get_type_hints(made.__init__)
     positional, options = dict[str, Any](), dict[str, inspect.Parameter]()
@@ -240,7 +240,7 @@ def _made(spec: Spec, corpus: Corpus, home: Path | None, terms: "Terms | None") 
 
 
 def _embedder(spec: Spec, home: Path | None = None, terms: "Terms | None" = None) -> Any:
-    """What fills the vectors that `spec` stores. It loads nothing until it is given a text."""
+    """Make the embedder of a retriever that stores vectors. It loads nothing until it is given a text."""
     inner = _filler(spec)
     embedder = pick("embedder", inner.kind, EMBEDDERS)
     model = [inner.subject] if inner.subject else []
@@ -248,7 +248,7 @@ def _embedder(spec: Spec, home: Path | None = None, terms: "Terms | None" = None
 
 
 def _embeds(kind: str) -> bool:
-    """Whether the retriever stores the vectors of an embedder."""
+    """Tell whether the retriever stores the vectors of an embedder."""
     positional, _ = takes(kind)
     return any(parameter.annotation.__name__ == "Embedder" for parameter in positional.values())
 
@@ -259,6 +259,6 @@ def _filler(spec: Spec) -> Spec:
 
 
 def _taken(made: Any, **given: Any) -> dict[str, Any]:
-    """What of `given` a constructor takes."""
+    """Return those of `given` that a constructor takes."""
     taken = inspect.signature(made).parameters
     return {name: value for name, value in given.items() if name in taken}

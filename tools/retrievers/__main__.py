@@ -1,4 +1,4 @@
-"""What can be searched with, and the indexes that are kept: `python -m tools.retrievers`.
+"""List retrievers and kept indexes, and delete indexes: `python -m tools.retrievers`.
 
 python -m tools.retrievers                  every kind with its options, and every model of the papers
 python -m tools.retrievers indexes          what is kept, its size, and what was left half built

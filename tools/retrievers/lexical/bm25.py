@@ -66,7 +66,7 @@ class BM25(WordRetriever):
         self.open(corpus, home, ANALYZERS[analyzer], key, Ranker(corpus.doc_ids))
 
     def weigh(self, statistics: Statistics) -> Weights:
-        """What each posting weighs; bm25s rounds the idf before it multiplies."""
+        """Return the weights of the postings; bm25s rounds the idf before it multiplies."""
         documents = len(statistics.lengths)
         idf = [math.log(1 + (documents - n + 0.5) / (n + 0.5)) for n in statistics.frequency.tolist()]
         norm = self._k1 * ((1 - self._b) + self._b * statistics.lengths / statistics.average_length)

@@ -33,7 +33,7 @@ BLOCK = 1 << 20  # bytes of text that are counted at a time
 
 
 class Analyzer(NamedTuple):
-    """What the words of a text are."""
+    """How texts are split into words."""
 
     words: Callable[[str], list[str]]  # in order, with repeats; no word is empty or has a blank in it
     # What `words` does to an ASCII text, where that is as simple as this, for the compiled loop: the runs of two or
@@ -42,7 +42,7 @@ class Analyzer(NamedTuple):
     stop_words: frozenset[str] = frozenset()
 
     def reading(self) -> Reading:
-        """The same for the compiled loop: ASCII texts, and words joined by blanks."""
+        """Return the table of bytes for the compiled loop: of ASCII texts, and of words joined by blanks."""
         table = np.zeros((2, 256), dtype=np.uint8)
         for character in self.characters:
             table[0, ord(character)] = ord(character.lower())
@@ -51,14 +51,14 @@ class Analyzer(NamedTuple):
         return Reading(table, len(self.stop_words))
 
     def encoded(self, text: str) -> tuple[bytes, bool]:
-        """What the compiled loop reads of `text`, and whether it is words joined by blanks."""
+        """Encode `text` for the compiled loop; the flag says whether it is words joined by blanks."""
         if self.characters and text.isascii():
             return text.encode(), False
         return " ".join(self.words(text)).encode("utf-8", "surrogatepass"), True
 
 
 class Statistics(NamedTuple):
-    """What a corpus knows of its words, for a formula to weigh them by."""
+    """Word counts of a corpus, for a formula to weigh words by."""
 
     frequency: NDArray[np.int64]  # documents that have the word, shape (words,)
     lengths: NDArray[np.int64]  # words in the document, shape (documents,)
@@ -115,7 +115,7 @@ class WordRetriever(Retriever):
 
     @abstractmethod
     def weigh(self, statistics: Statistics) -> Weights:
-        """What each posting weighs."""
+        """Return the weights of the postings."""
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         return in_threads(lambda search: self._search(search, k), searches)

@@ -30,7 +30,7 @@ from tools.text import encodable
 
 @contextmanager
 def workers() -> Iterator[ThreadPoolExecutor]:
-    """As many threads as there are cores, each of which computes alone.
+    """Start as many threads as there are cores, each of which computes alone.
 
     A pair is computed by one thread and not in a batch, which makes its score the same to the last bit wherever it is
     asked for. Batches do not, even of equal lengths and without padding: a head multiplies one row a pair, and that

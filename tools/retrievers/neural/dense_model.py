@@ -24,7 +24,7 @@ from tools.retrievers.vectors.embedding import Vectors
 
 
 class _Reader(NamedTuple):
-    """What queries, or documents, go through."""
+    """The way from texts to vectors, for queries or for documents."""
 
     transformer: Any
     ids: TokenIds
@@ -57,7 +57,7 @@ class SentenceModel:
         return int(self._pooled(self._documents, np.array([[0, 1]]), 0).shape[1])
 
     def settings(self) -> dict[str, object]:
-        """What shapes a document's vector beside the weights and the code."""
+        """Return what shapes a document's vector beside the weights and the code."""
         row = self._row
         return {
             "format": row.document,
@@ -135,7 +135,7 @@ def load(model: LocalModel, encoder: str, home: Path | None) -> SentenceModel:
 
 
 def _modules(folder: Path, row: Row, width: int) -> list[Any]:
-    """What follows the transformer: the folder's own modules, or the row's pooling."""
+    """Load the modules after the transformer: the folder's own, or the row's pooling."""
     made: list[Any] = []
     listed = folder / "modules.json"
     for entry in json.loads(listed.read_text(encoding="utf-8"))[1:] if listed.is_file() else ():

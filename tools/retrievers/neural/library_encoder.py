@@ -1,4 +1,4 @@
-"""What the kinds whose models sentence-transformers runs share: loading, batches without padding, what is cut off."""
+"""Models that sentence-transformers runs: loading, batches without padding, and what is cut off."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
@@ -23,7 +23,7 @@ def options(row: Row) -> dict[str, Any]:
 
 
 def key(kind: str, name: str, row: Row, modules: str, **rooms: str) -> dict[str, object]:
-    """What shapes what is made of a document: an index's key without the corpus. `modules` and `rooms` name sources."""
+    """Return the key of an index without its corpus. `modules` and `rooms` name the sources that shape it."""
     libraries = ("torch", "transformers", "tokenizers", "sentence-transformers")
     return {
         "kind": kind,

@@ -91,7 +91,7 @@ def _downloaded(model: str) -> Path:
 
 
 def _lacking(folder: Path) -> str:
-    """What a model folder needs and has not, in words; empty when nothing."""
+    """Name what a model folder lacks, in words; "" where it is whole."""
     modules = folder / "modules.json"
     inner = folder
     if torn := next((name for name in _settings_in(folder) if not _is_json(folder / name)), ""):
@@ -215,7 +215,7 @@ def _shaping(folder: Path) -> Iterator[Path]:
 
 
 def settings(path: Path) -> dict[str, Any]:
-    """What a JSON file of a model folder says; nothing when it is not there."""
+    """Read a JSON file of a model folder; {} when it is not there."""
     content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return content if isinstance(content, dict) else {}
 

@@ -61,23 +61,23 @@ class Row:
 
     @property
     def expression(self) -> str:
-        """What `--retriever` calls the model, e.g. "splade:naver/splade_v2_max"."""
+        """The name of the model for `--retriever`, e.g. "splade:naver/splade_v2_max"."""
         return {"sparse": "splade"}.get(self.kind, self.kind) + f":{self.name}"
 
     def query_text(self, text: str, instruction: str = "") -> str:
-        """What the model reads of a query. An instruction goes in only where the model was trained with one."""
+        """Format a query for the model. An instruction goes in only where the model was trained with one."""
         return self._query_format(instruction).format(query=text, instruction=instruction)
 
     def query_prefix(self, instruction: str) -> str:
-        """What stands before the query's text in what the model reads."""
+        """Return the part of a formatted query before its text."""
         return self._query_format(instruction).partition("{query}")[0].format(instruction=instruction)
 
     def document_text(self, text: str) -> str:
-        """What the model reads of a document, given its title and text, joined."""
+        """Format a document, given its title and text, joined, for the model."""
         return self.document.format(text=text)
 
     def document_prefix(self) -> str:
-        """What stands before a document's text in what the model reads."""
+        """Return the part of a formatted document before its text."""
         return self.document.partition("{text}")[0].format()
 
     def _query_format(self, instruction: str) -> str:
@@ -86,7 +86,7 @@ class Row:
 
 @cache
 def rows() -> Mapping[str, Row]:
-    """Every model of the table, by name, in its order."""
+    """Return every model of the table, by name, in its order."""
     known = {field.name for field in fields(Row)} - {"run_code"}
     table: dict[str, Row] = {}
     content: dict[Kind, list[dict[str, Any]]] = cast(Any, tomllib.loads(_TABLE.read_text(encoding="utf-8")))
@@ -99,7 +99,7 @@ def rows() -> Mapping[str, Row]:
 
 
 def row_of(model: str, kind: Kind, like: str = "") -> Row:
-    """The row for a model, by its name or its folder's name; `like` names another row to take instead.
+    """Return the row of a model, by its name or its folder's name; `like` names another row to take instead.
 
     A model that is not in the table gets a plain row: query and text as they are, or after the prompts that the folder
     itself gives, and everything else as the folder says. UnknownName for a `like` that is not in the table, UsageError

@@ -29,7 +29,7 @@ _OPSET = 17  # of ONNX: the newest that torch's exporter by tracing is sure of
 
 
 class QuantizedTransformer:
-    """The same as Transformer, with 8-bit weights. Its file is an index of kind "encoder" under `home`."""
+    """Like Transformer, with 8-bit weights. Its file is an index of kind "encoder" under `home`."""
 
     batch_tokens = 1  # one text at a time, see above
     dtype = "int8"

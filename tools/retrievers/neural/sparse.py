@@ -163,7 +163,7 @@ def _read(file: Path, texts: int) -> _Block | None:
 
 
 def form_of(folder: Path, row: Row) -> str:
-    """What the folder holds: "saved" (by SparseEncoder), "masked" or "causal" (a language model with its head).
+    """Name the kind of model in a folder: "saved" (by SparseEncoder), "masked" or "causal" (with its head).
 
     DataError for anything else, of which sentence-transformers would make a sparse encoder with random weights.
     """

@@ -1,4 +1,4 @@
-"""What runs the models here: transformers, their tokenizers, their adapters, and batches without padding.
+"""Transformers that run here, with their tokenizers and adapters, and batches without padding.
 
 Importing this takes seconds, for it imports the libraries; they are kept off the network and off the terminal.
 """
@@ -184,7 +184,7 @@ def with_adapter(model: Any, folder: Path) -> Any:
 
 
 def load_adapter_weights(folder: Path) -> dict[str, Any]:
-    """What an adapter (peft) adds to its base model; DataError where the package is not here."""
+    """Read what an adapter adds to its base model; DataError where the package peft is not installed."""
     try:
         from peft.utils import load_peft_weights  # an extra
     except ImportError:

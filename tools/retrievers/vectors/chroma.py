@@ -92,7 +92,7 @@ class Chroma(Retriever):
         return [self._hits(*one, k) for one in zip(searches, queries, found, strict=True)]
 
     def _found(self, searches: Sequence[Search], queries: Vectors, k: int) -> list[Rows | None]:
-        """What the graph finds for each search, without what is excluded; None where it does not find enough.
+        """Ask the graph for each search, and leave out what is excluded; None where it does not find enough.
 
         What it is asked for one search depends on nothing but that search, so that its hits do not either.
         """

@@ -214,7 +214,7 @@ class ServerIndex:
         return vectors
 
     def _ask(self, call: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        """What the server answers, asked several times."""
+        """Ask the server, again after a wait where it does not answer."""
         for wait in (*WAITS, None):
             try:
                 return call(*arguments, **options)

@@ -1,4 +1,4 @@
-"""What turns texts into vectors, and the vectors of a whole corpus on disk: resumable, and no text twice.
+"""The Embedder interface, and the vectors of a whole corpus on disk: resumable, and no text twice.
 
 Knows no model and no store: `dense` and `api` are embedders, exact search and chroma are what is done with the vectors.
 """
@@ -74,11 +74,11 @@ class Paid(Protocol):
     """An embedder whose calls cost something."""
 
     def take_usage(self) -> Usage:
-        """What `documents` has used since this was last asked. It is added up in the index, block by block."""
+        """Return what `documents` has used since the last call. The index adds it up, block by block."""
         ...
 
     def resume(self, spent: Usage) -> None:
-        """Hear what an earlier process, which did not complete the index, has spent on it."""
+        """Count what an earlier process has spent on an index that it did not complete."""
         ...
 
 
@@ -98,7 +98,7 @@ def open_vectors(embedder: Embedder, corpus: Corpus, home: Path | None) -> Mappe
 
 
 def vectors_key(embedder: Embedder, corpus: Corpus) -> dict[str, object]:
-    """What determines the vectors of a corpus, and so every index that is made of them."""
+    """Return all that determines the vectors of a corpus, and so every index made of them."""
     return {**embedder.key(), "kind": "vectors", "format": FORMAT, "corpus": corpus.fingerprint}
 
 

@@ -25,7 +25,7 @@ _SPLIT = 1 << 23  # numbers from which on a second thread pays for its start
 
 
 class Estimates(NamedTuple):
-    """What scores are estimated from, and how far an estimate can be off.
+    """Numbers from which scores are estimated, and how far an estimate can be off.
 
     The score of a document with a query is within `errors[row] * |query|` of `numbers[row] @ query * scales[row]`, up
     to an amount that is the same for all documents.

@@ -71,7 +71,7 @@ class VectorRetriever(Retriever):
         ]
 
     def _candidates(self, query: NDArray[np.float32], search: Search, k: int) -> Rows:
-        """The documents that may be among the best `k` of one search."""
+        """Return the documents that may be among the best `k` of one search."""
         allowed = self._ranker.allowed(search.excluded, search.among)
         if allowed is not None and search.among is not None:  # a pool is small: all of it is scored
             return np.flatnonzero(allowed)
@@ -81,7 +81,7 @@ class VectorRetriever(Retriever):
         return _within_reach(scores, self._estimates.errors * lengths(query[None]), k)
 
     def _candidates_of_many(self, queries: Vectors, searches: Sequence[Search], k: int) -> dict[int, Rows]:
-        """The same for every search, by its place, except for those that have too many of them."""
+        """Return the candidates of every search, by its place; searches with too many of them are left out."""
         norms, errors = lengths(queries), self._estimates.errors
         excluded = [self._ranker.rows(search.excluded) for search in searches]
         of_query = np.repeat(np.arange(len(searches)), [len(rows) for rows in excluded])
