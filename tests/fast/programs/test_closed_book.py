@@ -10,7 +10,6 @@ from programs.closed_book import TITLE, ClosedBook, longest_run, sign
 from programs.parts.rewriting import LIKE
 from tools.corpus import Corpus
 from tools.models import lm
-from tools.models.prompting.asking import UnusableAnswer
 from tools.records import Document, Query
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox
@@ -119,34 +118,6 @@ def test_of_two_documents_with_the_phrase_the_one_with_more_of_it_is_named(serve
 def test_a_query_that_quotes_the_document_does_not_count_as_knowing_it(server):
     query = Query("q1", f"Which story has '{LINE}'?")
     assert guessed(server, LINE, query=query).ranking == ()
-
-
-def test_an_excluded_document_cannot_be_named(server):
-    query = Query("q1", QUERY.text, excluded=frozenset({"quoted"}))
-    assert guessed(server, LINE, query=query).ranking == ("shorter",)
-
-
-def test_only_as_many_guesses_count_as_were_asked_for_and_blank_ones_do_not(server):
-    submission = guessed(server, " ", "Smoke, Honey", "the salt ledger", "An unknown book", guesses=2)
-    assert submission.answer == "Smoke, Honey\nthe salt ledger"
-    assert len([step for step in submission.trace.steps if step.tool == "search"]) == 2
-
-
-def test_a_document_beyond_the_lookup_is_not_named(server):
-    guess = "Smoke, honey, arson, bees, a keeper accused: and took the boats of others"
-    assert guessed(server, guess, lookup=1).trace.steps[0].doc_ids == ("titled",)
-    assert [guessed(server, guess, lookup=n).ranking for n in (1, 5)] == [(), ("shorter",)]
-
-
-def test_what_a_document_is_reaches_the_prompt(server):
-    guessed(server, LINE, document="a page of a bestiary")
-    assert "a page of a bestiary" in str(server.requests[0]["messages"])
-
-
-def test_no_guess_at_all_is_unusable(server):
-    with pytest.raises(UnusableAnswer, match="guesses is empty"):
-        guessed(server)
-    assert len(server.requests) == 2
 
 
 def test_out_of_searches_the_earlier_guesses_count(server):

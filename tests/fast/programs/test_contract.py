@@ -21,7 +21,6 @@ from evals.running import parameters
 from evals.running.request import SYSTEMS
 from programs.base import Program, check_offline
 from programs.multihop import Found, MultiHop
-from programs.retrieve import Retrieve
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.models import lm
@@ -297,13 +296,6 @@ def fields(prompt):
     }
 
 
-def test_retrieve_is_the_retriever(corpus):
-    toolbox, model = world(corpus)
-    submission = answer(Retrieve(toolbox), model)
-    assert submission.ranking == tuple(hit.doc_id for hit in BM25(corpus).search(QUERY.text, 1000))
-    assert [step.tool for step in submission.trace.steps] == ["search", "stop"]
-
-
 def test_a_hop_is_search_judge_select_drop_note_and_the_ranking_follows_the_selection(corpus):
     toolbox, model = world(corpus)
     submission = answer(MultiHop(toolbox, hops=2, per_hop=3), model)
@@ -316,13 +308,6 @@ def test_a_hop_is_search_judge_select_drop_note_and_the_ranking_follows_the_sele
     selected = [doc_id for step in submission.trace.steps if step.tool == "select" for doc_id in step.doc_ids]
     assert list(submission.ranking[: len(selected)]) == selected
     assert submission.trace.notes
-
-
-def test_a_document_is_read_once_however_often_it_comes_back(corpus):
-    toolbox, model = world(corpus)
-    submission = answer(MultiHop(toolbox, hops=4, per_hop=4), model)
-    judged = [doc_id for step in submission.trace.steps if step.tool == "judge" for doc_id in step.doc_ids]
-    assert len(judged) == len(set(judged))
 
 
 def test_reading_length_is_what_the_model_gets_and_what_the_trace_says(corpus):

@@ -125,17 +125,6 @@ def test_a_plan_with_too_many_parts_is_cut_after_being_asked_for_again(corpus, s
     assert len(server.requests) == 2
 
 
-def test_a_weight_that_is_left_out_is_one(corpus, server):
-    plain = {"search": "blue", "reading": "a colour", "role": "may"}
-    assert decomposed(corpus, server, plain).trace.notes == ["may, weight 1: a colour"]
-
-
-def test_per_search_bounds_each_search_and_depth_the_ranking(corpus, server):
-    submission = decomposed(corpus, server, subquery("blood"), subquery("heart"), per_search=2, depth=3)
-    assert [step.k for step in submission.trace.steps if step.tool == "search"] == [2, 2]
-    assert len(submission.ranking) == 3
-
-
 BIRDS = "birds of Borneo that are nocturnal or extinct, romances, novels of 1890, city and sea: black-and-white films."
 STATISTICS = BM25(Corpus([Document("1", BIRDS), Document("2", "something else")])).statistics()
 
@@ -165,8 +154,3 @@ def split(text, most=5):
 def test_offline_splits_on_the_words_of_sets(text, expected):
     found = split(text)
     assert (sorted(found) if "." in text else found) == expected
-
-
-def test_offline_keeps_to_the_number_of_parts_that_is_asked_for():
-    assert len(split("birds and novels and romances and films", most=3)) == 2
-    assert split("birds and novels", most=1) == []

@@ -96,12 +96,6 @@ def test_the_trace_has_the_lines_in_the_order_of_the_plan(server, corpus):
     assert [step.usage.calls for step in submission.trace.steps] == [1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0]
 
 
-def test_it_ends_when_nothing_is_left_to_ask(server, corpus):
-    submission = played(server, planner(corpus), Script("[]"))
-    assert [asked(prompt) for prompt in prompts(server)][-1] == "missing"
-    assert submission.trace.steps[-1].argument == "done" and submission.usage.calls == 4
-
-
 def test_searches_that_were_made_before_are_not_made_again(server, corpus):
     submission = played(server, planner(corpus), Script(questions(again=" octopus hearts ", blank=" ")))
     assert len(steps(submission, "search")) == 2 and submission.trace.steps[-1].argument == "done"
@@ -114,27 +108,10 @@ def test_it_ends_without_reflection_when_a_round_surfaces_nothing_new(server, co
     assert submission.trace.steps[-1].argument == "done"
 
 
-def test_more_sub_questions_than_asked_for_are_left_out(server, corpus):
-    def script(prompt):
-        return {"plan": questions(a="octopus", b="giraffe", c="iron")} if asked(prompt) == "plan" else Script()(prompt)
-
-    submission = played(server, planner(corpus, rounds=1, parts=2), script)
-    assert [step.argument for step in steps(submission, "search")] == ["octopus", "giraffe"]
-
-
 def test_a_plan_without_a_search_is_asked_for_again_and_then_ends_the_query(server, corpus):
     with pytest.raises(UnusableAnswer, match="needs one at least"):
         played(server, planner(corpus), lambda prompt: {"plan": questions(a=" ")})
     assert len(server.requests) == 2 and "cannot be used" in server.requests[1]["messages"][-1]["content"]
-
-
-def test_the_lens_is_in_the_instructions_of_planning_and_reading(server, corpus):
-    from tools.retrievers.lens.attributes import LENSES
-
-    played(server, planner(corpus, lens="stance"), Script("[]"))
-    plan, *readings, reflection = (" ".join(prompt.split()) for prompt in prompts(server))
-    assert LENSES["stance"].search in plan and LENSES["stance"].search in reflection
-    assert all(LENSES["stance"].recognise in reading for reading in readings)
 
 
 def test_the_ranking_goes_by_round_place_and_plan_then_by_the_best_rank():

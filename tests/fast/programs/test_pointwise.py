@@ -133,22 +133,6 @@ def test_equal_scores_are_ordered_by_another_retriever_over_the_same_documents(p
     assert submission.scores[0] == 8 and 5 == submission.scores[1] > submission.scores[2] > submission.scores[3] > 4.999
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_with_no_retriever_for_ties_the_run_s_own_order_decides(program, toolbox, server):
-    server.answer = judging(dict.fromkeys(TEXTS, 5))
-    submission = answer(program, toolbox, server, ties="")
-    assert list(submission.ranking) == order(toolbox)
-    assert sum(step.tool == "search" for step in submission.trace.steps) == 1
-
-
-def test_ties_are_broken_inside_a_pool_of_the_retriever_s_too(toolbox, server):
-    server.answer = judging(dict.fromkeys(TEXTS, 5))
-    submission = answer(Score, toolbox, server, Query("q1", "ferry"), pool=3)
-    first, second = [step for step in submission.trace.steps if step.tool == "search"]
-    assert set(first.doc_ids) == set(second.doc_ids) == set(submission.ranking)
-    assert submission.ranking == second.doc_ids
-
-
 def test_copies_of_one_text_stay_equal_because_nothing_tells_them_apart(server):
     corpus = Corpus([Document("d1", "ferry"), Document("d2", "ferry"), Document("d3", "ferry port")])
     toolbox = Toolbox(corpus, BM25(corpus), others={"dense": BM25(corpus)})
@@ -166,14 +150,6 @@ def test_without_a_search_left_for_the_ties_the_pool_s_order_decides(toolbox, se
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_the_ranking_and_its_scores_end_at_the_depth(program, toolbox, server):
-    server.answer = judging({"d1": 3, "d2": 9, "d3": 1, "d4": 0})
-    submission = answer(program, toolbox, server, depth=2)
-    assert submission.ranking == ("d2", "d1") and submission.scores == (9, 3)
-    assert submission.trace.steps[-2].doc_ids == ("d2", "d1", "d3", "d4")
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
 def test_no_objective_leaves_its_field_empty_and_says_what_then_counts(program, toolbox, server):
     server.answer = judging(dict.fromkeys(TEXTS, 5))
     answer(program, toolbox, server, Query("q1", "ferry"))
@@ -182,35 +158,9 @@ def test_no_objective_leaves_its_field_empty_and_says_what_then_counts(program, 
     assert "where it is empty, likeness in meaning counts" in told and "nothing in it is an" in told
 
 
-def test_a_score_out_of_range_is_asked_for_again(toolbox, server):
-    given = iter([11, 4, 3, 2, 1])
-    server.answer = lambda prompt: {"score": next(given)}
-    submission = answer(Score, toolbox, server, think=False)
-    assert submission.scores == (4, 3, 2, 1)
-    assert submission.trace.unusable == {"wrong type": 1} and submission.usage.repairs == 1
-
-
 def test_a_score_comes_after_thinking_and_quotes_and_at_once_where_that_is_asked_for(toolbox, server):
     server.answer = judging({"d1": 3, "d2": 9, "d3": 1, "d4": 0})
     for think, fields in ((True, ["thinking", "quotes", "score"]), (False, ["score"])):
         assert answer(Score, toolbox, server, think=think).ranking == ("d2", "d1", "d3", "d4")
         wanted = prompts(server)[-1].rpartition("starting with the field")[2]
         assert re.findall(r"`\[\[ ## (\w+) ## \]\]`", wanted) == [*fields, "completed"]
-
-
-def test_a_subtask_has_as_many_requirements_as_the_model_lists(toolbox, server):
-    many = [f"has {number} piers" for number in range(12)]
-    scores = judging(dict.fromkeys(TEXTS, 5))
-    server.answer = lambda prompt: scores(prompt) if ids(prompt) else {"requirements": json.dumps(many)}
-    submission = answer(Subtask, toolbox, server)
-    assert submission.trace.notes[0] == "\n".join(many) and submission.usage.calls == 1 + 4 * 12
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_offline_scores_are_from_nought_to_ten_and_put_the_likeliest_first(program, toolbox):
-    corpus = Corpus(Document(doc_id, text) for doc_id, text in TEXTS.items())
-    index = BM25(corpus)
-    with lm.connect("offline", statistics=index.statistics).active():
-        submission = program(Toolbox(corpus, index), ties="")(query=QUERY)
-    assert submission.ranking[0] == "d3" and submission.ranking[-1] == "d4"
-    assert all(0 <= score <= 10 for score in submission.scores) and submission.scores[0] > submission.scores[-1]

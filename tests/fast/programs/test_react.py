@@ -11,7 +11,6 @@ from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.models import lm
 from tools.models.prompting.asking import UnusableAnswer
-from tools.models.terms import Patience
 from tools.records import Document, Query, Usage
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox, current
@@ -165,13 +164,6 @@ def test_a_conversation_that_is_too_long_is_no_sign_that_a_server_takes_no_tools
     assert len(server.requests) == 2 and model.lm.tools is not None
 
 
-def test_a_server_that_ignores_tools_gets_prompts_instead(server, toolbox):
-    turns = iter([{"raw": "Let me think about animals."}, DSPY, DONE])
-    server.answer = lambda prompt: next(turns)
-    submission = searched(toolbox, lm.connect(server.spec), interface="auto")
-    assert "d3" in submission.ranking and "tools" not in server.requests[1]
-
-
 def test_an_interface_that_is_asked_for_is_kept_to(server, toolbox):
     turns = iter([DSPY, DONE])
     server.answer = lambda prompt: next(turns)
@@ -214,15 +206,6 @@ def test_calls_with_tools_are_kept_and_not_paid_for_again(server, toolbox, place
     assert again.terms.budget.calls == 3
 
 
-@pytest.mark.parametrize(("status", "code"), [(401, 4), (429, 7), (503, 7)])
-def test_a_providers_fault_is_told_apart_as_for_programs(status, code, server, run, monkeypatch):
-    monkeypatch.setattr("tools.models.terms.PATIENCE", Patience(first=0.01, before=0.3))
-    server.answer = lambda prompt: (_ for _ in ()).throw(Failure(status, "x"))
-    task = ("--task", "congress", "--split", "dev", "--limit", 2)
-    result = run("--program", "react", *task, "--lm", server.spec, "--json")
-    assert result.code == code and result.json["owed"] == 2
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -248,22 +231,3 @@ def test_a_call_in_another_form_than_the_protocols_is_unusable_and_mended(call, 
     submission = searched(toolbox, lm.connect(server.spec))
     assert submission.ranking[0] == "d1" and sum(submission.trace.unusable.values()) == 1
     assert submission.usage.repairs == 1
-
-
-def test_finishing_keeps_what_is_named_and_was_shown(server, toolbox):
-    Scripted(server, [BLUE, [("finish", {"doc_ids": ["d3", "d9"]})]])
-    submission = searched(toolbox, lm.connect(server.spec))
-    assert submission.ranking[0] == "d3" and submission.trace.invented_ids == 1
-
-
-def test_a_report_of_usage_in_another_form_is_no_fault_of_the_system(server, toolbox):
-    Scripted(server, [BLOOD, [("finish", {"doc_ids": ["d1"]})]])
-    reply = server.reply
-
-    def odd(path, body):
-        usage = {"prompt_tokens": "12", "completion_tokens": -3, "total_tokens": 1, "prompt_tokens_details": [1]}
-        return {**reply(path, body), "usage": usage}
-
-    server.reply = odd
-    submission = searched(toolbox, lm.connect(server.spec))
-    assert submission.ranking[0] == "d1" and submission.usage.input_tokens == 0

@@ -92,19 +92,7 @@ def test_windows_are_shown_from_the_end_of_the_retriever_s_order_to_its_beginnin
     assert submission.trace.steps[-2].doc_ids == submission.ranking
 
 
-def test_without_candidates_the_first_of_the_retriever_are_the_pool(toolbox, server):
-    server.answer = lambda prompt: {"ranked": json.dumps(ids(prompt))}
-    submission = answer(toolbox, server, Query("q1", "ferry"), pool=5)
-    assert submission.ranking == tuple(names(5)) and submission.usage.calls == 1
-
-
 def test_candidates_that_the_retriever_does_not_find_follow_by_id(toolbox, server):
     server.answer = lambda prompt: {"ranked": json.dumps(ids(prompt))}
     query = Query("q1", "port", candidates=frozenset({"d008", "d000", "d002"}), excluded=frozenset({"d002"}))
     assert answer(toolbox, server, query).ranking == ("d008", "d000")
-
-
-def test_the_objective_is_left_empty_where_the_query_has_none(toolbox, server):
-    server.answer = lambda prompt: {"ranked": json.dumps(ids(prompt))}
-    answer(toolbox, server, Query("q1", "ferry"))
-    assert "[[ ## objective ## ]]\n\n\n[[ ## description ## ]]\nferry" in prompts(server)[0]

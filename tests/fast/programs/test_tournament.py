@@ -83,12 +83,6 @@ def test_a_tournament_takes_as_many_calls_as_the_formula_says(size):
     assert calls == expected + [(number, left)] * (left > 1)
 
 
-def test_the_paper_s_sizes_take_nineteen_calls_for_a_pool_of_three_hundred():
-    stay = []
-    tournament(names(300), lambda shown, number, most: stay.append((number, most)) or shown, 20, 4, shuffled(0))
-    assert stay == [(1, 4)] * 15 + [(2, 4)] * 3 + [(3, 12)]
-
-
 # With a model.
 
 QUERY = Query("q1", "which ferry sank", "hearings", candidates=frozenset(names(12)))
@@ -121,26 +115,6 @@ def test_each_round_shows_its_batches_once_and_the_last_one_decides(toolbox, ser
     assert shown == [*first, second[:5], third], "the sixth of the second round is alone, so nobody is asked about it"
     assert submission.ranking[0] == "d011" and len(submission.ranking) == 12
     assert submission.usage.calls == 5
-
-
-def test_the_trace_tells_the_rounds_as_hops_and_who_left_in_which(toolbox, server):
-    server.answer = last_first
-    trace = answer(toolbox, server, batch=5, promote=2).trace
-    tools = [(step.hop, step.tool) for step in trace.steps]
-    batch = [(2, "judge"), (2, "rank"), (2, "select"), (2, "drop")]
-    second = [(3, "judge"), (3, "rank"), (3, "select"), (3, "drop")]
-    # The last batch of the first round has two documents, which both go on.
-    last = [(4, "judge"), (4, "rank"), (4, "rank"), (4, "stop")]
-    assert tools == [(1, "search"), *batch, *batch, (2, "judge"), (2, "rank"), *second, *last]
-    assert sum(len(step.doc_ids) for step in trace.steps if step.tool == "drop") == 9
-
-
-def test_a_prompt_has_the_objective_the_description_and_the_texts_up_to_their_reading_length(toolbox, server):
-    server.answer = last_first
-    answer(toolbox, server, read_chars=9)
-    [prompt] = prompts(server)
-    assert "hearings" in prompt and "which ferry sank" in prompt
-    assert prompt.count('"The ferry"') == 12
 
 
 def test_ids_that_the_model_leaves_out_follow_as_shown_and_invented_ones_are_nobody(toolbox, server):
@@ -179,12 +153,6 @@ def test_thinking_first_asks_for_both_analyses_before_the_ranking_in_the_same_ca
     assert submission.trace.notes == ["it sank\na loss"] * 3
     order = [prompts(server)[0].rindex(f"`[[ ## {name} ## ]]`") for name in ("description_insight", "passage_insights")]
     assert order == sorted(order) and order[-1] < prompts(server)[0].rindex("`[[ ## ranked ## ]]`")
-
-
-def test_a_lens_says_what_counts(toolbox, server):
-    server.answer = last_first
-    answer(toolbox, server, lens="proof")
-    assert "the step that unlocks it" in " ".join(server.requests[0]["messages"][0]["content"].split())
 
 
 @pytest.fixture

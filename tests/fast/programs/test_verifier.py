@@ -100,13 +100,6 @@ def test_a_round_is_searches_then_batches_then_what_they_have_in_common(server, 
     assert [sorted(map(len, batches(submission)))] == [[1, 2, 5, 5, 5]]
 
 
-def test_each_text_goes_to_each_retriever(server, posts):
-    submission = played(server, verifier(posts, rounds=1, retrievers=BOTH), Script(["roses", "beans"], grades={}))
-    searched = [(step.argument, step.retriever) for step in steps(submission, "search")]
-    names = [BM25(posts).name, build("bm25(analyzer=english)", posts).name]
-    assert searched == [(text, name) for text in ("roses", "beans") for name in names] and len(set(searched)) == 4
-
-
 def test_the_best_of_the_fused_lists_are_verified_and_the_others_in_the_next_round(server, posts):
     script = Script(["roses", "leeks"], [], grades={"p00": 2})
     submission = played(server, verifier(posts, verify=4, batch=4, rounds=2), script)
@@ -139,12 +132,6 @@ def test_reads_bounds_what_is_verified_in_all(server, posts):
     assert submission.trace.steps[-1].argument == "budget"
 
 
-def test_a_verified_document_is_selected_and_its_evidence_noted(server, posts):
-    submission = played(server, verifier(posts, rounds=1), Script(["roses"], grades={"p00": 3, "p01": 1}))
-    [select], [drop], [note] = (steps(submission, tool) for tool in ("select", "drop", "note"))
-    assert select.doc_ids == ("p00",) and "p01" in drop.doc_ids and note.argument == "p00 (3): see p00"
-
-
 @pytest.mark.parametrize(
     ("judgements", "kind"),
     [([{"id": "p00", "grade": 4, "evidence": ""}], "wrong type"), ([{"id": "p99", "grade": 3, "evidence": ""}], "ids")],
@@ -156,11 +143,6 @@ def test_a_grade_out_of_range_or_an_unknown_id_is_asked_for_again(server, posts,
     with pytest.raises(UnusableAnswer, match=kind):
         played(server, verifier(posts, rounds=1), script)
     assert len(server.requests) == 3
-
-
-def test_the_first_round_has_to_have_a_search(server, posts):
-    with pytest.raises(UnusableAnswer, match="searches is empty"):
-        played(server, verifier(posts), lambda prompt: {"searches": '[" "]'})
 
 
 def test_the_ranking_is_by_grade_then_unread_then_read_in_vain():
