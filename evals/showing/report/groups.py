@@ -1,4 +1,4 @@
-"""Which runs may stand in one table, and what the systems in it are called.
+"""Group runs that may stand in one table, and name the systems in it.
 
 A group is a suite's variant, over the same data, split and queries. Within it a column is a task; its runs must have
 the same data fingerprint, or the difference between two of them would not be that of the systems. A system is the same
@@ -114,13 +114,14 @@ def in_file(text: str) -> str:
 def _task_order(task: str) -> tuple[int, int, str]:
     """Suites and tasks in the order of their tables, strange ones at the end."""
     suite, name, _ = environments.parts(task)
-    suites = list(environments.SUITES)
-    names = list(environments.suite(suite).tasks) if suite in suites else []
-    return (
-        suites.index(suite) if suite in suites else len(suites),
-        names.index(name) if name in names else len(names),
-        task,
-    )
+    tasks = environments.suite(suite).tasks if suite in environments.SUITES else ()
+    return (_place_in(environments.SUITES, suite), _place_in(tasks, name), task)
+
+
+def _place_in(known: Iterable[str], name: str) -> int:
+    """The place of a name among those known; behind all of them where it is none."""
+    names = list(known)
+    return names.index(name) if name in names else len(names)
 
 
 def group_runs(runs: Iterable[Run], *, force: bool = False) -> tuple[list[Group], list[str]]:
@@ -129,26 +130,17 @@ def group_runs(runs: Iterable[Run], *, force: bool = False) -> tuple[list[Group]
     for run in sorted(runs, key=lambda run: run.name):
         suite, _, variant = environments.parts(run.config["task"])
         members[suite, variant, run.config["data"], run.config["split"], _asked(run.config)].append(run)
-    forced = [problem for runs_of in members.values() for problem in _disagreements(runs_of)]
+    forced = [problem for grouped in members.values() for problem in _disagreements(grouped)]
     if forced and not force:
         raise UsageError(f"{forced[0]}; report them apart, or give --force")
-    suites = list(environments.SUITES)
-    order = {"full": 0, "folder": 1, "mini": 2}
-    keys = sorted(
-        members,
-        key=lambda key: (
-            suites.index(key[0]) if key[0] in suites else len(suites),
-            order.get(key[2], 3),
-            _variant_order(*key[:2]),
-            key,
-        ),
-    )
-    return [_group(key, members[key]) for key in keys], forced
 
+    def order(key: tuple[str, ...]) -> tuple[Any, ...]:
+        suite, variant, data, *_ = key
+        variants = environments.suite(suite).variants if suite in environments.SUITES else ()
+        places = _place_in(environments.SUITES, suite), _place_in(("full", "folder", "mini"), data)
+        return (*places, _place_in(variants, variant) if variant else 0, key)
 
-def _variant_order(suite: str, variant: str) -> int:
-    known = environments.suite(suite).variants if suite in environments.SUITES else ()
-    return known.index(variant) if variant in known else 0
+    return [_group(key, members[key]) for key in sorted(members, key=order)], forced
 
 
 def _asked(config: Config) -> str:
@@ -179,105 +171,77 @@ def _disagreements(runs: Sequence[Run]) -> list[str]:
 def _group(key: tuple[str, ...], runs: list[Run]) -> Group:
     models = {run.config["lm"]["name"] for run in runs}
     systems = _systems(runs, name_models=len(models) > 1)
+
+    def order(run: Run) -> tuple[Any, ...]:
+        """Bare retrievers first, pools by size after everything else."""
+        one, searching = systems[run.name], run.config["program"] != FLOOR
+        told = _place_in(("task", "generic", "none"), one.instruction), one.instruction
+        return (one.pool, searching, one.name, one.of, one.size, told, _task_order(run.config["task"]), run.name)
+
     suite, variant, data, split, asked = key
-    ordered = sorted(runs, key=lambda run: (_place(run, systems[run.name]), _task_order(run.config["task"]), run.name))
-    return Group(suite, variant, data, split, asked, tuple(ordered), systems, "" if len(models) > 1 else models.pop())
-
-
-def _place(run: Run, system: System) -> tuple[Any, ...]:
-    """Where a system stands in a table: bare retrievers first, pools by size after everything else."""
-    instructions = {"task": 0, "generic": 1, "none": 2}
-    searching = run.config["program"] != FLOOR
-    return (
-        system.pool,
-        searching,
-        system.name,
-        system.of,
-        system.size,
-        instructions.get(system.instruction, 3),
-        system.instruction,
-    )
+    model = "" if len(models) > 1 else models.pop()
+    return Group(suite, variant, data, split, asked, tuple(sorted(runs, key=order)), systems, model)
 
 
 def _systems(runs: Sequence[Run], *, name_models: bool) -> dict[str, System]:
     """run.name -> its system."""
-    bases: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
+    alike: dict[System, list[Run]] = defaultdict(list)
     for run in runs:
-        bases[_base(run)].append(run)
+        alike[_system(run, with_model=True)].append(run)
     systems = {}
-    for members in bases.values():
-        extra = _told_apart(members)
-        for run in members:
-            name = _name(run, with_model=name_models) + (f" ({extra[run.name]})" if extra[run.name] else "")
-            pool = run.config.get("pool") or {}
-            systems[run.name] = System(
-                readable(name),
-                str(pool.get("kind", "")),
-                int(pool.get("size", 0)),
-                tuple(map(readable, _strange_parts(run))),
-                readable(run.config["instruction"]),
-            )
+    for members in alike.values():
+        for name, extra in _tell_apart(members).items():
+            [run] = [run for run in members if run.name == name]
+            system = _system(run, with_model=name_models)
+            systems[name] = replace(system, name=readable(f"{system.name} ({extra})")) if extra else system
     return systems
 
 
-def _base(run: Run) -> tuple[Any, ...]:
-    config = run.config
-    pool = config.get("pool") or {}
-    return (
-        _name(run, with_model=True),
-        pool.get("kind"),
-        pool.get("size"),
-        _strange_parts(run),
-        config["instruction"],
-    )
-
-
-def _strange_parts(run: Run) -> tuple[str, ...]:
-    """The retrievers of the pool where one of them is not in the run's own."""
-    own = run.retriever
-    parts = tuple((run.config.get("pool") or {}).get("of", ()))
-    return parts if any(part not in own for part in parts) else ()
-
-
-def _name(run: Run, *, with_model: bool) -> str:
-    config = run.config
+def _system(run: Run, *, with_model: bool) -> System:
+    """What answered in a run, by a name that other runs may have as well."""
+    config, pool = run.config, run.config.get("pool") or {}
     compiled = config.get("compiled")
     optimizer = (compiled or {}).get("optimizer")
     made = f", compiled with {optimizer}" if optimizer else ", compiled" if compiled else ""
     model = f", {config['lm']['name']}" if with_model else ""
     imported = ", imported" if config.get("imported") else ""
-    return f"{config['program']} over {config['retriever']['name']}{made}{model}{imported}"
+    parts = tuple(pool.get("of", ()))
+    return System(
+        readable(f"{config['program']} over {config['retriever']['name']}{made}{model}{imported}"),
+        str(pool.get("kind", "")),
+        int(pool.get("size", 0)),
+        tuple(map(readable, parts)) if any(part not in run.retriever for part in parts) else (),
+        readable(config["instruction"]),
+    )
 
 
 # What tells runs of one name apart, from what a reader wants to know to what is only there to be exact.
 _LEVELS = (("parameters", "compiled", "lm", "retriever", "files", "depth", "max_p", "judgements"), ("code", "versions"))
 
 
-def _told_apart(runs: Sequence[Run]) -> dict[str, str]:
+def _tell_apart(runs: Sequence[Run]) -> dict[str, str]:
     """run.name -> what is added to the name, empty where no column has two of these runs."""
-    by_task: dict[str, list[Run]] = defaultdict(list)
+    by_task: dict[str, list[str]] = defaultdict(list)
     for run in runs:
-        by_task[run.config["task"]].append(run)
+        by_task[run.config["task"]].append(run.name)
     several = [column for column in by_task.values() if len(column) > 1]
     if not several:
         return {run.name: "" for run in runs}
-    flat = {run.name: _flat(run) for run in runs}
+    flat = {run.name: _flatten(run) for run in runs}
     keys: list[str] = []
     for level in _LEVELS:
         known = sorted({key for one in flat.values() for key in one if key.split(".")[0] in level})
-        keys += [key for key in known if any(len({flat[run.name].get(key) for run in col}) > 1 for col in several)]
-        told = {run.name: ", ".join(_said(key, flat[run.name].get(key)) for key in keys) for run in runs}
-        if all(len({told[run.name] for run in column}) == len(column) for column in several):
-            return told
+        keys += [key for key in known if any(len({flat[name].get(key) for name in column}) > 1 for column in several)]
+        extra = {  # "hops=3"; of what is only there to be exact, with its key
+            name: ", ".join(f"{key.partition('.')[2] or key}={one.get(key, 'none')}" for key in keys)
+            for name, one in flat.items()
+        }
+        if all(len({extra[name] for name in column}) == len(column) for column in several):
+            return extra
     return {run.name: run.path.name for run in runs}  # the same configuration in several folders
 
 
-def _said(key: str, value: str | None) -> str:
-    """A value of a configuration in a name: "hops=3"; of what is only there to be exact, with its key."""
-    return f"{key.partition('.')[2] or key}={'none' if value is None else value}"
-
-
-def _flat(run: Run) -> dict[str, str]:
+def _flatten(run: Run) -> dict[str, str]:
     """Key -> value as text, keys in keys as "lm.seed"."""
     flat = dict[str, str]()
     for key, value in (run.config | {"judgements": run.scores["judgements"]}).items():
