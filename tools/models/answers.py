@@ -30,7 +30,7 @@ from tools import disk
 from tools.console.command import AT_END
 from tools.errors import DataError, ProviderRefused, RunIncomplete, SessionRefusal
 from tools.models.forms import cells
-from tools.models.rows import OF_THE_DISK, WORDS, Batch, Row, open_table, readable, storable, write_pending
+from tools.models.rows import WORDS, Batch, Row, open_table, readable, storable, write_pending
 from tools.records import Usage, usage_from_json, usage_json
 
 _LOG = logging.getLogger("sextant")
@@ -132,8 +132,7 @@ class Answers:
             return
         write_pending(self._pending, self._writing, self._writer)
         if wait and batch.error:
-            do = "make room" if isinstance(batch.error, OF_THE_DISK) else "the same command asks for it again"
-            raise RunIncomplete(f"{self.path}: {batch.error}; an answer could not be written; {do}") from None
+            raise RunIncomplete(f"{self.path}: {batch.error}; an answer could not be written; make room") from None
         with self._lock:
             self._known.update(hash(row.key) for row in rows if not row.fault and row.outputs)
 

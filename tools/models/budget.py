@@ -47,7 +47,6 @@ class Budget:
         self._spent_tokens = 0
         self._unknown = False  # whether something was spent whose price nobody knows
         self._unmetered = False  # whether something was spent whose tokens nobody knows
-        self._counted = set[str]()  # runs whose ledgers are in it
         self._in_flight = 0
         self._expected_tokens = 0  # of what is in flight
         self._expected_usd = 0.0
@@ -63,15 +62,9 @@ class Budget:
         """When the time limit is reached, by time.monotonic; infinity where there is none."""
         return self._ends
 
-    def resume(self, spent: Usage, requests: int | None = None, *, of: str = "") -> None:
-        """Count what earlier sittings of the same run used: `requests` sent, where more than were answered.
-
-        What is the ledger `of` a run is counted once, however many models share it.
-        """
+    def resume(self, spent: Usage, requests: int | None = None) -> None:
+        """Count what earlier sittings of the same run used: `requests` sent, where more than were answered."""
         with self._settled:
-            if of in self._counted:
-                return
-            self._counted |= {of} if of else set()
             self._taken += spent.calls if requests is None else requests
             self._book(spent)
 

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from tools.errors import DataError, RunIncomplete
 
-OF_THE_DISK = (sqlite3.OperationalError, OSError)  # what fails all rows; anything else is one row's own
-
 # A key is 16 hex digits of BLAKE2b: among a million answers, two are the same by chance once in 37 million times.
 _TABLE = """
 CREATE TABLE IF NOT EXISTS calls (
@@ -86,41 +84,29 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def write_pending(pending: list[Batch], writing: threading.Lock, opened: sqlite3.Connection) -> None:
-    """Write all batches that are `pending`, in the order in which they came; another thread may have done so by now."""
+    """Write all batches that are `pending`, all or none; another thread may have done so by now.
+
+    Each of them notes what went wrong: whoever waits for it has to hear of it.
+    """
     with writing:
         together = pending[:]
         del pending[: len(together)]
-        if together:
-            _write_together(opened, together)
+        rows = [row for batch in together for row in batch.rows]
+        try:
+            with opened:
+                opened.execute("BEGIN")
+                for first in range(0, len(rows), _MOST):
+                    _insert(opened, rows[first : first + _MOST])
+        except (sqlite3.Error, OSError) as error:
+            for batch in together:
+                batch.error = error
 
 
-def _write_together(opened: sqlite3.Connection, batches: list[Batch]) -> None:
-    """Write batches, all at once if that can be, and note in each what went wrong with it: who waits has to hear of it.
-
-    One row that SQLite does not take fails its statement, so each batch has one of its own then.
-    """
-    error = _insert(opened, [row for batch in batches for row in batch.rows])
-    if error is None:
-        return
-    for batch in batches:
-        batch.error = error if isinstance(error, OF_THE_DISK) else _insert(opened, batch.rows)
-
-
-def _insert(opened: sqlite3.Connection, rows: list[Row]) -> Exception | None:
-    """Insert rows, all or none; what went wrong. Python's lock is given up once a statement, not once a row."""
-    row = f"({', '.join('?' * len(COLUMNS))})"
-    try:
-        with opened:
-            opened.execute("BEGIN")
-            for first in range(0, len(rows), _MOST):
-                some = rows[first : first + _MOST]
-                values = [value for row in some for value in row]
-                opened.execute(
-                    f"INSERT INTO calls ({', '.join(COLUMNS)}) VALUES {', '.join([row] * len(some))}", values
-                )
-    except Exception as error:  # noqa: BLE001  # it is for another thread
-        return error
-    return None
+def _insert(opened: sqlite3.Connection, rows: list[Row]) -> None:
+    """One statement for many rows: Python's lock is given up and asked for once, and not once a row."""
+    places = ", ".join([f"({', '.join('?' * len(COLUMNS))})"] * len(rows))
+    values = [value for row in rows for value in row]
+    opened.execute(f"INSERT INTO calls ({', '.join(COLUMNS)}) VALUES {places}", values)
 
 
 def storable(text: object) -> str:

@@ -1,6 +1,5 @@
 """The store of answers: what was paid for survives whatever happens, is paid for once, and the books add up."""
 
-import json
 import math
 import random
 import signal
@@ -8,7 +7,6 @@ import sqlite3
 import stat
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -69,26 +67,6 @@ def path(tmp_path):
 # -- what was written is there
 
 
-def test_answers_that_come_together_are_committed_together_and_each_is_on_disk_when_its_write_returns(path):
-    answers = Answers(path)
-    books, commits = answers.ledger("run"), []
-
-    def slow(statement):
-        commits.extend([statement] if statement == "COMMIT" else [])
-        time.sleep(0.01)
-
-    answers._writer.set_trace_callback(slow)
-
-    def one(number):
-        books.answered("q", key(number), "tiny", Answer([f"answer {number}"], paid()))
-        return (key(number), json.dumps([f"answer {number}"])) in rows(path, "key, outputs")
-
-    with ThreadPoolExecutor(32) as pool:
-        assert all(pool.map(one, range(320)))
-    assert len(commits) < 300 and sorted(rows(path)) == [(key(number),) for number in range(320)], "each once"
-    assert books.books.answered == Answers(path).books("run").answered == 320
-
-
 def test_a_full_disk_fails_the_answers_that_find_no_room_and_no_others(path):
     answers = Answers(path)
     books = answers.ledger("run")
@@ -109,31 +87,6 @@ def test_a_full_disk_fails_the_answers_that_find_no_room_and_no_others(path):
     answers._writer.execute("PRAGMA max_page_count = 1000000")
     books.answered("q", key(9), "tiny", Answer(["last"], paid()))
     assert rows(path) == [(key(0),), (key(9),)] and answers.take(key(1)) is None
-
-
-def test_a_row_that_cannot_be_written_fails_its_own_request_and_none_that_came_together_with_it(path):
-    answers = Answers(path)
-    books, at_work, go_on = answers.ledger("run"), threading.Event(), threading.Event()
-    good = [books._row("q", key(number), "tiny", Answer(["yes"], paid()), "") for number in range(4)]
-    bad = good[0]._replace(key=key(9), model="\ud800")
-
-    def hold(statement):  # the writer, until all others wait
-        at_work.set()
-        go_on.wait(10)
-
-    answers._writer.set_trace_callback(hold)
-    with ThreadPoolExecutor(5) as pool:
-        first = pool.submit(answers.write, good[:1])
-        at_work.wait(10)
-        told = [pool.submit(answers.write, [row]) for row in (good[1], bad, *good[2:])]
-        until(lambda: len(answers._pending) == 4)
-        go_on.set()
-    assert first.exception() is None
-    assert [one.exception() is None for one in told] == [True, False, True, True]
-    with pytest.raises(RunIncomplete, match=r"surrogates.*the same command asks for it again") as caught:
-        told[1].result()
-    assert "make room" not in str(caught.value), "there is room"
-    assert sorted(rows(path)) == [(key(number),) for number in range(4)]
 
 
 def test_whatever_a_server_or_a_name_has_for_text_can_be_written_and_is_bounded(path):
@@ -213,13 +166,6 @@ def test_a_file_that_is_none_of_ours_is_said_to_be_and_left_alone(content, path)
     assert str(path) in str(caught.value) and path.read_bytes() == content
 
 
-def test_a_database_of_somebody_elses_is_none_of_ours(path):
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE calls (number TEXT)")
-    with pytest.raises(DataError, match="choose another --runs"):
-        Answers(path)
-
-
 def test_a_page_that_was_overwritten_is_damage_and_not_a_full_disk(path):
     books = Answers(path).ledger("run")
     for number in range(50):
@@ -247,13 +193,6 @@ def test_a_damaged_cell_is_neither_an_answer_nor_zero_and_it_is_said_what_to_do(
     with pytest.raises(DataError, match=said):
         Answers(path).books("run")
         Answers(path).take(key(1))
-
-
-@pytest.mark.parametrize("damaged", ["zz", "", b"\xff"])
-def test_a_key_that_is_none_costs_its_own_answer_and_no_other(damaged, path):
-    spoilt(path, "key", damaged)
-    answers = Answers(path)
-    assert answers.take(key(1)) is None and answers.take(key(2))[0].outputs == ["first"]
 
 
 def test_an_answer_that_json_cannot_hold_is_not_kept_in_another_shape(path):
@@ -344,18 +283,6 @@ def test_an_answer_of_another_run_is_booked_once_for_each_query_in_however_many_
     assert len(used) == 9 and {usage.cached_calls for usage in used} == {1}, "what a query is told stays the same"
 
 
-def test_rows_that_book_a_cached_answer_again_count_once(path):
-    Answers(path).ledger("first").answered("q", key(1), "tiny", Answer(["yes"], paid()))
-    answers = Answers(path)
-    with answers.ledger("second").turn("q", key(1), "tiny"):
-        answers.settle()
-    connection = sqlite3.connect(path, isolation_level=None)
-    columns = "key, run, query_id, model, at, seconds, fault, usage, outputs, finish"
-    connection.execute(f"INSERT INTO calls ({columns}) SELECT {columns} FROM calls WHERE fault = 'cached'")
-    connection.close()
-    assert Answers(path).books("second") == answers.ledger("second").books
-
-
 def test_of_runs_side_by_side_that_paid_for_the_same_each_has_its_own_answer_ever_after(path):
     side_by_side = {run: Answers(path) for run in ("first", "second")}
     for run, answers in side_by_side.items():
@@ -369,14 +296,6 @@ def test_of_runs_side_by_side_that_paid_for_the_same_each_has_its_own_answer_eve
             assert answer.outputs == [f"of {run}"] and answer.usage.cached_calls == 1
     with again.ledger("third").turn("q", key(1), "tiny") as answer:
         assert answer.outputs == ["of first"]
-
-
-def test_of_the_answers_of_its_run_a_query_has_its_own(path):
-    for answers, query_id in [(Answers(path), "q1"), (Answers(path), "q2")]:
-        answers.ledger("run").answered(query_id, key(1), "tiny", Answer([f"of {query_id}"], paid()))
-    for query_id in ("q1", "q2"):
-        with Answers(path).ledger("run").turn(query_id, key(1), "tiny") as answer:
-            assert answer.outputs == [f"of {query_id}"] and answer.usage == paid()
 
 
 def test_a_run_whose_folder_was_removed_and_made_anew_is_another_run(place):
@@ -457,18 +376,6 @@ def test_nobody_waits_for_an_equal_request_beyond_the_deadline_of_its_own_query(
         with pytest.raises(TimeoutError, match="not answered yet"):
             pool.submit(ask).result(10)
         assert books._sent.keys() == {key(1)}, "it is still the other's"
-
-
-def test_calls_that_are_not_equal_do_not_wait_for_each_other(path):
-    books, together = Answers(path).ledger("run"), threading.Barrier(8, timeout=10)
-
-    def ask(number):
-        with books.turn("q", key(number), "tiny") as found:
-            together.wait()  # only when all eight are in it
-        return found
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(ask, range(8))) == [None] * 8
 
 
 # -- samples, and what makes a request another one

@@ -48,18 +48,6 @@ def test_dollars_are_counted_when_they_are_known_and_a_call_of_unknown_price_end
         resumed.take()
 
 
-def test_earlier_sittings_count_and_each_run_once():
-    budget = Budget(calls=10, usd=1.0)
-    spent = Usage(4, 0, 10, 10, 0.25, 0.25)
-    for _ in range(3):
-        budget.resume(spent, 6, of="run 1")
-    budget.resume(spent, of="run 2")
-    assert budget.calls == 6 + 4
-    with pytest.raises(BudgetReached):
-        budget.take()
-    Budget(usd=0.51).resume(spent, of="run 1")
-
-
 def test_work_that_is_more_than_what_is_left_is_refused_before_any_of_it_is_sent():
     budget = Budget(calls=10, usd=1.0)
     once(budget, used(0.4))
@@ -113,12 +101,6 @@ def test_a_call_that_waits_is_refused_when_the_one_in_flight_used_up_the_rest():
     budget.spend(used(0.02), expected)
     joined(threads)
     assert caught == [True] * 5
-
-
-def test_what_is_expected_of_a_call_alone_does_not_refuse_it():
-    budget = Budget(usd=CENT, tokens=10)
-    once(budget, used(0.001, 1), Expected(1000, 5.0))
-    assert budget.calls == 1
 
 
 def spent_by_threads(seed, limit, exact, many=16):

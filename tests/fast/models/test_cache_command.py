@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tools.models import cache_command
-from tools.models.answers import NAME, Answer, Answers, ledger
+from tools.models.answers import NAME, Answer, ledger
 from tools.records import Usage
 
 TASK = ("--program", "rewrite", "--task", "congress", "--split", "dev", "--limit", 3)
@@ -86,20 +86,6 @@ def test_what_is_exported_is_a_cassette_of_the_run(cache, paid, run, server, tmp
     assert again.code == 0 and again.json["metrics"] == paid["metrics"] and again.json["ledger"]["sent"] == 0
 
 
-def test_what_is_exported_of_a_run_is_its_own_answer_where_another_paid_for_the_same(cache, place, tmp_path):
-    for name in ("one", "two"):
-        books = Answers(place.parent.parent / NAME).ledger(f"task/{name}/0")
-        books.answered("q", f"{1:016x}", "tiny", Answer([f"of {name}"], Usage(calls=1)))
-    for name in ("one", "two"):
-        [_, line] = exported(cache, tmp_path, "--run", f"task/{name}")
-        assert json.loads(line)["outputs"] == [f"of {name}"]
-
-
-def test_an_export_says_how_many_there_are(cache, paid, tmp_path):
-    assert "3 answers are in" in cache("export", tmp_path / "one").err
-    assert cache("export", tmp_path / "two", "--json").json == {"answers": 3, "file": str(tmp_path / "two")}
-
-
 def test_what_is_cleared_is_asked_again_and_what_it_cost_stays_in_the_books(cache, paid, run, server):
     before = listed(cache)["runs"]
     assert cache("clear", "--all", "--json").json == {"cleared": 3}
@@ -127,16 +113,6 @@ def test_what_is_named_is_cleared_and_nothing_else(which, cache, paid, run, serv
     assert len(left) == everything - cleared and (key in left) == (which == "--days")
 
 
-def test_a_cleared_run_that_goes_on_pays_again_and_books_both(cache, run, server):
-    arguments = (*TASK, "--lm", server.spec, "--json")
-    assert run(*arguments, "--budget-calls", 2, "--max-concurrent", 1).code == 8
-    cache("clear", "--all")
-    whole = run(*arguments, "--budget-calls", 9)
-    assert whole.code == 0 and whole.json["ledger"]["sent"] == len(server.requests) == 3, (
-        "two queries had been answered"
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -158,15 +134,6 @@ def test_what_cannot_be_is_refused_in_a_line_and_nothing_is_cleared(words, code,
     result = cache(*words)
     assert result.code == code and message in result.err.splitlines()[-1], result.err
     assert len(exported(cache, tmp_path)) == 4
-
-
-def test_a_beginning_that_several_keys_have_is_said_to_be_one(cache, place):
-    books = ledger(place)
-    for number in (1, 2):
-        books.answered("q", f"abc{number:013x}", "tiny", Answer(["yes"], Usage(calls=1)))
-    result = cache("show", "abc")
-    assert result.code == 2 and "more than one key begins with abc" in result.err
-    assert cache("show", f"abc{1:013x}").code == 0
 
 
 def test_a_place_without_answers_is_said_to_be_one_and_stays_as_it_is(cache, tmp_path):

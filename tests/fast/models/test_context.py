@@ -105,13 +105,6 @@ def test_a_batch_that_has_to_be_seen_together_is_cut_and_the_trace_has_what_was_
     assert judge.shown == (250,) * 4 and min(judge.lengths) > 800
 
 
-def test_a_single_passage_that_is_too_long_is_cut(toolbox):
-    session = toolbox.open(QUERY)
-    [doc_id] = [snippet.doc_id for snippet in session.search(QUERY.text, 1)]
-    [[passage]] = batches(session, [doc_id], 800, lambda passages: sum(len(p.text) for p in passages) <= 300)
-    assert 280 < len(passage.text) <= 300
-
-
 def test_the_oldest_notes_are_left_out_first(toolbox):
     session = toolbox.open(QUERY)
     assert noted(session, ["a", "b", "c"], lambda notes: len(notes) <= 2) == ["b", "c"]
@@ -214,13 +207,6 @@ def test_what_was_cut_on_its_way_into_prompts_is_a_line_under_every_table_that_h
     assert f"{places[1]}: {line}" in compare(places)["notes"]
     command(parser().parse_args([str(tmp_path / "runs"), "--out", str(tmp_path / "report")]))
     assert line in (tmp_path / "report" / "report.md").read_text()
-
-
-def test_reading_takes_a_quarter_of_a_window_at_most(toolbox):
-    with lm.connect("tiny@http://127.0.0.1:9/v1", settings=lm.Settings(context=1000)).active():
-        shown = context.beginning("in the fog of the harbour " * 40, 0.25)
-        assert 200 < context.tokens(shown) <= 225
-        assert context.beginning(shown, 0.25) == shown
 
 
 def test_a_prompt_that_cannot_fit_is_not_sent_and_is_a_fault_of_the_system(run, server):

@@ -2,8 +2,6 @@
 
 import contextlib
 import gzip
-import http.client
-import os
 import socket
 import threading
 import time
@@ -11,8 +9,8 @@ import time
 import pytest
 
 from tools.errors import UsageError
-from tools.models.sending.post import Answer, Unanswered
 from tools.models.sending.post import Server as Client
+from tools.models.sending.post import Unanswered
 
 KEY = "sk-very-secret-0123456789"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -117,53 +115,7 @@ def failure(url, **options):
     return caught.value.kind, str(caught.value)
 
 
-def reference(url):
-    """The same by http.client."""
-    connection = http.client.HTTPConnection(url.split("/")[2], timeout=5)
-    connection.request("POST", "/v1/chat/completions", b"question", {"authorization": f"Bearer {KEY}"})
-    answer = connection.getresponse()
-    read = Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
-    connection.close()
-    return read
-
-
 # -- Requests and answers as they should be
-
-ANSWERS = {
-    "length": b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\nhello, world",
-    "empty": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
-    "no reason": b"HTTP/1.1 429\r\nRetry-After: 3\r\ncontent-length: 4\r\n\r\nwait",
-    "chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n7\r\n, world\r\n0\r\n\r\n",
-    "chunked, with extensions and trailers": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n"
-    b'5;a=1;b="x"\r\nhello\r\n00007 ; c\r\n, world\r\n000\r\nx-sum: 1\r\nx-more: 2\r\n\r\n',
-    "chunked bytes that look like heads": b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n"
-    b"A\r\n\r\n\r\n0\r\n\r\n\r\r\n0\r\n\r\n",
-    "until close": b"HTTP/1.1 200 OK\r\n\r\nall of it\r\n\r\n, and more",
-    "1.0": b"HTTP/1.0 503 Busy\r\nContent-Length: 2\r\n\r\nno",
-    "204": b"HTTP/1.1 204 Nothing\r\n\r\n",
-    "304": b"HTTP/1.1 304 Same\r\ncontent-length: 99\r\n\r\n",
-    "interim": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 100 Go\r\nx: y\r\n\r\n" + OK,
-    "redirect": b"HTTP/1.1 307 There\r\nLocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
-    "bare line feeds": b"HTTP/1.1 200 OK\ncontent-length: 6\nx:  spaced\n\n\r\n\r\n12",
-    "latin headers": "HTTP/1.1 200 Très bien\r\nx-name: café\r\ncontent-length: 2\r\n\r\nok".encode("latin-1"),
-}
-
-
-@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-def test_a_well_formed_answer_reads_as_http_client_reads_it(serve, answer):
-    server = serve(answering(answer))
-    assert post(client(server.url)) == reference(server.url)
-
-
-@pytest.mark.parametrize("size", [1, 70_000, 5_000_000])
-def test_a_request_arrives_whole(serve, size):
-    server = serve(answering(OK))
-    body = os.urandom(size)
-    assert post(client(server.url), body).status == 200
-    (head, got), *more = server.requests
-    first, *lines = head.decode().lower().split("\r\n")
-    assert got == body and not more and first == "post /v1/chat/completions http/1.1"
-    assert {f"authorization: bearer {KEY}", f"content-length: {size}", "accept-encoding: identity"} <= {*lines}
 
 
 def test_compression_that_nobody_asked_for_is_undone(serve):
@@ -213,29 +165,6 @@ def test_a_post_is_not_sent_again_when_the_server_may_have_acted(serve, size):
     with pytest.raises(Unanswered) as caught:
         post(made, bytes(size))
     assert caught.value.kind == "reset" and len(server.requests) == 2
-
-
-def test_two_hundred_threads_share_a_client_and_each_gets_its_own_answers(serve):
-    def echo(server, connection):
-        while request(server, connection):
-            body = server.requests_of[connection]
-            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
-
-    server = serve(echo)
-    made, wrong = client(server.url), []
-
-    def work(number):
-        for turn in range(20):
-            asked = b"%d/%d" % (number, turn)
-            if post(made, asked, seconds=60).body != asked:
-                wrong.append(asked)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(200)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong and len(server.requests) == 4000 and server.accepted <= 200
 
 
 # -- Answers as they should not be
@@ -326,24 +255,6 @@ def test_a_key_that_breaks_a_header_is_refused_and_not_shown(value):
 # -- TLS
 
 
-def test_a_tls_server_is_spoken_to_over_one_connection(serve, certificate, monkeypatch):
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
-    text, body = os.urandom(500_000), os.urandom(3_000_000)
-    large = b"HTTP/1.1 200 OK\r\ncontent-length: 500000\r\n\r\n" + text
-    server = serve(answering(large, again=True), certificate[1])
-    made = client(f"https://localhost:{server.port}/v1")
-    assert [post(made, body).body for _ in range(3)] == [text] * 3
-    assert server.accepted == 1 and [got for _, got in server.requests] == [body] * 3
-
-
-def test_a_tls_connection_that_was_closed_while_idle_is_replaced_unseen(serve, certificate, monkeypatch):
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
-    made = client(f"https://127.0.0.1:{serve(answering(OK), certificate[1]).port}")
-    for _ in range(3):
-        assert post(made).body == b"ok"
-        time.sleep(0.05)
-
-
 def test_what_goes_wrong_with_tls_is_told_apart_from_a_connection_that_breaks(serve, certificate):
     server = serve(answering(OK), certificate[1])
     kind, words = failure(f"https://127.0.0.1:{server.port}")
@@ -385,37 +296,6 @@ def test_no_proxy_and_this_machine_go_straight(serve, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "provider.invalid")
     failure("http://provider.invalid/v1")
     assert proxy.accepted == 0
-
-
-def test_tls_goes_through_a_proxy_in_a_tunnel_and_the_proxy_sees_no_key(serve, certificate, monkeypatch):
-    def tunnel(proxy, connection):
-        request(proxy, connection)
-        with socket.create_connection(("127.0.0.1", server.port)) as onward:
-            connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            threading.Thread(target=pump, args=(onward, connection), daemon=True).start()
-            pump(connection, onward)
-
-    def pump(one, other):
-        with contextlib.suppress(OSError):
-            while data := one.recv(65536):
-                other.sendall(data)
-
-    server, proxy = serve(answering(OK, again=True), certificate[1]), serve(tunnel)
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
-    monkeypatch.setenv("HTTPS_PROXY", f"127.0.0.1:{proxy.port}")
-    made = client("https://provider.example/v1")
-    assert [post(made).body for _ in range(2)] == [b"ok"] * 2
-    assert proxy.requests[0][0].startswith(b"CONNECT provider.example:443 HTTP/1.1\r\n")
-    assert KEY.encode() not in proxy.requests[0][0]
-    assert (proxy.accepted, server.accepted, len(server.requests)) == (1, 1, 2)
-
-
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 407 Who?\r\ncontent-length: 0\r\n\r\n", b"", b"hm\r\n\r\n"])
-def test_a_proxy_that_will_not_is_a_failure_to_connect(serve, monkeypatch, answer):
-    proxy = serve(answering(answer))
-    monkeypatch.setenv("HTTPS_PROXY", f"http://me:{KEY}@127.0.0.1:{proxy.port}")
-    kind, words = failure("https://provider.example/v1")
-    assert kind == "connection" and "proxy" in words
 
 
 def test_a_proxy_of_another_kind_is_refused(monkeypatch):

@@ -5,20 +5,15 @@ import json
 import dspy
 import openai
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 from pydantic import TypeAdapter
 
-from agents.react import React
-from tools.corpus import Corpus
-from tools.models import lm
 from tools.models.sending import faults
 from tools.models.sending.protocol import Reply, Unreadable, body, failure, read
-from tools.records import Document, Query
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
+from tools.records import Query
 
 SEARCH = {
     "type": "function",
@@ -282,27 +277,6 @@ def test_what_is_no_answer_is_said_in_one_line_and_is_the_provider_s_fault(page,
     assert dspy.is_retryable_lm_error(caught.value)
 
 
-FINISHES = {
-    "a word": ("content_filter", "content_filter"),
-    "lines and colours": ("st\nop\x1b[31m\x07", "st?op?[31m?"),
-    "another script": ("终止", "终止"),
-    "a number": (7, "7"),
-    "no": (False, "stop"),
-    "nothing": ("", "stop"),
-    "a block": ({"reason": "l\nong"}, "{'reason': 'l\\nong'}"),
-}
-
-
-@pytest.mark.parametrize("case", FINISHES)
-def test_why_an_answer_ended_is_one_short_line_whatever_the_server_says(case):
-    said, finish = FINISHES[case]
-    answer = chat({"content": "x"}, finish_reason=said)
-    assert ascii(read("chat", json.dumps(answer).encode(), "tiny").finish) == ascii(finish)
-    answer = as_responses([REASONING], status="incomplete", incomplete_details={"reason": said})
-    finish = finish if said else "incomplete"
-    assert ascii(read("responses", json.dumps(answer).encode(), "tiny").finish) == ascii(finish)
-
-
 def test_a_secret_in_why_an_answer_ended_is_taken_out_before_it_is_cut():
     said = chat({"content": "x"}, finish_reason="y" * 90 + "sk-secret-0123456789")
     finish = read("chat", json.dumps(said).encode(), "tiny", clean=lambda text: text.replace("sk-secret", "***")).finish
@@ -339,6 +313,7 @@ anything = st.recursive(
 )  # fmt: skip
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(anything, st.sampled_from(["chat", "responses"]), st.booleans())
 def test_of_any_json_at_all_texts_are_read_or_it_is_no_answer(value, api, wrap):
     if wrap:  # so that the insides are reached more often
@@ -416,41 +391,6 @@ def test_a_page_is_told_by_its_status_and_a_redirection_by_its_place():
 QUERY = Query("q1", "Which animals have blue blood?", "Find the animals.")
 
 
-@pytest.fixture
-def toolbox():
-    texts = ["The octopus has blue blood.", "Horseshoe crabs are bled for blue blood.", "A giraffe has one heart."]
-    corpus = Corpus(Document(f"d{number}", text) for number, text in enumerate(texts, start=1))
-    return Toolbox(corpus, BM25(corpus))
-
-
 def answering(server, outputs):
     coming = iter(outputs)
     server.reply = lambda path, request: as_responses(next(coming))
-
-
-def test_the_agent_that_calls_tools_works_over_responses(server, toolbox):
-    answering(
-        server,
-        [
-            [REASONING, message(said("I look.")), called("search", '{"query": "blue blood"}')],
-            [called("read", '{"doc_id": "d2"}', 2), called("select", '{"doc_ids": ["d2"]}', 3)],
-            [called("finish", '{"doc_ids": ["d2", "d1"]}', 4)],
-        ],
-    )
-    with lm.connect(server.spec, settings=lm.Settings(api="responses")).active():
-        submission = React(toolbox)(query=QUERY)
-    assert submission.ranking[:2] == ("d2", "d1")
-    assert {"search", "read", "select", "rank", "stop"} <= {step.tool for step in submission.trace.steps}
-    used = submission.usage
-    assert (used.calls, used.input_tokens, used.output_tokens) == (3, 27, 9)
-    assert (used.cached_tokens, used.reasoning_tokens) == (6, 3)
-    for request in server.requests:
-        checked = whole(RESPONSES.validate_python(request))
-        assert {tool["name"] for tool in checked["tools"]} == {"search", "read", "select", "finish"}
-        assert "secret thought" not in json.dumps(request)
-    kinds = [item.get("type", item.get("role")) for item in server.requests[-1]["input"]]
-    call, result = "function_call", "function_call_output"
-    assert kinds == ["system", "user", "assistant", call, result, call, call, result, result]
-    told = [item for item in server.requests[-1]["input"] if item.get("type") == result]
-    made = [item for item in server.requests[-1]["input"] if item.get("type") == call]
-    assert [item["call_id"] for item in told] == [item["call_id"] for item in made]
