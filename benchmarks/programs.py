@@ -119,10 +119,10 @@ def _asked(name: str, environment: Any) -> tuple[list[int], list[Any]]:
             return super().complete(request)
 
     constructor = pick("program", name, SYSTEMS)
-    values = parameters.hinted(parameters.parse(name, constructor, {}), [], environment.hints)
+    values = parameters.apply_hints(parameters.parse(name, constructor, {}), [], environment.hints)
     index = BM25(environment.documents, home())
     others = {
-        text: retrievers.build(text, environment.documents, home()) for text in parameters.named_retrievers(values)
+        text: retrievers.build(text, environment.documents, home()) for text in parameters.find_retrievers(values)
     }
     system = constructor(Toolbox(environment.documents, index, others=others), **values)
     metered = LanguageModel(offline.VERSION, Terms(), free=True, engine=Counting(index.statistics))

@@ -100,7 +100,7 @@ def _describe(kind: str, name: str) -> dict[str, Any]:
     """Name, first line of the documentation, and parameters with their defaults."""
     constructor = pick(kind, name, SYSTEMS)
     about = (inspect.getdoc(constructor) or "").partition("\n")[0]
-    values = {key: parameter.default for key, parameter in parameters.declared(constructor).items()}
+    values = {key: parameter.default for key, parameter in parameters.list_declared(constructor).items()}
     return {"name": name, "kind": kind, "about": about, "parameters": values}
 
 

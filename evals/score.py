@@ -22,12 +22,12 @@ def rescore(path: Path, judgements: str = "", metrics: Sequence[str] = ()) -> di
     from evals.measuring.bounds import beside
     from evals.measuring.metrics import add_metrics
     from evals.measuring.scoring import score
-    from evals.running.configuration import environment_of
+    from evals.running.configuration import load_environment
 
     for name in metrics:
         check_metric(name)
     config = run_folder.read_config(path)
-    environment = add_metrics(environment_of(config, judgements), metrics)
+    environment = add_metrics(load_environment(config, judgements), metrics)
     with run_folder.claim(path, config) as folder:
         scores = {"run": str(path)} | score(path, environment, folder.outcomes)
     return scores | {"bounds": beside(path).json()}

@@ -22,7 +22,7 @@ from optimizers.inputs import Inputs, plan
 from optimizers.request import CompileRequest
 from optimizers.running import Ended, compile_with
 from optimizers.study import Study
-from optimizers.training.leaks import Leak, leaks, passages_of, passages_of_task
+from optimizers.training.leaks import Leak, collect_passages, collect_task_passages, find_leaks
 from optimizers.training.objective import Objective, objective
 from optimizers.training.splits import divide
 from programs.parts.compiled import Compiled, prompts_of, write
@@ -90,7 +90,7 @@ def _prepared(request: CompileRequest, tell: Callable[[str], None]) -> tuple[Inp
         share=request.train_share,
     )
     aim = objective(training.environment, request.metric, request.price)
-    return Inputs(unfitted.fitted_to(training), training, tell), aim
+    return Inputs(unfitted.fit_to(training), training, tell), aim
 
 
 def _check_parts(study: Study) -> None:
@@ -147,11 +147,11 @@ def _configuration(inputs: Inputs, aim: Objective) -> run_folder.Config:
 
 def _concluded(inputs: Inputs, study: Study, ended: Ended) -> Learnt:
     """Write what is kept, and hold it out if that is asked for."""
-    best, problem = result.kept(study), ended.problem
+    best, problem = result.choose(study), ended.problem
     if best is None:
         raise _nothing(problem, study)
     compiled = _compiled(inputs, study, best, ended.forms)
-    learnt = result.learnt(study, best, _leaks(inputs, compiled), inputs.usage(study), str(problem or ""))
+    learnt = result.summarise(study, best, _leaks(inputs, compiled), inputs.usage(study), str(problem or ""))
     file = study.folder / "compiled.json"
     write(file, compiled)
     found = _about(inputs, study) | {"compiled": str(file), "take_up": _take_up(inputs.request, file)} | learnt
@@ -172,12 +172,12 @@ def _held_out(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:
     before = {"parameters": plan.parameters(plan.start), "retriever": str(plan.resolved.retriever)}
     left = held_out.Left(inputs.request, inputs.spent(study), inputs.terms.budget.ends)
     metric = study.objective.metric  # the one that was chosen by, so that there is nothing to correct for
-    return held_out.held_out(inputs.request, before, file, left, metric, inputs.tell)
+    return held_out.compare_on_test(inputs.request, before, file, left, metric, inputs.tell)
 
 
 def _take_up(request: CompileRequest, file: Path) -> str:
     """The command that runs what was compiled on test."""
-    words = options.words(held_out.on_test(request, compiled=file), leave_out=held_out.BUDGETS)
+    words = options.words(held_out.request_on_test(request, compiled=file), leave_out=held_out.BUDGETS)
     return shlex.join(["python", "-m", "evals.run", *words])
 
 
@@ -204,7 +204,7 @@ def _again(problem: SextantError) -> str:
 def _compiled(inputs: Inputs, study: Study, best: Candidate, forms: Mapping[str, Mapping[str, Any]]) -> Compiled:
     request, plan = inputs.request, inputs.plan
     chosen = best.parameters if plan.ranges else {}
-    return result.compiled(
+    return result.make_compiled(
         best,
         prompts_of(inputs.program(chosen)),
         program=request.program,
@@ -234,19 +234,19 @@ def _origin(inputs: Inputs, study: Study, best: Candidate) -> dict[str, Any]:
         "price": study.objective.price,
         "code": run_folder.read_config(study.folder)["code"],
         "usage": usage_json(inputs.usage(study)),
-        "before": result.scored(study, study.before, "validation"),
-        "after": result.scored(study, best.digest, "validation"),
-        "gain": result.gain(study, best),
+        "before": result.measure(study, study.before, "validation"),
+        "after": result.measure(study, best.digest, "validation"),
+        "gain": result.measure_gain(study, best),
     }
 
 
 def _leaks(inputs: Inputs, compiled: Compiled) -> list[Leak]:
     """Where the prompts repeat training texts or, which would be worse, test texts; looked for once all is chosen."""
-    request, texts = inputs.request, result.pieces(compiled)
+    request, texts = inputs.request, result.list_texts(compiled)
     if not texts:
         return []
-    test = passages_of_task(request.task, request.data, qrels=request.qrels)
-    return [*leaks(texts, passages_of(inputs.training)), *leaks(texts, test)]
+    test = collect_task_passages(request.task, request.data, qrels=request.qrels)
+    return [*find_leaks(texts, collect_passages(inputs.training)), *find_leaks(texts, test)]
 
 
 def _about(inputs: Inputs, study: Study) -> dict[str, Any]:

@@ -22,12 +22,12 @@ from tools.records import Usage, usage_from_json
 BUDGETS = ("budget_usd", "budget_tokens", "budget_calls", "time_limit")
 
 
-def on_test(request: CompileRequest, **fields: Any) -> Request:
+def request_on_test(request: CompileRequest, **fields: Any) -> Request:
     """The request of a run of the program on all queries of the test split; `fields` are what is otherwise."""
     return request.run(**{"split": "test", "limit": None, "retriever": None, "parameters": {}} | fields)
 
 
-def held_out(
+def compare_on_test(
     request: CompileRequest,
     before: Mapping[str, Any],
     compiled: Path,
@@ -42,7 +42,7 @@ def held_out(
     folders = []
     for name, fields in (("as it was", before), ("compiled", {"compiled": compiled})):
         tell(f"test split, {name}")
-        result = run(on_test(request, **fields, **left.budgets()))
+        result = run(request_on_test(request, **fields, **left.budgets()))
         if isinstance(result.problem, BudgetReached):  # it names what was left, a number that nobody gave
             used = "budget" if result.problem.larger else "budget or the time"
             raise result.problem.saying(f"the {used} is used up in the run {name}")

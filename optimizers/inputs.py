@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from evals.running import parameters
 from evals.running.engines import Engines
 from evals.running.request import SYSTEMS
-from evals.running.resolve import Resolved, fitted, resolve, trial
-from evals.running.sitting import connect, terms_of
+from evals.running.resolve import Resolved, fit, resolve, trial
+from evals.running.sitting import connect, make_terms
 from optimizers import tune
 from optimizers.offline import RULES
 from optimizers.request import CompileRequest
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The request of a compilation with every name looked up. No data has been read yet, but by `fitted_to`."""
+    """The request of a compilation with every name looked up. No data has been read yet, but by `fit_to`."""
 
     request: CompileRequest
     resolved: Resolved  # of the program as it is before
@@ -53,11 +53,11 @@ class Plan:
 
     def retriever(self, chosen: Mapping[str, Any]) -> str:
         """The expression of the retriever of a combination."""
-        return tune.filled(self.template, chosen) if self.ranges and chosen else str(self.resolved.retriever)
+        return tune.fill(self.template, chosen) if self.ranges and chosen else str(self.resolved.retriever)
 
-    def fitted_to(self, training: Training) -> "Plan":
+    def fit_to(self, training: Training) -> "Plan":
         """The same with what it leaves to the task. UsageError for what does not fit it, before an index is built."""
-        resolved = fitted(self.resolved, training.environment)
+        resolved = fit(self.resolved, training.environment)
         self._check_prompts(resolved)
         return replace(self, resolved=resolved)
 
@@ -107,7 +107,7 @@ def plan(request: CompileRequest) -> Plan:
         ranges = tune.ranges(request.program, constructor, template, request.ranges)
         for chosen in tune.each_retriever(template, ranges):
             retrievers.require(retrievers.check(chosen))
-        first = tune.filled(template, tune.first(ranges) | {tune.RETRIEVER: template})
+        first = tune.fill(template, tune.first(ranges) | {tune.RETRIEVER: template})
     if request.optimizer == "ensemble" and len(request.of) < 2:
         raise UsageError("ensemble needs two compiled programs or more; name each with --of FILE")
     members = tuple(compiled.read(file) for file in request.of)
@@ -139,7 +139,7 @@ class Inputs:
         request, resolved = plan.request, plan.resolved
         self.request, self.plan, self.training, self.tell = request, plan, training, tell
         self._environment = training.environment
-        self.terms = terms_of(request, repeats=True)  # of student, teacher, who writes prompts, and retrievers
+        self.terms = make_terms(request, repeats=True)  # of student, teacher, who writes prompts, and retrievers
         self.engines = Engines(self._environment, self.terms)
         self.retriever = self.engines.build(resolved.retriever)
         self._others = {name: self.engines.build(spec) for name, spec in resolved.others.items()}

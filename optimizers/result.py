@@ -27,7 +27,7 @@ SIGNIFICANT = 0.05
 SHORT = 80  # characters of a demonstration's description and of each of its answers in the diff
 
 
-def kept(study: Study) -> Candidate | None:
+def choose(study: Study) -> Candidate | None:
     """The candidate to keep; None where not even the program before was evaluated on all validation queries."""
     through = study.through("validation")
     if not through:
@@ -46,7 +46,7 @@ def _mean(evaluations: Sequence[Evaluation]) -> float:
     return sum(evaluation.value for evaluation in evaluations) / len(evaluations)
 
 
-def gain(study: Study, candidate: Candidate) -> dict[str, Any]:
+def measure_gain(study: Study, candidate: Candidate) -> dict[str, Any]:
     """The paired difference of a candidate to the program before, on the validation queries."""
     before = [evaluation.value for evaluation in study.of(study.before, "validation")]
     after = [evaluation.value for evaluation in study.of(candidate.digest, "validation")]
@@ -62,7 +62,7 @@ def gain(study: Study, candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def scored(study: Study, digest: str, part: str) -> dict[str, Any]:
+def measure(study: Study, digest: str, part: str) -> dict[str, Any]:
     """The mean of a candidate's values on a part, with its interval, and how many queries it is over."""
     values = [evaluation.value for evaluation in study.of(digest, part)]
     if not values:
@@ -70,11 +70,11 @@ def scored(study: Study, digest: str, part: str) -> dict[str, Any]:
     return {**bootstrap_mean(values)._asdict(), "queries": len(values)}
 
 
-def candidates(study: Study) -> list[dict[str, Any]]:
+def list_candidates(study: Study) -> list[dict[str, Any]]:
     """Every candidate with its scores and what its evaluations used, the best on validation first."""
     rows: list[dict[str, Any]] = []
     for candidate in study.candidates.values():
-        train, validation = (scored(study, candidate.digest, part) for part in ("train", "validation"))
+        train, validation = (measure(study, candidate.digest, part) for part in ("train", "validation"))
         evaluations = study.of(candidate.digest, "train") + study.of(candidate.digest, "validation")
         if not evaluations:
             continue  # a teacher's, or a sampled one's
@@ -104,7 +104,7 @@ def _best_first(row: Mapping[str, Any]) -> tuple[bool, float, float, str]:
     return (not row["whole"], -(row["validation"]["mean"] or 0.0), -(row["train"]["mean"] or 0.0), row["candidate"])
 
 
-def changes(before: Mapping[str, Prompt], after: Mapping[str, Prompt]) -> dict[str, str]:
+def diff_prompts(before: Mapping[str, Prompt], after: Mapping[str, Prompt]) -> dict[str, str]:
     """By predictor, the prompt before and after as a unified diff, demonstrations in a line each; only what changed."""
     found = {}
     for name, prompt in after.items():
@@ -129,7 +129,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= SHORT else f"{text[:SHORT]}..."
 
 
-def moved(study: Study, candidate: Candidate) -> list[dict[str, Any]]:
+def list_moved(study: Study, candidate: Candidate) -> list[dict[str, Any]]:
     """The validation queries whose value changed, the largest gain first, the largest loss last."""
     pairs = zip(study.of(study.before, "validation"), study.of(candidate.digest, "validation"), strict=True)
     rows: list[dict[str, Any]] = [
@@ -140,7 +140,7 @@ def moved(study: Study, candidate: Candidate) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-row["difference"], row["query_id"]))
 
 
-def compiled(
+def make_compiled(
     candidate: Candidate,
     original: Mapping[str, Prompt],
     *,
@@ -163,18 +163,20 @@ def compiled(
     return Compiled(program, dict(parameters), retriever, prompts, origin=dict(origin), **form)
 
 
-def learnt(study: Study, candidate: Candidate, leaks: "Sequence[Leak]", usage: Usage, stopped: str) -> dict[str, Any]:
+def summarise(
+    study: Study, candidate: Candidate, leaks: "Sequence[Leak]", usage: Usage, stopped: str
+) -> dict[str, Any]:
     """What is shown, and kept as learnt.json; `stopped` is why it ended early, if it did."""
     first = study.candidates[study.before]
     return {
         "kept": "before" if candidate.digest == study.before else "compiled",
         "candidate": candidate.digest,
-        "before": scored(study, study.before, "validation"),
-        "after": scored(study, candidate.digest, "validation"),
-        "gain": gain(study, candidate),
+        "before": measure(study, study.before, "validation"),
+        "after": measure(study, candidate.digest, "validation"),
+        "gain": measure_gain(study, candidate),
         # Stable, so the one that is kept is the first also of those that are as good.
-        "candidates": sorted(candidates(study), key=lambda row: bool(row["candidate"] != candidate.digest)),
-        "changes": changes(first.prompts, candidate.prompts)
+        "candidates": sorted(list_candidates(study), key=lambda row: bool(row["candidate"] != candidate.digest)),
+        "changes": diff_prompts(first.prompts, candidate.prompts)
         if candidate.prompts.keys() == first.prompts.keys()
         else {},
         "parameters": {
@@ -182,14 +184,14 @@ def learnt(study: Study, candidate: Candidate, leaks: "Sequence[Leak]", usage: U
             for name, value in first.parameters.items()
             if candidate.parameters.get(name, value) != value
         },
-        "moved": moved(study, candidate),
+        "moved": list_moved(study, candidate),
         "leaks": [asdict(leak) for leak in leaks],
         "usage": usage_json(usage),
         "stopped": stopped,
     }
 
 
-def pieces(found: Compiled) -> dict[str, str]:
+def list_texts(found: Compiled) -> dict[str, str]:
     """The texts of a compiled program by name, for the search for what leaked."""
     texts = {}
     for name, prompt in found.prompts.items():
@@ -201,7 +203,7 @@ def pieces(found: Compiled) -> dict[str, str]:
             for number, demo in enumerate(demos, start=1):
                 texts[f"{name} of {neighbour.query_id}, demo {number}"] = _text(demo)
     for place, member in enumerate(found.members, start=1):
-        texts |= {f"member {place}, {name}": text for name, text in pieces(member).items()}
+        texts |= {f"member {place}, {name}": text for name, text in list_texts(member).items()}
     return texts
 
 

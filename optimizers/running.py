@@ -11,8 +11,8 @@ import dspy
 from optimizers.inputs import Inputs
 from optimizers.study import Study
 from optimizers.task import Job
-from optimizers.threads import interruptible
-from optimizers.training.labels import labelled
+from optimizers.threads import run_interruptible
+from optimizers.training.labels import label_examples
 from tools.console.command import say
 from tools.errors import Halt, RunIncomplete, SextantError
 from tools.models.prompting.adapter import Adapter
@@ -34,7 +34,7 @@ def compile_with(inputs: Inputs, study: Study) -> Ended:
     context = dspy.context(lm=inputs.student.lm, adapter=Adapter(), trace=None, num_threads=inputs.workers)
     try:
         with context, study.working(inputs.student.lm), _quiet(study):
-            interruptible(lambda: _work(inputs, study, ended.forms), lambda: _halt(inputs, study))
+            run_interruptible(lambda: _work(inputs, study, ended.forms), lambda: _halt(inputs, study))
     except Halt as halt:
         ended.problem = _why(halt.reason, inputs)
     except KeyboardInterrupt:
@@ -89,7 +89,7 @@ def _job(inputs: Inputs, study: Study) -> Job:
         lm=inputs.student.lm,
         prompt_lm=inputs.prompter and inputs.prompter.lm,
         teacher_lm=inputs.teacher.lm if inputs.teacher else None,
-        labelled=lambda: labelled(study.parts["train"], study.training.environment, inputs.retriever),
+        labelled=lambda: label_examples(study.parts["train"], study.training.environment, inputs.retriever),
         options=plan.options,
         workers=inputs.workers,
         seed=inputs.request.seed,

@@ -29,7 +29,7 @@ from evals.folder import Outcome, usage
 from evals.measuring.scoring import ranking_of
 from evals.running.runner import OUTAGE, answer
 from optimizers.books import Books, Candidate, Evaluation
-from optimizers.threads import at_once
+from optimizers.threads import run_at_once
 from optimizers.training.demonstrations import trim
 from optimizers.training.feedback import feedback
 from optimizers.training.objective import Objective
@@ -154,7 +154,7 @@ class Study(Books):
         """`function` of every item, `workers` at a time, each once. The first exception ends it, and is raised here."""
         if self._workers == 1 or len(data) < 2:
             return [contextvars.copy_context().run(function, item) for item in data]
-        return at_once(function, data, self._workers)
+        return run_at_once(function, data, self._workers)
 
     def stop(self) -> None:
         """Begin no evaluation any more: who asks for one meets Halt."""

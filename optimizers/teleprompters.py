@@ -56,7 +56,7 @@ def _compiles(
     return Teleprompter(what, options, run, make, arguments, **about)
 
 
-def shuffled(examples: list[dspy.Example], seed: int) -> list[dspy.Example]:
+def shuffle(examples: list[dspy.Example], seed: int) -> list[dspy.Example]:
     """The training examples in the order of a seed: most optimizers have no seed of their own, and go by the order."""
     order = list(examples)
     if seed:
@@ -65,7 +65,7 @@ def shuffled(examples: list[dspy.Example], seed: int) -> list[dspy.Example]:
 
 
 def _train(job: Job) -> dict[str, Any]:
-    return {"trainset": shuffled(job.study.examples("train"), job.seed)}
+    return {"trainset": shuffle(job.study.examples("train"), job.seed)}
 
 
 def _both(job: Job) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def _infer_rules(job: Job) -> Any:
 
 
 def _infer_rules_arguments(job: Job) -> dict[str, Any]:
-    return {"trainset": shuffled(job.labelled(), job.seed)[:_RULES_FROM], "valset": job.study.examples("validation")}
+    return {"trainset": shuffle(job.labelled(), job.seed)[:_RULES_FROM], "valset": job.study.examples("validation")}
 
 
 _SEPARATOR = " -> "
@@ -308,7 +308,7 @@ _DEMOS: dict[str, tuple[Any, Any, Any]] = {
 TELEPROMPTERS: dict[str, Teleprompter] = {
     "labeled": _compiles(
         _labeled,
-        lambda job: {"trainset": shuffled(job.labelled(), job.seed)},
+        lambda job: {"trainset": shuffle(job.labelled(), job.seed)},
         "demonstrations made of judgements alone; no search (LabeledFewShot)",
         {"k": (2, 4, 8)},
         proposes=False,

@@ -49,7 +49,7 @@ def ranges(program: str, constructor: Any, retriever: str, given: Mapping[str, s
 
     Without any, the usual ones of the parameters that the program has. UnknownName and UsageError as for -P.
     """
-    known = parameters.declared(constructor)
+    known = parameters.list_declared(constructor)
     places = re.findall(r"\{(\w+)\}", retriever)
     given = given or {name: text for name, text in USUAL.items() if name in known}
     if not given:
@@ -101,7 +101,7 @@ def _whole(text: str) -> bool:
     return re.fullmatch(r"\s*[+-]?\d+\s*", text) is not None
 
 
-def filled(retriever: str, chosen: Mapping[str, Any]) -> str:
+def fill(retriever: str, chosen: Mapping[str, Any]) -> str:
     """The retriever of a combination: its own, or the one of the command line with its {names} filled in."""
     text = str(chosen.get(RETRIEVER, retriever))
     return re.sub(r"\{(\w+)\}", lambda match: str(chosen[match[1]]), text)
@@ -116,7 +116,7 @@ def each_retriever(template: str, declared: Ranges) -> list[str]:
     """Every retriever that a combination may have; at most a thousand of them."""
     names = [RETRIEVER] if RETRIEVER in declared else list(dict.fromkeys(re.findall(r"\{(\w+)\}", template)))
     product = itertools.islice(itertools.product(*(declared[name] for name in names)), 1000)
-    return [filled(template, dict(zip(names, one, strict=True))) for one in product]
+    return [fill(template, dict(zip(names, one, strict=True))) for one in product]
 
 
 def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any]]:

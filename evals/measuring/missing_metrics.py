@@ -13,7 +13,7 @@ from evals.folder import PROVENANCE
 from evals.measuring.metrics import add_metrics, check_metric, compute, is_pairwise, judge_units, ranking_metric
 from evals.measuring.scored import Column, Run
 from evals.measuring.scoring import ranking_of, summarise_column, weigh_queries
-from evals.running.configuration import environment_of
+from evals.running.configuration import load_environment
 from tools.errors import DataError, SextantError, UsageError
 
 Loaded = dict[str, Environment | SextantError]  # the data of runs, or why it is not here
@@ -68,7 +68,7 @@ def _load(run: Run, loaded: Loaded) -> Environment:
     key = json.dumps([run.contract, run.config[PROVENANCE]["folder"]], sort_keys=True)
     if key not in loaded:
         try:
-            loaded[key] = environment_of(run.config, run.scores["judgements"])
+            loaded[key] = load_environment(run.config, run.scores["judgements"])
         except SextantError as problem:
             loaded[key] = DataError(f"its data is not here any more ({problem})")
     found = loaded[key]

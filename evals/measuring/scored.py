@@ -16,7 +16,7 @@ from typing import Any
 from evals import folder as run_folder
 from evals import seal
 from evals.forms import JudgedForm, ScoresForm
-from evals.running.configuration import environment_of
+from evals.running.configuration import load_environment
 from tools import forms
 from tools.console.wording import brief
 from tools.errors import DataError, RunIncomplete, SextantError, UsageError
@@ -203,7 +203,7 @@ def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> Sext
     outcomes, asked = run_folder.read_outcomes(path), list[str]()
     if load_data:
         with suppress(SextantError):  # its data may not be here
-            asked = [query.query_id for query in environment_of(config).queries]
+            asked = [query.query_id for query in load_environment(config).queries]
     pending = [query_id for query_id in asked if query_id not in outcomes]
     if pending or not outcomes:
         many = f"{len(pending)} of {len(asked)}" if pending else "all"

@@ -16,7 +16,7 @@ from environments.base import Environment, Judgements
 from evals.measuring import scored
 from evals.measuring.stats import paired
 from evals.running import pools
-from evals.running.configuration import environment_of
+from evals.running.configuration import load_environment
 from evals.running.engines import Engines
 from tools import retrievers
 from tools.errors import UsageError
@@ -38,7 +38,7 @@ def replay(path: Path, retriever: str = "", depth: int | None = None) -> Result:
     same; UsageError for a retriever that does not fit it.
     """
     run = scored.read(path)
-    environment = environment_of(run.config)
+    environment = load_environment(run.config)
     searcher = _Searcher(run.config, environment, retriever, depth)
     judgements = environment.judgements[environment.headline]
     tally = _Tally()
@@ -134,7 +134,7 @@ def _pool(config: Mapping[str, Any], environment: Environment, engines: Engines)
             continue
         parts = [engines.build(part) for part in pool.parts]
         if pool.config([part.name for part in parts], environment) == kept:
-            return pools.pooled(environment, pool, parts)
+            return pools.add_pools(environment, pool, parts)
     raise UsageError(
         f"the run's pools were made with {', '.join(kept['of'])}, which cannot be told apart from here, "
         "or by an earlier version; replay another run"

@@ -53,7 +53,7 @@ def configuration(
     }
 
 
-def environment_of(config: run_folder.Config, qrels: str = "") -> "Environment":
+def load_environment(config: run_folder.Config, qrels: str = "") -> "Environment":
     """The environment that a run was made in, `qrels` leading; DataError when the data is no longer the same."""
     where = config[run_folder.PROVENANCE]["folder"] or config["data"]
     loaded = environments.load(

@@ -21,7 +21,7 @@ import environments
 from evals import folder as run_folder
 from evals.measuring.metrics import add_metrics
 from evals.running.request import Request
-from evals.running.resolve import Resolved, fitted, resolve
+from evals.running.resolve import Resolved, fit, resolve
 from tools.console import options
 from tools.errors import UsageError
 from tools.models import lm
@@ -53,7 +53,7 @@ def run(request: Request, report: "Report | None" = None) -> "Result":
         resolved, environment = _fit(request)
         from evals.running import sitting  # takes a second; a misspelt name is refused before
 
-        terms = sitting.terms_of(request)
+        terms = sitting.make_terms(request)
         cassette = Cassette(request.cassette, terms, sends=resolved.sends) if request.cassette else None
         ready = sitting.prepare(resolved, environment, terms)
         place = run_folder.place(request.runs, ready.config)
@@ -74,7 +74,7 @@ def forecast(request: Request) -> "Estimate":
     resolved, environment = _fit(request)
     from evals.running import forecast, sitting  # take a second; a misspelt name is refused before
 
-    model, config = sitting.unsent(resolved, environment)
+    model, config = sitting.prepare_unsent(resolved, environment)
     return forecast.estimate(resolved, environment, model, config)
 
 
@@ -94,4 +94,4 @@ def _fit(request: Request) -> "tuple[Resolved, Environment]":
     environment = environments.load(
         request.task, request.data, request.split, qrels=request.qrels, instruction=request.instruction
     ).asking(limit=request.limit, query_ids=request.query_ids)
-    return fitted(resolved, environment), add_metrics(environment, request.metrics)
+    return fit(resolved, environment), add_metrics(environment, request.metrics)

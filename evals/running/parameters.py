@@ -33,7 +33,7 @@ def parse(
     over, but where there are any, lines of work that could be `parallel` go one after another: which of them a limit
     ends must not depend on their threads.
     """
-    known = declared(constructor)
+    known = list_declared(constructor)
     values = {name: _checked(parameter.default, parameter.annotation) for name, parameter in known.items()}
     for name, value in (kept or {}).items():
         if name not in known or not isinstance(value, _stored(known[name].annotation)):
@@ -70,7 +70,7 @@ def session_limits(limited: Mapping[str, int], depth: int) -> "Limits":
     return Limits(**{LIMITS[name]: most for name, most in limited.items()}, depth=depth)
 
 
-def declared(constructor: Any) -> dict[str, inspect.Parameter]:
+def list_declared(constructor: Any) -> dict[str, inspect.Parameter]:
     """What `-P` may set."""
     told = constructor if hasattr(constructor, "__signature__") else constructor.__init__
     return {
@@ -85,12 +85,12 @@ def _stored(wanted: Any) -> type | tuple[type, ...]:
     return (int, float) if wanted is float else str if issubclass(wanted, str) else wanted
 
 
-def hinted(values: Mapping[str, Any], fixed: Collection[str], hints: Mapping[str, str]) -> dict[str, Any]:
+def apply_hints(values: Mapping[str, Any], fixed: Collection[str], hints: Mapping[str, str]) -> dict[str, Any]:
     """`values` with what the task says of itself, for the parameters that the program has and that are not `fixed`."""
     return {name: value if name in fixed else hints.get(name, value) for name, value in values.items()}
 
 
-def named_retrievers(values: Mapping[str, Any]) -> list[str]:
+def find_retrievers(values: Mapping[str, Any]) -> list[str]:
     """The retrievers that the values name, each once, as canonical expressions."""
     named: list[str] = []
     for value in values.values():

@@ -79,7 +79,7 @@ def check_room(environment: "Environment", pool: Pool) -> None:
         )
 
 
-def pooled(environment: "Environment", pool: Pool, retrievers: "Sequence[Retriever]") -> "Environment":
+def add_pools(environment: "Environment", pool: Pool, retrievers: "Sequence[Retriever]") -> "Environment":
     """`environment` with a pool for every query; `retrievers` are those of the pool's parts."""
     from tools.retriever import Search
 

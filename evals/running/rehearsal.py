@@ -80,7 +80,7 @@ def rehearse(resolved: Resolved, environment: "Environment", model: "Model", que
     retriever = build(resolved.retriever)
     others = {name: build(spec) for name, spec in resolved.others.items()}
     if resolved.pool:
-        environment = pools.pooled(environment, resolved.pool, [build(part) for part in resolved.pool.parts])
+        environment = pools.add_pools(environment, resolved.pool, [build(part) for part in resolved.pool.parts])
     depth = resolved.request.k or environment.depth
     limits = parameters.session_limits(resolved.limits, depth)
     toolbox = Toolbox(environment.documents, retriever, others=others, limits=limits)

@@ -1,6 +1,6 @@
 """A request with every name looked up: program, parameters, retrievers, pool, compiled prompts.
 
-Every check that needs no data comes first (`resolve`), every check that needs no index second (`fitted`), so that a
+Every check that needs no data comes first (`resolve`), every check that needs no index second (`fit`), so that a
 misspelt word does not wait for a corpus, nor a wrong value for an index.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A request with every name looked up. No data has been read yet, but by `fitted`."""
+    """A request with every name looked up. No data has been read yet, but by `fit`."""
 
     request: Request
     constructor: Any  # of the program
@@ -92,7 +92,7 @@ def resolve(request: Request) -> Resolved:
 
 
 def _named(values: Mapping[str, Any]) -> "dict[str, Spec]":
-    return {name: retrievers.check(name) for name in parameters.named_retrievers(values)}
+    return {name: retrievers.check(name) for name in parameters.find_retrievers(values)}
 
 
 def _check_retriever(spec: "Spec") -> None:
@@ -145,11 +145,11 @@ def _compiled(request: Request) -> "Compiled | None":
     return compiled
 
 
-def fitted(resolved: Resolved, environment: "Environment") -> Resolved:
+def fit(resolved: Resolved, environment: "Environment") -> Resolved:
     """`resolved` with what it leaves to the task; UsageError for what does not fit it, before an index is built."""
     hints = environment.hints
     if resolved.request.instruction == "task":
-        resolved = resolved.with_values(parameters.hinted(resolved.values, resolved.fixed, hints))
+        resolved = resolved.with_values(parameters.apply_hints(resolved.values, resolved.fixed, hints))
     _check_pools(resolved, environment)
     program = trial(resolved.constructor, resolved.values)
     if resolved.request.lm == "offline":

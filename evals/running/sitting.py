@@ -88,7 +88,7 @@ class Result:
         return dict(self._json)
 
 
-def terms_of(request: Common, *, repeats: bool = False) -> Terms:
+def make_terms(request: Common, *, repeats: bool = False) -> Terms:
     """The budget, gate, prices and patience of one command; `repeats` as in Terms."""
     return Terms(
         budget=Budget(
@@ -168,7 +168,7 @@ class Ready:
         self.model.begin(folder.path, folder.usage)
         if pool:
             parts = [self.engines.build(part) for part in pool.parts]
-            self.environment = pools.pooled(self.environment, pool, parts)
+            self.environment = pools.add_pools(self.environment, pool, parts)
 
 
 def prepare(resolved: Resolved, environment: "Environment", terms: Terms) -> Ready:
@@ -192,10 +192,10 @@ def prepare(resolved: Resolved, environment: "Environment", terms: Terms) -> Rea
     return Ready(resolved, environment, engines, model, config, system)
 
 
-def unsent(resolved: Resolved, environment: "Environment") -> tuple[Model, run_folder.Config]:
+def prepare_unsent(resolved: Resolved, environment: "Environment") -> tuple[Model, run_folder.Config]:
     """The model and the configuration alone, where no retriever is to be opened."""
     request = resolved.request
-    model = connect(request, terms_of(request), environment, seed=request.seed)
+    model = connect(request, make_terms(request), environment, seed=request.seed)
     return model, configuration(resolved, environment, None, model)
 
 

@@ -21,7 +21,7 @@ from evals import seal
 from evals.forms import JudgedForm
 from evals.measuring.attribution import fate_at
 from evals.measuring.scored import Run
-from evals.running.configuration import environment_of
+from evals.running.configuration import load_environment
 from tools import disk, forms
 from tools.errors import SextantError
 
@@ -141,7 +141,7 @@ class Texts:
 
     def load(self, config: run_folder.Config) -> "Data | str":
         """What the run of `config` was made on, or why it is not there."""
-        keys = ("task", "data", "data_fingerprint", "split", "asked", "instruction")  # what environment_of reads
+        keys = ("task", "data", "data_fingerprint", "split", "asked", "instruction")  # what load_environment reads
         provenance = config[run_folder.PROVENANCE]
         key = json.dumps([*(config[key] for key in keys), provenance["folder"], provenance["judgements"]])
         with self._lock:
@@ -156,7 +156,7 @@ class Texts:
     def _load(self, config: run_folder.Config, load: "Future[Data | str]") -> None:
         try:
             with self._one_at_a_time:
-                environment = environment_of(config)
+                environment = load_environment(config)
             load.set_result(Data(environment.documents, {query.query_id: query for query in environment.queries}))
         except Exception as problem:  # noqa: BLE001  # whatever it is, the page works without texts
             load.set_result(f"no texts of documents: {problem}")

@@ -19,7 +19,7 @@ from tools.records import Query
 from tools.retriever import Retriever
 
 
-def labelled(queries: Sequence[Query], environment: Environment, retriever: Retriever) -> list[dspy.Example]:
+def label_examples(queries: Sequence[Query], environment: Environment, retriever: Retriever) -> list[dspy.Example]:
     """One example a query: what DSPy's examples have (Study.examples), and a label for every field that has one."""
     wanted = relevant(queries, environment)
     return [

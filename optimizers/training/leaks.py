@@ -54,7 +54,7 @@ class Leak:
     text: str  # the run, lower-cased and without punctuation, cut to `SHOWN` characters
 
 
-def leaks(texts: Mapping[str, str], passages: Iterable[Passage], *, bound: int = BOUND) -> list[Leak]:
+def find_leaks(texts: Mapping[str, str], passages: Iterable[Passage], *, bound: int = BOUND) -> list[Leak]:
     """Every passage of which a text has a run of more than `bound` words, the longest first.
 
     `texts` are the pieces of a prompt by name, e.g. "reader.next_search demo 2". One finding per piece and passage.
@@ -105,13 +105,13 @@ def _longest_runs(words: Sequence[str], places: Places, width: int) -> dict[str,
     return longest
 
 
-def passages_of(training: Training) -> Iterator[Passage]:
+def collect_passages(training: Training) -> Iterator[Passage]:
     """The train and the validation queries and the documents that are wanted for them."""
     yield from _passages("train", training.train, training.environment)
     yield from _passages("validation", training.validation, training.environment)
 
 
-def passages_of_task(task: str, data: str | None, *, qrels: str = "") -> Iterator[Passage]:
+def collect_task_passages(task: str, data: str | None, *, qrels: str = "") -> Iterator[Passage]:
     """The same of the test split. For the command alone, and only when a program has been compiled."""
     environment = load(task, data, "test", qrels=qrels)
     yield from _passages("test", environment.queries, environment)

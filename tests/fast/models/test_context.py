@@ -171,7 +171,7 @@ def test_every_program_that_shows_documents_leaves_the_model_room_to_answer(name
     engine = Measuring(toolbox._retrievers[""].statistics)
     constructor = pick("program", name, SYSTEMS)
     values = parameters.parse(name, constructor, {})
-    others = dict.fromkeys(parameters.named_retrievers(values), toolbox._retrievers[""])
+    others = dict.fromkeys(parameters.find_retrievers(values), toolbox._retrievers[""])
     system = constructor(Toolbox(toolbox._documents, toolbox._retrievers[""], others=others), **values)
     with dspy.context(lm=LanguageModel("x/1", Terms(), window=window, engine=engine), adapter=Adapter(), trace=[]):
         trace = system(query=Query("q1", "ferries in the fog, at dusk. " * repeats)).trace

@@ -4,7 +4,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from environments import load
-from optimizers.training.leaks import Passage, leaks, passages_of, passages_of_task, tokens
+from optimizers.training.leaks import Passage, collect_passages, collect_task_passages, find_leaks, tokens
 from optimizers.training.splits import divide
 
 SECRET = (
@@ -22,7 +22,7 @@ def test_a_quotation_longer_than_the_bound_is_found_with_where_it_stands_and_who
         "reader.next_search demo 2": f"An example: {SECRET.upper()}, and so on.",
     }
     passages = [passage(f"Before that, {SECRET}. After it came lunch."), passage("Something else.", owner="D2")]
-    (found,) = leaks(prompt, passages)
+    (found,) = find_leaks(prompt, passages)
     assert (found.piece, found.owner, found.split, found.kind) == (
         "reader.next_search demo 2",
         "D1",
@@ -47,7 +47,7 @@ def test_lengths_are_those_of_the_longest_common_run_of_all_pairs(texts, texts_o
         for number, other in enumerate(texts_of)
         if (longest := longest_common_run(text.split(), other.split())) > bound
     }
-    found = leaks(texts, passages, bound=bound)
+    found = find_leaks(texts, passages, bound=bound)
     assert {(leak.piece, leak.owner): leak.length for leak in found} == expected
     for leak in found:
         assert len(leak.text.split()) == leak.length
@@ -70,7 +70,7 @@ def longest_common_run(one, other):
 
 def test_the_passages_of_a_handle_are_its_queries_and_what_is_wanted_for_them():
     training = divide("congress", "mini")
-    found = list(passages_of(training))
+    found = list(collect_passages(training))
     for split, queries in (("train", training.train), ("validation", training.validation)):
         mine = [one for one in found if one.split == split]
         assert [(one.owner, one.text) for one in mine if one.kind == "query"] == [
@@ -94,7 +94,7 @@ def test_where_units_are_judged_all_their_passages_are_wanted():
     assert judgements.unit_of is not None
     relevant = {unit for grades in judgements.qrels.values() for unit, grade in grades.items() if grade >= 1}
     expected = [doc_id for doc_id in test.documents if test.documents[doc_id].parent in relevant]
-    found = [one.owner for one in passages_of_task("set_ops", "mini") if one.kind == "gold document"]
+    found = [one.owner for one in collect_task_passages("set_ops", "mini") if one.kind == "gold document"]
     assert found == expected and len(found) > len(relevant)
 
 
@@ -107,7 +107,7 @@ def test_a_fraction_is_gold_where_the_release_calls_it_relevant_or_a_query_has_n
         for query in test.queries:
             whole = {d for d, grade in grades[query.query_id].items() if grade >= 1}
             expected |= whole or {d for d, grade in test.qrels[query.query_id].items() if grade > 0}
-        found = [one.owner for one in passages_of_task(task, "mini") if one.kind == "gold document"]
+        found = [one.owner for one in collect_task_passages(task, "mini") if one.kind == "gold document"]
         assert sorted(found) == sorted(expected)
 
 
@@ -115,7 +115,7 @@ def test_a_demo_of_train_is_told_from_text_of_test():
     training = divide("congress", "mini")
     test = load("congress", "mini", "test")
     texts = {"demo 1": training.train[0].text, "instructions": f"Look for this: {test.queries[0].text}"}
-    found = leaks(texts, [*passages_of(training), *passages_of_task("congress", "mini")])
+    found = find_leaks(texts, [*collect_passages(training), *collect_task_passages("congress", "mini")])
     assert {(leak.piece, leak.kind, leak.split, leak.owner) for leak in found} == {
         ("demo 1", "query", "train", training.train[0].query_id),
         ("instructions", "query", "test", test.queries[0].query_id),
@@ -140,4 +140,9 @@ def test_the_instructions_of_the_programs_quote_no_miniature():
     }
     assert signatures
     for task in ("congress", "writing", "set_ops", "relic", "books:complexity"):
-        assert leaks(signatures, [*passages_of(divide(task, "mini")), *passages_of_task(task, "mini")], bound=8) == []
+        assert (
+            find_leaks(
+                signatures, [*collect_passages(divide(task, "mini")), *collect_task_passages(task, "mini")], bound=8
+            )
+            == []
+        )

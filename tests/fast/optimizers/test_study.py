@@ -12,10 +12,10 @@ from evals.measuring.stats import paired
 from optimizers import result, show
 from optimizers.running import _quiet
 from optimizers.study import Study
-from optimizers.threads import at_once
+from optimizers.threads import run_at_once
 from optimizers.training.feedback import feedback
 from optimizers.training.labels import relevant
-from optimizers.training.leaks import passages_of
+from optimizers.training.leaks import collect_passages
 from optimizers.training.objective import objective
 from optimizers.training.splits import divide
 from programs.retrieve import Retrieve
@@ -94,7 +94,7 @@ def test_labels_feedback_and_leaks_mean_the_same_by_relevant(task):
             expected = {one for one in environment.documents if judgements.unit_of(one) in expected}
         assert set(labels[query.query_id]) == expected
         everywhere |= expected
-    assert {one.owner for one in passages_of(given) if one.kind == "gold document"} == everywhere
+    assert {one.owner for one in collect_passages(given) if one.kind == "gold document"} == everywhere
 
 
 def searched_for_nothing(query, environment):
@@ -167,7 +167,7 @@ def test_the_first_exception_ends_it_once_what_is_on_its_way_is_there(workers):
         ended.append(number)
 
     with pytest.raises(Halt, match="no more"):
-        at_once(function, range(100), workers)
+        run_at_once(function, range(100), workers)
     assert ended in ([0], [0, 2], [2, 0])
 
 
@@ -215,11 +215,11 @@ def test_a_gain_is_corrected_for_candidates_that_were_given_up_half_way(study):
     plain, better = [0.1] * count, [0.3 + 0.01 * place for place in range(count)]
     values = [plain, better, better[: count // 2], [0.0], []]  # the last was never evaluated: a teacher's
     again, candidates = evaluated(study, values)
-    assert result.kept(again) == candidates[1]
-    found = result.gain(again, candidates[1])
+    assert result.choose(again) == candidates[1]
+    found = result.measure_gain(again, candidates[1])
     p = paired(plain, better).p
     assert found["candidates"] == 3 and found["p"] == p and found["p_corrected"] == pytest.approx(3 * p)
-    rows = {row["candidate"]: row["whole"] for row in result.candidates(again)}
+    rows = {row["candidate"]: row["whole"] for row in result.list_candidates(again)}
     assert rows == {one.digest: place < 2 for place, one in enumerate(candidates[:4])}
 
 
@@ -227,8 +227,8 @@ def test_of_candidates_that_are_as_good_the_one_that_is_kept_is_shown_first(stud
     count = len(study.parts["validation"])
     again, candidates = evaluated(study, [[0.5] * count] * 6 + [[0.9] * 3])
     assert min(one.digest for one in candidates) != candidates[0].digest
-    best = result.kept(again)
-    found = result.learnt(again, best, [], Usage(), "")
+    best = result.choose(again)
+    found = result.summarise(again, best, [], Usage(), "")
     assert best == candidates[0] and found["kept"] == "before"
     shown = [row["candidate"] for row in found["candidates"]]
     assert shown == [best.digest, *sorted(one.digest for one in candidates[1:6]), candidates[6].digest]
@@ -240,7 +240,7 @@ def test_every_query_that_moved_is_kept_and_the_most_are_shown(study):
     plain = [0.5] * count
     moves = [0.1 * place for place in (4, -4, 3, -3, 2, -2, 1, -1, 5, 0, 0, 4.5)]
     again, candidates = evaluated(study, [plain, [0.5 + move for move in moves]])
-    found = result.learnt(again, candidates[1], [], Usage(), "")
+    found = result.summarise(again, candidates[1], [], Usage(), "")
     expected = {query.query_id: move for query, move in zip(again.parts["validation"], moves, strict=True) if move}
     assert {row["query_id"]: row["difference"] for row in found["moved"]} == pytest.approx(expected)
     assert [row["difference"] for row in found["moved"]] == pytest.approx(sorted(expected.values(), reverse=True))

@@ -10,7 +10,7 @@ from evals import replay as module
 from evals.measuring import scored
 from evals.measuring.searches import replay, searches
 from evals.measuring.stats import paired
-from evals.running.configuration import environment_of
+from evals.running.configuration import load_environment
 from tools import retrievers
 from tools.console.command import run_command
 from tools.errors import UsageError
@@ -108,7 +108,7 @@ def test_a_search_has_the_pool_the_exclusions_and_the_instruction_that_it_had(ma
 def test_another_retriever_brings_what_it_brings_when_it_is_asked_by_hand(hops, spec, depth):
     result = replay(hops, spec, depth)
     run = scored.read(hops)
-    environment = environment_of(run.config)
+    environment = load_environment(run.config)
     engine = retrievers.build(spec, environment.documents)
     shares, rows = {"then": [], "now": []}, {}
     for query in environment.queries:

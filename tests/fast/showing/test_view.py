@@ -166,8 +166,8 @@ def test_without_the_corpus_there_are_ids_and_a_reason(folder, run, tmp_path):
 
 
 def test_an_answer_does_not_wait_for_a_corpus_that_takes_long(runs, monkeypatch):
-    ready, load = threading.Event(), page_query.environment_of
-    monkeypatch.setattr(page_query, "environment_of", lambda config: ready.wait(10) and load(config))
+    ready, load = threading.Event(), page_query.load_environment
+    monkeypatch.setattr(page_query, "load_environment", lambda config: ready.wait(10) and load(config))
     monkeypatch.setattr(page_query, "PATIENCE", 0.05)
     answers = Answers([runs])
     path = address(answers.run_ids[0], answers.query_ids(answers.run_ids[0])[0])

@@ -95,7 +95,7 @@ def searched(name, *, obeys):
     index = BM25(CORPUS)
     constructor = pick("program", name, SYSTEMS)
     values = parameters.parse(name, constructor, {})
-    others = dict.fromkeys(parameters.named_retrievers(values), index)
+    others = dict.fromkeys(parameters.find_retrievers(values), index)
     engine = Watched(index, obeys=obeys)
     model = LanguageModel("watched/1", Terms(), free=True, engine=engine)
     system = constructor(Toolbox(CORPUS, index, others=others), **values)

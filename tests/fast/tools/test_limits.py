@@ -37,9 +37,9 @@ def outcome_of(congress, name, limits=(), query=0):
     environment, index = congress
     constructor = pick("program", name, SYSTEMS)
     limits = dict(limits)
-    small = {"pool": 20} if "pool" in parameters.declared(constructor) else {}
-    values = parameters.hinted(parameters.parse(name, constructor, limits | small), (), environment.hints)
-    others = dict.fromkeys(parameters.named_retrievers(values), index)
+    small = {"pool": 20} if "pool" in parameters.list_declared(constructor) else {}
+    values = parameters.apply_hints(parameters.parse(name, constructor, limits | small), (), environment.hints)
+    others = dict.fromkeys(parameters.find_retrievers(values), index)
     bounds = parameters.session_limits(parameters.limits(limits), environment.depth)
     system = constructor(Toolbox(environment.documents, index, others=others, limits=bounds), **values)
     model = lm.connect("offline", statistics=index.statistics)
@@ -201,6 +201,6 @@ def test_a_limit_that_cannot_be_kept_is_refused(given, says):
 
 def test_no_program_has_a_parameter_of_that_name():
     for name in SYSTEMS:
-        declared = parameters.declared(pick("program", name, SYSTEMS))
+        declared = parameters.list_declared(pick("program", name, SYSTEMS))
         assert declared.keys().isdisjoint(parameters.LIMITS)
         assert not parameters.parse(name, pick("program", name, SYSTEMS), {"max_calls": 2}).keys() & parameters.LIMITS
