@@ -125,7 +125,7 @@ function waterfall(runs, k, caption) {
     { class: `waterfall of-${runs.length}` },
     el("caption", { class: "spoken" }, caption),
     tableHead(
-      el("th", { scope: "col" }, "What became of it"),
+      el("th", { scope: "col" }, "Outcome"),
       runs.map((run) => el("th", { scope: "colgroup", colspan: "2" }, run.name ?? "Share of recall")),
       documents && el("th", { scope: "col", class: "number" }, "Documents"),
     ),

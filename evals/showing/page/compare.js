@@ -32,7 +32,7 @@ function asked(sides) {
   const known = sides[0].run.siblings ?? [];
   if (!differ.length && sides.slice(1).every((side) => known.includes(side.id))) return null;
   return notice(
-    `These runs were not asked the same${differ.length ? `: ${differ.join(", ")}` : ""}. Their values do not compare.`,
+    `These runs differ in what was asked${differ.length ? `: ${differ.join(", ")}` : ""}. Their values are not comparable.`,
   );
 }
 
@@ -87,7 +87,7 @@ async function compareRuns(sides, params) {
       comparedFall(sides),
     ),
     section(
-      "Queries, by how much they differ",
+      "Queries by size of the difference",
       shown,
       el(
         "div",
@@ -105,7 +105,7 @@ async function compareRuns(sides, params) {
     el(
       "p",
       { class: "about" },
-      "Intervals of the differences, and whether they mean anything: ",
+      "Confidence intervals and tests of the differences: ",
       el("code", null, "python -m evals.compare"),
       ".",
     ),
@@ -131,7 +131,7 @@ function comparedFall(sides) {
 
 function sidesTable(sides, metrics, main) {
   const mean = (side, name) => side.run.scores.metrics[name]?.mean;
-  const none = (usage) => (defined(usage?.calls) ? "no model calls" : "not known");
+  const none = (usage) => (defined(usage?.calls) ? "no model calls" : "unknown");
   const used = (side) => usageWords(side.about.usage).join(" · ") || none(side.about.usage);
   const others = sides.slice(1);
   return el(
@@ -394,7 +394,7 @@ function goldTable(sides) {
     el(
       "table",
       { class: "relevant" },
-      el("caption", { class: "spoken" }, "Relevant documents and what became of them in each run"),
+      el("caption", { class: "spoken" }, "Relevant documents and their outcome in each run"),
       tableHead(
         el("th", { scope: "col" }, "Document"),
         el("th", { scope: "col", class: "number" }, "Grade"),
@@ -454,13 +454,13 @@ function sameSteps(trajectories) {
 
 /** In which way steps differ, in words. */
 function partingWords(steps) {
-  if (steps.some((step) => !step)) return "one of them ends";
+  if (steps.some((step) => !step)) return "one run ends here";
   const differ = (key) => new Set(steps.map((step) => asText(step[key] ?? ""))).size > 1;
   if (differ("tool")) return steps.map((step) => (own(TOOLS, step.tool) ?? step.tool).toLowerCase()).join(" against ");
-  if (differ("argument")) return steps[0].tool === "search" ? "another search text" : "another text";
-  if (differ("retriever") || differ("k")) return "another retriever or depth";
+  if (differ("argument")) return steps[0].tool === "search" ? "different search text" : "different text";
+  if (differ("retriever") || differ("k")) return "different retriever or depth";
   if (new Set(steps.map((step) => [...step.doc_ids].sort().join("\u0000"))).size > 1) return "other documents";
-  return differ("doc_ids") ? "the same documents in another order" : "another instruction or refusal";
+  return differ("doc_ids") ? "the same documents in a different order" : "different instruction or refusal";
 }
 
 function besideEachOther(sides) {
@@ -472,7 +472,7 @@ function besideEachOther(sides) {
     el(
       "details",
       { class: "same" },
-      el("summary", null, `${plural(same, "step")} the same`),
+      el("summary", null, plural(same, "identical step")),
       el(
         "ol",
         { class: "steps" },
@@ -480,7 +480,7 @@ function besideEachOther(sides) {
       ),
     );
   if (trajectories.every((steps) => steps.length === same))
-    return el("div", null, folded, notice("Their trajectories are the same."));
+    return el("div", null, folded, notice("Their trajectories are identical."));
   const parting = trajectories.map((steps) => steps[same]);
   const words = partingWords(parting);
   const column = (side, n) => {
@@ -511,7 +511,7 @@ function besideEachOther(sides) {
     "div",
     null,
     folded,
-    el("p", { class: "parting" }, el("b", null, `They part at step ${same}: `), words),
+    el("p", { class: "parting" }, el("b", null, `They diverge at step ${same}: `), words),
     el("div", { class: `columns of-${sides.length}` }, sides.map(column)),
   );
 }

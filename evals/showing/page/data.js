@@ -32,12 +32,12 @@ async function unpacked(node) {
 }
 
 async function fetched(path) {
-  if (location.protocol === "file:") throw new Error("this file does not hold it; export it again with that query");
+  if (location.protocol === "file:") throw new Error("this file does not contain it; export the run again with that query");
   let answer;
   try {
     answer = await fetch(`data/${path}`);
   } catch {
-    throw new Error("the server does not answer; is python -m evals.view still running?");
+    throw new Error("no answer from the server; is python -m evals.view still running?");
   }
   if (answer.ok) return answer.json();
   const said = await answer.json().catch(() => ({}));

@@ -71,7 +71,7 @@ function again() {
 
 function failure(asked, error) {
   return {
-    title: "Not to be shown",
+    title: "Cannot be shown",
     crumbs: [],
     up: link.overview(),
     node: el(

@@ -2,17 +2,17 @@
 
 const COSTS = {
   usd: {
-    words: "list price a query",
+    words: "list price per query",
     of: (run) => perQuery(run, run.usage?.list_usd),
     format: (n) => usd(n).replace(/(\.\d*?)0+$/, "$1"),
   },
   calls: {
-    words: "model calls a query",
+    words: "model calls per query",
     of: (run) => perQuery(run, run.usage?.calls),
     format: (n) => String(Number(n.toFixed(2))),
   },
   tokens: {
-    words: "tokens a query",
+    words: "tokens per query",
     // What nobody knows, as of an imported run, is null, and not the cheapest.
     of: (run) =>
       defined(run.usage?.input_tokens) ? perQuery(run, run.usage.input_tokens + run.usage.output_tokens) : null,
@@ -82,7 +82,7 @@ async function overview({ params }) {
             { class: "button", href: link.compare(chosen), "data-compare": true },
             `Compare ${chosen.length} runs`,
           )
-        : el("span", { class: "about" }, "Choose one or two more to compare."),
+        : el("span", { class: "about" }, "Select one or two more runs to compare."),
       el("button", { type: "button", class: "quiet", on: { click: clear } }, "Clear"),
     );
   }
@@ -219,13 +219,13 @@ function runsTable(state, priced, choose, onSort) {
         head: "Relevant documents",
         number: true,
         className: "wide",
-        hint: "What became of them at the headline cutoff: found first, then lost, ever earlier",
+        hint: "Outcome of the relevant documents at the headline cutoff: found, then lost, latest loss first",
         value: (run) => sharesAt(run.losses, kOf(run))?.found,
         cell: (run) => sharesBar(run.losses, kOf(run)),
       },
       {
         key: "calls",
-        head: "Calls a query",
+        head: "Calls/query",
         number: true,
         value: COSTS.calls.of,
         cell: (run) => number(COSTS.calls.of(run)),
@@ -312,7 +312,7 @@ function facets(runs, cost) {
             yWords: run.metric,
             ...(wide ? { width: 880, height: 270 } : {}),
           })
-        : notice(`No ${words} is known here.`),
+        : notice(`The ${words} of these runs is unknown.`),
     );
   });
   const others = groups.size - drawn.length;
@@ -321,7 +321,7 @@ function facets(runs, cost) {
       el(
         "p",
         { class: "about others" },
-        `${plural(others, "more set")} of runs, asked something else, in the table; choose a task for its chart.`,
+        `${plural(others, "more set")} of runs with other queries or judgements are in the table; choose a task to see its chart.`,
       ),
     );
   return made.length ? made : [notice("No run fits these filters.")];

@@ -83,7 +83,7 @@ function question(answer) {
     { class: "question" },
     longText(answer.text ?? "", 900),
     answer.objective &&
-      el("details", null, el("summary", null, "What counts as a find"), longText(answer.objective, 1200)),
+      el("details", null, el("summary", null, "What counts as relevant"), longText(answer.objective, 1200)),
     answer.answer && el("details", { open: true }, el("summary", null, "Answer"), longText(answer.answer, 600)),
   );
 }
@@ -107,13 +107,13 @@ function troubles(answer) {
             el("pre", { tabindex: "0" }, foreign(answer.traceback)),
           ),
       ),
-    answer.invented_ids > 0 && notice(`${plural(answer.invented_ids, "id")} named that had not been shown; dropped.`),
+    answer.invented_ids > 0 && notice(`The model named ${plural(answer.invented_ids, "document")} that it had not been shown; dropped.`),
     unusable.length > 0 && notice(`Unusable answers: ${unusable.join(", ")}`),
     followed.length > 0 &&
       el(
         "p",
         { class: "notice" },
-        "Documents that speak to the model, and what happened: ",
+        "Documents with instructions for the model, and what happened: ",
         facts(followed.map(([docId, what]) => el("span", null, idOf(docId), " ", foreign(what)))),
       ),
   ];

@@ -166,7 +166,7 @@ function queriesTable(run, rows, state, k, draw) {
         key: "value",
         head: "Value",
         number: true,
-        hint: "Of the metric that is chosen above",
+        hint: "Of the metric selected above",
         value: (row) => row.values[state.metric],
         cell: (row) =>
           el(
@@ -244,7 +244,7 @@ function metricsTable(metrics, main) {
       el("th", { scope: "col" }, "Metric"),
       el("th", { scope: "col", class: "number" }, "Mean"),
       el("th", { scope: "col", class: "number" }, "95 % interval"),
-      el("th", { scope: "col" }, spoken("On a line from 0 to 1")),
+      el("th", { scope: "col" }, spoken("Position between 0 and 1")),
     ),
     el(
       "tbody",
@@ -267,7 +267,7 @@ function metricsTable(metrics, main) {
 function fallSection(losses, runs = [{ name: null, losses }]) {
   const cutoffs = Object.keys(losses?.at ?? {});
   if (!cutoffs.length)
-    return section("Where recall is lost", null, notice("Not known: this run was scored by an older version."));
+    return section("Where recall is lost", null, notice("Unknown: an older version scored this run."));
   const first = String(losses.cutoff ?? cutoffs[0]);
   const box = el("div");
   const draw = (k) =>

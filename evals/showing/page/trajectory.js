@@ -219,7 +219,7 @@ function stepBody(step, number, gold, otherWords) {
   const said =
     step.argument &&
     el("blockquote", null, otherWords ? marked(step.argument, otherWords) : longText(step.argument, 480));
-  const asTheyAre = step.shown?.length ? ", shown to a model as they are" : "";
+  const asTheyAre = step.shown?.length ? ", shown to a model unchanged" : "";
   switch (step.tool) {
     case "search":
       return [
@@ -228,9 +228,9 @@ function stepBody(step, number, gold, otherWords) {
           "p",
           { class: "came" },
           gold.news[number].all.length > 0 && ruler(step, gold),
-          `${many ? plural(many, "document") : "nothing"} came back${asTheyAre}`,
+          `${many ? plural(many, "document") : "no documents"} returned${asTheyAre}`,
         ),
-        many > 0 && hits(step.doc_ids, options, { label: "What came back, best first" }),
+        many > 0 && hits(step.doc_ids, options, { label: "Results, best first" }),
       ];
     case "select":
     case "drop":
@@ -431,9 +431,9 @@ function relevantTable(answer, gold, k, hrefOf) {
       el(
         "table",
         { class: "relevant" },
-        el("caption", { class: "spoken" }, "Relevant documents and what became of them"),
+        el("caption", { class: "spoken" }, "Relevant documents and their outcome"),
         tableHead(
-          ["Document", "Grade", "What became of it", "Over the steps"].map((words, n) =>
+          ["Document", "Grade", "Outcome", "By step"].map((words, n) =>
             el("th", { scope: "col", class: n === 1 ? "number" : null }, words),
           ),
         ),

@@ -1,4 +1,4 @@
-// Numbers and fates as a reader sees them.
+// Numbers and outcomes of documents in words.
 
 let FATES = {}; // fate -> words with {k}, in order; from runs.json
 
@@ -30,7 +30,7 @@ function seconds(value) {
   return value < 120 ? `${value.toFixed(1)} s` : `${(value / 60).toFixed(1)} min`;
 }
 
-/** What something used, in as few words as say it. Prices are list prices: a cached answer costs what it would anew. */
+/** Calls, tokens and price, in a few words. Prices are list prices, so a cached answer costs the same. */
 function usageWords(usage) {
   if (!usage?.calls) return [];
   const tokens = (usage.input_tokens ?? 0) + (usage.output_tokens ?? 0);
@@ -89,20 +89,20 @@ function decided(one, steps) {
 // Why a session stopped, in words.
 const STOPS = {
   done: "done",
-  steps: "all its steps were made",
-  budget: "the budget was reached",
-  time: "the time was up",
+  steps: "step limit reached",
+  budget: "budget reached",
+  time: "time limit reached",
   error: "an error",
 };
 
-/** What to call a run where its task is known: its program, and what it was compiled to. */
+/** The name of a run where its task is known. */
 const runName = (run) => run.program + (run.compiled ? " (compiled)" : "");
 
 /** The last part of a run's id: its digest. */
 const digest = (id) => id.split("-").at(-1);
 
-/** Plain text of any value, for what has no shape of its own. */
+/** Plain text of any value. */
 const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 
-/** The task, what of it was asked, and how that was judged: runs that differ in it are not comparable. */
+/** Task, queries and judgements; runs that differ in these are not comparable. */
 const contractOf = (run) => `${run.contract} ${run.metric}`;

@@ -415,7 +415,7 @@ def test_steps_that_are_the_same_are_folded_and_the_first_difference_is_marked(o
     same = next(n for n, (a, b) in enumerate(zip(*deeds, strict=False)) if a != b)
     assert same > 0
     page = open_page(f"#/compare/{','.join(map(name, sides))}/q/{query_id}", "compare")
-    assert page.locator(".same > summary").inner_text() == f"{same} steps the same"
+    assert page.locator(".same > summary").inner_text() == f"{same} identical steps"
     assert attributes(page, "[data-difference]", "data-step") == [str(same)] * 2
     assert attributes(page, ".side .step", "data-step") == [str(n) for one in steps for n in range(same, len(one))]
     assert page.locator(".same .step").count() == same
@@ -438,7 +438,7 @@ def test_gold_that_one_found_and_the_other_missed_is_on_top(open_page, runs):
 
 def test_runs_that_were_asked_something_else_are_shown_with_a_warning(open_page, runs):
     page = open_page(f"#/compare/{name(runs['long'])},{name(runs['units'])}", "compare")
-    assert "Their values do not compare" in page.locator("main").inner_text()
+    assert "Their values are not comparable" in page.locator("main").inner_text()
 
 
 # --- without network, for everybody, on small screens
