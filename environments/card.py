@@ -1,4 +1,4 @@
-"""What is known of a task, in words: the cards of `environments list` and `show`, and the findings of `check`.
+"""Tasks described: the rows of `environments list`, the cards of `show`, and the findings of `check`.
 
 Reads data through `environments.load` alone, and prints nothing.
 """
@@ -22,7 +22,7 @@ SAMPLES = 3
 
 
 def state(task: str) -> str:
-    """Where a task's data stands: "full" once it has been fetched, else "mini", or "none" where the suite has none.
+    """The state of a task's data: "full" once it has been fetched, else "mini", or "none" where the suite has none.
 
     "outdated" is a release at another revision.
     """
@@ -127,7 +127,7 @@ class Finding(NamedTuple):
 
 
 def findings(task: str, data: str | None = None) -> Iterator[Finding]:
-    """What `check` has to say of a task's data, one thing after another; loading it is the first of them."""
+    """Yield the findings of `check` on a task's data; the first is whether it loads."""
     full_name = environments.resolve(task)
     corpus_store.forget(home())  # so that every byte is read
     try:
@@ -249,7 +249,7 @@ _BEST_THREE = ("crumb/paper_retrieval", "birco/doris_mae")
 
 
 def _readings(task: str) -> Iterator[Finding]:
-    """How far readers who were shown no judgement agree with them (docs/decisions/miniatures.md)."""
+    """How far readers who did not see the judgements agree with them (docs/decisions/miniatures.md)."""
     for name, read in json.loads(READINGS.read_text(encoding="utf-8")).items():
         if environments.parts(name)[:2] == environments.parts(task)[:2]:
             agreed, named, queries = count_agreement(name, read)
@@ -257,7 +257,7 @@ def _readings(task: str) -> Iterator[Finding]:
 
 
 def count_agreement(task: str, read: dict[str, Any]) -> tuple[int, int, str]:
-    """(what readers said that is as judged, all that they said, how many of the task's queries they read).
+    """(answers of readers that agree with the judgements, all their answers, how many queries they read).
 
     `read` has for each query the documents that were found relevant, or a grade for each; what is not in a list
     of grades was read as 0.

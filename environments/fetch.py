@@ -1,4 +1,4 @@
-"""Fetching a task's public release: found out, downloaded, checked, and marked complete last.
+"""Fetch a task's public release: download it, check it, and mark it complete at the end.
 
 What a file must be is said by the release's own listing at the pinned revision: its size, and its content's address
 (the Hub's LFS SHA-256, git's blob id, Zenodo's MD5). A file takes its place only when both are right, and the marker
@@ -80,7 +80,7 @@ def fetch(full_name: str, *, say: Say) -> Path:
 
 @contextmanager
 def _progress(total: int, done: int, say: Say) -> Iterator[Tell]:
-    """Yield what is told the bytes that are here of `total`; `done` are here already.
+    """Yield a function to call with the number of bytes that are here of `total`; `done` are here already.
 
     It draws a live bar on stderr when that is a terminal, and else says a plain line at every tenth.
     """

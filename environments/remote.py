@@ -1,4 +1,4 @@
-"""What a public release lists, asked over the network: each file's size, and the address of its content.
+"""The files of a public release as its service lists them: each one's size, and the address of its content.
 
 Three kinds of service are asked: the Hugging Face Hub, GitHub and Zenodo. A listing is of the pinned revision or it is
 refused, and so is one whose paths lead out of their folder. Questions are asked again a few times, and then given up
@@ -68,7 +68,7 @@ def connect(release: Release) -> httpx.Client:
 
 
 def _hub_headers() -> dict[str, str]:
-    """Who asks, and with which token, if there is one. httpx does not send it on to the hosts that files come from."""
+    """The headers of the Hub's client; httpx does not send the user's token on to the hosts that files come from."""
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # read when the library is imported
     import huggingface_hub  # here, because it reads the line above when it is imported
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented, but re-exported lazily
@@ -151,7 +151,7 @@ def _listed(path: str, size: Any, address: Any, url: Any) -> Listed:
 
 
 def _check_inside(paths: Iterable[str], release: Release) -> None:
-    """A listing with a path that leads out of its folder is no honest one, whatever else is in it."""
+    """Refuse a listing with a path that leads out of its folder, whatever else is in it."""
     for path in paths:
         if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or "\0" in path:
             raise DataError(f"the listing of {name_release(release)} is refused: {path!r:.200} leads out of its folder")

@@ -1,6 +1,6 @@
-"""A run folder: config.json, written once, and outcomes.jsonl, one line a query, safe on disk as it finishes.
+"""A run folder: config.json, written once, and outcomes.jsonl, to which each query adds a line as it finishes.
 
-A folder belongs to one configuration and to one process at a time. Scores are somebody else's (evals/score.py).
+A folder belongs to one configuration, and to one process at a time. Scoring is in evals/measuring/scoring.py.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ PROVENANCE = "provenance"
 
 
 def digest(config: Config) -> str:
-    """Eight hex digits that name a configuration; the last part of a run folder's name."""
+    """Return the eight hex digits that identify a configuration; a run folder's name ends with them."""
     text = json.dumps(_determining(config), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
@@ -36,14 +36,14 @@ def _determining(config: Config) -> Config:
 
 
 def place(runs: Path, config: Config) -> Path:
-    """Where a run of `config` goes: RUNS/<suite>-<task>/<program>-<lm>-<digest>."""
+    """Return the folder for a run of `config`: RUNS/<suite>-<task>/<program>-<lm>-<digest>."""
     task: str = re.sub("[/:]", "-", config["task"])
     model = re.sub(r"[^A-Za-z0-9.]+", "-", config["lm"]["name"]).strip("-")
     return runs / task / f"{config['program']}-{model}-{digest(config)}"
 
 
 def check_place(runs: Path) -> None:
-    """UsageError when no run folder can be made in `runs`; before anything is done that costs."""
+    """Raise UsageError when no run folder can be made in `runs`; called before any work that costs."""
     try:
         disk.make_private(runs)
         if not os.access(runs, os.W_OK | os.X_OK):
@@ -66,9 +66,9 @@ class RunFolder:
         return total(usage(outcome) for outcome in self.outcomes.values())
 
     def ask_failed_again(self) -> dict[str, int]:
-        """Have failed queries asked again. Their outcomes stay in the file, and count until others follow.
+        """Mark failed queries to be asked again. Their outcomes stay in the file, and count until new ones follow.
 
-        Given back is a number for each query whose answers could not be used, which tells its new calls from the old.
+        Returns a number for each query whose answers could not be used, which tells its new calls from the old.
         """
         failed = self.outcomes.drop_failed()
         if failed:
@@ -77,9 +77,9 @@ class RunFolder:
         return {query_id: at for query_id, (error, at) in failed.items() if error.startswith("UnusableAnswer")}
 
     def append(self, outcome: Outcome) -> None:
-        """Put one outcome on disk; it is safe when this returns.
+        """Append one outcome; it is on disk when this returns.
 
-        RunIncomplete when the disk is full or broken: the outcomes before it are whole, this one is owed.
+        RunIncomplete when the disk is full or broken: the outcomes before it are whole, this query is pending.
         """
         path = self.path / "outcomes.jsonl"
         line = json.dumps(outcome, ensure_ascii=False).encode("utf-8", "backslashreplace")
@@ -87,14 +87,14 @@ class RunFolder:
             start = disk.append_line(path, seal.sealed(line, self.digest))
         except OSError as error:
             raise RunIncomplete(
-                f"{path}: {error.strerror}; query {outcome['query_id']!r} could not be written and is still owed, "
+                f"{path}: {error.strerror}; query {outcome['query_id']!r} could not be written and is pending, "
                 f"the {len(self.outcomes)} before it are safe; make room"
             ) from None
         self.outcomes.add(outcome["query_id"], start)
 
 
 class Rows(Mapping[str, dict[str, Any]]):
-    """query_id -> line of a JSON Lines file, read when it is asked for: memory holds only where each one begins."""
+    """query_id -> row of a JSON Lines file, read on access: memory holds only where each line begins."""
 
     def __init__(
         self, path: Path, starts: dict[str, int], read: Callable[[bytes], dict[str, Any]] = disk.loads
@@ -105,11 +105,11 @@ class Rows(Mapping[str, dict[str, Any]]):
         self._read = read
 
     def add(self, query_id: str, start: int) -> None:
-        """One more is in the file, from this byte on; a later one of the same query takes its place."""
+        """Record a line that begins at byte `start`; it replaces an earlier one of the same query."""
         self._starts[query_id] = start
 
     def drop_failed(self) -> dict[str, tuple[str, int]]:
-        """Forget the failures, which stay in the file: the error of each, and where its line begins."""
+        """Forget failed queries, whose lines stay in the file; return the error of each and where its line begins."""
         failed = {query_id: one["error"] for query_id, one in self.items() if one["error"] is not None}
         return {query_id: (error, self._starts.pop(query_id)) for query_id, error in failed.items()}
 
@@ -135,7 +135,7 @@ class Rows(Mapping[str, dict[str, Any]]):
 
 @contextmanager
 def claim(path: Path, config: Config) -> Iterator[RunFolder]:
-    """Make `path` this configuration's and this process' own while the block runs.
+    """Reserve `path` for this configuration and this process while the block runs.
 
     RunConflict when it holds another configuration, or when another process is writing it; UsageError
     when it cannot be written.
@@ -158,7 +158,7 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
 
 
 def _same(path: Path, config: Config) -> bool:
-    """True when `path` is a run of `config`; RunConflict with the keys that differ when it is another."""
+    """Return True when `path` is a run of `config`; otherwise RunConflict names the keys that differ."""
     old, new = _determining(read_config(path, named=False)), _determining(json.loads(json.dumps(config)))
     if changed := sorted(key for key in old | new if old.get(key) != new.get(key)):
         raise RunConflict(
@@ -168,14 +168,14 @@ def _same(path: Path, config: Config) -> bool:
 
 
 def check_output(path: Path) -> None:
-    """UsageError where a file that is to be written would take the place of one of a run's own."""
+    """Raise UsageError where writing `path` would replace a file of a run."""
     folder = path.parent
     if path.exists() and (folder / "config.json").is_file() and (folder / "outcomes.jsonl").is_file():
         raise UsageError(f"{path} is a file of the run in {folder}; choose another place")
 
 
 def read_config(path: Path, *, named: bool = True) -> Config:
-    """The configuration of the run in `path`. DataError when there is none, or, if `named`, that of another name."""
+    """Read the configuration of the run in `path`. DataError for none, or, if `named`, one of another name."""
     from evals import forms  # Pydantic, which --help does without
 
     try:
@@ -198,15 +198,15 @@ _DIGEST = re.compile("-([0-9a-f]{8})$")  # at the end of a run folder's name
 
 
 def read_outcomes(path: Path, *, skim: bool = False) -> Rows:
-    """The outcomes of the queries answered so far by the run in `path`. DataError for a line that is damaged.
+    """Read the outcomes of the queries answered so far by the run in `path`. DataError for a damaged line.
 
-    To `skim` is to look only whose the lines are; each is checked when it is asked for.
+    With `skim` only the query ids are read; a line is checked on access.
     """
     return _outcomes(path / "outcomes.jsonl", digest(read_config(path, named=False)), skim=skim)
 
 
 def _outcomes(path: Path, of: str, *, skim: bool = False, repair: bool = False) -> Rows:
-    """What is on disk of the configuration `of`. A torn last line is a query still owed."""
+    """Read what is on disk of the configuration `of`. A torn last line is a pending query."""
     read = partial(check_outcome, of=of)
 
     def query_of(line: bytes) -> str:
@@ -224,7 +224,7 @@ MEND = "remove the line and give the run's command again to have that query answ
 
 
 def check_outcome(line: bytes, of: str = "") -> Outcome:
-    """A line of outcomes.jsonl. ValueError for one that is none, or was edited."""
+    """Parse a line of outcomes.jsonl. ValueError for one that is malformed or was edited."""
     from evals import forms  # Pydantic, which --help does without
 
     outcome: Outcome = forms.read(forms.OutcomeForm, line)
@@ -247,9 +247,9 @@ def read_rows(
     repair: bool = False,
     mend: str = "score the run again",
 ) -> Rows:
-    """The lines of a JSON Lines file by `query_of` each, the last one of each query; none where there is no file.
+    """Index the lines of a JSON Lines file by `query_of`, the last one of each query; none where there is no file.
 
-    DataError for a line of which `query_of` makes a ValueError. `read` makes a row of one, when it is asked for.
+    DataError for a line for which `query_of` raises ValueError. `read` parses a line on access.
     """
     starts, start = dict[str, int](), 0
     for number, line in enumerate(disk.lines(path, repair=repair), start=1):
@@ -265,12 +265,12 @@ _VARIES = re.compile(r"""\d+|'[^']*'|"[^"]*\"""")
 
 
 def alike(message: str) -> str:
-    """What messages have in common that differ only in numbers and quoted names."""
+    """Return the first line of a message with numbers and quoted names replaced, so that like messages are equal."""
     return _VARIES.sub("_", message.strip().partition("\n")[0])
 
 
 def usage(outcome: Outcome) -> Usage:
-    """The usage that an outcome records."""
+    """Return the usage that an outcome records."""
     return usage_from_json(outcome["usage"])
 
 
@@ -282,7 +282,7 @@ def write(path: Path, text: str) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[TextIO]:
-    """The same for a file that is written piece by piece."""
+    """Yield a file to be written piece by piece, which replaces `path` in one step when the block ends."""
     try:
         with disk.replacing(path) as file:
             yield file

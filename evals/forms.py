@@ -17,14 +17,14 @@ __all__ = ["ConfigForm", "JudgedForm", "OutcomeForm", "ScoresForm", "read", "rea
 
 
 class Asked(TypedDict):
-    """Which queries of a split."""
+    """The queries of a split that were requested."""
 
     limit: Count | None
     query_ids: list[str]
 
 
 class PoolForm(TypedDict):
-    """What --pool asked for."""
+    """The pool that --pool requested."""
 
     kind: str
     size: Count
@@ -58,7 +58,7 @@ class Imported(TypedDict, total=False):
 
 
 class Provenance(TypedDict):
-    """Where a run is from."""
+    """Where a run was made, and from what."""
 
     data: str
     folder: str | None
@@ -110,7 +110,7 @@ class Measured(TypedDict):
 
 
 class LossesForm(TypedDict):
-    """What a run misses, by fate."""
+    """The shares of relevant documents that a run lost, by fate."""
 
     cutoff: Count
     queries: NotRequired[Count]
@@ -119,7 +119,7 @@ class LossesForm(TypedDict):
 
 
 class Used(TypedDict):
-    """What all queries used; null is what nobody knows."""
+    """What all queries used; null where it is not known."""
 
     calls: Count | None
     input_tokens: Count | None

@@ -1,1 +1,1 @@
-"""One reader per public form of a data set. Readers check what they read; they decide nothing about tasks."""
+"""One reader per public form of a data set. Readers check what they read, and know nothing of tasks."""

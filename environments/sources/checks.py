@@ -1,4 +1,4 @@
-"""What every reader demands of an id, a text and a grade, whatever file they stand in."""
+"""Checks of ids, texts and grades that all readers share."""
 
 import math
 import re
@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.
 
 
 def brief(value: Any) -> str:
-    """`value` for a message: short, on one line, and made in no time whatever it is."""
+    """Describe `value` in a message: briefly, on one line, and quickly whatever it is."""
     if isinstance(value, str):
         return f"{value[:60]!r:.60}"
     if isinstance(value, int) and abs(value) > 10**20:  # Python refuses to write out the longest
@@ -28,7 +28,7 @@ def brief(value: Any) -> str:
 
 
 def check_id(value: Any, where: str) -> str:
-    """`value` as an id; blanks and slashes are allowed in it."""
+    """Return `value` if it is an id; blanks and slashes are allowed in it."""
     if not isinstance(value, str):
         raise DataError(f"{where}: the id {brief(value)} is not a string")
     if not value.strip() or _UNFIT.search(value):
@@ -39,19 +39,19 @@ def check_id(value: Any, where: str) -> str:
 
 
 def check_text(value: Any, where: str, name: str = "text") -> str:
-    """`value` as a text, half characters replaced."""
+    """Return `value` if it is a text, with lone surrogates replaced."""
     if not isinstance(value, str):
         raise DataError(f"{where}: field {name!r} is missing or not a string")
     return _HALF.sub("\N{REPLACEMENT CHARACTER}", value)
 
 
 def check_optional_text(value: Any, where: str, name: str) -> str:
-    """`value` as a text; empty where it is None."""
+    """Return `value` if it is a text; an empty one for None."""
     return "" if value is None else check_text(value, where, name)
 
 
 def check_grade(value: Any, where: str) -> float:
-    """`value`, a number or one in a cell of a table, as a grade."""
+    """Return `value`, a number or one in a cell of a table, as a grade."""
     try:
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
             raise ValueError

@@ -1,4 +1,4 @@
-"""A release's corpus, opened at once: large ones are kept under the home in the form of tools/stored_corpus.py.
+"""Corpora of releases; large ones are stored under the home, in the form of tools/stored_corpus.py, and open at once.
 
 What is kept is named by the content of the files that it was read from and by the code that read it, so that another
 content or another reader never meets it. Small corpora are read again every time.
@@ -29,7 +29,7 @@ Placed = tuple[str, Document]
 
 
 def open_corpus(home: Path, files: Sequence[Path], read: Callable[[], Iterator[Placed]]) -> Corpus:
-    """The documents that `read()` yields from `files`, in that order.
+    """Open the corpus of the documents that `read()` yields from `files`, in that order.
 
     DataError when an id comes twice, or when there is no word in all of them.
     """
@@ -43,7 +43,7 @@ def open_corpus(home: Path, files: Sequence[Path], read: Callable[[], Iterator[P
 
 
 def forget(home: Path) -> None:
-    """Forget which contents files had when they were last read: they are read again, whatever their times say."""
+    """Forget the digests of files, so that they are read again whatever their times say."""
     for path in (home / "corpora").glob(f"*/{_DIGESTS}"):
         path.unlink(missing_ok=True)
 

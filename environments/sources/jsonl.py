@@ -23,12 +23,12 @@ def find(folder: Path, name: str) -> Path:
 
 
 def seek(folder: Path, name: str) -> Path | None:
-    """The same, or None when neither is there."""
+    """Return `folder/name`, or the same file gzipped; None when neither is there."""
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(line number from 1, text without its line end) of each line that is not blank."""
+    """Yield (line number from 1, text without its line end) of each line that is not blank."""
     number = 0
     try:
         left = most_unpacked(path)
@@ -54,7 +54,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 def read_cells(
     path: Path, many: int = 0, separator: str | None = "\t", form: str = ""
 ) -> Iterator[tuple[str, list[str]]]:
-    """(where it stands, cells) of each line of a table, which has `many` columns, or as many as its first line.
+    """Yield (where it stands, cells) of each line of a table, which has `many` columns, or as many as its first line.
 
     Cells are separated by blanks where `separator` is None; `form` ends the message of DataError for another number.
     """
@@ -72,12 +72,12 @@ def most_unpacked(*paths: Path) -> int:
 
 
 def unpacks_too_far(where: str) -> DataError:
-    """What is said of a file that holds more than that, such as one made to fill a disk."""
+    """Return the error for a file that unpacks to more than that, such as one made to fill a disk."""
     return DataError(f"{where}: it unpacks to more than {UNPACKED} times its size, so it is none of this data")
 
 
 def read_rows(path: Path, *required: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of each line; every field in `required` is there and is a string."""
+    """Yield (line number, object) of each line; every field in `required` is there and is a string."""
     for number, text in read_lines(path):
         try:
             row = _DECODER.decode(text)
@@ -98,7 +98,7 @@ def read_rows(path: Path, *required: str) -> Iterator[tuple[int, dict[str, Any]]
 
 
 def read_json(path: Path) -> Any:
-    """What a file of one JSON value holds."""
+    """Read a file of one JSON value."""
     try:
         most = most_unpacked(path)
         with _opened(path) as file:

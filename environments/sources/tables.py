@@ -22,7 +22,7 @@ def find(folder: Path, *stems: str) -> list[Path]:
 
 
 def seek(folder: Path, *stems: str) -> list[Path]:
-    """The same, whole or not; empty when there is none."""
+    """Return the files of the first of `stems` that is there, complete or not; none when there is none."""
     for stem in stems:
         for ending in (".jsonl", ".jsonl.gz", ".parquet"):
             path = folder / f"{stem}{ending}"
@@ -50,7 +50,7 @@ def _of_test(parts: list[Path]) -> list[Path]:
 
 
 def read_rows(paths: Sequence[Path], columns: Sequence[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where it stands, row) of each row of the files, in order; `columns` are all that a caller needs."""
+    """Yield (where it stands, row) of each row of the files, in order; `columns` are all that a caller needs."""
     for path in paths:
         if path.suffix == ".parquet":
             yield from _parquet(path, columns)

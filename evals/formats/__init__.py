@@ -1,4 +1,4 @@
-"""What a run can be written as, for other people's tools. Names only; importing it loads no format."""
+"""The formats in which a run can be written for other tools. Names only; importing this loads no format."""
 
 # To add one: a module beside this one with a function write(source, folder), whose docstring's first line is what
 # --to list says. It fills an empty folder and returns what a reader should know of the result.

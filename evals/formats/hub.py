@@ -115,7 +115,7 @@ def _run(source: Source) -> dict[str, Any]:
 
 
 def _card(source: Source) -> str:
-    """README.md: YAML that the Hub reads, and what a stranger has to know."""
+    """README.md: YAML that the Hub reads, and a description for people."""
     run, config = source.run, source.run.config
     task, split = config["task"], config["split"]
     mini = "The data is the bundled miniature: invented, not comparable with published figures."

@@ -39,7 +39,7 @@ def import_run(
     trajectories: Path | None = None,
     encoded: bool = False,
 ) -> Path:
-    """Make a run folder of a TREC run file in `runs` and score it; where it is.
+    """Make a run folder of a TREC run file in `runs`, score it, and return its path.
 
     `name` is the system's: the file's tag where it is empty. `encoded`: ids are percent-encoded, as in our own
     run.trec. DataError, with nothing left, for a file that does not fit the environment.
@@ -69,12 +69,12 @@ def import_run(
 
 
 def as_name(text: str) -> str:
-    """What of a text can be part of a folder's name."""
+    """Reduce a text to what may be part of a folder's name."""
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-.")[:60]
 
 
 def read_trajectories(path: Path, environment: "Environment") -> Iterator[tuple[int, Trajectory]]:
-    """(line number, trajectory) of every line, in our own form or in ATIF. DataError for what does not fit."""
+    """Yield (line number, trajectory) of every line, in our own form or in ATIF. DataError for what does not fit."""
     queries = {query.query_id: query for query in environment.queries}
     seen: dict[str, int] = {}
     with path.open("rb") as lines:
@@ -116,7 +116,7 @@ def _put(spool: IO[bytes], row: run_folder.Outcome) -> None:
 
 
 def _outcome(file: RunFile, one: Trajectory, depth: int, counts: Counter[str]) -> run_folder.Outcome:
-    """A line of outcomes.jsonl. ValueError where run file and trajectory are not of the same run."""
+    """Make a line of outcomes.jsonl. ValueError where run file and trajectory are not of the same run."""
     doc_ids, scores, ties = file.ranking(one.query_id)
     if one.ranking is not None and one.ranking != doc_ids:
         raise ValueError(f"its ranking of query {one.query_id!r} is not that of {file.path}")
@@ -151,7 +151,7 @@ def _outcome(file: RunFile, one: Trajectory, depth: int, counts: Counter[str]) -
 
 
 def _notes(counts: Counter[str], environment: "Environment") -> list[str]:
-    """What a reader of the scores should know."""
+    """Notes for a reader of the scores."""
     many = len(environment.queries)
     untraced = many - counts["traced"] - counts["unmapped"]
     notes = [
@@ -166,7 +166,7 @@ def _notes(counts: Counter[str], environment: "Environment") -> list[str]:
 
 
 def make_config(environment: "Environment", name: str, model: str, imported: dict[str, Any]) -> run_folder.Config:
-    """The config.json of a run, with what is not known of this one as unknown."""
+    """Make config.json; what is not known of an imported run is "unknown" there."""
     folder = None if environment.data in ("mini", "full") else str(Path(environment.data).resolve())
     return {
         "task": environment.task,

@@ -1,7 +1,7 @@
 """A run on an MLflow server, or in its database: parameters, metrics, artifacts.
 
 Needs the package mlflow-skinny, and for a database also SQLAlchemy and alembic (mlflow brings all three). MLflow allows
-fewer characters in names: nDCG@10 becomes nDCG_at_10, "nDCG@10 [pooled]" nDCG_at_10/pooled. What nobody knows, such as
+fewer characters in names: nDCG@10 becomes nDCG_at_10, "nDCG@10 [pooled]" nDCG_at_10/pooled. What is not known, such as
 the usage of an imported run, is not logged. Left out: traces; --to openinference makes those, and MLflow takes them.
 """
 
@@ -68,8 +68,8 @@ def _artifacts(address: str) -> str | None:
 def _log(client: Any, run_id: str, source: Source) -> None:
     from mlflow.entities import Metric, Param
 
-    metrics = [Metric(name, value, 0, 0) for name, value in measured(source).items()]
-    params = [Param(name, value) for name, value in parameters(source).items()]
+    metrics = [Metric(name, value, 0, 0) for name, value in list_metrics(source).items()]
+    params = [Param(name, value) for name, value in list_parameters(source).items()]
     for start in range(0, max(len(metrics), len(params)), 100):  # MLflow's limit of a batch
         client.log_batch(run_id, metrics=metrics[start : start + 100], params=params[start : start + 100])
     with disk.temporary_folder() as folder:
@@ -79,8 +79,8 @@ def _log(client: Any, run_id: str, source: Source) -> None:
         client.log_artifacts(run_id, str(folder))
 
 
-def parameters(source: Source) -> dict[str, str]:
-    """The configuration, keys in keys as "lm.name"."""
+def list_parameters(source: Source) -> dict[str, str]:
+    """Flatten the configuration: keys within keys become "lm.name"."""
     flat = dict[str, str]()
     for key, value in source.run.config.items():
         inner = {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, dict) else {key: value}
@@ -89,8 +89,8 @@ def parameters(source: Source) -> dict[str, str]:
     return flat
 
 
-def measured(source: Source) -> dict[str, float]:
-    """Means with their intervals, shares of losses, usage; what is undefined or not known is left out."""
+def list_metrics(source: Source) -> dict[str, float]:
+    """Collect means with their intervals, shares of losses, usage; what is undefined or unknown is left out."""
     scores = source.run.scores
     values: dict[str, Any] = {}
     for metric, one in scores["metrics"].items():

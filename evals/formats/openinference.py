@@ -36,13 +36,13 @@ def write(source: Source, folder: Path) -> list[str]:
     }
     with (folder / "spans.jsonl").open("w", encoding="utf-8") as file:
         for one in source:
-            scope = {"scope": {"name": "sextant"}, "spans": spans(one, source, ended)}
+            scope = {"scope": {"name": "sextant"}, "spans": make_spans(one, source, ended)}
             file.write(compact({"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}) + "\n")
     return []
 
 
-def spans(one: Answered, source: Source, ended: int) -> list[dict[str, Any]]:
-    """The spans of one query, whose trace ends at `ended`, in nanoseconds since 1970."""
+def make_spans(one: Answered, source: Source, ended: int) -> list[dict[str, Any]]:
+    """Make the spans of one query, whose trace ends at `ended`, in nanoseconds since 1970."""
     steps = one.steps
     seconds = one.outcome.get("seconds") or max((step.started + step.seconds for step in steps), default=0.0)
     trace = _Trace(f"{source.run.path.name}\0{one.query_id}", ended - round(seconds * 1e9))
@@ -74,7 +74,7 @@ class _Trace:
         self.spans: list[dict[str, Any]] = []
 
     def add(self, name: str, kind: str, parent: str, during: tuple[float, float], attributes: Mapping[str, Any]) -> str:
-        """One more span, between two points of time in seconds; its id."""
+        """Add a span between two points of time in seconds, and return its id."""
         place = self._digest.copy()
         place.update(b"\0%d" % len(self.spans))
         start, end = (self._began + round(point * 1e9) for point in during)

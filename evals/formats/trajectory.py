@@ -1,4 +1,4 @@
-"""What another system says it did for a query, and the checks before that is part of a run.
+"""Trajectories of other systems: what they say they did for a query, and the checks before that is part of a run.
 
 Trajectories are JSON Lines, a line a query, in our own form (this file) or in ATIF (atif.py); the page
 docs/decisions/export-import.md has the form, key by key. Ours is that of outcomes.jsonl, of which only "query_id" and
@@ -78,7 +78,7 @@ class Line(TypedDict):
 
 
 def read_line(row: dict[str, Any], queries: Mapping[str, "Query"], environment: "Environment") -> Trajectory:
-    """Read a line in our own form. ValueError for what is not."""
+    """Read a line in our own form. ValueError for one that is malformed or does not fit the task."""
     if isinstance(row.get("trace"), dict):
         row = row["trace"] | row
     forms.check(Line, row)
@@ -132,7 +132,7 @@ def _make_step(row: Mapping[str, Any], query: "Query", environment: "Environment
 
 
 def make_usage(row: Mapping[str, Any] | None) -> Usage:
-    """What model calls used; nothing of None. A price that is not said is not known."""
+    """Return what model calls used, which is nothing for None. A price that is left out is not known."""
     prices = {"paid_usd": None, "list_usd": None} if row else {}
     known = ("calls", "repairs", "input_tokens", "output_tokens", "paid_usd", "list_usd")
     return Usage(**prices | {key: value for key, value in (row or {}).items() if key in known})

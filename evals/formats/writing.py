@@ -1,4 +1,4 @@
-"""What every format is written from, a scored run folder alone, and the folder that an export fills.
+"""Exports: the scored run that each format is written from, and the folder that it fills.
 
 The folder is there whole or not at all, and never replaces what is not ours: it is ours when it holds export.json and
 nothing that this does not list. Left out: two exports into one folder at the same time.

@@ -1,4 +1,4 @@
-"""What the page asks for, as JSON: the runs, one run, one query of a run. Made when asked for, from run folders alone.
+"""The page's data as JSON: the runs, one run, one query of a run. Made on request, from run folders alone.
 
 One query is page_query.py's. Left out: the server and the file that carry the answers (page_server.py, page_file.py),
 and everything that is drawn of them (page/).
@@ -37,7 +37,7 @@ class _Entry:
 
 
 class Answers:
-    """Every answer that the page may ask for, by its path: runs.json, run/ID.json, run/ID/query/QUERY.json."""
+    """The answers to the page's requests, by path: runs.json, run/ID.json, run/ID/query/QUERY.json."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class Answers:
 
     @property
     def unreadable(self) -> list[tuple[Path, str]]:
-        """The run folders that cannot be, and why."""
+        """The run folders that cannot be opened, and why."""
         return [(entry.path, entry.why) for entry in self._known.values() if not entry.opened]
 
     @property
     def places(self) -> dict[str, str]:
-        """Where runs and their data lie on this machine -> what to call that elsewhere."""
+        """Absolute path of a run or its data -> the name for it in an exported page."""
         runs = {run_id: opened.run for run_id, opened in self._readable.items()}
         named = {str(run.path): run_id for run_id, run in runs.items() if run.path.is_absolute()}
         folders = [run.config[run_folder.PROVENANCE]["folder"] for run in runs.values()]
@@ -97,7 +97,7 @@ class Answers:
         return list(self._open(run_id).named)
 
     def runs(self) -> bytes:
-        """The runs that there are now."""
+        """The list of runs as it is now."""
         self._scan()
         unreadable = [] if self._exported else self.unreadable
         return plain_json(

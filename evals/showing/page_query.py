@@ -1,4 +1,4 @@
-"""What the page shows of one query, as JSON: what was asked, what was done, what became of the relevant documents.
+"""One query on the page, as JSON: its text, its trajectory, and the outcome of its relevant documents.
 
 Outcomes are found by where their lines begin, so that a run of 10,000 trajectories opens at once. Texts of documents
 are there where the corpus is; without it there are their ids. Also here: JSON that every browser reads.
@@ -124,7 +124,7 @@ def describe_query(opened: Opened, query_id: str) -> Answer:
 
 
 class Data(NamedTuple):
-    """What a run was made on."""
+    """The corpus and the queries of a run."""
 
     documents: "Corpus"
     queries: "Mapping[str, Query]"  # by id

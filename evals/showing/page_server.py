@@ -41,7 +41,7 @@ _HEADERS = {
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the page and its answers to who knows its address, by whatever name and port that is reached."""
+    """Serves the page and its data to anyone who knows the address."""
 
     daemon_threads = True
 
@@ -58,7 +58,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def address_once(self) -> str:
-        """What leads there one time, because everybody can see with which arguments a browser is started."""
+        """An address that works once: the arguments of a browser can be seen by every user of the machine."""
         return f"http://{HOST}:{self.server_port}{self.once[0]}"
 
     def service_actions(self) -> None:
@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def open_server(answers: Answers, port: int | None) -> Server:
-    """The server, at `port` or else the first that is free from PORT on. UsageError where there is none."""
+    """Open the server, at `port` or else at the first that is free from PORT on. UsageError where there is none."""
     ports = range(PORT, PORT + PORTS) if port is None else [port]
     for one in ports:
         try:
