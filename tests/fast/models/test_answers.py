@@ -16,6 +16,7 @@ from pathlib import Path
 
 import dspy
 import pytest
+from waiting import wait_for
 
 from tools.console.command import Parser, run_command
 from tools.errors import DataError, LimitReached, RunIncomplete
@@ -49,14 +50,6 @@ def spoilt(path, column, value):
         Answers(path).ledger("run").answered("q", key(number), "tiny", Answer(["first"], paid()))
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(f"UPDATE calls SET {column} = ? WHERE key = ?", (value, key(1)))
-
-
-def until(true):
-    """Wait for something that comes soon."""
-    ends = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < ends
-        time.sleep(0.001)
 
 
 @pytest.fixture
@@ -336,7 +329,7 @@ def asked_at_once(books, error, *, deadline=math.inf):
             if found is None:
                 sent.append(number)
                 if len(sent) == 1:
-                    until(lambda: len(books._sent[key(1)]._condition._waiters) == 4)
+                    wait_for(lambda: len(books._sent[key(1)]._condition._waiters) == 4)
                     raise error
                 found = Answer(["yes"], paid())
                 books.answered(f"q{number}", key(1), "tiny", found)
@@ -374,7 +367,7 @@ def test_nobody_waits_for_an_equal_request_beyond_the_deadline_of_its_own_query(
                 pass
 
         with pytest.raises(TimeoutError, match="not answered yet"):
-            pool.submit(ask).result(10)
+            pool.submit(ask).result(120)
         assert books._sent.keys() == {key(1)}, "it is still the other's"
 
 

@@ -117,16 +117,15 @@ def test_a_slow_reader_holds_nothing_up_and_loses_only_progress():
     reading, lines = threading.Event(), []
 
     def write(line):
-        reading.wait(20)
+        reading.wait(120)
         lines.append(line)
 
     progress = Tally.after(4, [], "nDCG@10").progress(BUSY, 1.0)
     with Events(write) as writer:
-        started = time.monotonic()
         for number in range(3000):
             writer.tell(Pending(f"q{number}", ""))
             writer.tell(progress)
-        assert time.monotonic() - started < 2
+        assert not lines, "nobody has waited for the reader"
         reading.set()
     names = [row["event"] for row in told(lines)]
     assert names.count("owed") == 3000 and 0 < names.count("progress") <= events.BACKLOG

@@ -103,7 +103,7 @@ def client(url, largest=1 << 20):
     return Client(url, {"authorization": f"Bearer {KEY}"}, largest=largest)
 
 
-def post(made, body=b"question", seconds=5.0):
+def post(made, body=b"question", seconds=60.0):
     return made.post("/chat/completions", body, deadline=time.monotonic() + seconds)
 
 
@@ -126,7 +126,7 @@ def test_compression_that_nobody_asked_for_is_undone(serve):
 
 def test_a_path_cannot_smuggle_a_header(serve):
     server = serve(answering(OK))
-    client(server.url).post("/a b\r\nx: y\udcff?é=1", b"q", deadline=time.monotonic() + 5)
+    client(server.url).post("/a b\r\nx: y\udcff?é=1", b"q", deadline=time.monotonic() + 60)
     assert server.requests[0][0].startswith(b"POST /v1/a%20b%0D%0Ax:%20y??%C3%A9=1 HTTP/1.1\r\n")
 
 

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
@@ -23,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from many_outcomes import make
 from run_folders import unsealed
+from waiting import wait_for
 
 from evals import view
 from evals.measuring import scored
@@ -75,7 +75,7 @@ def served(answers):
 
 def asked(server, path, method="GET", start=None, **headers):
     """(status, headers, body) of one request, its path sent as it is after `start`, or else after the secret."""
-    connection = http.client.HTTPConnection(*server.server_address, timeout=10)
+    connection = http.client.HTTPConnection(*server.server_address, timeout=120)
     start = server.root[:-1] if start is None else start
     connection.putrequest(method, start + path, skip_host="Host" in headers)
     for name, value in headers.items():
@@ -167,16 +167,14 @@ def test_without_the_corpus_there_are_ids_and_a_reason(folder, run, tmp_path):
 
 def test_an_answer_does_not_wait_for_a_corpus_that_takes_long(runs, monkeypatch):
     ready, load = threading.Event(), page_query.load_environment
-    monkeypatch.setattr(page_query, "load_environment", lambda config: ready.wait(10) and load(config))
+    monkeypatch.setattr(page_query, "load_environment", lambda config: ready.wait(120) and load(config))
     monkeypatch.setattr(page_query, "PATIENCE", 0.05)
     answers = Answers([runs])
     path = address(answers.run_ids[0], answers.query_ids(answers.run_ids[0])[0])
     first = answer(answers, path)
     assert first["documents"] == {} and first["reading"] and "still being read" in first["no_documents"]
     ready.set()
-    until = time.monotonic() + 10
-    while not answer(answers, path)["documents"]:
-        assert time.monotonic() < until
+    wait_for(lambda: answer(answers, path)["documents"])
 
 
 def test_runs_that_appear_change_or_go_are_seen_when_the_page_is_loaded_again(runs, multihop):
@@ -350,7 +348,7 @@ def fuzzed(made, tmp_path_factory):
 @given(st.lists(PARTS | st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=5), max_size=9))
 def test_whatever_path_is_asked_for_the_answer_is_a_page_or_a_line(fuzzed, parts):
     path = fuzzed.root + "".join(parts)
-    with socket.create_connection(fuzzed.server_address, timeout=10) as connection:
+    with socket.create_connection(fuzzed.server_address, timeout=120) as connection:
         host = f"Host: 127.0.0.1:{fuzzed.server_port}\r\nConnection: close\r\n\r\n"
         connection.sendall(f"GET {path} HTTP/1.1\r\n{host}".encode("latin-1"))
         said = b"".join(iter(lambda: connection.recv(65536), b""))
@@ -401,7 +399,7 @@ def test_what_cannot_be_done_is_said_in_a_line(runs, tmp_path, command, argument
 def test_ctrl_c_ends_the_page_and_is_no_error(runs):
     with started(runs) as (process, _):
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+        assert process.wait(120) == 0
         assert "Traceback" not in process.stderr.read()
 
 
