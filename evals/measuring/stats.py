@@ -1,12 +1,12 @@
 """Uncertainty of a mean over queries, and of the difference of two. Pure functions; every seed is an argument.
 
 The test of a difference is a paired randomisation test, whose use in retrieval is that of Smucker, Allan and Carterette
-(2007). Left out: clusters of queries, and tests of several systems at once. Repeated runs of one system are averaged
-within queries before they come here (evals/measuring/repeats.py).
+(2007). Repeated runs of one system are averaged within queries before they come here (repeats.py). Clusters of queries
+are not known here, and there is no test of several systems at once.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -40,17 +40,21 @@ def bootstrap_mean(
     mean = float(np.average(array, weights=weight))
     if len(array) < 2:
         return Interval(mean, None, None)
-    resamples = resamples or max(2_000, min(10_000, DRAWS // len(array)))
-    generator, alike = np.random.default_rng(seed), bool((weight == 1).all())
-    means = np.empty(resamples)
-    step = max(1, 2_000_000 // len(array))  # resamples at a time: 16 MB of draws, whatever the queries
-    for start in range(0, resamples, step):
-        count = min(step, resamples - start)
-        draws = generator.integers(0, len(array), size=(count, len(array)))
+    alike, means = bool((weight == 1).all()), []
+    for draws in _draw_queries(len(array), resamples, seed):
         totals = len(array) if alike else weight[draws].sum(axis=1)
-        means[start : start + count] = (array * weight)[draws].sum(axis=1) / totals
-    low, high = np.quantile(means, [0.025, 0.975])
+        means.append((array * weight)[draws].sum(axis=1) / totals)
+    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
     return Interval(mean, float(low), float(high))
+
+
+def _draw_queries(many: int, resamples: int | None, seed: int) -> Iterator[np.ndarray]:
+    """Resamples of `many` queries, shape (some, many): as many as 20 million draws make, from 2,000 to 10,000."""
+    resamples = resamples or max(2_000, min(10_000, DRAWS // many))
+    generator = np.random.default_rng(seed)
+    step = max(1, 2_000_000 // many)  # resamples at a time: 16 MB of draws, whatever the queries
+    for start in range(0, resamples, step):
+        yield generator.integers(0, many, size=(min(step, resamples - start), many))
 
 
 def bootstrap_means(rows: np.ndarray, *, resamples: int | None = None, seed: int = 0) -> list[Interval]:
@@ -70,17 +74,12 @@ def means_of_resamples(rows: np.ndarray, *, resamples: int | None = None, seed: 
 
     The rows that are drawn, and how often, are those of `bootstrap_mean`. At least one row.
     """
-    many = len(rows)
-    resamples = resamples or max(2_000, min(10_000, DRAWS // many))
-    generator = np.random.default_rng(seed)
-    drawn = np.empty((resamples, rows.shape[1]))
-    step = max(1, 2_000_000 // many)  # resamples at a time: 16 MB of draws, whatever the queries
-    for start in range(0, resamples, step):
-        count = min(step, resamples - start)
-        draws = generator.integers(0, many, size=(count, many)) + np.arange(count)[:, None] * many
-        times = np.bincount(draws.ravel(), minlength=count * many).reshape(count, many)  # each query was drawn
-        drawn[start : start + count] = times.astype(np.float64) @ rows / many
-    return drawn
+    many, means = len(rows), []
+    for draws in _draw_queries(many, resamples, seed):
+        places = draws + np.arange(len(draws))[:, None] * many
+        times = np.bincount(places.ravel(), minlength=draws.size).reshape(draws.shape)  # each query was drawn
+        means.append(times.astype(np.float64) @ rows / many)
+    return np.concatenate(means)
 
 
 class Resampled(NamedTuple):
@@ -105,7 +104,7 @@ def resampled_mean(values: Sequence[float], *, resamples: int = 1000, seed: int 
 
 
 class Paired(NamedTuple):
-    """How two systems differ over the same queries; what cannot be told of so few queries is None."""
+    """How two systems differ over the same queries; None is what so few queries cannot tell."""
 
     difference: float  # mean of after - before
     low: float | None  # of its 95 % interval

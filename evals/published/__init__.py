@@ -50,31 +50,10 @@ def figures() -> tuple[Figure, ...]:
     for path in sorted(Path(__file__).parent.glob("*.csv")):
         with path.open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
-                found.append(
-                    Figure(
-                        task=row["task"],
-                        system=row["system"],
-                        metric=row["metric"],
-                        judgements=row["judgements"],
-                        split=row["split"],
-                        value=float(row["value"]),
-                        error=float(row["error"]) if row["error"] else None,
-                        table=row["table"],
-                        row=row["row"],
-                        note=row["note"],
-                    )
-                )
+                known: dict[str, Any] = {name: row[name] for name in Figure.__slots__}
+                error = float(row["error"]) if row["error"] else None
+                found.append(Figure(**known | {"value": float(row["value"]), "error": error}))
     return tuple(found)
-
-
-def look_up(task: str, system: str, metric: str, judgements: str = "") -> list[Figure]:
-    """The figures for a task, a system and a metric; several where a paper prints one more than once."""
-    wanted = (task, system, metric)
-    return [
-        figure
-        for figure in figures()
-        if (figure.task, figure.system, figure.metric) == wanted and judgements in ("", figure.judgements)
-    ]
 
 
 def beside(config: Mapping[str, Any]) -> dict[str, Figure]:
