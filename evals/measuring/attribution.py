@@ -77,7 +77,7 @@ class History:
         return (self.decision == "select", self.chars > 0, self.rank > 0)
 
 
-def histories(
+def read_histories(
     steps: Iterable[tuple[int, Step]], units: Collection[str], unit_of: Callable[[str], str]
 ) -> dict[str, History]:
     """Unit -> the history of that document of it which came furthest, for those of `units` that a step names.
@@ -91,7 +91,7 @@ def histories(
             if doc_id not in unit:
                 unit[doc_id] = unit_of(doc_id)
             if unit[doc_id] in units:
-                _happened(seen.setdefault(doc_id, History(doc_id)), number, step, place)
+                _record_step(seen.setdefault(doc_id, History(doc_id)), number, step, place)
     best: dict[str, History] = {}
     for one in seen.values():
         known = best.get(unit[one.doc_id])
@@ -100,8 +100,8 @@ def histories(
     return best
 
 
-def _happened(one: History, number: int, step: Step, place: int) -> None:
-    """What a step did with the document that is at `place` among its documents."""
+def _record_step(one: History, number: int, step: Step, place: int) -> None:
+    """Record what a step did with the document at `place` among its documents."""
     if step.tool == "search":
         one.best_rank = min(one.best_rank or place + 1, place + 1)
         if not one.rank:
@@ -132,9 +132,9 @@ class Relevant:
 def attribute(
     query_id: str, outcome: Mapping[str, Any], ranking: Sequence[str], judgements: "Judgements"
 ) -> list[Relevant]:
-    """What became of each document that recall counts for a query, the highest grade first; none where it is undefined.
+    """The documents that recall counts for a query, with what became of them, the highest grade first.
 
-    `outcome` is a line of outcomes.jsonl, `ranking` its ranking in the units that are scored (metrics.collapse).
+    None where recall is undefined. `outcome` is a line of outcomes.jsonl, `ranking` its ranking in the units that are scored (metrics.collapse).
     """
     unit_of = judgements.unit_of or str
     grades = judgements.recalled(query_id)
@@ -145,18 +145,18 @@ def attribute(
         for number, row in enumerate(rows)
         if judgements.unit_of or not grades.keys().isdisjoint(row["doc_ids"])
     ]
-    known = histories(naming, grades, unit_of)
+    known = read_histories(naming, grades, unit_of)
     places = {unit: place for place, unit in enumerate(ranking, start=1) if unit in grades}
-    lost = _Lost(rows, failed=outcome["error"] is not None)
+    session = _Session(rows, failed=outcome["error"] is not None)
     made = []
     for unit, grade in grades.items():
         history, place = known.get(unit, History("")), places.get(unit, 0)
-        made.append(Relevant(unit, grade, place, lost.fate(history, place), history))
+        made.append(Relevant(unit, grade, place, session.fate(history, place), history))
     return sorted(made, key=lambda one: (-one.grade, one.unit))
 
 
 def _step(row: Mapping[str, Any]) -> Step:
-    """What of a step tells a document's fate."""
+    """The parts of a step that tell a document's fate."""
     return Step(
         row["tool"],
         row["argument"],
@@ -168,25 +168,25 @@ def _step(row: Mapping[str, Any]) -> Step:
     )
 
 
-class _Lost:
-    """What a session says about documents that are not found."""
+class _Session:
+    """The facts of a session that decide the fates of documents that are not found."""
 
     def __init__(self, steps: Sequence[Mapping[str, Any]], *, failed: bool) -> None:
         """`steps` are rows of outcomes.jsonl."""
         self.failed = failed
-        self.told = bool(steps)
+        self.has_steps = bool(steps)
         self.shows = any(step.get("shown") for step in steps)
         self.selects = any(step["tool"] == "select" for step in steps)
-        self.denied = any(step["tool"] == "search" and step.get("refused") for step in steps)
-        self.unread = {step["argument"] for step in steps if step["tool"] == "read" and step.get("refused")}
+        self.search_refused = any(step["tool"] == "search" and step.get("refused") for step in steps)
+        self.refused_reads = {step["argument"] for step in steps if step["tool"] == "read" and step.get("refused")}
         ended = next((step["argument"] for step in reversed(steps) if step["tool"] == "stop"), "")
         self.cut_off = ended in _CUT_OFF
 
     def fate(self, history: History, place: int) -> Fate:
-        """The last that a document reached, but an error takes all, and a limit what had no chance to be seen."""
+        """The last stage that a document reached; an error takes all, and a limit what had no chance to be seen."""
         if self.failed:
             return Fate.ERROR
-        if not self.told:
+        if not self.has_steps:
             return Fate.RANKED_LOW if place else Fate.UNKNOWN
         if history.decision == "select":
             return Fate.RANKED_LOW
@@ -195,10 +195,10 @@ class _Lost:
                 return Fate.RANKED_LOW
             return Fate.SHOWN_IN_PART if history.chars < history.length else Fate.NOT_SELECTED
         if not history.rank and not place:
-            return Fate.LIMIT if self.cut_off or self.denied else Fate.NEVER_SURFACED
+            return Fate.LIMIT if self.cut_off or self.search_refused else Fate.NEVER_SURFACED
         if not self.shows and place:  # nothing is ever shown: the order is the retrievers'
             return Fate.RANKED_LOW
-        return Fate.LIMIT if self.cut_off or history.doc_id in self.unread else Fate.NOT_SHOWN
+        return Fate.LIMIT if self.cut_off or history.doc_id in self.refused_reads else Fate.NOT_SHOWN
 
 
 class Losses:
@@ -235,7 +235,7 @@ class Losses:
         return counted
 
     def json(self) -> dict[str, Any]:
-        """What scores.json has: shares at every cutoff, and documents at the first."""
+        """The part of scores.json: shares at every cutoff, and documents at the first."""
         first = self.cutoffs[0]
         return {
             "cutoff": first,
@@ -245,10 +245,10 @@ class Losses:
         }
 
 
-def row(
+def to_json(
     text: str, relevant: Sequence[Relevant], outcome: Mapping[str, Any], judgements: "Judgements"
 ) -> dict[str, Any]:
-    """A line of attribution.jsonl: what is asked, what counts, and what became of it.
+    """A line of attribution.jsonl: the query, what counts, and what became of it.
 
     Documents that a reader meets in the outcome and that are scored as another unit are named with that.
     """
@@ -275,7 +275,7 @@ def fate_at(relevant: Mapping[str, Any], k: int) -> Fate:
     return Fate.FOUND if 0 < relevant["place"] <= k else Fate(relevant["lost_as"])
 
 
-def cutoffs(metric: str, metrics: Iterable[str]) -> list[int]:
+def choose_cutoffs(metric: str, metrics: Iterable[str]) -> list[int]:
     """The cutoffs to attribute at: first that of the headline metric, 10 where it has none; then those of R@k."""
     headline = metric.partition("@")[2]
     recalls = [int(name[2:]) for name in metrics if name.startswith("R@") and name[2:].isdecimal()]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from evals.measuring.attribution import WORDS, Fate, cutoffs, fate_at
+from evals.measuring.attribution import WORDS, Fate, choose_cutoffs, fate_at
 from evals.measuring.repeats import System
 from evals.measuring.scored import Run
 from evals.measuring.stats import bootstrap_means
@@ -29,7 +29,7 @@ def compare_fates(baseline: System, system: System) -> dict[str, Any] | None:
     DataError for a run whose folder does not say what became of its documents. With repeats, shares are means over
     them, and documents that flow are a mean over all pairs of a run of the one and a run of the other.
     """
-    k = cutoffs(baseline.first.metric, baseline.first.columns)[0]
+    k = choose_cutoffs(baseline.first.metric, baseline.first.columns)[0]
     before, after = ([_read_fates(run, k) for run in one.runs] for one in (baseline, system))
     queries = [query_id for query_id in before[0] if all(query_id in fates for fates in (*before, *after))]
     if not queries:

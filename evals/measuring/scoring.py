@@ -41,7 +41,7 @@ def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None
             f"{len(pending)} of {len(asked)} queries of {path} are unanswered, e.g. {pending[0]!r}; "
             "give the same run command again to resume it"
         )
-    tally, losses = Tally(), attribution.Losses(attribution.cutoffs(environment.metric, environment.metrics))
+    tally, losses = Tally(), attribution.Losses(attribution.choose_cutoffs(environment.metric, environment.metrics))
     values, errors = _score_queries(path, environment, outcomes, tally, losses)
     about = tally.summary(config, asked)
     scores = about | {
@@ -93,7 +93,7 @@ def _score_queries(
             trec.write(run_lines(query_id, units, tag=path.name))
             relevant = attribution.attribute(query_id, outcome, units, judgements)
             losses.add(relevant)
-            attributed.write(disk.dumps(attribution.row(query.text, relevant, outcome, judgements)) + "\n")
+            attributed.write(disk.dumps(attribution.to_json(query.text, relevant, outcome, judgements)) + "\n")
     return values, errors
 
 

@@ -1,9 +1,9 @@
-"""Looks at the test split are counted: each run that has shown a value of a query outside dev is one.
+"""Count the uses ("looks") of test queries: each run that has shown a value of a query outside dev is one.
 
-It does so while it runs and in its partial table, so a run that is stopped one query before its end is a look as well.
-Who looks at a test often enough, and keeps what came out best, has chosen on it; the number of looks is what a reader
-needs to judge that. Kept in $SEXTANT_HOME/looks.jsonl, one line a look. To resume a run or to score it again is no new
-look. Left out: looks on other machines, and the correction of a score for them. No failure here ends a run.
+A run shows values while it runs, so one that is stopped before its end is a look as well. Whoever looks at a test often
+enough, and keeps what came out best, has chosen on it; the number of looks is what a reader needs to judge that. Kept
+in $SEXTANT_HOME/looks.jsonl, one line a look. To resume a run or to score it again is no new look. Looks on other
+machines are not known. No failure here ends a run.
 """
 
 import json
@@ -23,7 +23,7 @@ _SAME = ("run", "task", "data_fingerprint")
 
 
 def record(config: Config, path: Path) -> None:
-    """Write down that the run of `config` in `path` showed what it reaches; nothing for dev, or a second time."""
+    """Write down that the run of `config` in `path` has shown values; nothing for dev, or a second time."""
     if config["split"] == "dev":
         return
     look = {
@@ -37,7 +37,7 @@ def record(config: Config, path: Path) -> None:
         "run": path.name,
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    if _identity(look) in {_identity(known) for known in _looks()}:
+    if _identity(look) in {_identity(known) for known in _read_looks()}:
         return
     with suppress(OSError, SextantError):
         file = _file()
@@ -49,7 +49,7 @@ def record(config: Config, path: Path) -> None:
 def count(task: str, data: str, program: str) -> int:
     """How many runs looked at queries of `task` outside dev with `program`; `data` is what `data_of` says of a run."""
     wanted = {"task": task, "data": data, "program": program}
-    return len({_identity(look) for look in _looks() if all(look.get(key) == wanted[key] for key in wanted)})
+    return len({_identity(look) for look in _read_looks() if all(look.get(key) == wanted[key] for key in wanted)})
 
 
 def data_of(config: Config) -> str:
@@ -62,8 +62,8 @@ def _file() -> Path:
     return home() / "looks.jsonl"
 
 
-def _looks() -> Iterator[dict[str, Any]]:
-    """The lines that can be read; none where the file cannot be."""
+def _read_looks() -> Iterator[dict[str, Any]]:
+    """Yield the lines that can be read; none where the file cannot be."""
     lines = list[bytes]()
     with suppress(OSError, SextantError):
         lines = disk.read_lines(_file())

@@ -1,4 +1,4 @@
-"""The result tables of the four papers as data, and when one of their figures may stand beside one of ours.
+"""The result tables of the four papers, and which of their figures may stand beside one of ours.
 
 A CSV a paper, a line a figure, with the table and the row that it was read from. Values are fractions as printed
 (43.5 % is 0.435); `error` is the standard error where one is printed; `note` says what is odd: a misprint, a printed
@@ -57,7 +57,7 @@ def figures() -> tuple[Figure, ...]:
 
 
 def beside(config: Mapping[str, Any]) -> dict[str, Figure]:
-    """By metric, the published figure for the same system on the same task; none for a run that is not comparable.
+    """The published figure by metric for the same system on the same task; none for a run that is not comparable.
 
     `config` is a run's config.json. Comparable is a run over the whole of the fetched release, on the
     queries that the paper reports, as the paper asked them; a miniature or a folder never is.

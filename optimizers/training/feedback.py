@@ -19,7 +19,7 @@ from enum import IntEnum
 from typing import Literal
 
 from environments.base import Environment
-from evals.measuring.attribution import History, histories
+from evals.measuring.attribution import History, read_histories
 from evals.measuring.metrics import Ranking, collapse, is_pairwise, won
 from tools.models.prompting.passage import defused
 from tools.records import Query, Step, Submission, Trace, total
@@ -164,7 +164,7 @@ class _Account:
 
     def _fates(self) -> list[_Relevant]:
         """Worst fates first; of equal ones the highest grade first, then by id."""
-        best = histories(enumerate(self.trace.steps), self.grades, self.unit_of)
+        best = read_histories(enumerate(self.trace.steps), self.grades, self.unit_of)
         places = {unit: place for place, unit in enumerate(self.order, start=1)}
         selects = any(step.tool == "select" for step in self.trace.steps)
         made = []

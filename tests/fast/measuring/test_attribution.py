@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.base import Judgements
-from evals.measuring.attribution import LOST, Fate, Losses, attribute, row
+from evals.measuring.attribution import LOST, Fate, Losses, attribute, to_json
 from evals.measuring.metrics import collapse, judge, ranking_metric
 from evals.running.runner import answer
 from tools.corpus import Corpus
@@ -135,7 +135,7 @@ def test_the_passage_that_came_furthest_speaks_for_its_document():
 def test_a_line_of_the_file_gives_back_what_was_attributed():
     judged, outcome = Judgements({"q": {"d4": 2.0, "d8": 1.0, "d1": 0.5, "d2": 0.0}}), outcome_of(selects)
     relevant = attribute("q", outcome, outcome["ranking"], judged)
-    line = json.loads(json.dumps(row("what is asked", relevant, outcome, judged)))
+    line = json.loads(json.dumps(to_json("what is asked", relevant, outcome, judged)))
     assert line["relevant"] == [
         {"unit": one.unit, "grade": one.grade, "place": one.place, "lost_as": one.lost_as} | asdict(one.history)
         for one in relevant
