@@ -134,7 +134,8 @@ def attribute(
 ) -> list[Relevant]:
     """The documents that recall counts for a query, with what became of them, the highest grade first.
 
-    None where recall is undefined. `outcome` is a line of outcomes.jsonl, `ranking` its ranking in the units that are scored (metrics.collapse).
+    None where recall is undefined. `outcome` is a line of outcomes.jsonl, `ranking` its ranking in the units that are
+    scored (metrics.collapse).
     """
     unit_of = judgements.unit_of or str
     grades = judgements.recalled(query_id)
