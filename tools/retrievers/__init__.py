@@ -7,8 +7,10 @@ or what makes one, and keyword parameters are the options, with their types and 
 
 import inspect
 import typing
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,12 +50,50 @@ EMBEDDERS = {
 _GIVEN = ("corpus", "home", "terms")
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A class of one of the tables, and what an expression says to its constructor."""
+
+    made: Any
+    positional: tuple[inspect.Parameter, ...]
+    options: dict[str, inspect.Parameter]
+
+    @property
+    def subject(self) -> str:
+        """The type of its first positional parameter: "str" for a model, "Embedder", "Builder" or "Retriever"."""
+        return self.positional[0].annotation.__name__ if self.positional else ""
+
+    @property
+    def model(self) -> str:
+        """The model that it has where none is named; "" where it needs a name, or has no model."""
+        named = self.subject == "str" and self.positional[0].default is not inspect.Parameter.empty
+        return str(self.positional[0].default) if named else ""
+
+    @property
+    def many(self) -> bool:
+        """Whether it is made of any number of retrievers."""
+        return any(parameter.kind is parameter.VAR_POSITIONAL for parameter in self.positional)
+
+
+@cache
+def kind_of(name: str, *, embedder: bool = False) -> Kind:
+    """Look up a retriever, or an embedder, and read its constructor; UnknownName, with the nearest names."""
+    made = pick("embedder", name, EMBEDDERS) if embedder else pick("retriever", name, RETRIEVERS)
+    hints, parameters = typing.get_type_hints(made.__init__), inspect.signature(made).parameters
+    typed = [parameter.replace(annotation=hints[key]) for key, parameter in parameters.items() if key not in _GIVEN]
+    return Kind(
+        made,
+        tuple(parameter for parameter in typed if parameter.kind is not parameter.KEYWORD_ONLY),
+        {parameter.name: parameter for parameter in typed if parameter.kind is parameter.KEYWORD_ONLY},
+    )
+
+
 def check(text: str) -> Spec:
     """Parse the expression `text`, type its options and leave out defaults: equal for equal retrievers.
 
     UsageError, or UnknownName with the nearest names, for what no constructor takes. Nothing is loaded or built.
     """
-    return _checked(parse(text), RETRIEVERS, "retriever")
+    return _check(parse(text))
 
 
 def build(
@@ -74,15 +114,16 @@ def build(
         raise UsageError(
             f"{found[0]} needs a model that annotates, which evals.run connects; take another retriever here"
         )
-    retriever: Retriever = _made(spec, corpus, home, terms)
+    retriever: Retriever = _make(spec, corpus, home, terms)
     return retriever
 
 
 def classes(spec: Spec) -> Iterator[tuple[Spec, Any]]:
-    """The classes that `spec` is built of, each with its own expression: the outer ones first, embedders too."""
-    yield spec, pick("retriever", spec.kind, RETRIEVERS)
-    if _embeds(spec.kind):
-        yield (inner := _filler(spec)), pick("embedder", inner.kind, EMBEDDERS)
+    """Yield the classes that `spec` is built of, each with its own expression: the outer ones first, embedders too."""
+    kind = kind_of(spec.kind)
+    yield spec, kind.made
+    if kind.subject == "Embedder":
+        yield (inner := _embedder_of(spec)), kind_of(inner.kind, embedder=True).made
     else:
         for part in spec.parts:
             yield from classes(part)
@@ -103,10 +144,15 @@ def words_only(spec: Spec) -> bool:
     return not any(made.sends or made.loads_weights or made.needs_lens for _, made in classes(spec))
 
 
+def references(spec: Spec) -> set[str]:
+    """Return where the classes are that `spec` is built of: "module:class"."""
+    return {f"{made.__module__}:{made.__name__}" for _, made in classes(spec)}
+
+
 def with_attribute(spec: Spec, attribute: str) -> Spec:
     """Give `attribute` to every lens in `spec` that names none. UsageError when that is empty, too."""
     options = dict(spec.options)
-    if pick("retriever", spec.kind, RETRIEVERS).needs_lens and not options.get("attribute"):
+    if kind_of(spec.kind).made.needs_lens and not options.get("attribute"):
         if not attribute:
             raise UsageError(
                 f"{spec} needs attribute=..., because the task has no lens of its own; docs/decisions/lens-retriever.md"
@@ -117,148 +163,118 @@ def with_attribute(spec: Spec, attribute: str) -> Spec:
 
 def require(spec: Spec) -> None:
     """Refuse what could not be built, as its class does, before any part of it is: UsageError, DataError, ..."""
-    positional, options = takes(spec.kind)
-    if _embeds(spec.kind):
-        _embedder(spec)
+    kind = kind_of(spec.kind)
+    if kind.subject == "Embedder":
+        _make_embedder(spec)
     else:
         for part in spec.parts:
             require(part)
-    [model] = [parameter.default for parameter in positional.values() if parameter.annotation is str] or [""]
-    given = {name: spec.options.get(name, parameter.default) for name, parameter in options.items()}
-    pick("retriever", spec.kind, RETRIEVERS).require(spec.subject or model, len(spec.parts), given)
+    given = {name: spec.options.get(name, parameter.default) for name, parameter in kind.options.items()}
+    kind.made.require(spec.subject or kind.model, len(spec.parts), given)
 
 
 def needs_pool(spec: Spec) -> bool:
     """Tell whether the retriever is only for tasks that rank candidate pools."""
-    retriever: type[Retriever] = pick("retriever", spec.kind, RETRIEVERS)
-    return retriever.pool_needed([needs_pool(part) for part in spec.parts])
+    made: type[Retriever] = kind_of(spec.kind).made
+    return made.pool_needed([needs_pool(part) for part in spec.parts])
 
 
-def references(spec: Spec) -> set[str]:
-    """Where the classes are that `spec` is built of: "module:class"."""
-    return {f"{made.__module__}:{made.__name__}" for _, made in classes(spec)}
-
-
-def takes(kind: str, table: Mapping[str, str] = RETRIEVERS) -> tuple[dict[str, Any], dict[str, inspect.Parameter]]:
-    """Return the positional parameters and the options of the constructor of `kind`, with their types."""
-    made = pick("retriever", kind, table)
-    hints = typing.get_type_hints(made.__init__)
-    positional, options = dict[str, Any](), dict[str, inspect.Parameter]()
-    for name, parameter in inspect.signature(made).parameters.items():
-        typed = parameter.replace(annotation=hints[name])
-        if name in _GIVEN:
-            continue
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            options[name] = typed
-        else:
-            positional[name] = typed
-    return positional, options
-
-
-def _checked(spec: Spec, table: Mapping[str, str], what: str) -> Spec:
-    pick(what, spec.kind, table)  # UnknownName
-    positional, options = takes(spec.kind, table)
-    subject, parts = spec.subject, spec.parts
-    wanted = [parameter.annotation.__name__ for parameter in positional.values()]
-    match wanted:
-        case ["str"]:
-            [model] = positional.values()
+def _check(spec: Spec, *, embedder: bool = False) -> Spec:
+    kind, subject, parts = kind_of(spec.kind, embedder=embedder), spec.subject, spec.parts
+    match kind.subject:
+        case "str":
             if parts:
                 raise UsageError(f"{spec.kind} takes a model, as in {spec.kind}:MODEL, and no other retriever")
-            if not subject and model.default is inspect.Parameter.empty:
+            if not subject and not kind.model:
                 raise UsageError(f"{spec.kind} needs a model: {spec.kind}:MODEL, by name or by folder")
-            subject = "" if subject == model.default else subject
-        case ["Embedder"]:
+            subject = "" if subject == kind.model else subject
+        case "Embedder":
             if bool(subject) + len(parts) != 1:
                 raise UsageError(f"{spec.kind} stores the vectors of one of {', '.join(EMBEDDERS)}: {spec.kind}:dense")
-            part = _checked(parts[0] if parts else parse(subject), EMBEDDERS, "embedder")
-            plain = not part.options
-            subject, parts = (str(part), ()) if plain else ("", (part,))
+            part = _embedder_of(spec)
+            subject, parts = ("", (part,)) if part.options else (str(part), ())
         case _:
             if subject:
                 raise UsageError(f"{spec.kind} takes no model; write {spec.kind} without {subject!r}")
-            parts = tuple(_checked(part, table, what) for part in parts)
-            many = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in positional.values())
-            if not wanted and parts:
-                raise UsageError(f"{spec.kind} is not made of other retrievers; {parts[0]} does not belong in it")
-            if len(parts) < 2 if many else len(parts) != len(wanted):
-                number = "two or more retrievers" if many else f"{len(wanted)} retrievers"
-                number, example = ("one retriever", "bm25") if len(wanted) == 1 and not many else (number, "bm25,dense")
-                raise UsageError(
-                    f"{spec.kind} is made of {number}, as in {spec.kind}({example}); {spec} has {len(parts)}"
-                )
-    typed = dict[str, Value]()
-    for name, value in spec.options.items():
-        if name not in options:
-            known = f"it has {', '.join(options)}" if options else "it has none"
+            parts = tuple(map(_check, parts))
+            _check_number(spec, kind)
+    for name in spec.options:
+        if name not in kind.options:
+            known = f"it has {', '.join(kind.options)}" if kind.options else "it has none"
             raise UsageError(f"{spec.kind} has no option {name!r}; {known}")
-        typed[name] = _typed(f"{spec.kind}: {name}", value, options[name].annotation)
-    kept = {name: typed[name] for name in options if name in typed and typed[name] != options[name].default}
+    typed = {
+        name: _read_value(f"{spec.kind}: {name}", spec.options[name], parameter.annotation)
+        for name, parameter in kind.options.items()
+        if name in spec.options
+    }
+    kept = {name: value for name, value in typed.items() if value != kind.options[name].default}
     return Spec(spec.kind, subject, parts, kept)
 
 
-def _typed(what: str, value: Value, wanted: Any) -> Value:
-    """The text `value` as the type of an option: str, int, float, bool, a choice, or a tuple of numbers."""
-    if typing.get_origin(wanted) is typing.Literal:
-        choices = typing.get_args(wanted)
-        if value not in choices:
+def _check_number(spec: Spec, kind: Kind) -> None:
+    """UsageError when `spec` is made of too few or too many retrievers."""
+    found, needed = len(spec.parts), len(kind.positional)
+    if not needed and found:
+        raise UsageError(f"{spec.kind} is not made of other retrievers; {spec.parts[0]} does not belong in it")
+    if found < 2 if kind.many else found != needed:
+        number = "two or more retrievers" if kind.many else f"{needed} retrievers"
+        number, example = ("one retriever", "bm25") if needed == 1 and not kind.many else (number, "bm25,dense")
+        raise UsageError(f"{spec.kind} is made of {number}, as in {spec.kind}({example}); {spec} has {found}")
+
+
+def _read_value(what: str, value: Value, kind: Any) -> Value:
+    """Read the text `value` as the type of an option: str, int, float, bool, a choice, or a tuple of numbers."""
+    if typing.get_origin(kind) is typing.Literal:
+        if value not in (choices := typing.get_args(kind)):
             raise UsageError(f"{what} is {value!r}; it is one of {', '.join(choices)}")
         return value
-    if typing.get_origin(wanted) is tuple:
+    if typing.get_origin(kind) is tuple:
         values = value if isinstance(value, tuple) else (value,)
-        return tuple(_typed(what, one, typing.get_args(wanted)[0]) for one in values)
+        return tuple(_read_value(what, one, typing.get_args(kind)[0]) for one in values)
     if isinstance(value, tuple):
         raise UsageError(f"{what} is one value, not a list")
-    if wanted is bool:
+    if kind is bool:
         if str(value).lower() not in ("true", "false"):
             raise UsageError(f"{what} is {value!r}; it is true or false")
         return str(value).lower() == "true"
     try:
-        number: Value = wanted(value)
+        read: Value = kind(value)
     except ValueError:
-        kind = {int: "a whole number", float: "a number"}[wanted]
-        raise UsageError(f"{what} is {value!r}, which is not {kind}") from None
-    if number != number or number in (float("inf"), float("-inf")):
+        number = {int: "a whole number", float: "a number"}[kind]
+        raise UsageError(f"{what} is {value!r}, which is not {number}") from None
+    if isinstance(read, float) and not isfinite(read):
         raise UsageError(f"{what} is {value!r}, which is not a finite number")
-    return number
+    return read
 
 
-def _made(spec: Spec, corpus: Corpus, home: Path | None, terms: "Terms | None") -> Any:
-    positional, _ = takes(spec.kind)
-    arguments: list[Any]
-    match [parameter.annotation.__name__ for parameter in positional.values()]:
-        case ["str"]:
+def _make(spec: Spec, corpus: Corpus, home: Path | None, terms: "Terms | None") -> Any:
+    kind, arguments = kind_of(spec.kind), list[Any]()
+    match kind.subject:
+        case "str":
             arguments = [spec.subject] if spec.subject else []
-        case ["Embedder"]:
-            arguments = [_embedder(spec, home, terms)]
-        case ["Builder"]:
-            arguments = [lambda corpus: _made(spec.parts[0], corpus, home, terms)]
+        case "Embedder":
+            arguments = [_make_embedder(spec, home, terms)]
+        case "Builder":
+            arguments = [lambda corpus: _make(spec.parts[0], corpus, home, terms)]
         case _:
-            arguments = [_made(part, corpus, home, terms) for part in spec.parts]
-    made = pick("retriever", spec.kind, RETRIEVERS)
-    return made(corpus, home, *arguments, **_taken(made, terms=terms), **spec.options)
+            arguments = [_make(part, corpus, home, terms) for part in spec.parts]
+    return kind.made(corpus, home, *arguments, **_select(kind.made, terms=terms), **spec.options)
 
 
-def _embedder(spec: Spec, home: Path | None = None, terms: "Terms | None" = None) -> Any:
+def _make_embedder(spec: Spec, home: Path | None = None, terms: "Terms | None" = None) -> Any:
     """Make the embedder of a retriever that stores vectors. It loads nothing until it is given a text."""
-    inner = _filler(spec)
-    embedder = pick("embedder", inner.kind, EMBEDDERS)
+    inner = _embedder_of(spec)
+    made = kind_of(inner.kind, embedder=True).made
     model = [inner.subject] if inner.subject else []
-    return embedder(*model, **inner.options, **_taken(embedder, home=home, terms=terms))
+    return made(*model, **inner.options, **_select(made, home=home, terms=terms))
 
 
-def _embeds(kind: str) -> bool:
-    """Tell whether the retriever stores the vectors of an embedder."""
-    positional, _ = takes(kind)
-    return any(parameter.annotation.__name__ == "Embedder" for parameter in positional.values())
+def _embedder_of(spec: Spec) -> Spec:
+    """Return the expression of the embedder that fills the vectors of `spec`."""
+    return _check(spec.parts[0] if spec.parts else parse(spec.subject), embedder=True)
 
 
-def _filler(spec: Spec) -> Spec:
-    """The expression of the embedder that fills the vectors of `spec`."""
-    return spec.parts[0] if spec.parts else _checked(parse(spec.subject), EMBEDDERS, "embedder")
-
-
-def _taken(made: Any, **given: Any) -> dict[str, Any]:
+def _select(made: Any, **given: Any) -> dict[str, Any]:
     """Return those of `given` that a constructor takes."""
-    taken = inspect.signature(made).parameters
-    return {name: value for name, value in given.items() if name in taken}
+    parameters = inspect.signature(made).parameters
+    return {name: value for name, value in given.items() if name in parameters}

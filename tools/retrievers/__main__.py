@@ -15,9 +15,8 @@ from typing import Any
 from tools.console.command import Parser, clean, put_out, run_and_leave, say
 from tools.errors import UsageError
 from tools.home import home
-from tools.retrievers import RETRIEVERS, takes
+from tools.retrievers import RETRIEVERS, kind_of
 from tools.retrievers.neural.model_table import rows
-from tools.table import pick
 
 
 def parser() -> Parser:
@@ -64,21 +63,20 @@ def _list(arguments: argparse.Namespace) -> None:
 
 def _kind(name: str) -> dict[str, Any]:
     """One kind: its form, the first line of its docstring, its options with their defaults."""
-    positional, options = takes(name)
+    kind = kind_of(name)
     form, parts = name, list[str]()
-    for parameter in positional.values():
-        if parameter.annotation is str:
-            form += ":MODEL" if parameter.default is inspect.Parameter.empty else "[:MODEL]"
-        elif parameter.annotation.__name__ == "Embedder":
+    for parameter in kind.positional:
+        if kind.subject == "str":
+            form += "[:MODEL]" if kind.model else ":MODEL"
+        elif kind.subject == "Embedder":
             form += ":EMBEDDER"
         else:
-            parts += ["A", "B", "..."] if parameter.kind is parameter.VAR_POSITIONAL else [parameter.name.upper()]
-    what = inspect.getdoc(pick("retriever", name, RETRIEVERS)) or ""
+            parts += ["A", "B", "..."] if kind.many else [parameter.name.upper()]
     return {
         "name": name,
         "form": form + (f"({','.join(parts)})" if parts else ""),
-        "what": what.partition("\n")[0],
-        "options": {option: _default(parameter) for option, parameter in options.items()},
+        "what": (inspect.getdoc(kind.made) or "").partition("\n")[0],
+        "options": {option: _default(parameter) for option, parameter in kind.options.items()},
     }
 
 
