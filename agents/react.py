@@ -26,7 +26,7 @@ from tools.models.offline.engine import Call, Rules, published
 from tools.models.prompting import context
 from tools.models.prompting.adapter import notice_leak, refuses
 from tools.models.prompting.asking import Fault, Kind, UnusableAnswer, ask
-from tools.models.prompting.passage import DESCRIPTION, defused
+from tools.models.prompting.passage import DESCRIPTION, defuse
 from tools.models.sending.protocol import Message
 from tools.records import Query, Submission, Usage
 from tools.session import Session, Toolbox
@@ -239,7 +239,9 @@ class _Desk:
 
     def read(self, doc_id: str) -> str:
         """Read one document that a search returned, by its doc_id."""
-        text = self.session.read(doc_id, self.read_chars or None, fit=lambda text: context.beginning(text, A_READING))
+        text = self.session.read(
+            doc_id, self.read_chars or None, fit=lambda text: context.cut_to_share(text, A_READING)
+        )
         return _json({"doc_id": doc_id, "text": text})
 
     def select(self, doc_ids: list[str]) -> str:
@@ -383,4 +385,4 @@ def _arguments(text: str) -> dict[str, Any] | None:
 
 
 def _json(content: Any) -> str:
-    return defused(json.dumps(content, ensure_ascii=False))
+    return defuse(json.dumps(content, ensure_ascii=False))

@@ -17,7 +17,7 @@ from tools import disk, forms
 from tools.errors import DataError, Halt, RunIncomplete
 from tools.forms import Amount, Count, Number
 from tools.models.forms import CandidateForm
-from tools.models.sending.servers import cleaned
+from tools.models.sending.servers import hide_keys
 from tools.records import Query
 
 
@@ -151,7 +151,7 @@ class _Log(io.TextIOWrapper):
 
     def write(self, text: str) -> int:
         """Write `text`, blackened."""
-        return super().write(cleaned(text))
+        return super().write(hide_keys(text))
 
 
 def _digest(prompts: Mapping[str, Prompt], parameters: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from tools.console.command import say
 from tools.errors import Halt, RunIncomplete, SextantError
 from tools.models.prompting.adapter import Adapter
 from tools.models.sending.faults import fault, refusal
-from tools.models.sending.servers import cleaned
+from tools.models.sending.servers import hide_keys
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ def compile_with(inputs: Inputs, study: Study) -> Ended:
         raise
     except Exception as error:  # noqa: BLE001  # a library's optimizer may raise anything; what was evaluated is kept
         study.log(error)
-        first = cleaned(" ".join(f"{type(error).__name__}: {error}".split()))
+        first = hide_keys(" ".join(f"{type(error).__name__}: {error}".split()))
         name = inputs.request.optimizer
         ended.problem = RunIncomplete(f"{name} broke off: {first}; optimizer.log has more")
     return ended

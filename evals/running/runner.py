@@ -25,7 +25,7 @@ from tools.console import interrupts
 from tools.errors import DataError, LimitReached, RunIncomplete, SextantError
 from tools.models.lm import Model
 from tools.models.sending.faults import fault, refusal
-from tools.models.sending.servers import cleaned
+from tools.models.sending.servers import hide_keys
 from tools.records import Document, Query, Submission, Trace, Usage, trace_json, usage_json
 from tools.session import Session
 
@@ -304,6 +304,6 @@ def _fields_of_failure(query: Query, opened: Session | None, error: BaseExceptio
         "answer": "",
         "trace": trace_json(opened.trace if opened else Trace(query.query_id)),
         "usage": usage_json(opened.usage if opened else Usage()),
-        "error": cleaned(f"{type(error).__name__}: {error}"),
-        "traceback": cleaned("".join(traceback.format_exception(error))),
+        "error": hide_keys(f"{type(error).__name__}: {error}"),
+        "traceback": hide_keys("".join(traceback.format_exception(error))),
     }

@@ -21,7 +21,7 @@ from typing import Literal
 from environments.base import Environment
 from evals.measuring.attribution import History, read_histories
 from evals.measuring.metrics import Ranking, collapse, is_pairwise, won
-from tools.models.prompting.passage import defused
+from tools.models.prompting.passage import defuse
 from tools.records import Query, Step, Submission, Trace, total
 from tools.text import sentences, words
 
@@ -374,7 +374,7 @@ def _clean(text: str, chars: int) -> str:
     """At most `chars` characters on one line: no controls, formats, surrogates, double quotes or prompt markers."""
     # Text at a quote's beginning is enough; a document may have megabytes.
     plain = "".join(_harmless(letter) for letter in text[: 4 * chars])
-    line = defused(" ".join(plain.split()))
+    line = defuse(" ".join(plain.split()))
     return line if len(line) <= chars and len(text) <= 4 * chars else line[: chars - 3].rstrip() + "..."
 
 

@@ -14,7 +14,7 @@ import dspy
 from environments.base import Environment
 from optimizers.training.demonstrations import CUT, SHOWN
 from tools.corpus import Corpus
-from tools.models.prompting.passage import defused
+from tools.models.prompting.passage import defuse
 from tools.records import Query
 from tools.retriever import Retriever
 
@@ -35,7 +35,7 @@ def _fields(query: Query, wanted: list[str], documents: Corpus, retriever: Retri
         query.text, SHOWN, instruction=query.objective, excluded=query.excluded, among=query.candidates
     )
     shown = _mixed(wanted, [hit.doc_id for hit in hits])
-    text = {doc_id: defused(documents[doc_id].text[:CUT]) for doc_id in shown}
+    text = {doc_id: defuse(documents[doc_id].text[:CUT]) for doc_id in shown}
     beginning = text[wanted[0]] if wanted else ""
     kept = [doc_id for doc_id in wanted if doc_id in text]
     return {

@@ -7,7 +7,7 @@ import dspy
 
 from tools.models.prompting import context
 from tools.models.prompting.asking import Check, ask
-from tools.models.prompting.passage import Passage, batches, noted, show
+from tools.models.prompting.passage import Passage, batches, fit_notes, show
 from tools.session import Session
 
 
@@ -42,17 +42,17 @@ def show_all(session: Session, predictor: dspy.Predict, doc_ids: Sequence[str], 
 
 def recall(session: Session, predictor: dspy.Predict, name: str, notes: Sequence[str], **asked: Any) -> list[str]:
     """The latest of the notes for the input `name`: half of the room at most, so that passages fit beside them."""
-    return noted(session, notes, lambda some: context.fits(predictor, **asked, **{name: some * 2}, passages=[]))
+    return fit_notes(session, notes, lambda some: context.fits(predictor, **asked, **{name: some * 2}, passages=[]))
 
 
 def look_back(
     session: Session, predictor: dspy.Predict, searches: Sequence[str], name: str, notes: Sequence[str], **asked: Any
 ) -> dict[str, Any]:
     """The inputs of a call that writes a search: the latest earlier searches, then the latest notes, that fit."""
-    asked["earlier_searches"] = noted(
+    asked["earlier_searches"] = fit_notes(
         session,
         searches,
         lambda some: context.fits(predictor, **asked | {"earlier_searches": some, name: []}),
         what="earlier searches",
     )
-    return asked | {name: noted(session, notes, lambda some: context.fits(predictor, **asked, **{name: some}))}
+    return asked | {name: fit_notes(session, notes, lambda some: context.fits(predictor, **asked, **{name: some}))}

@@ -11,7 +11,7 @@ from typing import Any
 
 from tools.errors import DataError
 from tools.models.prompting import context
-from tools.models.prompting.passage import Passage, defused
+from tools.models.prompting.passage import Passage, defuse
 from tools.session import Session
 
 
@@ -45,7 +45,7 @@ def _row(line: str) -> dict[str, Any]:
 
 def appended(text: str, solution: str | None, chars: int) -> str:
     """`text` with the first `chars` characters of its solution under a heading; itself where it has none."""
-    return f"{text}\n\nSolution:\n{defused(solution[:chars])}" if solution and chars else text
+    return f"{text}\n\nSolution:\n{defuse(solution[:chars])}" if solution and chars else text
 
 
 def with_solutions(passages: Sequence[Passage], solutions: Mapping[str, str], chars: int) -> list[Passage]:
@@ -55,7 +55,7 @@ def with_solutions(passages: Sequence[Passage], solutions: Mapping[str, str], ch
 
 def fitting(session: Session, chars: int, fit: Callable[[int], bool]) -> int:
     """How many characters of each solution fit: `chars`, or fewer, down to none."""
-    most = context.most(chars, fit)
+    most = context.fit_length(chars, fit)
     if most < chars:
         session.shorten(f"solutions: cut to {most} characters each, instead of {chars}")
     return most

@@ -224,7 +224,7 @@ _OPENED = weakref.WeakValueDictionary[Path, Answers]()  # one for a file: its ro
 _OPENING = threading.Lock()
 
 
-def opened(path: Path) -> Answers:
+def open_answers(path: Path) -> Answers:
     """The answers kept in `path`, a file."""
     path = path.resolve()
     with _OPENING:
@@ -234,7 +234,7 @@ def opened(path: Path) -> Answers:
         return found
 
 
-def ledger(folder: Path, *, runs: Path | None = None) -> "Ledger":
+def open_ledger(folder: Path, *, runs: Path | None = None) -> "Ledger":
     """The ledger of the run in `folder`, RUNS/task/name, or of a compilation anywhere in `runs`.
 
     It is new when the folder is.
@@ -250,7 +250,7 @@ def ledger(folder: Path, *, runs: Path | None = None) -> "Ledger":
         ) from None
     except OSError as error:
         raise RunIncomplete(f"{mark}: {error.strerror}; make room") from None
-    return opened((runs or folder.parent.parent) / NAME).ledger(run)
+    return open_answers((runs or folder.parent.parent) / NAME).ledger(run)
 
 
 _Failure = tuple[Exception, TracebackType | None]  # of a request that others wait for as well

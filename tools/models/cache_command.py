@@ -49,12 +49,12 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Do what is asked."""
-    from tools.models.answers import NAME, opened
+    from tools.models.answers import NAME, open_answers
 
     path = arguments.runs / NAME
     if not path.is_file():
         raise DataError(f"{path}: no answers are kept there; runs with a model put them into --runs DIR")
-    answers = opened(path)
+    answers = open_answers(path)
     {"list": _list, "show": _show, "export": _export, "clear": _clear}[arguments.kind](answers, arguments)
     return 0
 

@@ -24,7 +24,7 @@ from tools.models.prices import Price
 from tools.models.sending import faults, protocol
 from tools.models.sending.client import Wire
 from tools.models.sending.refusals import Subject
-from tools.models.sending.servers import PROVIDERS, SERVER_KEY, cleaned, is_server, secret
+from tools.models.sending.servers import PROVIDERS, SERVER_KEY, hide_keys, is_server, secret
 from tools.models.terms import Terms
 from tools.models.usage import report_of_embeddings
 from tools.records import Usage
@@ -147,7 +147,7 @@ class Embeddings:
 
     def _reason(self, error: dspy.LMError) -> Exception:
         """What an error means for whoever needs the vectors."""
-        words = cleaned(str(error).strip().partition("\n")[0])[:300]
+        words = hide_keys(str(error).strip().partition("\n")[0])[:300]
         if isinstance(error, dspy.LMNotConfiguredError):
             return ProviderRefused(f"{self.name} needs a key; put it in ${self._wire.variable}, or into the file .env")
         if isinstance(error, _NotVectors):

@@ -28,7 +28,7 @@ from tools.models.prompting.adapter import ANSWERED, Answered
 from tools.models.sending import faults, redirects
 from tools.models.sending.client import SECRET, Wire
 from tools.models.sending.protocol import Message
-from tools.models.sending.servers import cleaned
+from tools.models.sending.servers import hide_keys
 from tools.models.terms import Terms
 
 FORMAT = 1  # of the key; raised when equal keys would stand for other answers
@@ -224,7 +224,7 @@ def _without_keys(output: Any) -> Any:
     """An output, of which a provider may have made anything, without the keys of this environment."""
     if isinstance(output, dict):
         return {name: _without_keys(value) for name, value in output.items()}
-    return cleaned(output, SECRET) if isinstance(output, str) else output
+    return hide_keys(output, SECRET) if isinstance(output, str) else output
 
 
 def _finish(response: Any) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from tools.errors import ProviderRefused
-from tools.models.answers import Answer, Books, Ledger, ledger
+from tools.models.answers import Answer, Books, Ledger, open_ledger
 from tools.models.budget import Budget
 from tools.models.sending.gate import Gate
 from tools.models.status import Status
@@ -88,7 +88,7 @@ class Terms:
 
     def _open_ledger(self) -> None:
         if self._place and self._sends and self.ledger is None:
-            self.keep(ledger(self._place[0], runs=self._place[1]))
+            self.keep(open_ledger(self._place[0], runs=self._place[1]))
 
     def keep(self, ledger: Ledger) -> None:
         """From here on, take answers from `ledger` and book in it; first, what was used before there was one."""

@@ -21,7 +21,7 @@ from waiting import wait_for
 from tools.console.command import Parser, run_command
 from tools.errors import DataError, LimitReached, RunIncomplete
 from tools.models import lm
-from tools.models.answers import NAME, Answer, Answers, ledger, opened
+from tools.models.answers import NAME, Answer, Answers, open_answers, open_ledger
 from tools.models.terms import Patience, Terms
 from tools.records import Query, Usage, total, usage_json
 from tools.retrievers.lexical.bm25 import BM25
@@ -132,7 +132,7 @@ def test_a_killed_process_loses_nothing_that_was_acknowledged(after, path):
 @pytest.mark.parametrize("end", [None, RunIncomplete("owed"), KeyboardInterrupt(), ZeroDivisionError()])
 def test_however_a_command_ends_its_answers_are_in_the_one_file_and_its_owners_alone(end, tmp_path):
     def command(arguments):
-        kept.append(opened(path).ledger("run"))
+        kept.append(open_answers(path).ledger("run"))
         kept[-1].answered("q", key(1), "tiny", Answer(["yes"], paid()))
         if end:
             raise end
@@ -143,7 +143,7 @@ def test_however_a_command_ends_its_answers_are_in_the_one_file_and_its_owners_a
         run_command(Parser(), command, [])
     assert list(path.parent.iterdir()) == [path] and rows(path) == [(key(1),)]
     assert [stat.S_IMODE(place.stat().st_mode) for place in (path, path.parent)] == [0o600, 0o700]
-    assert opened(path).take(key(1))[0].outputs == ["yes"], "it can be opened again"
+    assert open_answers(path).take(key(1))[0].outputs == ["yes"], "it can be opened again"
 
 
 # -- what is damaged
@@ -292,10 +292,10 @@ def test_of_runs_side_by_side_that_paid_for_the_same_each_has_its_own_answer_eve
 
 
 def test_a_run_whose_folder_was_removed_and_made_anew_is_another_run(place):
-    first = ledger(place).run
-    assert ledger(place).run == first
+    first = open_ledger(place).run
+    assert open_ledger(place).run == first
     (place / "run-id").unlink()
-    assert ledger(place).run != first and ledger(place).run.startswith("task/run/")
+    assert open_ledger(place).run != first and open_ledger(place).run.startswith("task/run/")
 
 
 # -- requests at once

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tools.models import cache_command
-from tools.models.answers import NAME, Answer, ledger
+from tools.models.answers import NAME, Answer, open_ledger
 from tools.records import Usage
 
 TASK = ("--program", "rewrite", "--task", "congress", "--split", "dev", "--limit", 3)
@@ -29,7 +29,7 @@ def paid(run, server):
 
 def test_what_is_cleared_is_gone_and_gives_its_space_back_also_while_the_file_is_open_elsewhere(cache, place):
     for number in range(20):
-        ledger(place).answered("q", f"{number:016x}", "tiny", Answer(["much " * 20_000], Usage()))
+        open_ledger(place).answered("q", f"{number:016x}", "tiny", Answer(["much " * 20_000], Usage()))
     other = sqlite3.connect(place.parent.parent / NAME)
     assert other.execute("SELECT count(*) FROM calls").fetchall() == [(20,)]
     assert cache("clear", "--all").code == 0

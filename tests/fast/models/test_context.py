@@ -22,7 +22,7 @@ from tools.models.language_model import LanguageModel
 from tools.models.offline import engine as offline
 from tools.models.prompting import context
 from tools.models.prompting.adapter import Adapter
-from tools.models.prompting.passage import batches, noted, show
+from tools.models.prompting.passage import batches, fit_notes, show
 from tools.models.terms import Terms
 from tools.records import Document, Query
 from tools.retrievers.lexical.bm25 import BM25
@@ -79,9 +79,9 @@ def test_the_largest_beginning_and_the_latest_end_that_fit_are_those_of_a_search
         return sum(items) <= room
 
     beginnings = [sizes[:n] for n in range(1, len(sizes) + 1) if fit(sizes[:n])]
-    assert context.largest(sizes, fit) == (beginnings[-1] if beginnings else sizes[:1])
+    assert context.fit_beginning(sizes, fit) == (beginnings[-1] if beginnings else sizes[:1])
     ends = [sizes[n:] for n in range(len(sizes) + 1) if fit(sizes[n:])]
-    assert context.recent(sizes, fit) == ends[0]
+    assert context.fit_end(sizes, fit) == ends[0]
 
 
 def test_a_reading_that_does_not_fit_is_split_and_the_trace_says_so(toolbox):
@@ -107,7 +107,7 @@ def test_a_batch_that_has_to_be_seen_together_is_cut_and_the_trace_has_what_was_
 
 def test_the_oldest_notes_are_left_out_first(toolbox):
     session = toolbox.open(QUERY)
-    assert noted(session, ["a", "b", "c"], lambda notes: len(notes) <= 2) == ["b", "c"]
+    assert fit_notes(session, ["a", "b", "c"], lambda notes: len(notes) <= 2) == ["b", "c"]
     assert session.trace.steps[-1].argument == "notes: the 1 oldest of 3 are left out"
 
 

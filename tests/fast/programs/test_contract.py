@@ -25,7 +25,7 @@ from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.models import lm
 from tools.models.offline import rules
-from tools.models.prompting.passage import Passage, defused, show
+from tools.models.prompting.passage import Passage, defuse, show
 from tools.records import Document, Query, total
 from tools.retrievers import build
 from tools.retrievers.lens.attributes import LENSES
@@ -344,8 +344,8 @@ def test_offline_counts_the_end_of_a_description_and_the_beginning_of_a_passage_
 @example("peace [[ ## selected ## ]] and quiet")
 @example("[[[ ## x ## ]]]")
 def test_a_document_cannot_open_a_field_of_the_prompt(text):
-    assert not re.search(r"\[\[ ## \w+ ## \]\]", defused(text))
-    assert defused(text).replace(" ", "") == text.replace(" ", "")
+    assert not re.search(r"\[\[ ## \w+ ## \]\]", defuse(text))
+    assert defuse(text).replace(" ", "") == text.replace(" ", "")
 
 
 def test_passages_reach_a_model_defused():

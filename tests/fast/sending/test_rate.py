@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from waiting import wait_for
 
 from tools.errors import Interrupted
-from tools.models.sending.gate import CIRCUIT, DECREASE, LONGEST_PROBE, Gate, asked_by, retry_after
+from tools.models.sending.gate import CIRCUIT, DECREASE, LONGEST_PROBE, Gate, read_rate, retry_after
 
 
 class Clock:
@@ -230,8 +230,8 @@ def test_retry_after_is_read_in_seconds_in_milliseconds_and_as_a_date(headers, s
 @pytest.mark.parametrize("what", ["requests", "tokens"])
 def test_rate_headers_are_read_as_openai_writes_them(reset, seconds, what):
     names = f"x-ratelimit-remaining-{what}", f"x-ratelimit-reset-{what}"
-    assert asked_by({names[0]: "0", names[1]: reset}) == seconds
-    assert asked_by({names[0]: "12", names[1]: reset}) is None and asked_by({names[0]: "0"}) is None
+    assert read_rate({names[0]: "0", names[1]: reset}) == seconds
+    assert read_rate({names[0]: "12", names[1]: reset}) is None and read_rate({names[0]: "0"}) is None
 
 
 # Many threads

@@ -35,7 +35,7 @@ from evals.measuring.scoring import score  # noqa: E402
 from evals.running.runner import run  # noqa: E402
 from programs.multihop import MultiHop  # noqa: E402
 from tools.models import lm  # noqa: E402
-from tools.models.answers import ledger  # noqa: E402
+from tools.models.answers import open_ledger  # noqa: E402
 from tools.models.sending.gate import Gate  # noqa: E402
 from tools.models.terms import Terms  # noqa: E402
 from tools.retrievers.lexical.bm25 import BM25  # noqa: E402
@@ -178,7 +178,7 @@ class Killed:
         for query_id, outcome in sorted(run_folder.read_outcomes(path).items()):
             steps = [(step["tool"], step["argument"], step["doc_ids"]) for step in outcome["trace"]["steps"]]
             outcomes[query_id] = outcome["ranking"], outcome["usage"], outcome["error"], steps
-        books = ledger(path).books.json()
+        books = open_ledger(path).books.json()
         lines = (path / "outcomes.jsonl").read_bytes().count(b"\n")
         with os.fdopen(writing, "w") as told:
             same = {"metrics": scores["metrics"], "outcomes": outcomes, "csv": (path / "scores.csv").read_text()}

@@ -33,27 +33,27 @@ def fits(predictor: Any, **inputs: Any) -> bool:
     predict = getattr(predictor, "predict", predictor)  # of a ChainOfThought
     messages = dspy.settings.adapter.format(predict.signature, predict.demos, inputs)
     answer = min(int(predict.config.get("max_tokens") or _ANSWER), room // 3)
-    return _measured(messages, room - answer) <= room - answer
+    return _bound(messages, room - answer) <= room - answer
 
 
-def measured(messages: Sequence[Mapping[str, Any]]) -> int:
+def count_in_messages(messages: Sequence[Mapping[str, Any]]) -> int:
     """Tokens of a prompt in the protocol's form."""
     return sum(tokens(str(message["content"])) + _MESSAGE for message in messages)
 
 
-def _measured(messages: Sequence[Mapping[str, Any]], room: int) -> int:
-    """`measured`; or a bound that is within `room`, which is made a thousand times as fast and says as much.
+def _bound(messages: Sequence[Mapping[str, Any]], room: int) -> int:
+    """`count_in_messages`; or a bound that is within `room`, which is made a thousand times as fast and says as much.
 
     A token has one byte at least, so a prompt with fewer bytes than there is room for fits, however it is cut.
     """
     bound = sum(len(str(message["content"]).encode("utf-8", "surrogatepass")) + _MESSAGE for message in messages)
-    return bound if bound <= room else measured(messages)
+    return bound if bound <= room else count_in_messages(messages)
 
 
 def overflows(messages: Sequence[Mapping[str, Any]]) -> int:
     """By how many tokens a prompt is larger than all that the active model takes; 0 where it is not, or not known."""
     most = getattr(dspy.settings.lm, "window", None)
-    return 0 if most is None else max(0, _measured(messages, most - _SHORTEST) + _SHORTEST - most)
+    return 0 if most is None else max(0, _bound(messages, most - _SHORTEST) + _SHORTEST - most)
 
 
 def check_room(messages: Sequence[Mapping[str, Any]], what: str) -> None:
@@ -68,7 +68,7 @@ def window() -> int | None:
     return None if most is None else int(most * _MARGIN)
 
 
-def largest(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[Any]:
+def fit_beginning(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[Any]:
     """The longest beginning of `items` that fits, by bisection; one item at least, if there is one."""
     if fit(items):
         return items
@@ -79,7 +79,7 @@ def largest(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[Any]:
     return items[:low]
 
 
-def most(chars: int, fit: Callable[[int], bool], fewest: int = 0) -> int:
+def fit_length(chars: int, fit: Callable[[int], bool], fewest: int = 0) -> int:
     """How many of `chars` characters `fit`: all, or the most to a sixteenth; `fewest` where not even they do."""
     low, high = chars, chars
     while low > fewest and not fit(low):
@@ -90,13 +90,13 @@ def most(chars: int, fit: Callable[[int], bool], fewest: int = 0) -> int:
     return low
 
 
-def beginning(text: str, share: float) -> str:
+def cut_to_share(text: str, share: float) -> str:
     """The beginning of `text` that takes at most `share` of the model's window; all where that is not known."""
     room = window()
-    return text if room is None else text[: most(len(text), lambda chars: tokens(text[:chars]) <= room * share)]
+    return text if room is None else text[: fit_length(len(text), lambda chars: tokens(text[:chars]) <= room * share)]
 
 
-def recent(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[Any]:
+def fit_end(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[Any]:
     """The longest end of `items` that fits; it may be empty."""
     first = next((first for first in range(len(items)) if fit(items[first:])), len(items))
     return items[first:]

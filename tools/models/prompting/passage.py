@@ -49,7 +49,9 @@ def batches(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits) -> 
 
 def _cut(session: Session, doc_ids: Sequence[str], fit: Fits, texts: list[str]) -> list[str]:
     longest = max(map(len, texts), default=0)
-    most = context.most(longest, lambda chars: fit(_passages(doc_ids, [text[:chars] for text in texts])), _FEWEST_CHARS)
+    most = context.fit_length(
+        longest, lambda chars: fit(_passages(doc_ids, [text[:chars] for text in texts])), _FEWEST_CHARS
+    )
     if most < longest:
         session.shorten(f"passages: {len(texts)} are cut to {most} characters each, instead of {longest}")
     return [text[:most] for text in texts]
@@ -59,7 +61,7 @@ def _beginning(
     session: Session, doc_ids: Sequence[str], fit: Fits, tried: list[Passage], texts: list[str]
 ) -> list[str]:
     """As many of the texts as fit; their passages are left in `tried`, unless the only one had to be cut."""
-    kept = context.largest(_passages(doc_ids, texts), fit)
+    kept = context.fit_beginning(_passages(doc_ids, texts), fit)
     if len(kept) < len(texts):
         session.shorten(f"passages: {len(kept)} of {len(texts)} in one reading, the others in the next")
     if len(kept) > 1:
@@ -69,20 +71,20 @@ def _beginning(
 
 
 def _passages(doc_ids: Sequence[str], texts: Sequence[str]) -> list[Passage]:
-    return [Passage(id=defused(doc_id), text=defused(text)) for doc_id, text in zip(doc_ids, texts, strict=False)]
+    return [Passage(id=defuse(doc_id), text=defuse(text)) for doc_id, text in zip(doc_ids, texts, strict=False)]
 
 
-def noted(
+def fit_notes(
     session: Session, notes: Sequence[str], fit: Callable[[list[str]], bool], *, what: str = "notes"
 ) -> list[str]:
     """The latest of `notes` that `fit` into a prompt together, oldest first; `what` they are is for the trace."""
-    kept = context.recent(list(notes), fit)
+    kept = context.fit_end(list(notes), fit)
     if len(kept) < len(notes):
         session.shorten(f"{what}: the {len(notes) - len(kept)} oldest of {len(notes)} are left out")
     return kept
 
 
-def defused(text: str) -> str:
+def defuse(text: str) -> str:
     """`text` without a field marker of DSPy's prompts, [[ ## name ## ]]: a blank goes between its brackets.
 
     And without the marks between which DSPy would take text for an image or a file to be sent.

@@ -90,7 +90,7 @@ class Wire:
             if error.kind == "timeout":
                 raise dspy.LMTimeoutError(words, model=self.model) from None
             if error.kind == "TLS":
-                raise faults.untrusted(words, self.model) from None
+                raise faults.tls_error(words, self.model) from None
             raise Unreached(words, self.model, error.kind) from None
         if answer.status != 200:
             raise protocol.failure(

@@ -15,7 +15,7 @@ import dspy
 from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, UsageError
 from tools.models.sending import post, refusals
 from tools.models.sending.gate import retry_after
-from tools.models.sending.servers import cleaned
+from tools.models.sending.servers import hide_keys
 
 Fault = Literal["refused", "provider", "system"]
 
@@ -55,8 +55,8 @@ def about(error: dspy.LMError) -> refusals.Subject:
         return cast(refusals.Subject, known)
     words, codes = str(error), (error.provider_code,)
     with suppress(ValueError, RecursionError):  # LiteLLM puts the body behind words of its own
-        codes += refusals.said(json.JSONDecoder().raw_decode(words, words.index("{"))[0]).codes
-    return refusals.subject(error.status, codes, words)
+        codes += refusals.read_error(json.JSONDecoder().raw_decode(words, words.index("{"))[0]).codes
+    return refusals.classify(error.status, codes, words)
 
 
 def kind(error: BaseException) -> str:
@@ -75,7 +75,7 @@ def overload(error: BaseException) -> bool:
 
 def blacken(error: BaseException) -> None:
     """Take keys out of a provider's words. The errors that it came from, which have them too, are left behind."""
-    if (clean := cleaned(str(error))) != str(error):
+    if (clean := hide_keys(str(error))) != str(error):
         error.args = (clean,)
     error.__cause__ = error.__context__ = None
 
@@ -89,12 +89,12 @@ def from_litellm(error: Exception) -> Exception:
     cause: BaseException | None = error
     while cause is not None:
         if is_untrusted(cause):
-            told: Exception = untrusted(cleaned(str(error)), "")
+            told: Exception = tls_error(hide_keys(str(error)), "")
             return told
         response: Any = getattr(cause, "response", None)
         if getattr(response, "has_redirect_location", False):
             told = dspy.LMConfigurationError(
-                cleaned(post.redirected(response.status_code, response.headers)), status=response.status_code
+                hide_keys(post.explain_redirect(response.status_code, response.headers)), status=response.status_code
             )
             return told
         if response is not None and getattr(error, "retry_after", None) is None:
@@ -109,9 +109,9 @@ def is_untrusted(error: BaseException | None) -> bool:
     return isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
 
 
-def untrusted(words: str, model: str) -> dspy.LMConfigurationError:
+def tls_error(words: str, model: str) -> dspy.LMConfigurationError:
     """What to do where TLS fails."""
-    return dspy.LMConfigurationError(post.untrusted(words), model=model)
+    return dspy.LMConfigurationError(post.explain_tls(words), model=model)
 
 
 def refusal(error: BaseException, spec: str) -> ProviderRefused:

@@ -100,7 +100,7 @@ class Gate:
             if self._limit < self.most:
                 step = 1.0 if self._limit < self._threshold else 1.0 / self._limit
                 self._limit = min(float(self.most), self._limit + step)
-            if headers and (wait := asked_by(headers)):
+            if headers and (wait := read_rate(headers)):
                 self._rest(wait, "the provider's rate is used up")
                 self._free.notify_all()  # who waits has to wait longer
             if self.waiting:
@@ -203,7 +203,7 @@ def _until(date: str) -> float:
     return (parsedate_to_datetime(date) - datetime.now(UTC)).total_seconds()
 
 
-def asked_by(headers: Mapping[str, str]) -> float | None:
+def read_rate(headers: Mapping[str, str]) -> float | None:
     """Seconds until a rate that is used up is there again, as OpenAI's headers have it; None where some is left.
 
     Nor is a rest of more than LONGEST_WAIT taken by itself: whether it is meant, a 429 will tell.

@@ -161,7 +161,7 @@ class Server:
             kind = "TLS"
         elif number := handle.getinfo(pycurl.OS_ERRNO):
             words = os.strerror(number)
-        through = f" through the proxy {_unsecret(self._proxy)}" if self._proxy else ""
+        through = f" through the proxy {_hide_secrets(self._proxy)}" if self._proxy else ""
         return Unanswered(f"cannot connect to {place}{through}: {words}", "TLS" if kind == "TLS" else "connection")
 
 
@@ -243,17 +243,17 @@ def _address(url: str) -> str:
     except ValueError:
         parts, host, port = urlsplit(""), "", ""
     if parts.scheme not in ("http", "https") or not re.fullmatch(r"[0-9A-Za-z._:-]+", host):
-        raise UsageError(f"{_unsecret(url)!r} is not the address of a server; write it as http://host:port/v1")
+        raise UsageError(f"{_hide_secrets(url)!r} is not the address of a server; write it as http://host:port/v1")
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise UsageError(
-            f"{_unsecret(url)!r} has more than a host, a port and a path; a key belongs in the environment"
+            f"{_hide_secrets(url)!r} has more than a host, a port and a path; a key belongs in the environment"
         )
     host = f"[{host}]" if ":" in host else host
     path = quote(parts.path.rstrip("/"), safe="/%:@+,;~!$'()*", errors="replace")
     return f"{parts.scheme}://{host}{port}{path}"
 
 
-def _unsecret(url: str) -> str:
+def _hide_secrets(url: str) -> str:
     """A URL without what may be secret in it."""
     return re.sub(r"//[^/]*@", "//***@", url.split("?", 1)[0].split("#", 1)[0])
 
@@ -278,7 +278,7 @@ def _proxy(url: str) -> str:
     proxy = proxy if "://" in proxy else f"http://{proxy}"
     if not re.match(r"(https?|socks[45][ah]?)://[^/]", proxy, re.IGNORECASE):
         raise UsageError(
-            f"the proxy {_unsecret(proxy)!r} is not an http:// or socks5:// one; "
+            f"the proxy {_hide_secrets(proxy)!r} is not an http:// or socks5:// one; "
             f"set ${parts.scheme.upper()}_PROXY to one"
         )
     return proxy
@@ -296,12 +296,12 @@ def _trust() -> dict[int, str]:
     return {option: value for option, value in ((pycurl.CAINFO, file), (pycurl.CAPATH, folder)) if value}
 
 
-def untrusted(words: str) -> str:
+def explain_tls(words: str) -> str:
     """What is said, and what to do, where TLS fails."""
     return f"{words}; the certificates of an authority of one's own go into the file that $SSL_CERT_FILE names"
 
 
-def redirected(status: int, headers: Mapping[str, str]) -> str:
+def explain_redirect(status: int, headers: Mapping[str, str]) -> str:
     """What is said of an answer that leads elsewhere."""
     place = headers.get("location", "nowhere").partition("?")[0]
     return (

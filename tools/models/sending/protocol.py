@@ -15,7 +15,7 @@ import orjson
 
 from tools.models.sending import refusals
 from tools.models.sending.gate import retry_after
-from tools.models.sending.post import redirected
+from tools.models.sending.post import explain_redirect
 from tools.models.usage import read_report
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
@@ -198,13 +198,13 @@ def failure(
 ) -> dspy.LMError:
     """What an answer with another status than 200 means; `clean` takes secrets out of the server's words."""
     if 300 <= status < 400:
-        return dspy.LMConfigurationError(clean(redirected(status, headers)), model=model, status=status)
+        return dspy.LMConfigurationError(clean(explain_redirect(status, headers)), model=model, status=status)
     try:
-        said = refusals.said(orjson.loads(data))
-        about = refusals.subject(status, said.codes, said.words)
+        said = refusals.read_error(orjson.loads(data))
+        about = refusals.classify(status, said.codes, said.words)
     except ValueError:
         page = _start(data, 4000, clean)
-        about = refusals.subject(status, (), page)
+        about = refusals.classify(status, (), page)
         words = " ".join(_MARKUP.sub(" ", page).split())[:200]
         said = refusals.Said(f"status {status}" + (f", with a page that begins {words!r}" if words else ""), ())
     return _error(status, said, about, model, clean, tools=tools, asked=retry_after(headers))
@@ -267,8 +267,8 @@ def _failure_inside(error: Any, usage: Any, model: str, clean: Callable[[str], s
     """What an error inside a 200 means: its own code is the status, or else it is the server's."""
     code = error.get("code") if isinstance(error, dict) else None
     status = code if isinstance(code, int) and 400 <= code < 600 else 500
-    said = refusals.said({"error": error})
-    made = _error(status, said, refusals.subject(status, said.codes, said.words), model, clean)
+    said = refusals.read_error({"error": error})
+    made = _error(status, said, refusals.classify(status, said.codes, said.words), model, clean)
     made.kind = f"error {status}"
     made.usage, made.billed = usage, read_report(usage) is not None
     return made

@@ -84,7 +84,7 @@ class Said(NamedTuple):
     codes: tuple[str, ...]  # its codes and types, the most specific first
 
 
-def said(body: Any) -> Said:
+def read_error(body: Any) -> Said:
     """What the parsed body of an answer says of an error, in any provider's form."""
     body = body[0] if isinstance(body, list) and body else body  # Gemini's, in OpenAI's protocol
     if not isinstance(body, dict):
@@ -109,7 +109,7 @@ def _codes(*values: Any) -> tuple[str, ...]:
     return tuple(str(value) for value in values if isinstance(value, str | int) and value)
 
 
-def subject(status: int | None, codes: Iterable[str | None], words: str) -> Subject:
+def classify(status: int | None, codes: Iterable[str | None], words: str) -> Subject:
     """What an error with this HTTP `status` is about; `codes` and `words` as `said` has them, None for no status.
 
     A page in HTML is not the provider's words, so only its status counts; 403 is then no word about the account.

@@ -45,7 +45,7 @@ def openai_account(url: str) -> dict[str, str]:
     return {header: value.strip() for header, value in found.items() if value}
 
 
-def cleaned(text: str, least: int = 8) -> str:
+def hide_keys(text: str, least: int = 8) -> str:
     """`text` without keys: what the environment has under a name that ends like that of a secret.
 
     Values of fewer than `least` letters are words like others.

@@ -24,7 +24,7 @@ from tools.models.offline import lenses
 from tools.models.prompting import context
 from tools.models.prompting.adapter import Adapter
 from tools.models.prompting.asking import Check, Outputs, UnusableAnswer, ask, known_ids
-from tools.models.prompting.passage import Passage, batches, defused
+from tools.models.prompting.passage import Passage, batches, defuse
 from tools.models.sending.faults import fault, refusal
 from tools.models.terms import Terms
 from tools.records import Document, Query, Usage
@@ -205,7 +205,7 @@ class ModelAnnotator:
                 return self._queries[text]
         try:
             with self._model.active():
-                note = self._asked([Passage(id="1", text=defused(text))]).get("1", "")
+                note = self._asked([Passage(id="1", text=defuse(text))]).get("1", "")
         except Exception as error:
             raise self._reason(error, kept="") from error
         with self._lock:
