@@ -11,18 +11,8 @@ from tools.console.options import Option, pair
 EFFORT = ("light", "medium", "heavy")
 # The names in optimizers/teleprompters.py, which takes seconds to import.
 OPTIMIZERS = (
-    "labeled",
-    "bootstrap",
-    "bootstrap_rs",
-    "knn",
-    "mipro",
-    "copro",
-    "simba",
-    "gepa",
-    "infer_rules",
-    "better_together",
-    "ensemble",
-    "tune",
+    *("labeled", "bootstrap", "bootstrap_rs", "knn", "mipro", "copro", "simba", "gepa", "infer_rules"),
+    *("better_together", "ensemble", "tune"),
 )
 
 

@@ -25,44 +25,24 @@ from tools.models.prompting.passage import defuse
 from tools.records import Query, Step, Submission, Trace, total
 from tools.text import sentences, words
 
-Part = Literal["searching", "judging", "either"]
+Part = Literal["searching", "judging"]
 PARTS: frozenset[Part] = frozenset({"searching", "judging"})
 
-# Output field of a predictor -> which half of the feedback concerns it; a field that is not here gets both. What a
-# model thinks before it fills a field says nothing by itself.
-FIELDS: dict[str, Part] = {
+# Part of the feedback -> the output fields of predictors that it concerns. A field that is not here gets both parts;
+# what a model thinks before it fills a field says nothing by itself.
+FIELDS: dict[Part, frozenset[str]] = {
     # texts that are searched with, and what they are made from
-    "search": "searching",
-    "searches": "searching",
-    "rewritten": "searching",
-    "plan": "searching",
-    "further": "searching",
-    "missing": "searching",
-    "subqueries": "searching",
-    "document": "searching",
-    "answer": "searching",
-    "problem": "searching",
-    "contents": "searching",
-    "guesses": "searching",
-    "common": "searching",
+    "searching": frozenset(
+        {"search", "searches", "rewritten", "plan", "further", "missing", "subqueries", "document", "answer"}
+        | {"problem", "contents", "guesses", "common"}
+    ),
     # what is kept of passages that were read, and their order
-    "selected": "judging",
-    "observations": "judging",
-    "ranked": "judging",
-    "judgements": "judging",
-    "score": "judging",
-    "quotes": "judging",
-    "criteria": "judging",
-    "requirements": "judging",
-    "description_insight": "judging",
-    "passage_insights": "judging",
-    "assessment": "judging",
-    # thinking aloud
-    "reasoning": "either",
-    "analysis": "either",
-    "thinking": "either",
-    "brainstorming": "either",
+    "judging": frozenset(
+        {"selected", "observations", "ranked", "judgements", "score", "quotes", "criteria", "requirements"}
+        | {"description_insight", "passage_insights", "assessment"}
+    ),
 }
+THINKING = frozenset({"reasoning", "analysis", "thinking", "brainstorming"})
 
 DOCUMENTS = 5  # relevant documents told one by one; the others are counted
 SEARCHES = 8  # searches told
@@ -119,7 +99,7 @@ def feedback(
     if not any(query.query_id == known.query_id and query.text == known.text for known in environment.queries):
         raise ValueError(f"query {query.query_id!r} is none of those that are compiled on; there is no feedback on it")
     trace = handed_in.trace if isinstance(handed_in, Submission) else handed_in
-    account, parts = _Account(query, trace, ranking, environment, cutoff), parts_of(outputs)
+    account, parts = _Account(query, trace, ranking, environment, cutoff), choose_parts(outputs)
     lines = [account.counts(), *_faults(trace, error)]
     if "searching" in parts:
         lines += account.searched()
@@ -130,11 +110,11 @@ def feedback(
     return "\n".join([_MATERIAL, *lines] if any('"' in line for line in lines) else lines)
 
 
-def parts_of(outputs: Collection[str]) -> frozenset[Part]:
-    """The parts of the feedback that concern a predictor with these output fields; all where that is not known."""
-    if any(name not in FIELDS for name in outputs):
+def choose_parts(outputs: Collection[str]) -> frozenset[Part]:
+    """Return the parts of the feedback that concern a predictor with these output fields; all where one is unknown."""
+    if not THINKING.union(*FIELDS.values()).issuperset(outputs):
         return PARTS
-    return frozenset(FIELDS[name] for name in outputs) - {"either"} or PARTS
+    return frozenset(part for part, names in FIELDS.items() if not names.isdisjoint(outputs)) or PARTS
 
 
 @dataclass(frozen=True, slots=True)
