@@ -75,12 +75,12 @@ class Books:
         return [evaluation for evaluation in found if evaluation]
 
     def through(self, part: str) -> list[Candidate]:
-        """The candidates that were evaluated on every query of a part."""
+        """Return the candidates that were evaluated on every query of a part."""
         whole = len(self.parts[part])
         return [one for one in list(self.candidates.values()) if len(self.of(one.digest, part)) == whole]
 
     def candidate(self, program: Any, parameters: Mapping[str, Any]) -> Candidate:
-        """The candidate that a program is as it stands; written down when it is new."""
+        """Return the candidate that a program is as it stands; written down when it is new."""
         prompts = prompts_of(program)
         digest = _digest(prompts, parameters)
         with self._lock:
@@ -91,7 +91,7 @@ class Books:
             return self.candidates[digest]
 
     def known(self, candidate: Candidate, query_id: str, sample: str) -> Evaluation | None:
-        """The evaluation of a candidate on a query, if there is one."""
+        """Return the evaluation of a candidate on a query, if there is one."""
         return self._evaluations.get((candidate.digest, query_id, sample))
 
     def add(self, evaluation: Evaluation) -> Evaluation:

@@ -78,7 +78,7 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None] = lambd
 
 
 def _prepared(request: CompileRequest, tell: Callable[[str], None]) -> tuple[Inputs, Objective]:
-    """What it is compiled with, and by what. All that cannot be is refused here."""
+    """Make what it is compiled with, and by. All that cannot be is refused here."""
     unfitted = plan(request)
     training = divide(
         request.task,
@@ -176,7 +176,7 @@ def _held_out(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:
 
 
 def _take_up(request: CompileRequest, file: Path) -> str:
-    """The command that runs what was compiled on test."""
+    """Return the command that runs what was compiled on test."""
     words = options.words(held_out.request_on_test(request, compiled=file), leave_out=held_out.BUDGETS)
     return shlex.join(["python", "-m", "evals.run", *words])
 
@@ -186,7 +186,7 @@ def _keep(study: Study, found: Mapping[str, Any]) -> None:
 
 
 def _nothing(problem: SextantError | None, study: Study) -> SextantError:
-    """Why there is not even the program before to show."""
+    """Return why there is not even the program before to show."""
     done = len(study.of(study.before, "validation"))
     whole = len(study.parts["validation"])
     problem = problem or RunIncomplete("compiling broke off")
@@ -216,7 +216,7 @@ def _compiled(inputs: Inputs, study: Study, best: Candidate, forms: Mapping[str,
 
 
 def _origin(inputs: Inputs, study: Study, best: Candidate) -> dict[str, Any]:
-    """Where a compiled program comes from, and what it was worth there."""
+    """Return where a compiled program comes from, and what it was worth there."""
     request, training = inputs.request, study.training
     return {
         "task": training.task,
@@ -241,7 +241,7 @@ def _origin(inputs: Inputs, study: Study, best: Candidate) -> dict[str, Any]:
 
 
 def _leaks(inputs: Inputs, compiled: Compiled) -> list[Leak]:
-    """Where the prompts repeat training texts or, which would be worse, test texts; looked for once all is chosen."""
+    """Find where the prompts repeat texts to train on, or of test, which is worse; looked for once all is chosen."""
     request, texts = inputs.request, result.list_texts(compiled)
     if not texts:
         return []
@@ -250,7 +250,7 @@ def _leaks(inputs: Inputs, compiled: Compiled) -> list[Leak]:
 
 
 def _about(inputs: Inputs, study: Study) -> dict[str, Any]:
-    """What was compiled, with what."""
+    """Return what was compiled, with what."""
     request, training = inputs.request, study.training
     return {
         "task": training.task,

@@ -23,7 +23,7 @@ BUDGETS = ("budget_usd", "budget_tokens", "budget_calls", "time_limit")
 
 
 def request_on_test(request: CompileRequest, **fields: Any) -> Request:
-    """The request of a run of the program on all queries of the test split; `fields` are what is otherwise."""
+    """Return the request of a run of the program on all queries of the test split; `fields` are what is otherwise."""
     return request.run(**{"split": "test", "limit": None, "retriever": None, "parameters": {}} | fields)
 
 
@@ -35,7 +35,7 @@ def compare_on_test(
     metric: str,
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """What `evals.compare` says of the two runs in `metric`. BudgetReached or RunIncomplete when queries are pending.
+    """Run both programs on test and compare them in `metric`. BudgetReached or RunIncomplete with queries pending.
 
     `before` are the fields that make the program as it was; the compiled one brings them along.
     """
@@ -68,7 +68,7 @@ class Left:
         self._spent += used
 
     def budgets(self) -> dict[str, Any]:
-        """The budgets of the next run, as fields of a request. BudgetReached when nothing is left."""
+        """Return the budgets of the next run, as fields of a request. BudgetReached when nothing is left."""
         request, spent = self._request, self._spent
         left: dict[str, Any] = {}
         if self._ends < math.inf:

@@ -42,7 +42,7 @@ class Plan:
     template: str  # the retriever as it was given, with {names} to be tuned
 
     def parameters(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
-        """The program's parameters with those that are `chosen`."""
+        """Return the program's parameters with those that are `chosen`."""
         return {**self.resolved.values, **_known(chosen, self.resolved.values)}
 
     @property
@@ -52,17 +52,17 @@ class Plan:
         return {name: own.get(name, values[0]) for name, values in self.ranges.items()}
 
     def retriever(self, chosen: Mapping[str, Any]) -> str:
-        """The expression of the retriever of a combination."""
+        """Return the expression of the retriever of a combination."""
         return tune.fill(self.template, chosen) if self.ranges and chosen else str(self.resolved.retriever)
 
     def fit_to(self, training: Training) -> "Plan":
-        """The same with what it leaves to the task. UsageError for what does not fit it, before an index is built."""
+        """Return a copy with the task's own choices. UsageError for what does not fit it, before an index is built."""
         resolved = fit(self.resolved, training.environment)
         self._check_prompts(resolved)
         return replace(self, resolved=resolved)
 
     def _check_prompts(self, resolved: Resolved) -> None:
-        """UsageError for a program without prompts, values that it refuses, or members of another program."""
+        """Raise UsageError for a program without prompts, values that it refuses, or members of another program."""
         request = self.request
         if self.ranges:
             for chosen in tune.combinations(self.ranges, self.options["trials"], request.seed):
@@ -82,7 +82,7 @@ class Plan:
 
 
 def _known(chosen: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """What is `chosen` of the program's parameters; a retriever and what stands in one are no parameters of it."""
+    """Return those of `chosen` that are the program's parameters: a retriever and what stands in one are not."""
     return {name: value for name, value in chosen.items() if name in values}
 
 
@@ -119,7 +119,7 @@ def plan(request: CompileRequest) -> Plan:
 
 
 def _check_models(request: CompileRequest, row: Teleprompter) -> None:
-    """UsageError for a second or third model that the optimizer has no use for, or that is none."""
+    """Raise UsageError for a second or third model that the optimizer has no use for, or that is none."""
     if request.teacher and not row.teacher:
         raise UsageError(f"{request.optimizer} makes no demonstrations with a model; leave out --teacher")
     if request.prompt_lm and not row.proposes:
@@ -183,12 +183,12 @@ class Inputs:
         return Usage(calls=study.calls) if self._offline or not self.terms.books else self.terms.books.usage
 
     def spent(self, study: "Study") -> Usage:
-        """What is off the budgets: requests sent, answered or not."""
+        """Return what is off the budgets: requests sent, answered or not."""
         books = self.terms.books
         return replace(books.usage, calls=books.sent) if books else self.usage(study)
 
     def program(self, chosen: Mapping[str, Any] | None = None) -> Any:
-        """The program as it was before, or with some parameters `chosen`, over the shared retrievers."""
+        """Return the program as it was before, or with some parameters `chosen`, over the shared retrievers."""
         chosen = chosen or {}
         retriever, values = self.retriever, self.plan.parameters(chosen)
         if chosen and self.plan.ranges:

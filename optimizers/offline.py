@@ -13,7 +13,7 @@ from tools.text import TermStatistics
 
 
 def same_instruction(inputs: Mapping[str, Any], statistics: TermStatistics) -> str:
-    """The instruction that is to be improved; of several attempts the last one, which scored best."""
+    """Return the instruction that is to be improved; of several attempts the last one, which scored best."""
     for name in ("basic_instruction", "current_instruction", "instruction"):
         if name in inputs:
             return str(inputs[name])
@@ -27,12 +27,12 @@ def _joined(inputs: Mapping[str, Any]) -> str:
 
 
 def nothing(inputs: Mapping[str, Any], statistics: TermStatistics) -> str:
-    """No description of program or data, no rule."""
+    """Answer nothing: no description of program or data, no rule."""
     return ""
 
 
 def no_advice(inputs: Mapping[str, Any], statistics: TermStatistics) -> dict[str, str]:
-    """No advice for any predictor."""
+    """Answer no advice for any predictor."""
     return {}
 
 

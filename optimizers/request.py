@@ -50,6 +50,6 @@ class CompileRequest(Common):
     held_out: Annotated[bool, Option("then run the program on test, as it was and compiled, and compare")] = False
 
     def run(self, **others: Any) -> Request:
-        """The request of a run with the same program, task, model and limits; `others` are fields of its own."""
+        """Return the request of a run with the same program, task, model and limits; `others` are fields of its own."""
         shared = {one.name: getattr(self, one.name) for one in fields(Common)}
         return Request(**shared | others)

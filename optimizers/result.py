@@ -28,7 +28,7 @@ SHORT = 80  # characters of a demonstration's description and of each of its ans
 
 
 def choose(study: Study) -> Candidate | None:
-    """The candidate to keep; None where not even the program before was evaluated on all validation queries."""
+    """Return the candidate to keep; None where not even the program before was evaluated on all validation queries."""
     through = study.through("validation")
     if not through:
         return None
@@ -47,7 +47,7 @@ def _mean(evaluations: Sequence[Evaluation]) -> float:
 
 
 def measure_gain(study: Study, candidate: Candidate) -> dict[str, Any]:
-    """The paired difference of a candidate to the program before, on the validation queries."""
+    """Return the paired difference of a candidate to the program before, on the validation queries."""
     before = [evaluation.value for evaluation in study.of(study.before, "validation")]
     after = [evaluation.value for evaluation in study.of(candidate.digest, "validation")]
     found = paired(before, after)._asdict()
@@ -63,7 +63,7 @@ def measure_gain(study: Study, candidate: Candidate) -> dict[str, Any]:
 
 
 def measure(study: Study, digest: str, part: str) -> dict[str, Any]:
-    """The mean of a candidate's values on a part, with its interval, and how many queries it is over."""
+    """Return the mean of a candidate's values on a part, with its interval, and how many queries it is over."""
     values = [evaluation.value for evaluation in study.of(digest, part)]
     if not values:
         return {"mean": None, "low": None, "high": None, "queries": 0}
@@ -71,7 +71,7 @@ def measure(study: Study, digest: str, part: str) -> dict[str, Any]:
 
 
 def list_candidates(study: Study) -> list[dict[str, Any]]:
-    """Every candidate with its scores and what its evaluations used, the best on validation first."""
+    """Return every candidate with its scores and what its evaluations used, the best on validation first."""
     rows: list[dict[str, Any]] = []
     for candidate in study.candidates.values():
         train, validation = (measure(study, candidate.digest, part) for part in ("train", "validation"))
@@ -105,7 +105,7 @@ def _best_first(row: Mapping[str, Any]) -> tuple[bool, float, float, str]:
 
 
 def diff_prompts(before: Mapping[str, Prompt], after: Mapping[str, Prompt]) -> dict[str, str]:
-    """By predictor, the prompt before and after as a unified diff, demonstrations in a line each; only what changed."""
+    """Compare prompts: a unified diff for each predictor that changed, demonstrations in a line each."""
     found = {}
     for name, prompt in after.items():
         old, new = _lines(before[name]), _lines(prompt)
@@ -130,7 +130,7 @@ def _short(value: Any) -> str:
 
 
 def list_moved(study: Study, candidate: Candidate) -> list[dict[str, Any]]:
-    """The validation queries whose value changed, the largest gain first, the largest loss last."""
+    """Return the validation queries whose value changed, the largest gain first, the largest loss last."""
     pairs = zip(study.of(study.before, "validation"), study.of(candidate.digest, "validation"), strict=True)
     rows: list[dict[str, Any]] = [
         {"query_id": old.query_id, "before": old.value, "after": new.value, "difference": new.value - old.value}
@@ -150,7 +150,7 @@ def make_compiled(
     form: Mapping[str, Any],
     origin: Mapping[str, Any],
 ) -> Compiled:
-    """The candidate as a compiled program.
+    """Return the candidate as a compiled program.
 
     `original` are the prompts of the program as it is in the code, with the same parameters: what a prompt is compiled
     for is their signature. A form keeps its prompts in itself, and has those.
@@ -166,7 +166,7 @@ def make_compiled(
 def summarise(
     study: Study, candidate: Candidate, leaks: "Sequence[Leak]", usage: Usage, stopped: str
 ) -> dict[str, Any]:
-    """What is shown, and kept as learnt.json; `stopped` is why it ended early, if it did."""
+    """Return what is shown, and kept as learnt.json; `stopped` is why it ended early, if it did."""
     first = study.candidates[study.before]
     return {
         "kept": "before" if candidate.digest == study.before else "compiled",
@@ -192,7 +192,7 @@ def summarise(
 
 
 def list_texts(found: Compiled) -> dict[str, str]:
-    """The texts of a compiled program by name, for the search for what leaked."""
+    """Return the texts of a compiled program by name, for the search for what leaked."""
     texts = {}
     for name, prompt in found.prompts.items():
         texts[f"{name} instructions"] = prompt.instructions

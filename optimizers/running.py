@@ -22,7 +22,7 @@ from tools.models.sending.servers import hide_keys
 
 @dataclass(slots=True)
 class Ended:
-    """How it ended."""
+    """How the work of a teleprompter ended."""
 
     problem: SextantError | None = None  # why before its time
     forms: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # by candidate, of what is more than prompts
@@ -51,7 +51,7 @@ def compile_with(inputs: Inputs, study: Study) -> Ended:
 
 
 def _work(inputs: Inputs, study: Study, forms: dict[str, Mapping[str, Any]]) -> None:
-    """All that sends anything. What it books is on disk when it ends, however it does."""
+    """Do all that sends anything. What it books is on disk when it ends, however it does."""
     try:
         job = _job(inputs, study)
         study.before = study.candidate(job.student, inputs.plan.start).digest
@@ -71,7 +71,7 @@ def _halt(inputs: Inputs, study: Study) -> None:
 
 
 def _why(reason: Exception, inputs: Inputs) -> SextantError:
-    """What stopped a teleprompter, as an error of ours; a bare one is of the model that writes instructions."""
+    """Return what stopped a teleprompter, as an error of ours; a bare one is of the model that writes instructions."""
     if isinstance(reason, SextantError):
         return reason
     if fault(reason) == "refused":
@@ -101,7 +101,7 @@ def _job(inputs: Inputs, study: Study) -> Job:
 
 @contextmanager
 def _quiet(study: Study) -> Iterator[None]:
-    """What DSPy prints and logs goes to optimizer.log in the folder; our own talk still reaches the terminal."""
+    """Send what DSPy prints and logs to optimizer.log in the folder; our own talk still reaches the terminal."""
     with study.open_log() as log:
         handler = logging.StreamHandler(log)
         loggers = [logging.getLogger(name) for name in ("dspy", "gepa", "py.warnings")]

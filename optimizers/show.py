@@ -51,7 +51,7 @@ def show_table(*, as_json: bool) -> None:
 
 
 def _levels(values: tuple[Any, Any, Any]) -> str:
-    """What an option is at light, medium and heavy effort; quoted where a shell would take it for something else."""
+    """Write an option at light, medium and heavy effort; quoted where a shell would take it for something else."""
     return "|".join(map(str, values)) if len(set(values)) > 1 else shlex.quote(str(values[0]))
 
 

@@ -94,7 +94,7 @@ class Study(Books):
         return program
 
     def examples(self, part: str) -> list[dspy.Example]:
-        """The queries of "train" or "validation" as DSPy's examples; there is nothing of a judgement in them."""
+        """Return the queries of "train" or "validation" as DSPy's examples; there is nothing of a judgement in them."""
         return [
             dspy.Example(query_id=query.query_id, objective=query.objective, description=query.text).with_inputs(
                 "query_id", "objective", "description"
@@ -145,7 +145,7 @@ class Study(Books):
     # -- evaluating
 
     def evaluate(self, program: Any, part: str) -> list[Evaluation]:
-        """One evaluation of `program` as it is for every query of a part, in their order."""
+        """Evaluate `program` as it is on every query of a part; return the evaluations in their order."""
         with dspy.context(trace=None):
             rollouts = self.each(lambda query: program(query_id=query.query_id), self.parts[part])
         return [rollout.evaluation for rollout in rollouts]
@@ -161,7 +161,7 @@ class Study(Books):
         self._stopped.set()
 
     def _roll_out(self, program: Any, query_id: str, parameters: Mapping[str, Any]) -> Rollout:
-        """The program's work for one query, scored and written down. Halt when it cannot be done now."""
+        """Do the program's work for one query, score it and write it down. Halt when it cannot be done now."""
         if self._stopped.is_set():
             raise Halt(Interrupted())
         query = self._queries[query_id]
@@ -178,7 +178,7 @@ class Study(Books):
         return _rollout(evaluation, outcome, outputs)
 
     def _answer(self, program: Any, query: Query, *, traced: bool) -> tuple[Outcome, list[Any]]:
-        """The outcome, and DSPy's trace of the predictors' calls.
+        """Return the outcome, and DSPy's trace of the predictors' calls.
 
         Where the provider failed, or the query's time was too short, it is asked again with the same time: what was
         answered until then is in the ledger.
@@ -238,14 +238,14 @@ class Study(Books):
                 self._say(f"candidate {candidate.digest}  {part} {mean:.4f} over {counted(len(found))}")
 
     def _sample(self, program: Any) -> str:
-        """Which other model, or numbered sample, a program is called with; "" where it is the student as in a run."""
+        """Return which other model, or numbered sample, a program is called with; "" for the student as in a run."""
         own = next((predictor.lm for predictor in program.predictors() if predictor.lm is not None), None)
         identity = _identity(own or dspy.settings.lm)
         return "" if identity == self._student else " ".join(map(str, identity))
 
 
 def _identity(lm: Any) -> tuple[Any, ...]:
-    """What tells apart the models that a program may be called with."""
+    """Return what tells apart the models that a program may be called with."""
     settings = lm.kwargs
     return lm.model, lm.wire.url if lm.wire else "", settings.get("temperature"), settings.get("rollout_id")
 

@@ -12,7 +12,7 @@ from programs.parts.compiled import Compiled
 
 @dataclass(slots=True)
 class Job:
-    """What a teleprompter works with."""
+    """All that a teleprompter works with."""
 
     study: Study
     student: Any  # the program, instrumented

@@ -48,7 +48,7 @@ def _compiles(
     options: Mapping[str, tuple[Any, Any, Any]],
     **about: bool,
 ) -> Teleprompter:
-    """A row for one of DSPy's: `make(job).compile(student, **arguments(job))`."""
+    """Make a row for one of DSPy's: `make(job).compile(student, **arguments(job))`."""
 
     def run(job: Job) -> Found:
         return Found(make(job).compile(job.student, **arguments(job)))
@@ -77,7 +77,7 @@ def _labeled(job: Job) -> Any:
 
 
 def _threshold(job: Job) -> float:
-    """The value from which on a trajectory is worth showing: the option's, or what the program before has on average.
+    """Return the value from which a trajectory is worth showing: the option's, or the mean of the program before.
 
     DSPy's own default takes any value but 0, which with a tie-breaker is nearly all of them.
     """
@@ -88,7 +88,7 @@ def _threshold(job: Job) -> float:
 
 
 def _bootstrapping(job: Job) -> dict[str, Any]:
-    """What all that bootstrap have in common. Labels are the business of `labeled` alone."""
+    """Return the arguments that all share that bootstrap. Labels are the business of `labeled` alone."""
     return {
         "metric": job.study.metric,
         "metric_threshold": _threshold(job),
@@ -237,7 +237,7 @@ def _better_together(job: Job) -> Found:
 
 
 def _freed(teleprompter: Any) -> Any:
-    """The same teleprompter, compiling a student whose predictors have no model of their own.
+    """Have a teleprompter compile a student whose predictors have no model of their own.
 
     With one they would not listen to the teacher, nor to the model of a second round. BetterTogether gives it back.
     """
@@ -263,7 +263,7 @@ def _steps(strategy: str) -> list[str]:
 
 
 def _knn(job: Job) -> Found:
-    """Every training query's own demonstrations, where it did well enough, to be chosen from by nearness."""
+    """Make every training query's own demonstrations, where it did well enough, to be chosen from by nearness."""
     queries = job.study.parts["train"]
     lm = job.teacher_lm or job.lm
 
@@ -392,7 +392,7 @@ TELEPROMPTERS: dict[str, Teleprompter] = {
 
 
 def settings(name: str, level: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a teleprompter at a level of effort, with what `-O name=value` sets.
+    """Return the options of a teleprompter at a level of effort, with what `-O name=value` sets.
 
     UnknownName for another name, UsageError for a value of another kind or below what it may be.
     """

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def run_interruptible(work: Callable[[], T], halt: Callable[[], None]) -> T:
-    """What `work` returns, or raises, in a thread of its own: Ctrl-C breaks off no model call half-way.
+    """Run `work` in a thread of its own, and return what it does: Ctrl-C breaks off no model call half-way.
 
     The first one calls `halt`. What is in flight is then waited for, GRACE seconds at most, so that it is not paid for
     in vain. At the second one nothing is waited for.
@@ -49,7 +49,7 @@ def _wait(done: Future[T], until: float = math.inf) -> None:
 
 
 def run_at_once(function: Callable[[Any], Any], data: Sequence[Any], workers: int) -> list[Any]:
-    """`function` of every item, `workers` at a time, each once. The first exception ends it, and is raised here."""
+    """Call `function` on every item, `workers` at a time, each once. The first exception ends it and is raised here."""
     todo = queue.SimpleQueue[tuple[int, contextvars.Context]]()
     done = queue.SimpleQueue[tuple[int, Any, BaseException | None]]()
     stopped = threading.Event()

@@ -45,7 +45,7 @@ Ranges = Mapping[str, list[Any]]
 
 
 def ranges(program: str, constructor: Any, retriever: str, given: Mapping[str, str]) -> Ranges:
-    """What `--range` declares: name -> values, checked against the program and the {names} in `retriever`.
+    """Parse `--range`: name -> values, checked against the program and the {names} in `retriever`.
 
     Without any, the usual ones of the parameters that the program has. UnknownName and UsageError as for -P.
     """
@@ -102,25 +102,25 @@ def _whole(text: str) -> bool:
 
 
 def fill(retriever: str, chosen: Mapping[str, Any]) -> str:
-    """The retriever of a combination: its own, or the one of the command line with its {names} filled in."""
+    """Return the retriever of a combination: its own, or the one of the command line with its {names} filled in."""
     text = str(chosen.get(RETRIEVER, retriever))
     return re.sub(r"\{(\w+)\}", lambda match: str(chosen[match[1]]), text)
 
 
 def first(declared: Ranges) -> dict[str, Any]:
-    """The first value of every range: where tuning starts from, for what has no value of its own."""
+    """Return the first value of every range: where tuning starts from, for what has no value of its own."""
     return {name: values[0] for name, values in declared.items()}
 
 
 def each_retriever(template: str, declared: Ranges) -> list[str]:
-    """Every retriever that a combination may have; at most a thousand of them."""
+    """List every retriever that a combination may have; at most a thousand of them."""
     names = [RETRIEVER] if RETRIEVER in declared else list(dict.fromkeys(re.findall(r"\{(\w+)\}", template)))
     product = itertools.islice(itertools.product(*(declared[name] for name in names)), 1000)
     return [fill(template, dict(zip(names, one, strict=True))) for one in product]
 
 
 def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any]]:
-    """At most `trials` different combinations of values, drawn at random; all of them when they are no more."""
+    """Draw at most `trials` different combinations of values; all of them when there are no more."""
     sizes = [len(values) for values in declared.values()]
     whole = math.prod(sizes)
     if whole <= trials:
@@ -140,7 +140,7 @@ def _numbered(number: int, columns: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def search(job: Job) -> Found:
-    """The combination that is best on validation, of those that are best in training."""
+    """Find the combination that is best on validation, of those that are best in training."""
     study = job.study
     scored = []
     for chosen in combinations(job.ranges, job.options["trials"], job.seed):

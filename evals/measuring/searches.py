@@ -59,7 +59,7 @@ def replay(path: Path, retriever: str = "", depth: int | None = None) -> Result:
 
 
 def searches(outcome: Mapping[str, Any]) -> list[Row]:
-    """The steps of an outcome that can have surfaced something."""
+    """Return the steps of an outcome that can have surfaced something."""
     steps = outcome["trace"]["steps"]
     return [step for step in steps if step["tool"] == "search" and not step.get("refused") and not step.get("among")]
 
@@ -81,7 +81,7 @@ class _Searcher:
         self.distinct = 0
 
     def search(self, queries: Sequence[Query], steps: Sequence[Sequence[Row]]) -> list[list[list[str]]]:
-        """What each search of each query brings now, best first."""
+        """Return what each search of each query brings now, best first."""
         keys = [[self._key(query, step) for step in of] for query, of in zip(queries, steps, strict=True)]
         found: dict[tuple[str, int], dict[Search, list[str]]] = {}
         for name, k, search in (key for of in keys for key in of):
@@ -114,7 +114,7 @@ class _Searcher:
 
 
 def _check_retriever(spec: Spec, environment: Environment, *, pool: bool) -> None:
-    """UsageError for a retriever that needs a model, or pools that the task has not."""
+    """Raise UsageError for a retriever that needs a model, or pools that the task has not."""
     for lens in retrievers.lenses(spec):
         if lens.options.get("model", "offline") != "offline":
             raise UsageError(f"{lens} asks a model about every search, and a replay asks none; name another retriever")
@@ -124,7 +124,7 @@ def _check_retriever(spec: Spec, environment: Environment, *, pool: bool) -> Non
 
 
 def _pool(config: Mapping[str, Any], environment: Environment, engines: Engines) -> Environment:
-    """The environment with the pools that the run's `--pool` made. UsageError where they cannot be made again."""
+    """Return the environment with the pools of the run's `--pool`. UsageError where they cannot be made again."""
     kept, own = config["pool"], retrievers.check(config["retriever"]["name"])
     what, names = f"{kept['kind']}:{kept['size']}", ",".join(kept["of"])
     for text in (what, f"{what}({names})"):
@@ -163,7 +163,7 @@ class _Tally:
     hops: Counter[int] = field(default_factory=Counter)  # hop -> its searches
 
     def add(self, query: Query, steps: Sequence[Row], found: Sequence[list[str]], judgements: Judgements) -> None:
-        """One more query, with its searches and what they bring now."""
+        """Add a query, with its searches and what they bring now."""
         stored = [list(step["doc_ids"]) for step in steps]
         self.searches += len(steps)
         self.same += sum(before == now for before, now in zip(stored, found, strict=True))
@@ -179,7 +179,7 @@ class _Tally:
         self.recall["now"].append(len(now) / len(grades))
 
     def json(self) -> Result:
-        """All of it as plain data."""
+        """Return all of it as plain data."""
         surfaced = Counter((bool(row["then"]), bool(row["now"])) for row in self.relevant)
         kinds = {"both": (True, True), "only_then": (True, False), "only_now": (False, True), "neither": (False, False)}
         many = len(self.recall["then"])

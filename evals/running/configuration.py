@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def configuration(
     resolved: Resolved, environment: "Environment", retriever: "Retriever | None", model: "Model"
 ) -> run_folder.Config:
-    """Everything that determines a run's numbers; what does not is under "provenance". No retriever: only its name."""
+    """Return all that determines a run's numbers; what does not is under "provenance". No retriever: only its name."""
     request, compiled, spec = resolved.request, resolved.compiled, str(resolved.retriever)
     bundled = environment.data in ("mini", "full")
     return {
@@ -54,7 +54,7 @@ def configuration(
 
 
 def load_environment(config: run_folder.Config, qrels: str = "") -> "Environment":
-    """The environment that a run was made in, `qrels` leading; DataError when the data is no longer the same."""
+    """Load the environment that a run was made in, `qrels` leading; DataError when the data has changed."""
     where = config[run_folder.PROVENANCE]["folder"] or config["data"]
     loaded = environments.load(
         config["task"],

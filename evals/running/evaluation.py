@@ -68,7 +68,7 @@ def run(request: Request, report: "Report | None" = None) -> "Result":
 
 
 def forecast(request: Request) -> "Estimate":
-    """What the run of a request would ask of its model, and what that would cost; nothing is sent."""
+    """Estimate what the run of a request would ask of its model and what that would cost; nothing is sent."""
     if request.isolated:
         raise UsageError("--dry-run asks no program of somebody else's; leave out --isolated")
     resolved, environment = _fit(request)
@@ -79,7 +79,7 @@ def forecast(request: Request) -> "Estimate":
 
 
 def _children(request: Request) -> AbstractContextManager[None]:
-    """Around all of a run: the processes of an isolated program end with it."""
+    """Return a context in which the processes of an isolated program end with it."""
     if not request.isolated:
         return nullcontext()
     from programs.isolation.parent import reaping  # imports DSPy; few runs need it

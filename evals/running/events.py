@@ -155,7 +155,7 @@ Report = Callable[[Beginning], AbstractContextManager[Watcher]]
 
 
 def line(event: Event, at: float) -> str:
-    """An event as it is written: in one line, ASCII alone. `at` is in seconds since 1970."""
+    """Return an event as it is written: in one line, ASCII alone. `at` is in seconds since 1970."""
     when = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
     return _ENCODE({"event": _NAMES[type(event)], "time": when, **_fields(event)}) + "\n"
 
@@ -197,7 +197,7 @@ class Events:
         return self._write is not None
 
     def tell(self, event: Event) -> None:
-        """An event, which happens now; from any thread."""
+        """Tell of an event that happens now; from any thread."""
         if self._write is None or (isinstance(event, Progress) and self._told.qsize() > BACKLOG):
             return
         with self._order:
@@ -228,7 +228,7 @@ class Events:
 
 
 def _exit_code(error: BaseException) -> int:
-    """What tools.console.command makes of it."""
+    """Return the exit code that tools.console.command gives an error."""
     if isinstance(error, SextantError):
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):
@@ -260,7 +260,7 @@ class Tally:
 
     @classmethod
     def after(cls, queries: int, earlier: Sequence[float | None], metric: str, failed: int = 0) -> Self:
-        """The tally of a run some of whose queries have these values of the metric already."""
+        """Return the tally of a run some of whose queries have these values of the metric already."""
         known = [value for value in earlier if value is not None]
         return cls(queries, len(earlier), metric, failed, sum(known), len(known))
 
@@ -306,7 +306,7 @@ class Tally:
             )
 
     def _each(self, amount: float | None, times: int) -> float | None:
-        """What `times` more queries come to, if those that are finished have come to `amount`."""
+        """Extrapolate an `amount` for the finished queries to `times` more of them."""
         if amount is None or not times:
             return amount and 0.0
         return amount / self._finished * times if self._finished else None
@@ -332,7 +332,7 @@ class Waits:
         return self._reason is not None
 
     def look(self, calls: Status, now: float) -> Waiting | Resumed | None:
-        """What has changed, `now` in seconds by any clock that does not jump."""
+        """Return what has changed, `now` in seconds by any clock that does not jump."""
         if not (calls.waiting and calls.reason):
             waited = Resumed(round(now - self._since, 3)) if self._reason and self._since is not None else None
             self._since = self._reason = None

@@ -26,7 +26,7 @@ _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, 
 def parse(
     program: str, constructor: Any, given: Mapping[str, Any], kept: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Every parameter of the program with its value: the one that is `given`, or in `kept`, or the default.
+    """Return every parameter of the program: as it is `given`, or in `kept`, or with its default.
 
     Parameters are the constructor's keyword-only arguments except `depth`, which is --k; `kept` are those of a compiled
     program. UnknownName for another name, UsageError for a value that is not of the annotated type. `LIMITS` are passed
@@ -55,7 +55,7 @@ def parse(
 
 
 def limits(given: Mapping[str, Any]) -> dict[str, int]:
-    """Those of `LIMITS` that are `given`, in their order there. UsageError for one that is no number from 1."""
+    """Return those of `LIMITS` that are `given`, in their order there. UsageError for one that is no number from 1."""
     found = {name: _value(name, str(given[name]), int) for name in LIMITS if name in given}
     for name, most in found.items():
         if most < 1:
@@ -64,14 +64,14 @@ def limits(given: Mapping[str, Any]) -> dict[str, int]:
 
 
 def session_limits(limited: Mapping[str, int], depth: int) -> "Limits":
-    """What `limits` gave, as a session takes it; `depth` is documents in a ranking."""
+    """Return `limited` as a session's limits; `depth` is documents in a ranking."""
     from tools.session import Limits
 
     return Limits(**{LIMITS[name]: most for name, most in limited.items()}, depth=depth)
 
 
 def list_declared(constructor: Any) -> dict[str, inspect.Parameter]:
-    """What `-P` may set."""
+    """Return what `-P` may set, by name."""
     told = constructor if hasattr(constructor, "__signature__") else constructor.__init__
     return {
         name: parameter
@@ -81,17 +81,17 @@ def list_declared(constructor: Any) -> dict[str, inspect.Parameter]:
 
 
 def _stored(wanted: Any) -> type | tuple[type, ...]:
-    """The types that JSON gives back for a parameter of type `wanted`."""
+    """Return the types that JSON gives back for a parameter of type `wanted`."""
     return (int, float) if wanted is float else str if issubclass(wanted, str) else wanted
 
 
 def apply_hints(values: Mapping[str, Any], fixed: Collection[str], hints: Mapping[str, str]) -> dict[str, Any]:
-    """`values` with what the task says of itself, for the parameters that the program has and that are not `fixed`."""
+    """Return `values` with the task's hints, for parameters that the program has and that are not `fixed`."""
     return {name: value if name in fixed else hints.get(name, value) for name, value in values.items()}
 
 
 def find_retrievers(values: Mapping[str, Any]) -> list[str]:
-    """The retrievers that the values name, each once, as canonical expressions."""
+    """Return the retrievers that the values name, each once, as canonical expressions."""
     named: list[str] = []
     for value in values.values():
         if isinstance(value, Expressions):
@@ -102,7 +102,7 @@ def find_retrievers(values: Mapping[str, Any]) -> list[str]:
 
 
 def digests(values: Mapping[str, Any]) -> dict[str, str]:
-    """The SHA-256 of every file that the values name, by the parameter. DataError for one that is not there."""
+    """Return the SHA-256 of every file that the values name, by the parameter. DataError for one that is not there."""
     found = {}
     for name, value in values.items():
         if isinstance(value, InputFile) and value:
@@ -122,7 +122,7 @@ def _value(name: str, text: str, wanted: type) -> Any:
 
 
 def _checked(value: Any, wanted: type) -> Any:
-    """`value`; of a retriever, its canonical expression, after the checks that need no data."""
+    """Return `value`; of a retriever its canonical expression, after the checks that need no data."""
     if wanted is Expression and value:
         return Expression(_canonical(value))
     if wanted is Expressions:

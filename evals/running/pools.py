@@ -32,14 +32,14 @@ HELD = 2_000_000  # hits of searches that are held at a time: an oracle needs th
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What `--pool` asks for."""
+    """The pool of `--pool`, parsed."""
 
     kind: Literal["oracle", "union"]
     size: int  # documents of each query's pool
     parts: tuple[Spec, ...]  # the retrievers whose first documents make the union
 
     def config(self, names: Sequence[str], environment: "Environment") -> dict[str, Any]:
-        """What a run's configuration says of it; `names` are the complete names of its parts.
+        """Return the pool as a run's configuration has it; `names` are the complete names of its parts.
 
         "gold" is a digest of the relevant documents that each query's pool has: other judgements make other pools.
         """
@@ -54,7 +54,7 @@ class Pool:
 
 
 def read(text: str, retriever: Spec) -> Pool:
-    """The pool that `text` describes: "oracle:300", or "oracle:300(bm25,dense)" to name the retrievers.
+    """Return the pool that `text` describes: "oracle:300", or "oracle:300(bm25,dense)" to name the retrievers.
 
     Without names they are the run's own `retriever`, or the parts of it where it is a fusion. UsageError otherwise.
     """
@@ -69,7 +69,7 @@ def read(text: str, retriever: Spec) -> Pool:
 
 
 def check_room(environment: "Environment", pool: Pool) -> None:
-    """UsageError where a query has more relevant documents than its pool has places."""
+    """Raise UsageError where a query has more relevant documents than its pool has places."""
     many = {query.query_id: len(_relevant(environment, query)) for query in environment.queries}
     query_id = max(many, key=many.__getitem__)
     if pool.kind == "oracle" and many[query_id] > pool.size:
@@ -80,7 +80,7 @@ def check_room(environment: "Environment", pool: Pool) -> None:
 
 
 def add_pools(environment: "Environment", pool: Pool, retrievers: "Sequence[Retriever]") -> "Environment":
-    """`environment` with a pool for every query; `retrievers` are those of the pool's parts."""
+    """Return `environment` with a pool for every query; `retrievers` are those of the pool's parts."""
     from tools.retriever import Search
 
     check_room(environment, pool)
@@ -99,7 +99,7 @@ def add_pools(environment: "Environment", pool: Pool, retrievers: "Sequence[Retr
 
 
 def _in_turn(rankings: Iterable[Sequence[str]]) -> list[str]:
-    """The documents of several rankings, which are gone through together, rank by rank."""
+    """Return the documents of several rankings, which are gone through together, rank by rank."""
     return list(dict.fromkeys(doc_id for rank in zip_longest(*rankings) for doc_id in rank if doc_id is not None))
 
 
@@ -134,11 +134,11 @@ def _infused(order: list[str], environment: "Environment", query: "Query", size:
 
 
 def _relevant(environment: "Environment", query: "Query") -> list[str]:
-    """What the leading judgements give more than 0 for a query: documents, or parents where these are judged."""
+    """Return what the leading judgements grade above 0 for a query: documents, or parents where these are judged."""
     return [judged for judged, grade in environment.qrels.get(query.query_id, {}).items() if grade > 0]
 
 
 def _unit_of(environment: "Environment") -> Callable[[str], str]:
-    """What the leading judgements judge in place of a document."""
+    """Return the function from a document to what the leading judgements judge in its place."""
     judgements = environment.judgements[environment.headline]
     return judgements.unit_of if judgements.unit_of and judgements.judged_by_unit else str

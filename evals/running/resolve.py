@@ -58,7 +58,7 @@ class Resolved:
         return self.request.lm != "offline" or any(map(sends, searched))
 
     def with_values(self, values: Mapping[str, Any]) -> "Resolved":
-        """The same with other values of the parameters."""
+        """Return a copy with other values of the parameters."""
         return replace(self, values=values, others=_named(values))
 
 
@@ -104,7 +104,7 @@ def _check_retriever(spec: "Spec") -> None:
 
 
 def _isolated(request: Request, compiled: "Compiled | None") -> Any:
-    """The program in a process of its own, which is not to read data, home and runs."""
+    """Return the program in a process of its own, which is not to read data, home and runs."""
     from programs.isolation.parent import Isolated
 
     folder = [] if request.data in (None, "mini", "full") else [Path(request.data)]
@@ -129,7 +129,7 @@ def _check_prices(resolved: Resolved) -> None:
 
 
 def _compiled(request: Request) -> "Compiled | None":
-    """The compiled program of the request, if it has one; DataError or UsageError where it cannot be used."""
+    """Return the compiled program of the request, if it has one; DataError or UsageError where it cannot be used."""
     if request.compiled is None:
         return None
     from programs.parts.compiled import read
@@ -146,7 +146,7 @@ def _compiled(request: Request) -> "Compiled | None":
 
 
 def fit(resolved: Resolved, environment: "Environment") -> Resolved:
-    """`resolved` with what it leaves to the task; UsageError for what does not fit it, before an index is built."""
+    """Return `resolved` with the task's own choices; UsageError for what does not fit it, before an index is built."""
     hints = environment.hints
     if resolved.request.instruction == "task":
         resolved = resolved.with_values(parameters.apply_hints(resolved.values, resolved.fixed, hints))
@@ -164,7 +164,7 @@ def fit(resolved: Resolved, environment: "Environment") -> Resolved:
 
 
 def trial(constructor: Any, values: Mapping[str, Any]) -> Any:
-    """The program over nothing: what its constructor refuses is refused before an index is built or paid for."""
+    """Make the program over nothing, so that what its constructor refuses is refused before an index is built."""
     from tools.corpus import Corpus
     from tools.retriever import NoRetriever
     from tools.session import Toolbox

@@ -262,7 +262,7 @@ def answer(system: System, query: Query, documents: Mapping[str, Document]) -> O
 
 
 def _search(system: System, query: Query) -> Submission:
-    """The system's submission; where a limit of the query ends it, the one that its trace would have made by then."""
+    """Return the submission of the system; where a limit ends the query, the one that its trace would have made."""
     try:
         return system(query=query)
     except LimitReached:
@@ -273,7 +273,7 @@ def _search(system: System, query: Query) -> Submission:
 
 
 def _fields(submission: Submission, query: Query, documents: Mapping[str, Document]) -> Outcome:
-    """The record of a submission. Raises when it is none for this query, or cannot be scored or written."""
+    """Return the record of a submission. Raises when it is none for this query, or cannot be scored or written."""
     if not isinstance(submission, Submission):
         raise TypeError(f"the system handed in {type(submission).__name__!r}, not a Submission")
     ranking = list(submission.ranking)

@@ -89,7 +89,7 @@ class Result:
 
 
 def make_terms(request: Common, *, repeats: bool = False) -> Terms:
-    """The budget, gate, prices and patience of one command; `repeats` as in Terms."""
+    """Return the budget, gate, prices and patience of one command; `repeats` as in Terms."""
     return Terms(
         budget=Budget(
             calls=request.budget_calls,
@@ -106,7 +106,7 @@ def make_terms(request: Common, *, repeats: bool = False) -> Terms:
 
 
 def _patience_of(request: Common) -> Patience | None:
-    """How long calls are tried, where the request says it."""
+    """Return how long calls are tried, where the request says it."""
     patience = Patience()
     if request.patience is not None:
         patience = replace(patience, before=request.patience, after=request.patience)
@@ -193,14 +193,14 @@ def prepare(resolved: Resolved, environment: "Environment", terms: Terms) -> Rea
 
 
 def prepare_unsent(resolved: Resolved, environment: "Environment") -> tuple[Model, run_folder.Config]:
-    """The model and the configuration alone, where no retriever is to be opened."""
+    """Return the model and the configuration alone, where no retriever is to be opened."""
     request = resolved.request
     model = connect(request, make_terms(request), environment, seed=request.seed)
     return model, configuration(resolved, environment, None, model)
 
 
 def answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None) -> SextantError | None:
-    """Answer what is pending; why some of it still is, if it is."""
+    """Answer what is pending; return why some of it still is, if it is."""
     environment, count = ready.environment, len(ready.environment.queries)
     with ExitStack() as stack:
         watcher = stack.enter_context(report(_beginning(ready, folder))) if report else None
@@ -234,7 +234,7 @@ def answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None) ->
 
 
 def _value(environment: "Environment", outcome: run_folder.Outcome) -> float | None:
-    """The headline metric of an outcome."""
+    """Return the headline metric of an outcome."""
     query_id = outcome["query_id"]
     return compute(environment.metric, query_id, {query_id: ranking_of(outcome)}, environment)
 

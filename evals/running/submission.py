@@ -23,7 +23,7 @@ class BadRanking(ValueError):
 def check_ranking(
     ranking: Sequence[str], query: "Query", documents: "Mapping[str, Document]", known: set[str] | None = None
 ) -> None:
-    """BadRanking for a document that is named twice, is not in the corpus, or may not be found for the query.
+    """Raise BadRanking for a document that is there twice, not in the corpus, or not to be found for the query.
 
     `known` are documents that were looked up before, and gets those that are: a corpus may be on disk.
     """
@@ -36,7 +36,7 @@ def check_ranking(
 def check_documents(
     doc_ids: Sequence[str], query: "Query", documents: "Mapping[str, Document]", known: set[str] | None = None
 ) -> None:
-    """The same for documents that may be named more than once, as those of a search are."""
+    """Raise BadRanking as `check_ranking`, for documents that may be named more than once."""
     for doc_id in set(doc_ids).difference(known or ()):
         if doc_id not in documents:
             raise BadRanking(doc_id, "is not in the corpus")

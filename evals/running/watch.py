@@ -75,7 +75,7 @@ class Watch:
 
     @classmethod
     def of(cls, beginning: Beginning, events: Events, *, quiet: bool) -> Self:
-        """The watch of a run that begins; it tells `events` so, and unless `quiet` a person."""
+        """Return the watch of a run that begins; it tells `events` so, and unless `quiet` a person."""
         started, earlier = beginning.started, beginning.earlier
         events.tell(started)
         if not quiet:
@@ -85,14 +85,14 @@ class Watch:
         return cls(started.queries, earlier, metric, status, failed=failed, quiet=quiet, events=events)
 
     def add(self, outcome: Outcome, value: float | None) -> None:
-        """One more query is answered, with this value of the headline metric, None where that is undefined for it."""
+        """Count an answered query, with its value of the headline metric; None where that is undefined for it."""
         query_id, error, usage = outcome["query_id"], outcome["error"], outcome["usage"]
         self._tally.add(query_id, value, usage, failed=error is not None)
         self._events.tell(QueryDone(query_id, error, outcome["seconds"], usage, self._tally.metric, value))
         self._wake_when_due()
 
     def leave(self, query_id: str, reason: str) -> None:
-        """One more query was begun and has no outcome, for this reason; it stays pending."""
+        """Count a query that was begun and has no outcome, for this reason; it stays pending."""
         self._tally.leave(query_id)
         self._events.tell(Pending(query_id, reason))
         self._wake_when_due()
@@ -231,7 +231,7 @@ GAP = 2  # characters between columns
 
 
 def columns(progress: Progress) -> list[Column]:
-    """What the table shows: up to three lines under each heading."""
+    """Return the columns of the table: up to three lines under each heading."""
     calls, usage, plain = progress.status, progress.status.usage, ("", "", "")
     done = f"{progress.done}/{progress.queries}"
     queries = _cells(done, _some(progress.owed, "pending"), _some(progress.failed, "failed"))
@@ -251,13 +251,13 @@ def columns(progress: Progress) -> list[Column]:
 
 
 def _cells(*texts: str) -> tuple[str, str, str]:
-    """The three cells of a column, without a gap between those that say something."""
+    """Return the three cells of a column, without a gap between those that say something."""
     first, second, third = [*filter(None, texts), "", "", ""][:3]
     return first, second, third
 
 
 def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableType:
-    """As many of the columns as `width` characters hold, and below them what is waited for, if it `waits`."""
+    """Return as many of the columns as `width` characters hold, and below them what is waited for, if it `waits`."""
     shown = columns(progress)
     while len(shown) > 1 and sum(column.width + GAP for column in shown) - GAP > width:
         shown.remove(max(shown, key=lambda column: column.place))
@@ -271,7 +271,7 @@ def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableT
 
 
 def plain_line(progress: Progress) -> str:
-    """The same in one line."""
+    """Return the progress in one line."""
     calls, usage = progress.status, progress.status.usage
     apart = ", ".join(_apart(progress))
     parts = [
@@ -291,14 +291,14 @@ def plain_line(progress: Progress) -> str:
 
 
 def waiting_words(calls: Status) -> str:
-    """What is waited for, in one line."""
+    """Return what is waited for, in one line."""
     known = f" {math.ceil(calls.seconds)} s" if calls.seconds else ""
     many = f"{calls.waiting} {'call waits' if calls.waiting == 1 else 'calls wait'}"
     return f"waiting{known}: {clean(calls.reason)}; {many}"
 
 
 def clock(seconds: float) -> str:
-    """Seconds as 12:34, or 5h06m from an hour on."""
+    """Write seconds as 12:34, or 5h06m from an hour on."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}h{minutes % 60:02}m" if minutes >= 60 else f"{minutes}:{rest:02}"
 
@@ -308,19 +308,19 @@ def _left(progress: Progress) -> str:
 
 
 def _paid_for(calls: Status) -> bool:
-    """Whether tokens and dollars mean anything: the engine without a model has none, and no limit."""
+    """Say whether tokens and dollars mean anything: the engine without a model has none, and no limit."""
     usage = calls.usage
     return bool(usage.input_tokens or usage.output_tokens or usage.paid_usd != 0)
 
 
 def _apart(progress: Progress) -> list[str]:
-    """What of the calls is to be told apart: those that somebody had paid for before, and those without an answer."""
+    """Return the calls that are counted apart: those that had been paid for before, and those without an answer."""
     status = progress.status
     return list(filter(None, (_some(status.usage.cached_calls, "cached"), _some(status.failed, "failed"))))
 
 
 def _dollars(progress: Progress) -> list[str]:
-    """So far, to come, and the list price of what was done, where another has paid for a part of it."""
+    """Return dollars so far, to come, and at list price, where a part had been paid for before."""
     usage, to_come = progress.status.usage, progress.to_come.paid_usd
     if usage.paid_usd is None:
         return ["price unknown"]
@@ -338,7 +338,7 @@ def _some(count: int, what: str) -> str:
 
 
 def _count(number: int) -> str:
-    """A count in at most four characters: whole up to 9,999, then thousands, millions, billions."""
+    """Write a count in at most four characters: whole up to 9,999, then thousands, millions, billions."""
     if number < 10_000:
         return str(number)
     value, letter = number / 1e3, "k"

@@ -13,7 +13,7 @@ CUT = 400  # characters of each text in such a list
 
 
 def trim(step: Any) -> tuple[Any, dict[str, Any], dspy.Prediction]:
-    """A predictor's traced call as plain data: long lists and texts of what it was shown are cut."""
+    """Return a predictor's traced call as plain data: long lists and texts of what it was shown are cut."""
     predictor, inputs, outputs = step
     answer = plain(outputs)
     named, shown = set(_texts(answer)), {name: plain(value) for name, value in inputs.items()}
@@ -26,7 +26,7 @@ def trim(step: Any) -> tuple[Any, dict[str, Any], dspy.Prediction]:
 
 
 def _cut(value: Any, named: set[str]) -> Any:
-    """`value` without the most of long lists and texts: the passages that are named, else the latest of a list."""
+    """Cut long lists and texts of `value`: left are the passages that are named, else the latest of a list."""
     if isinstance(value, str):
         return value[:CUT]
     if isinstance(value, Mapping):

@@ -90,7 +90,7 @@ def feedback(
     error: str = "",
     outputs: Collection[str] = (),
 ) -> str:
-    """What became of the relevant documents of `query`, and why that may be; a few lines of text.
+    """Tell what became of the relevant documents of `query`, and why that may be; a few lines of text.
 
     `outputs` are the output fields of one predictor, where it is for that one: what it searches for, or what it judges.
     `cutoff` is the place up to which a document counts as well ranked. `error` is why the query failed, if it did.
@@ -154,7 +154,7 @@ class _Account:
         return sorted(made, key=lambda one: (one.fate, -self.grades[one.unit], one.unit))
 
     def counts(self) -> str:
-        """How many relevant documents had which fate."""
+        """Tell how many relevant documents had which fate."""
         number = Counter(one.fate for one in self.relevant)
         words_for = {
             Fate.NEVER_SURFACED: "never surfaced in any search",
@@ -167,7 +167,7 @@ class _Account:
         return f"Relevant documents: {len(self.relevant)}{f' ({fates})' if fates else ''}."
 
     def told(self, parts: Collection[Part]) -> list[str]:
-        """The relevant documents that were lost, one by one."""
+        """Tell the relevant documents that were lost, one by one."""
         concerned = [one for one in self.relevant if _TOLD[one.fate] & set(parts)]
         lines = [f"- {self._sentence(one)}" for one in concerned[:DOCUMENTS]]
         if more := len(concerned) - DOCUMENTS:
@@ -199,7 +199,7 @@ class _Account:
         return f"{_name(one.unit)} {', '.join(events)}.{self._quote(one.unit, history.doc_id)}"
 
     def searched(self) -> list[str]:
-        """Each search: its words, what it brought, and whether it repeated an earlier one."""
+        """Tell each search: its words, what it brought, and whether it repeated an earlier one."""
         lines: list[str] = []
         known: set[str] = set()
         made: set[tuple[str, ...]] = set()
@@ -223,7 +223,7 @@ class _Account:
         return ["Searches, in order:", *lines] if lines else ["Nothing was searched for."]
 
     def ranked_above(self) -> list[str]:
-        """The first documents that are judged not relevant and stand above a relevant one."""
+        """Return the first documents that are judged not relevant and stand above a relevant one."""
         if not any(one.fate < Fate.WELL for one in self.relevant):
             return []
         grades = self.judgements.by_unit(self.judgements.qrels.get(self.query.query_id, {}))
@@ -291,7 +291,7 @@ def _fate(history: History, place: int, cutoff: int, *, selects: bool) -> Fate:
 
 
 def _searches(trace: Trace) -> list[list[Step]]:
-    """The searches in order; those that send one text to several retrievers, one after another, as one."""
+    """Return the searches in order; those that send one text to several retrievers, one after another, as one."""
     made: list[list[Step]] = []
     for step in trace.steps:
         if step.tool != "search":
@@ -305,7 +305,7 @@ def _searches(trace: Trace) -> list[list[Step]]:
 
 
 def _faults(trace: Trace, error: str) -> list[str]:
-    """What went wrong, as far as a model could have done otherwise."""
+    """Tell what went wrong, as far as a model could have done otherwise."""
     lines = []
     why = next((step.argument for step in reversed(trace.steps) if step.tool == "stop"), "")
     if error or why == "error":
@@ -342,7 +342,7 @@ def _at(number: int) -> str:
 
 
 def _name(doc_id: str) -> str:
-    """An id, in quotes where it could be read as a sentence."""
+    """Return an id, in quotes where it could be read as a sentence."""
     return doc_id if len(doc_id) <= _ID and re.fullmatch(r"[\w:.#/@+-]+", doc_id) else _quoted(doc_id, _ID)
 
 
@@ -351,7 +351,7 @@ def _quoted(text: str, chars: int) -> str:
 
 
 def _clean(text: str, chars: int) -> str:
-    """At most `chars` characters on one line: no controls, formats, surrogates, double quotes or prompt markers."""
+    """Return at most `chars` characters on one line: no controls, formats, surrogates, quotes or prompt markers."""
     # Text at a quote's beginning is enough; a document may have megabytes.
     plain = "".join(_harmless(letter) for letter in text[: 4 * chars])
     line = defuse(" ".join(plain.split()))
@@ -365,7 +365,7 @@ def _harmless(letter: str) -> str:
 
 
 def _remembered(unit_of: Callable[[str], str]) -> Callable[[str], str]:
-    """The same function, which asks a corpus on disk once a document."""
+    """Return `function` with a memory, so that a corpus on disk is asked once a document."""
     known: dict[str, str] = {}
 
     def unit(doc_id: str) -> str:

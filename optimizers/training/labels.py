@@ -20,7 +20,7 @@ from tools.retriever import Retriever
 
 
 def label_examples(queries: Sequence[Query], environment: Environment, retriever: Retriever) -> list[dspy.Example]:
-    """One example a query: what DSPy's examples have (Study.examples), and a label for every field that has one."""
+    """Make one example a query: what Study.examples has, and a label for every field that has one."""
     wanted = relevant(queries, environment)
     return [
         dspy.Example(
@@ -57,7 +57,7 @@ def _mixed(wanted: list[str], found: list[str]) -> list[str]:
 
 
 def relevant(queries: Sequence[Query], environment: Environment) -> dict[str, list[str]]:
-    """query_id -> the documents that are relevant by the headline judgements, the highest grades first.
+    """Return query_id -> the documents relevant by the headline judgements, the highest grades first.
 
     Where judgements are of units (the parents of passages), a unit's documents are, in the order of the corpus.
     """

@@ -55,7 +55,7 @@ class Leak:
 
 
 def find_leaks(texts: Mapping[str, str], passages: Iterable[Passage], *, bound: int = BOUND) -> list[Leak]:
-    """Every passage of which a text has a run of more than `bound` words, the longest first.
+    """Find every passage of which a text has a run of more than `bound` words, the longest first.
 
     `texts` are the pieces of a prompt by name, e.g. "reader.next_search demo 2". One finding per piece and passage.
     """
@@ -69,7 +69,7 @@ def find_leaks(texts: Mapping[str, str], passages: Iterable[Passage], *, bound: 
 
 
 def tokens(text: str) -> list[str]:
-    """The words of a text in order: lower case, no punctuation, stop words kept."""
+    """Return the words of a text in order: lower case, no punctuation, stop words kept."""
     return _WORD.findall(text.casefold())
 
 
@@ -77,7 +77,7 @@ Places = Mapping[tuple[str, ...], Sequence[tuple[str, int]]]  # a run of words -
 
 
 def _places(texts: Mapping[str, str], width: int) -> Places:
-    """Where every run of `width` words of the texts stands."""
+    """Return where every run of `width` words of the texts stands."""
     places: dict[tuple[str, ...], list[tuple[str, int]]] = {}
     for piece, text in texts.items():
         for start, run in enumerate(_runs(tokens(text), width)):
@@ -90,7 +90,7 @@ def _runs(words: Sequence[str], width: int) -> Iterator[tuple[str, ...]]:
 
 
 def _longest_runs(words: Sequence[str], places: Places, width: int) -> dict[str, Sequence[str]]:
-    """For each piece, the longest run of `width` words or more that it has in common with `words`."""
+    """Find, for each piece, the longest run of `width` words or more that it shares with `words`."""
     longest: dict[str, Sequence[str]] = {}
     before: dict[tuple[str, int], int] = {}  # where in a piece the last run began -> the length of what ends with it
     for start, run in enumerate(_runs(words, width)):
@@ -106,13 +106,13 @@ def _longest_runs(words: Sequence[str], places: Places, width: int) -> dict[str,
 
 
 def collect_passages(training: Training) -> Iterator[Passage]:
-    """The train and the validation queries and the documents that are wanted for them."""
+    """Collect the train and the validation queries and the documents that are wanted for them."""
     yield from _passages("train", training.train, training.environment)
     yield from _passages("validation", training.validation, training.environment)
 
 
 def collect_task_passages(task: str, data: str | None, *, qrels: str = "") -> Iterator[Passage]:
-    """The same of the test split. For the command alone, and only when a program has been compiled."""
+    """Collect the passages of the test split: for the command alone, once a program has been compiled."""
     environment = load(task, data, "test", qrels=qrels)
     yield from _passages("test", environment.queries, environment)
 

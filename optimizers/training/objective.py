@@ -30,7 +30,7 @@ _SAME = 1e-12  # two values nearer than that are one
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What one query's ranking is worth."""
+    """The worth of one query's ranking."""
 
     value: float  # what is maximised
     metrics: Mapping[str, float | None]  # all metrics of the task that one query has; None is undefined
@@ -52,7 +52,7 @@ class Objective:
         return f"{self.metric}{ties}{price}"
 
     def of(self, query: Query, ranking: Ranking, usage: Usage, failed: bool = False) -> Scored:
-        """What `ranking` is worth for `query`, one of the environment's: ValueError for another one."""
+        """Score `ranking` for `query`, one of the environment's: ValueError for another one."""
         self._known(query)
         metrics = self._metrics(query, Ranking(()) if failed else ranking)
         tokens = usage.input_tokens + usage.output_tokens
@@ -61,18 +61,18 @@ class Objective:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The metrics of the task that can be computed from one query."""
+        """Return the metrics of the task that can be computed from one query."""
         return tuple(name for name in self.environment.metrics if name != "Flip")
 
     def usable(self, queries: Iterable[Query]) -> list[Query]:
-        """Those of the queries that can guide an optimizer.
+        """Return those of the queries that can guide an optimizer.
 
         The metric is defined for them (something is relevant, or compared), and depends on the ranking.
         """
         return [query for query in queries if self._varies(query)]
 
     def check_spread(self, values: Sequence[float]) -> str:
-        """A warning, where the metric's `values` of a plain program, one a query, are all the same; else ""."""
+        """Return a warning where a plain program's `values` of the metric, one a query, are all the same; else ""."""
         if len(values) < 2 or max(values) - min(values) > _SAME:
             return ""
         same = f"every query scores {values[0]:.4f} in {self.metric} with the plain program"
@@ -113,13 +113,13 @@ class Objective:
 
 
 def _reversed(best: Judged, places: int) -> Judged:
-    """The worst ranking of `places` documents: the ideal one from behind, after all that is not judged."""
+    """Return the worst ranking of `places` documents: the ideal one from behind, after all that is not judged."""
     gains = sorted([*best.ideal, *[0.0] * (places - len(best.ideal))])
     return dataclasses.replace(best, gains=gains, hits=[False] * (places - best.relevant) + [True] * best.relevant)
 
 
 def objective(environment: Environment, metric: str = "", price: float = 0.0) -> Objective:
-    """The objective for the task of `environment`, whose queries are those to compile on.
+    """Make the objective for the task of `environment`, whose queries are those to compile on.
 
     `metric` is one of the task's; "" is nDCG@10 where the task has it, else the task's own headline. UsageError, before
     anything is paid for, when no optimizer could be guided by it.

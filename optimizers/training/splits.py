@@ -80,7 +80,7 @@ def divide(
     seed: int = 0,
     share: float = 0.5,
 ) -> Training:
-    """The dev split of `task`, divided. `limit` takes the first so many of the queries, in the order of the hash.
+    """Divide the dev split of `task`. `limit` takes the first so many of the queries, in the order of the hash.
 
     UsageError when fewer than two dev queries are left to divide.
     """
@@ -112,7 +112,7 @@ def divide(
 
 
 def _groups(queries: Sequence[Query], environment: Environment) -> list[list[Query]]:
-    """The queries with those together that want the same documents, as the ten of a MultiConIR record do, or twins."""
+    """Group the queries that want the same documents, as the ten of a MultiConIR record do, or twins."""
     judgements = environment.judgements[environment.headline]
     groups: dict[object, list[Query]] = {}
     for query in queries:
@@ -121,7 +121,7 @@ def _groups(queries: Sequence[Query], environment: Environment) -> list[list[Que
 
 
 def _cut(groups: list[list[Query]], share: float) -> tuple[tuple[Query, ...], tuple[Query, ...]]:
-    """Whole groups to train on until `share` of the queries is reached; a single group is divided itself."""
+    """Take whole groups to train on until `share` of the queries is reached; a single group is divided itself."""
     pieces = groups if len(groups) > 1 else [[query] for query in groups[0]]
     wanted = round(share * sum(map(len, pieces)))
     cut = 1
@@ -142,7 +142,7 @@ def _dev(task: str, data: str | None, qrels: str, instruction: str) -> Environme
 
 
 def _texts_of_test(task: str, data: str | None, qrels: str, instruction: str) -> list[str]:
-    """The texts alone, so that nothing else of the test split outlives this call."""
+    """Return the texts alone, so that nothing else of the test split outlives this call."""
     return [query.text for query in load(task, data, "test", qrels=qrels, instruction=instruction).queries]
 
 
@@ -171,7 +171,7 @@ def _left_out(environment: Environment, test: Sequence[str]) -> tuple[LeftOut, .
 
 
 def similarities(texts: Sequence[str], others: Sequence[str]) -> list[float]:
-    """For each of `texts`, its similarity to the one of `others` that it is most alike to, from 0 to 1."""
+    """Return for each of `texts` its similarity to the nearest of `others`, from 0 to 1."""
     if not others:
         return [0.0] * len(texts)
     best = np.zeros(len(texts))
@@ -183,7 +183,7 @@ def similarities(texts: Sequence[str], others: Sequence[str]) -> list[float]:
 
 
 def _shares(own: list[list[str]], foreign: list[list[str]], *, of_the_larger: bool) -> "np.ndarray[Any, Any]":
-    """For each list of features, the largest share of weight that it has in common with one of `foreign`."""
+    """Return for each list of features the largest share of weight that it shares with one of `foreign`."""
     rarity = _rarity(own + foreign)
     where: dict[str, list[int]] = defaultdict(list)  # feature -> the foreign texts that have it
     for place, features in enumerate(foreign):
@@ -204,7 +204,7 @@ def _shares(own: list[list[str]], foreign: list[list[str]], *, of_the_larger: bo
 
 
 def _rarity(lists: list[list[str]]) -> TermStatistics:
-    """How rare each feature is among the queries."""
+    """Return how rare each feature is among the queries."""
     counts = Counter(feature for features in lists for feature in features)
     return TermStatistics(max(len(lists), FEW), 0.0, counts)
 
@@ -215,7 +215,7 @@ def _words(text: str) -> list[str]:
 
 
 def _runs(text: str) -> list[str]:
-    """The different runs of `RUN` words of a text; a text that is no longer is one run."""
+    """Return the different runs of `RUN` words of a text; a text that is no longer is one run."""
     found = words(text)
     if len(found) <= RUN:
         return [" ".join(found) or "".join(text.lower().split())]

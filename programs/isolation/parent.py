@@ -72,7 +72,7 @@ class ProcessEnded(Exception):
 
 
 class Isolated:
-    """What takes a toolbox and parameters in place of a program's constructor."""
+    """A program in a process of its own, in place of the program's constructor."""
 
     def __init__(
         self, name: str, systems: Mapping[str, str], hidden: Sequence[Path], compiled: Compiled | None = None
@@ -143,7 +143,7 @@ _CHILDREN: set["_Child"] = set()
 
 @contextmanager
 def reaping() -> Iterator[None]:
-    """No child outlives the block."""
+    """End every child with the block."""
     try:
         yield
     finally:
@@ -190,7 +190,7 @@ class _Child:
         self._given = given
 
     def do(self, task: str, desk: "_Desk | None" = None, **given: Any) -> Any:
-        """What comes of a task; what the child asks meanwhile is for the `desk`."""
+        """Have the child do a task, and return what comes of it; what it asks meanwhile is for the `desk`."""
         self._send({"task": task, "given": given})
         while (message := self._received()).keys() == {"call", "line", "arguments", "named"} and desk:
             self._send(desk.answer(message))
@@ -254,7 +254,7 @@ class _Desk:
         self._ended: list[Submission] = []
 
     def submission(self, child: _Child) -> Submission:
-        """What the program hands in for the query. Its trace and usage are those of the sessions here."""
+        """Return what the program hands in for the query. Its trace and usage are those of the sessions here."""
         model = dspy.settings.lm
         settings = {name: value for name, value in model.kwargs.items() if name in _SETTINGS and value is not None}
         about = {"model": model.model, "window": model.window, "tools": bool(model.tools), "offline": model.caller.free}
@@ -263,7 +263,7 @@ class _Desk:
         return replace(done, ranking=tuple(made["ranking"]), answer=made["answer"], scores=tuple(made["scores"]))
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to one question of the child's, made in the branch that asks."""
+        """Return the answer to one question of the child's, made in the branch that asks."""
         context, _ = self._branches.get(question["line"], (None, None))
         try:
             return {"value": context.run(self._answer, **question) if context else self._answer(**question)}
@@ -302,14 +302,14 @@ class _Desk:
 
 
 def _texts(here: Session, doc_ids: list[str], chars: int | None) -> list[str]:
-    """What a judging is about to show; it is recorded when the program has cut it to fit."""
+    """Return texts that are about to be shown; what is shown is recorded when the program has cut it to fit."""
     return [here.read_whole(doc_id)[:chars] for doc_id in doc_ids]
 
 
 def _asked(
     here: Any, prompt: Any, messages: Any, settings: dict[str, Any], written: str | None
 ) -> tuple[Any, str, str]:
-    """What the model answers, its text and its end; for the engine without a model, what the child has `written`."""
+    """Return the model's answer, its text and its end; for the engine without a model, what the child has `written`."""
     if strange := sorted(settings.keys() - _SETTINGS):
         raise UsageError(f"an isolated program cannot set {strange[0]} of a call")
     with nullcontext() if written is None else published(written):

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is said of a field."""
+    """What a field means, and how its text is read."""
 
     about: str  # meaning and unit, and what None means where that is not plain
     metavar: str = ""
@@ -36,7 +36,7 @@ class Option:
         return core_schema.no_info_wrap_validator_function(self._checked, handler(source))
 
     def _checked(self, value: Any, check: Callable[[Any], Any]) -> Any:
-        """The value by its type; by `read` as well, which is given texts and numbers alike."""
+        """Return the value by its type; by `read` as well, which is given texts and numbers alike."""
         try:
             if isinstance(value, str) and self.read:
                 return check(self.read(value))
@@ -111,7 +111,7 @@ def make(kind: type[T], given: Mapping[str, Any]) -> T:
 
 
 def from_options(kind: type[T], arguments: Mapping[str, Any]) -> T:
-    """The request that a parsed command line makes; options of the command that are no field are passed over."""
+    """Return the request that a parsed command line makes; options of the command that are no field are passed over."""
     given = {field.name: arguments[field.name] for field in _fields(kind)}
     for field in _fields(kind):
         if field.collects is Mapping:
@@ -140,7 +140,7 @@ def check(request: object) -> None:
 
 @lru_cache
 def _model(kind: Any) -> Any:
-    """The pydantic model that checks the values of a request."""
+    """Return the pydantic model that checks the values of a request."""
     from pydantic import ConfigDict, create_model  # takes longer to import than --help may
 
     fields: dict[str, Any] = {name: (hint, ...) for name, hint in get_type_hints(kind, include_extras=True).items()}
@@ -148,7 +148,7 @@ def _model(kind: Any) -> Any:
 
 
 def words(request: object, leave_out: Iterable[str] = ()) -> list[str]:
-    """The command line that makes a request, defaults left out, and so are the fields `leave_out`."""
+    """Return the command line that makes a request, defaults left out, and so are the fields `leave_out`."""
     found = list[str]()
     for field in _fields(type(request)):
         value = getattr(request, field.name)
