@@ -30,28 +30,16 @@ from tools import disk
 from tools.console.command import AT_END
 from tools.errors import DataError, RunIncomplete
 from tools.records import Query, Submission
-from tools.session import Session, Toolbox
+from tools.session import Session
 
 
 class Notes(MultiHop):
     """Multihop as a graph with a checkpoint after each hop: resumes in the hop in which it was killed."""
 
-    def __init__(
-        self,
-        toolbox: Toolbox,
-        *,
-        depth: int = 1000,
-        hops: int = 4,
-        per_hop: int = 25,
-        read_chars: int = 0,
-        rerank: int = 0,
-        lens: str = "",
-    ) -> None:
-        """The parameters are multihop's."""
-        given = {"hops": hops, "per_hop": per_hop, "read_chars": read_chars, "rerank": rerank}
-        super().__init__(toolbox, depth=depth, lens=lens, **given)
-        self.limit = hops + 2  # steps of the graph: the hops, the ranking, and one to spare
-        self.checkpoints = Checkpoints(toolbox.checkpoints)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.limit = self.hops + 2  # steps of the graph: the hops, the ranking, and one to spare
+        self.checkpoints = Checkpoints(self.toolbox.checkpoints)
 
     def forward(self, query: Query) -> Submission:
         """Up to `hops` x `per_hop` documents, selected ones first."""

@@ -33,7 +33,7 @@ from tools.models.prompting.asking import Check, Fault, Outputs, ask, known_ids
 from tools.models.prompting.passage import DESCRIPTION, Passage
 from tools.records import Query, Submission
 from tools.retrievers.lens.attributes import lens, through
-from tools.session import Session, Toolbox
+from tools.session import Session
 
 
 class SubQuestion(pydantic.BaseModel):
@@ -104,39 +104,21 @@ class Planner(Program):
     }
     least_calls: ClassVar[float] = 0.5
 
-    def __init__(
-        self,
-        toolbox: Toolbox,
-        *,
-        depth: int = 1000,
-        rounds: int = 3,
-        parts: int = 4,
-        per_search: int = 25,
-        read_chars: int = 0,
-        lens: str = "",
-        parallel: int = 4,
-    ) -> None:
-        """`parts` is sub-questions a round at most, `per_search` documents a search.
+    rounds: int = 3
+    parts: int = 4  # sub-questions a round at most
+    per_search: int = 25  # documents a search
+    read_chars: int = 0  # characters of each document, 0 all of them
+    lens: str = ""
+    parallel: int = 4  # lines of a query that work at a time; it changes how long a query takes and nothing else
 
-        `read_chars` is characters of each document, 0 all of them.
-        `parallel` is how many lines of a query work at a time; it changes how long a query takes and nothing else.
-        """
-        super().__init__(toolbox, depth)
-        at_least(1, "planner", rounds=rounds, parts=parts, per_search=per_search, parallel=parallel)
-        at_least(0, "planner", read_chars=read_chars)
-        self.rounds = rounds
-        self.parts = parts
-        self.per_search = per_search
-        self.read_chars = read_chars
-        self.parallel = parallel
-        self.limit = 1 + 5 * rounds  # steps of the graph: the plan, and five nodes a round
-        self._predictors(lens)
-
-    def _predictors(self, lens_name: str) -> None:
-        seen_through = lens(lens_name)
-        search, recognise = (seen_through.search, seen_through.recognise) if seen_through else ("", "")
+    def __post_init__(self) -> None:
+        most = {"rounds": self.rounds, "parts": self.parts, "per_search": self.per_search, "parallel": self.parallel}
+        at_least(1, "planner", **most)
+        at_least(0, "planner", read_chars=self.read_chars)
+        self.limit = 1 + 5 * self.rounds  # steps of the graph: the plan, and five nodes a round
+        search = getattr(lens(self.lens), "search", "")
         self.plan_searches = dspy.Predict(through(PlanSearches, search))
-        self.read_passages = dspy.Predict(through(ReadForQuestion, recognise))
+        self.read_passages = dspy.Predict(through(ReadForQuestion, getattr(lens(self.lens), "recognise", "")))
         self.reflect = dspy.Predict(through(Reflect, search))
 
     def most_calls(self, pool: int) -> int:

@@ -29,7 +29,7 @@ from tools.models.prompting.asking import Fault, Kind, UnusableAnswer, ask
 from tools.models.prompting.passage import DESCRIPTION, defuse
 from tools.models.sending.protocol import Message
 from tools.records import Query, Submission, Usage
-from tools.session import Session, Toolbox
+from tools.session import Session
 
 INTERFACES = ("auto", "openai", "dspy")
 A_READING = 0.25  # of the model's window that one document may take: several are read in one turn
@@ -71,29 +71,16 @@ class React(Program):
     # Parameters that compiling sets where none is given: demonstrations and traces are of DSPy's interface alone.
     compiled_with: ClassVar[Mapping[str, Any]] = {"interface": "dspy"}
 
-    def __init__(
-        self,
-        toolbox: Toolbox,
-        *,
-        depth: int = 1000,
-        steps: int = 12,
-        per_search: int = 10,
-        read_chars: int = 0,
-        interface: str = "auto",
-    ) -> None:
-        """`steps` is answers of the model, `per_search` documents a search, `read_chars` how much one reading shows.
+    steps: int = 12  # answers of the model
+    per_search: int = 10  # documents a search
+    read_chars: int = 0  # characters of one reading; 0 is all, or as much as takes a quarter of the model's window
+    interface: str = "auto"
 
-        0 is the whole document, or as much of it as takes a quarter of the model's window.
-        """
-        super().__init__(toolbox, depth)
-        at_least(1, "react", steps=steps, per_search=per_search)
-        at_least(0, "react", read_chars=read_chars)
-        if interface not in INTERFACES:
-            raise UsageError(f"react: interface is {interface!r}; it is one of {', '.join(INTERFACES)}")
-        self.steps = steps
-        self.per_search = per_search
-        self.read_chars = read_chars
-        self.interface = interface
+    def __post_init__(self) -> None:
+        at_least(1, "react", steps=self.steps, per_search=self.per_search)
+        at_least(0, "react", read_chars=self.read_chars)
+        if self.interface not in INTERFACES:
+            raise UsageError(f"react: interface is {self.interface!r}; it is one of {', '.join(INTERFACES)}")
         self.next_step = dspy.Predict(NextStep)
 
     def most_calls(self, pool: int) -> int:

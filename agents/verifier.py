@@ -35,7 +35,7 @@ from tools.records import Query, Submission
 from tools.retrievers.fusion import CONSTANT
 from tools.retrievers.lens.attributes import lens, through
 from tools.retrievers.spec import Expressions
-from tools.session import Session, Toolbox
+from tools.session import Session
 
 RETRIEVERS = Expressions("bm25,dense")  # words and meaning: what one misses the other may find
 VERIFIED = 2  # the least grade of a document that satisfies the description
@@ -107,51 +107,26 @@ class Verifier(Program):
     }
     least_calls: ClassVar[float] = 0.5
 
-    def __init__(
-        self,
-        toolbox: Toolbox,
-        *,
-        depth: int = 1000,
-        rounds: int = 3,
-        texts: int = 4,
-        per_search: int = 50,
-        batch: int = 10,
-        verify: int = 60,
-        reads: int = 0,
-        read_chars: int = 0,
-        lens: str = "",
-        retrievers: Expressions = RETRIEVERS,
-        seed: int = 0,
-        parallel: int = 4,
-    ) -> None:
-        """`texts` is searches a round, each to all `retrievers` (none: the run's own) for `per_search` documents.
+    rounds: int = 3
+    texts: int = 4  # searches a round
+    per_search: int = 50  # documents of each search and retriever
+    batch: int = 10  # documents verified together
+    verify: int = 60  # documents verified a round
+    reads: int = 0  # the most that are verified over all rounds, 0 is no bound
+    read_chars: int = 0  # characters of each document, 0 all
+    lens: str = ""
+    retrievers: Expressions = RETRIEVERS  # each search goes to all of them; none: the run's own
+    seed: int = 0  # of the shuffles
+    parallel: int = 4  # lines of a query that work at a time; it changes no result
 
-        `verify` is documents verified a round, `batch` of them together, `read_chars` characters of each (0: all);
-        `reads` bounds them over all rounds, 0 is no bound. `parallel` is how many lines work at a time, and changes no
-        result.
-        """
-        super().__init__(toolbox, depth)
-        at_least(1, "verifier", rounds=rounds, texts=texts, per_search=per_search, batch=batch, verify=verify)
-        at_least(1, "verifier", parallel=parallel)
-        at_least(0, "verifier", read_chars=read_chars, reads=reads)
-        self.rounds = rounds
-        self.texts = texts
-        self.per_search = per_search
-        self.batch = batch
-        self.verify = verify
-        self.reads = reads
-        self.read_chars = read_chars
-        self.retrievers = Expressions(retrievers).each() or [""]
-        self.seed = seed
-        self.parallel = parallel
-        self.limit = 6 * rounds  # steps of the graph: six nodes a round
-        self._predictors(lens)
-
-    def _predictors(self, lens_name: str) -> None:
-        seen_through = lens(lens_name)
-        search, recognise = (seen_through.search, seen_through.recognise) if seen_through else ("", "")
-        self.reformulate = dspy.Predict(through(Reformulate, search))
-        self.verify_passages = dspy.Predict(through(VerifyPassages, recognise))
+    def __post_init__(self) -> None:
+        at_least(1, "verifier", rounds=self.rounds, texts=self.texts, per_search=self.per_search, batch=self.batch)
+        at_least(1, "verifier", verify=self.verify, parallel=self.parallel)
+        at_least(0, "verifier", read_chars=self.read_chars, reads=self.reads)
+        self.engines = Expressions(self.retrievers).each() or [""]
+        self.limit = 6 * self.rounds  # steps of the graph: six nodes a round
+        self.reformulate = dspy.Predict(through(Reformulate, getattr(lens(self.lens), "search", "")))
+        self.verify_passages = dspy.Predict(through(VerifyPassages, getattr(lens(self.lens), "recognise", "")))
         self.learn_common = dspy.Predict(LearnCommon)
 
     def most_calls(self, pool: int) -> int:
@@ -325,7 +300,7 @@ class _Work:
         return {"learned": [*state["learned"], common]}
 
     def _searches(self, state: _State) -> list[Send] | str:
-        pairs = [(text, retriever) for text in state["texts"] for retriever in self.verifier.retrievers]
+        pairs = [(text, retriever) for text in state["texts"] for retriever in self.verifier.engines]
         jobs = [
             Send("search", {"round": state["round"], "place": place, "text": text, "retriever": retriever})
             for place, (text, retriever) in enumerate(pairs)

@@ -1,9 +1,9 @@
 """Search programs: DSPy modules that turn a Query into a ranking, by name."""
 
-# To add one: a Program (programs/base.py) in its own file, named here. Its __init__ takes a Toolbox and, keyword-only,
-# `depth` (documents in a ranking) and whatever `-P name=value` may set, annotated int, float, bool, str, Expression or
-# Expressions (retrievers, tools/retrievers/spec.py) or InputFile (tools/disk.py). For `--lm offline`, `offline` names a
-# rule for every output field of its signatures; tools/models/offline/rules.py has some.
+# To add one: a Program (programs/base.py) in its own file, named here. Its annotated attributes are what
+# `-P name=value` may set: int, float, bool, str, Expression or Expressions (retrievers, tools/retrievers/spec.py) or
+# InputFile (tools/disk.py). For `--lm offline`, `offline` names a rule for every output field of its signatures;
+# tools/models/offline/rules.py has some.
 PROGRAMS = {
     "closed_book": "programs.closed_book:ClosedBook",
     "decompose": "programs.decompose:Decompose",

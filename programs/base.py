@@ -1,7 +1,8 @@
 """What every program has, and what it says of itself; agents are programs, too."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, dataclass_transform
 
 import dspy
 
@@ -11,8 +12,17 @@ from tools.records import Query, Submission
 from tools.session import Toolbox
 
 
+@dataclass_transform(kw_only_default=True)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Program(dspy.Module):
-    """A search program: `forward` takes a Query and returns a Submission. The class variables have a default each."""
+    """A search program: `forward` takes a Query and returns a Submission.
+
+    Its parameters are annotated in the class as in a dataclass, each with a default; `__post_init__` makes of them what
+    it needs. What the class says of itself are class variables, which have a default here.
+    """
+
+    toolbox: Toolbox = field(kw_only=False)
+    depth: int = 1000  # documents of a ranking
 
     # Output field of its signatures -> what the engine without a model writes into it.
     offline: ClassVar[Mapping[str, Any]] = {}
@@ -25,11 +35,9 @@ class Program(dspy.Module):
     # Parameters that compiling sets where none is given.
     compiled_with: ClassVar[Mapping[str, Any]] = {}
 
-    def __init__(self, toolbox: Toolbox, depth: int) -> None:
-        """`depth` is the most documents of a ranking."""
-        super().__init__()
-        self.toolbox = toolbox
-        self.depth = depth
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        dataclass(eq=False, repr=False, kw_only=True)(cls)  # which leaves an __init__ of its own as it is
 
     def __call__(self, *args: Any, **named: Any) -> Submission:
         """Search for one query."""

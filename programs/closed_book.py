@@ -27,7 +27,7 @@ from tools.models.offline import rules
 from tools.models.offline.engine import Rules
 from tools.models.prompting.asking import ask, filled
 from tools.records import Query, Submission
-from tools.session import Session, Toolbox
+from tools.session import Session
 
 RUN = 5  # words one after another that guess and document share: appendix I's measure for RELIC
 TITLE = 1_000_000  # the sign of a title, above that of any run
@@ -55,15 +55,12 @@ class ClosedBook(Program):
 
     offline: ClassVar[Rules] = {"guesses": rules.guess}
 
-    def __init__(
-        self, toolbox: Toolbox, *, depth: int = 1000, guesses: int = 5, lookup: int = 10, document: str = ""
-    ) -> None:
-        """`lookup` is how many documents a guess is compared with; `document` is what one is, in words."""
-        super().__init__(toolbox, depth)
-        at_least(1, "closed_book", guesses=guesses, lookup=lookup)
-        self.guesses = guesses
-        self.lookup = lookup
-        self.document = document
+    guesses: int = 5
+    lookup: int = 10  # how many documents a guess is compared with
+    document: str = ""  # what a document of the task is, in words
+
+    def __post_init__(self) -> None:
+        at_least(1, "closed_book", guesses=self.guesses, lookup=self.lookup)
         self.guess = dspy.Predict(GuessDocuments)
 
     def forward(self, query: Query) -> Submission:

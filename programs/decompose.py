@@ -25,7 +25,7 @@ from tools.models.offline.engine import Rules
 from tools.models.prompting.asking import Check, Fault, Outputs, ask, filled
 from tools.records import Query, Submission
 from tools.retrievers.fusion import CONSTANT
-from tools.session import Session, Toolbox
+from tools.session import Session
 
 Role = Literal["must", "may", "not"]
 
@@ -63,19 +63,13 @@ class Decompose(Program):
 
     offline: ClassVar[Rules] = {"subqueries": rules.split}
 
-    def __init__(
-        self, toolbox: Toolbox, *, depth: int = 1000, parts: int = 5, per_search: int = 1000, exclude_depth: int = 10
-    ) -> None:
-        """`parts` is the most sub-queries, `per_search` documents of each.
+    parts: int = 5  # the most sub-queries
+    per_search: int = 1000  # documents of each
+    exclude_depth: int = 10  # how many of the first documents for a condition that is shut out are put last
 
-        `exclude_depth` is how many of the first documents for a condition that is shut out are put last.
-        """
-        super().__init__(toolbox, depth)
-        at_least(1, "decompose", parts=parts, per_search=per_search)
-        at_least(0, "decompose", exclude_depth=exclude_depth)
-        self.parts = parts
-        self.per_search = per_search
-        self.exclude_depth = exclude_depth
+    def __post_init__(self) -> None:
+        at_least(1, "decompose", parts=self.parts, per_search=self.per_search)
+        at_least(0, "decompose", exclude_depth=self.exclude_depth)
         self.split = dspy.Predict(SplitRequest)
 
     def forward(self, query: Query) -> Submission:

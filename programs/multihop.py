@@ -25,7 +25,7 @@ from tools.models.prompting.asking import ask, known_ids
 from tools.models.prompting.passage import DESCRIPTION, Passage
 from tools.records import Query, Submission
 from tools.retrievers.lens.attributes import lens, through
-from tools.session import Session, Toolbox
+from tools.session import Session
 
 
 class NextSearch(dspy.Signature):
@@ -70,29 +70,17 @@ class MultiHop(Program):
     }
     least_calls: ClassVar[float] = 0.5
 
-    def __init__(
-        self,
-        toolbox: Toolbox,
-        *,
-        depth: int = 1000,
-        hops: int = 4,
-        per_hop: int = 25,
-        read_chars: int = 0,
-        rerank: int = 0,
-        lens: str = "",
-    ) -> None:
-        """`per_hop` is documents a search, `read_chars` how many characters of each the model reads, 0 all.
+    hops: int = 4
+    per_hop: int = 25  # documents a search
+    read_chars: int = 0  # characters of each document that the model reads, 0 all
+    rerank: int = 0  # how many of the first documents are ordered once more in the end, in one call; 0 is none
+    lens: str = ""
 
-        `rerank` is how many of the first documents are ordered once more in the end, in one call; 0 is none.
-        """
-        super().__init__(toolbox, depth)
-        at_least(1, "multihop", hops=hops, per_hop=per_hop)
-        at_least(0, "multihop", read_chars=read_chars, rerank=rerank)
-        self.hops = hops
-        self.per_hop = per_hop
-        self.rerank = rerank
-        self.reader = Reader(read_chars, lens)
-        if rerank:
+    def __post_init__(self) -> None:
+        at_least(1, "multihop", hops=self.hops, per_hop=self.per_hop)
+        at_least(0, "multihop", read_chars=self.read_chars, rerank=self.rerank)
+        self.reader = Reader(self.read_chars, self.lens)
+        if self.rerank:
             self.rank_candidates = dspy.Predict(listwise.RankCandidates)
 
     def most_calls(self, pool: int) -> int:
@@ -145,10 +133,9 @@ class Reader(dspy.Module):
 
     def __init__(self, read_chars: int, lens_name: str) -> None:
         super().__init__()
-        seen_through = lens(lens_name)
         self.read_chars = read_chars
-        self.next_search = dspy.Predict(through(NextSearch, seen_through.search if seen_through else ""))
-        self.read_passages = dspy.Predict(through(ReadPassages, seen_through.recognise if seen_through else ""))
+        self.next_search = dspy.Predict(through(NextSearch, getattr(lens(lens_name), "search", "")))
+        self.read_passages = dspy.Predict(through(ReadPassages, getattr(lens(lens_name), "recognise", "")))
 
     def hop(self, session: Session, query: Query, found: Found, per_hop: int, *, hops_left: int) -> str:
         """One search and one reading, added to `found`; says why, when nothing more can be searched."""

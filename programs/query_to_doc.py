@@ -13,7 +13,6 @@ import dspy
 from programs.parts.rewriting import LIKE, Rewriter
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
-from tools.session import Toolbox
 
 
 class WriteDocument(dspy.Signature):
@@ -41,10 +40,7 @@ class QueryToDoc(Rewriter):
     kept = ("document",)
     instruction = LIKE
 
-    def __init__(self, toolbox: Toolbox, *, depth: int = 1000, document: str = "") -> None:
-        """`document` is what a document of the task is, in words; the model infers it where there are none."""
-        super().__init__(toolbox, depth=depth)
-        self.document = document
+    document: str = ""  # what a document of the task is, in words; the model infers it where there are none
 
     def about(self) -> dict[str, str]:
         """What kind of document to write."""

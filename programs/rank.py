@@ -17,7 +17,6 @@ from programs.parts.pool import candidates, completed
 from tools.errors import UsageError, at_least
 from tools.models.offline.engine import Rules
 from tools.records import Query, Submission
-from tools.session import Toolbox
 
 
 def sliding(
@@ -44,30 +43,19 @@ class Rank(Program):
     offline: ClassVar[Rules] = listwise.OFFLINE
     pooled: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        toolbox: Toolbox,
-        *,
-        depth: int = 1000,
-        pool: int = 100,
-        window: int = 20,
-        step: int = 10,
-        read_chars: int = 0,
-    ) -> None:
-        """`pool` is documents of the first search, where a query has no candidates; `read_chars` characters, 0 all.
+    pool: int = 100  # documents of the first search, where a query has no candidates
+    window: int = 20  # documents that are ordered in one call
+    step: int = 10  # how much further up the next window begins
+    read_chars: int = 0  # characters of each document, 0 all
 
-        `window` documents are ordered in one call, and the next window begins `step` further up.
-        """
-        super().__init__(toolbox, depth)
-        at_least(1, "rank", pool=pool, step=step)
-        at_least(0, "rank", read_chars=read_chars)
-        at_least(2, "rank", window=window)
-        if step > window:
-            raise UsageError(f"rank needs a step of at most window={window}, not {step}: it would pass documents over")
-        self.pool = pool
-        self.window = window
-        self.step = step
-        self.read_chars = read_chars
+    def __post_init__(self) -> None:
+        at_least(1, "rank", pool=self.pool, step=self.step)
+        at_least(0, "rank", read_chars=self.read_chars)
+        at_least(2, "rank", window=self.window)
+        if self.step > self.window:
+            raise UsageError(
+                f"rank needs a step of at most window={self.window}, not {self.step}: it would pass documents over"
+            )
         self.rank_candidates = dspy.Predict(listwise.RankCandidates)
 
     def forward(self, query: Query) -> Submission:

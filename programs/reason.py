@@ -13,8 +13,7 @@ from tools.models.offline import rules
 from tools.models.offline.engine import Rules
 from tools.models.prompting.asking import ask, filled
 from tools.models.prompting.passage import DESCRIPTION, Passage
-from tools.retrievers.spec import Expression
-from tools.session import Session, Toolbox
+from tools.session import Session
 
 
 class WriteCriteria(dspy.Signature):
@@ -54,16 +53,8 @@ class Reason(Pointwise):
         "score": rules.score,
     }
 
-    def __init__(
-        self,
-        toolbox: Toolbox,
-        *,
-        depth: int = 1000,
-        pool: int = 100,
-        read_chars: int = 0,
-        ties: Expression = Expression("dense"),  # noqa: B008  # a string, so sharing the default is safe
-    ) -> None:
-        super().__init__(toolbox, depth, pool, read_chars, ties)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.write_criteria = dspy.Predict(WriteCriteria)
         self.follow_criteria = dspy.Predict(FollowCriteria)
 

@@ -2,14 +2,10 @@
 
 from programs.base import Program
 from tools.records import Query, Submission
-from tools.session import Toolbox
 
 
 class Retrieve(Program):
     """The shared retriever, bare: the floor."""
-
-    def __init__(self, toolbox: Toolbox, *, depth: int = 1000) -> None:
-        super().__init__(toolbox, depth)
 
     def forward(self, query: Query) -> Submission:
         """The first `depth` documents for the query's own text."""

@@ -16,7 +16,6 @@ from tools.models.prompting.asking import ask, filled
 from tools.models.prompting.passage import DESCRIPTION
 from tools.records import Query, Submission
 from tools.retrievers.lens import attributes
-from tools.session import Toolbox
 
 
 class RewriteDescription(dspy.Signature):
@@ -36,11 +35,11 @@ class Rewrite(Program):
 
     offline: ClassVar[Rules] = {"rewritten": rules.rewrite}
 
-    def __init__(self, toolbox: Toolbox, *, depth: int = 1000, lens: str = "") -> None:
-        """`lens` is a name of tools/retrievers/lens/attributes.py: what makes a document relevant in this task."""
-        super().__init__(toolbox, depth)
-        seen_through = attributes.lens(lens)
-        self.rewrite = dspy.Predict(attributes.through(RewriteDescription, seen_through.search if seen_through else ""))
+    lens: str = ""  # a name of tools/retrievers/lens/attributes.py: what makes a document relevant in this task
+
+    def __post_init__(self) -> None:
+        advice = getattr(attributes.lens(self.lens), "search", "")
+        self.rewrite = dspy.Predict(attributes.through(RewriteDescription, advice))
 
     def forward(self, query: Query) -> Submission:
         """The first `depth` documents for the rewritten text."""

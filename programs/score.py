@@ -15,8 +15,7 @@ from programs.parts.pointwise import Score as Scorer
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
 from tools.models.prompting.passage import DESCRIPTION, Passage
-from tools.retrievers.spec import Expression
-from tools.session import Session, Toolbox
+from tools.session import Session
 
 
 class ScorePassage(dspy.Signature):
@@ -42,20 +41,12 @@ class Score(Pointwise):
 
     offline: ClassVar[Rules] = {"thinking": rules.assess, "quotes": rules.quote, "score": rules.score}
 
-    def __init__(
-        self,
-        toolbox: Toolbox,
-        *,
-        depth: int = 1000,
-        pool: int = 100,
-        read_chars: int = 0,
-        think: bool = True,
-        ties: Expression = Expression("dense"),  # noqa: B008  # a string, so sharing the default is safe
-    ) -> None:
-        super().__init__(toolbox, depth, pool, read_chars, ties)
-        self.why = "thinking" if think else ""
-        self.score_passage = dspy.Predict(ThinkThenScore if think else ScorePassage)
+    think: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.score_passage = dspy.Predict(ThinkThenScore if self.think else ScorePassage)
 
     def scorer(self, session: Session, asked: dict[str, Any]) -> Scorer:
         """One call a document."""
-        return partial(self.judge, session, self.score_passage, why=self.why, **asked)
+        return partial(self.judge, session, self.score_passage, why="thinking" if self.think else "", **asked)

@@ -18,8 +18,7 @@ from tools.models.offline import rules
 from tools.models.offline.engine import Rules
 from tools.models.prompting.asking import ask, filled
 from tools.models.prompting.passage import DESCRIPTION, Passage
-from tools.retrievers.spec import Expression
-from tools.session import Session, Toolbox
+from tools.session import Session
 
 FACETS = 30  # the most that a query of BIRCO has (Table 4), where nothing limits the requirements
 
@@ -58,20 +57,11 @@ class Subtask(Pointwise):
     offline: ClassVar[Rules] = {"requirements": rules.list_requirements, "score": rules.score}
     least_calls: ClassVar[float] = 0.2
 
-    def __init__(
-        self,
-        toolbox: Toolbox,
-        *,
-        depth: int = 1000,
-        pool: int = 100,
-        requirements: int = 0,
-        read_chars: int = 0,
-        ties: Expression = Expression("dense"),  # noqa: B008  # a string, so sharing the default is safe
-    ) -> None:
-        """`requirements` are at most so many, 0 all that the model lists; the other parameters are Pointwise's."""
-        super().__init__(toolbox, depth, pool, read_chars, ties)
-        at_least(0, "subtask", requirements=requirements)
-        self.requirements = requirements
+    requirements: int = 0  # the most that are judged, 0 all that the model lists
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, "subtask", requirements=self.requirements)
         self.list_requirements = dspy.Predict(ListRequirements)
         self.judge_requirement = dspy.Predict(JudgeRequirement)
 

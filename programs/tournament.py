@@ -33,7 +33,7 @@ from tools.models.prompting.passage import DESCRIPTION, Passage, show
 from tools.records import Query, Submission
 from tools.retrievers.lens.attributes import lens as lens_named
 from tools.retrievers.lens.attributes import through
-from tools.session import Session, Toolbox
+from tools.session import Session
 
 RankBatch = Callable[[list[str], int, int], Sequence[str]]
 """Orders the documents of one batch; also gets the round, from 1, and how many of them stay in."""
@@ -109,51 +109,37 @@ class Tournament(Program):
     }
     pooled: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        toolbox: Toolbox,
-        *,
-        depth: int = 1000,
-        pool: int = 100,
-        batch: int = 20,
-        promote: int = 4,
-        read_chars: int = 0,
-        seed: int = 0,
-        think: bool = False,
-        lens: str = "",
-        solutions: InputFile = InputFile(""),  # noqa: B008  # a string, so sharing the default is safe
-        solution_chars: int = 1500,
-    ) -> None:
-        """`pool` is documents of the first search, where the query has no candidates; `promote` go on of each `batch`.
+    pool: int = 100  # documents of the first search, where the query has no candidates
+    batch: int = 20
+    promote: int = 4  # of each batch, how many go on
+    read_chars: int = 0  # characters of each document, 0 all
+    seed: int = 0  # of the shuffle
+    think: bool = False
+    lens: str = ""
+    solutions: InputFile = InputFile("")
+    solution_chars: int = 1500  # characters of each solution
 
-        `read_chars` (0: all) and `solution_chars` are characters of a document and a solution. `seed` is the shuffle's.
-        """
-        super().__init__(toolbox, depth)
-        at_least(1, "tournament", pool=pool, promote=promote, solution_chars=solution_chars)
-        at_least(0, "tournament", read_chars=read_chars)
-        at_least(2, "tournament", batch=batch)
-        if promote >= batch:
-            raise UsageError(f"tournament needs promote below batch={batch}, not {promote}: no round would end")
-        seen_through = lens_named(lens)
-        self.pool = pool
-        self.batch = batch
-        self.promote = promote
-        self.read_chars = read_chars
-        self.seed = seed
-        self.think = think
-        self.solutions = read(solutions)
-        self.solution_chars = solution_chars
-        signature = ThinkThenRank if think else listwise.RankCandidates
-        advice = ((self.solutions and seen_through.solved) or seen_through.recognise) if seen_through else ""
+    def __post_init__(self) -> None:
+        at_least(1, "tournament", pool=self.pool, promote=self.promote, solution_chars=self.solution_chars)
+        at_least(0, "tournament", read_chars=self.read_chars)
+        at_least(2, "tournament", batch=self.batch)
+        if self.promote >= self.batch:
+            raise UsageError(
+                f"tournament needs promote below batch={self.batch}, not {self.promote}: no round would end"
+            )
+        self.solved = read(self.solutions)
+        seen_through = lens_named(self.lens)
+        advice = ((self.solved and seen_through.solved) or seen_through.recognise) if seen_through else ""
+        signature = ThinkThenRank if self.think else listwise.RankCandidates
         self.rank_candidates = dspy.Predict(through(signature, advice))
 
     def forward(self, query: Query) -> Submission:
         """The pool by the tournament; each round is a hop, from 2."""
         session = self.toolbox.open(query)
         pool = [hit.doc_id for hit in candidates(session, query, self.pool)]
-        if self.solutions:
-            have = sum(doc_id in self.solutions for doc_id in pool)
-            own = "has one" if query.query_id in self.solutions else "has none"
+        if self.solved:
+            have = sum(doc_id in self.solved for doc_id in pool)
+            own = "has one" if query.query_id in self.solved else "has none"
             session.note(f"solutions: {have} of {len(pool)} candidates have one, the query {own}")
 
         def rank_batch(shown: list[str], number: int, stay: int) -> list[str]:
@@ -186,16 +172,16 @@ class Tournament(Program):
         """What one call is asked, and the passages of its batch, with solutions where there are any."""
 
         def asked(chars: int) -> dict[str, str]:
-            described = appended(query.text, self.solutions.get(query.query_id), chars)
+            described = appended(query.text, self.solved.get(query.query_id), chars)
             return {"objective": query.objective, "description": described}
 
         def fit(passages: list[Passage], chars: int) -> bool:
-            solved = with_solutions(passages, self.solutions, chars)
+            solved = with_solutions(passages, self.solved, chars)
             return context.fits(self.rank_candidates, **asked(chars), passages=solved)
 
         chars = 0
-        if self.solutions:
+        if self.solved:
             bare = [Passage(id=doc_id, text="") for doc_id in doc_ids]
             chars = fitting(session, self.solution_chars, lambda most: fit(bare, most))
         passages = show(session, doc_ids, self.read_chars, lambda passages: fit(passages, chars))
-        return asked(chars), with_solutions(passages, self.solutions, chars)
+        return asked(chars), with_solutions(passages, self.solved, chars)

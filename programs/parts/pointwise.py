@@ -15,7 +15,8 @@ from programs.parts.reading import show_all
 from tools.errors import at_least
 from tools.models.prompting.asking import ask, within
 from tools.records import Query, Submission
-from tools.session import Session, Toolbox
+from tools.retrievers.spec import Expression
+from tools.session import Session
 
 OBJECTIVE = "what the collection is, and what counts as a find; where it is empty, likeness in meaning counts"
 QUOTES = "what in the passage shows that it is wanted, word for word; few or none where little does"
@@ -28,18 +29,14 @@ class Pointwise(Program):
 
     pooled: ClassVar[bool] = True
 
-    def __init__(self, toolbox: Toolbox, depth: int, pool: int, read_chars: int, ties: str) -> None:
-        """`pool` is documents of the first search, where a query has no candidates; `read_chars` characters, 0 all.
+    pool: int = 100  # documents of the first search, where a query has no candidates
+    read_chars: int = 0  # characters of each document, 0 all
+    ties: Expression = Expression("dense")  # the retriever that orders equal scores; "" leaves it to the run's own
 
-        `ties` is the retriever that orders equal scores; "" leaves it to the run's own.
-        """
-        super().__init__(toolbox, depth)
+    def __post_init__(self) -> None:
         name = type(self).__name__.lower()
-        at_least(1, name, pool=pool)
-        at_least(0, name, read_chars=read_chars)
-        self.pool = pool
-        self.read_chars = read_chars
-        self.ties = ties
+        at_least(1, name, pool=self.pool)
+        at_least(0, name, read_chars=self.read_chars)
 
     def forward(self, query: Query) -> Submission:
         """The pool by its scores."""

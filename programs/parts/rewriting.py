@@ -16,7 +16,6 @@ from tools.models.offline.engine import Rules
 from tools.models.prompting import context
 from tools.models.prompting.asking import ask, filled
 from tools.records import Query, Submission
-from tools.session import Toolbox
 
 ANSWER = 8192  # tokens that the model may write, its thinking in the fields included
 # DSPy's smallest limit for OpenAI's reasoning models, which think unseen before they write, and out of the same limit.
@@ -33,8 +32,7 @@ class Rewriter(Program):
     kept: ClassVar[tuple[str, ...]]
     instruction: ClassVar[str]
 
-    def __init__(self, toolbox: Toolbox, *, depth: int = 1000) -> None:
-        super().__init__(toolbox, depth)
+    def __post_init__(self) -> None:
         self.write = dspy.Predict(self.signature)
 
     def forward(self, query: Query) -> Submission:

@@ -145,8 +145,7 @@ class Poet(Program):
 
     offline: ClassVar = {"rewritten": rules.rewrite}
 
-    def __init__(self, toolbox, *, depth=10):
-        super().__init__(toolbox, depth)
+    def __post_init__(self):
         self.rewrite = dspy.Predict("objective, description -> rewritten")
         self.write = dspy.Predict("description -> poem")
 
