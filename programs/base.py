@@ -59,7 +59,8 @@ def unanswerable(program: Any) -> list[str]:
     if (told := getattr(program, "unanswerable", None)) is not None:  # of a program in a process of its own
         return list(told)
     rules: Rules = getattr(program, "offline", {})
-    fields = (name for one in program.predictors() for name in one.signature.output_fields)
+    predictors = program.predictors() if isinstance(program, dspy.Module) else ()
+    fields = (name for one in predictors for name in one.signature.output_fields)
     return [name for name in dict.fromkeys(fields) if name not in rules]
 
 
