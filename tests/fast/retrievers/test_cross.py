@@ -11,7 +11,7 @@ from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
 from tools.records import Document
 from tools.retriever import Search
-from tools.retrievers import build, check
+from tools.retrievers import build
 from tools.retrievers.neural.cross import CrossEncoder
 from tools.retrievers.neural.model_table import row_of
 
@@ -225,12 +225,6 @@ class TestEveryFamily:
         assert len(ids) <= 300
         assert len(cross.search(long, k=6)) == 6
 
-    def test_its_name_builds_the_same_and_has_the_weights(self, cross, corpus):
-        again = build(check(cross.name), corpus)
-        assert again.name == cross.name
-        assert again.search(QUERY, k=6) == cross.search(QUERY, k=6)
-        assert "weights=" in cross.name
-
 
 class TestWhatIsRead:
     def read(self, folders, family, query, document, instruction=""):
@@ -290,10 +284,6 @@ class TestRanking:
 
 
 class TestRefusals:
-    def test_another_digest_than_the_pinned_one(self, folders, corpus):
-        with pytest.raises(DataError, match="not 00000000"):
-            CrossEncoder(corpus, None, str(folders["bert"]), weights="00000000")
-
     def test_a_model_without_a_trained_head(self, corpus, tmp_path):
         words = wordpiece()
         config = transformers.BertConfig(vocab_size=len(words), **SHAPE)

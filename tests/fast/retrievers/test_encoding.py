@@ -406,14 +406,6 @@ def test_a_text_of_no_tokens_is_the_zero_vector_and_half_a_surrogate_pair_is_non
     assert not vectors[:2].any() and vectors[2].any() and np.isfinite(vectors).all()
 
 
-def test_a_model_that_is_not_there_says_how_to_get_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(DataError, match="hf download intfloat/e5-large-v2"):
-        SentenceEmbedder("intfloat/e5-large-v2")
-    with pytest.raises(DataError, match="no model folder"):
-        SentenceEmbedder(str(tmp_path / "nothing"))
-
-
 def test_a_model_that_was_downloaded_is_found_by_its_name_with_its_folder_s_prompts(tmp_path, made, monkeypatch):
     folder = shutil.copytree(made["Bert"], tmp_path / "models--me--mine" / "snapshots" / "abc")
     tiny_models.sentence_transformer(folder, prompts={"query": "query: ", "document": "passage: "})

@@ -15,8 +15,7 @@ from hypothesis.extra.numpy import arrays
 from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete
 from tools.records import Document
-from tools.retrievers import build, store
-from tools.retrievers.neural import late_interaction
+from tools.retrievers import build
 from tools.retrievers.neural.token_vectors import TokenVectors
 
 QUERIES = ["why is the blood of an octopus blue", "one heart", "how many hearts has a giraffe, and of what weight?"]
@@ -246,23 +245,6 @@ class TestStore:
             patch.setattr(os, "pwrite", full)
             self.fill(kept, texts)
         assert len(self.fill(kept, texts)) == 3
-
-    def test_vectors_outlive_a_temporary_folder(self, tmp_path):
-        kept = store.open_index(None, {"kind": "late"}, build=lambda folder: None, load=late_interaction._load)
-        texts = self.texts(3)
-        self.fill(kept, texts)
-        assert kept.maxsim([np.ones((1, 8), np.float32)], list(texts)).shape == (1, 1)
-
-    def test_a_kept_store_is_listed_and_deleted_like_any_index(self, tmp_path):
-        key = {"kind": "late", "name": "late:x"}
-        kept = store.open_index(tmp_path, key, build=lambda folder: None, load=late_interaction._load)
-        self.fill(kept, self.texts(3, 4))
-        [index] = store.kept(tmp_path)
-        assert index.finished and index.bytes > 7 * 8
-        again = store.open_index(tmp_path, key, build=lambda folder: None, load=late_interaction._load)
-        assert self.fill(again, self.texts(3, 4)) == []
-        store.delete(tmp_path, index.name)
-        assert store.kept(tmp_path) == []
 
 
 def digest(number):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tools.console.command import run_command
-from tools.errors import UnknownName, UsageError
+from tools.errors import UsageError
 from tools.retrievers import store
 
 KEY = {"kind": "numbers", "corpus": "0123"}
@@ -115,14 +115,6 @@ def test_an_index_that_is_deleted_while_it_is_mapped_stays_readable(tmp_path):
     )
     store.delete(tmp_path, store.name_of(KEY))
     assert store.kept(tmp_path) == [] and mapped.tolist() == [0, 1, 2, 3, 4]
-
-
-def test_what_is_not_kept_cannot_be_deleted(tmp_path):
-    store.open_index(tmp_path, KEY, build=build, load=load)
-    for name in ("numbers", "../home", ""):
-        with pytest.raises(UnknownName):
-            store.delete(tmp_path, name)
-    assert len(store.kept(tmp_path)) == 1
 
 
 def test_a_lock_that_was_removed_while_it_was_waited_for_is_not_taken(tmp_path):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tools.console import progress as progress_module
-from tools.console.progress import Progress, duration
+from tools.console.progress import Progress
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document, Usage
@@ -378,14 +378,3 @@ def test_progress_is_said_every_five_seconds_and_at_the_end_of_long_work(clock, 
             assert caplog.messages == ["dense: 3,315 of 28,315 documents, 500/s, 50 s to go"]
     assert len(caplog.messages) == 10
     assert caplog.messages[-1] == "dense: 28,315 of 28,315 documents, 500/s"
-
-
-def test_a_duration_is_said_in_its_two_largest_units():
-    assert [duration(seconds) for seconds in (0.4, 59, 60, 514, 3_599.7, 9_000)] == [
-        "0 s",
-        "59 s",
-        "1 min 0 s",
-        "8 min 34 s",
-        "1 h 0 min",
-        "2 h 30 min",
-    ]

@@ -8,7 +8,7 @@ Left out: the providers' batch jobs (half the price, a day's wait), and several 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -47,7 +47,9 @@ class ApiEmbedder:
     are kept as they came, and a query's text is asked for once in a process.
     """
 
-    sends, loads_weights, needs_lens = True, False, False
+    sends: ClassVar[bool] = True
+    loads_weights: ClassVar[bool] = False
+    needs_lens: ClassVar[bool] = False
 
     def __init__(self, model: str, *, dimensions: int = 0, like: str = "", terms: Terms | None = None) -> None:
         """`dimensions` asks for shorter vectors, 0 for the model's own; `like` takes the row of another model.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tools.corpus import Corpus
 from tools.retriever import Search
@@ -58,7 +58,9 @@ class SentenceEmbedder:
     with 8-bit weights, see quantized.py, and is kept in `home`.
     """
 
-    sends, loads_weights, needs_lens = False, True, False
+    sends: ClassVar[bool] = False
+    loads_weights: ClassVar[bool] = True
+    needs_lens: ClassVar[bool] = False
 
     def __init__(
         self,
