@@ -34,11 +34,9 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         put_out(json.dumps(result) + "\n")
         return 0
-    from evals.showing.compare_tables import lay_out  # rich: not for --help or --json
-    from evals.showing.tables import FORMS
+    from evals.showing.compare_tables import render  # rich: not for --help or --json
 
-    form = "markdown" if arguments.markdown else "latex" if arguments.latex else "terminal"
-    put_out(FORMS[form](lay_out(result)))
+    put_out(render(result, "markdown" if arguments.markdown else "latex" if arguments.latex else "terminal"))
     return 0
 
 

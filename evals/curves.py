@@ -36,8 +36,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Compute, write what is to be written, print."""
     # NumPy, rich and matplotlib: not for --help.
     from evals.measuring.curves import AXES, curves
-    from evals.showing.curve_tables import lay_out, to_csv, to_svg
-    from evals.showing.tables import printed
+    from evals.showing.curve_tables import render, to_csv, to_svg
 
     for path in filter(None, (arguments.csv, arguments.svg)):
         check_output(path)
@@ -48,7 +47,7 @@ def command(arguments: argparse.Namespace) -> int:
                 disk.replace(path, write(result))
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {error.strerror}; name another file") from None
-    put_out(json.dumps(result) + "\n" if arguments.json else printed(lay_out(result)))
+    put_out(json.dumps(result) + "\n" if arguments.json else render(result))
     return 0
 
 

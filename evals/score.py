@@ -4,33 +4,10 @@ evals/measuring/scoring.py does it. Metrics that are asked for come after the ta
 """
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from evals import folder as run_folder
-from evals.measuring.metrics import LANGUAGE, check_metric
+from evals.measuring.metrics import LANGUAGE
 from tools.console.command import Parser, run_and_leave
-
-
-def rescore(path: Path, judgements: str = "", metrics: Sequence[str] = ()) -> dict[str, Any]:
-    """Score the run in `path` again, by its own judgements where none are named; return what --json prints.
-
-    UnknownName or UsageError, before anything is read, for a metric that is none or that the task cannot have.
-    """
-    # NumPy and the data of tasks: not for --help.
-    from evals.measuring.bounds import beside
-    from evals.measuring.metrics import add_metrics
-    from evals.measuring.scoring import score
-    from evals.running.configuration import load_environment
-
-    for name in metrics:
-        check_metric(name)
-    config = run_folder.read_config(path)
-    environment = add_metrics(load_environment(config, judgements), metrics)
-    with run_folder.claim(path, config) as folder:
-        scores = {"run": str(path)} | score(path, environment, folder.outcomes)
-    return scores | {"bounds": beside(path).json()}
 
 
 def parser() -> Parser:
@@ -45,6 +22,7 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Score and print; exit code 7 when queries of the run have failed."""
+    from evals.measuring.scoring import rescore  # NumPy: not for --help
     from evals.showing.terminal import show  # rich: not for --help
 
     scores = rescore(arguments.run, arguments.qrels, arguments.metric)

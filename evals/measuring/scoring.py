@@ -6,7 +6,7 @@ unanswered queries gets no score at all.
 
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,9 +15,11 @@ from evals import folder as run_folder
 from evals import seal
 from evals.formats.trec import run_lines
 from evals.measuring import attribution
-from evals.measuring.metrics import Ranking, Values, collapse, compute_all
+from evals.measuring.bounds import beside
+from evals.measuring.metrics import Ranking, Values, add_metrics, check_metric, collapse, compute_all
 from evals.measuring.stats import bootstrap_mean, resampled_mean
 from evals.measuring.tally import Tally
+from evals.running.configuration import load_environment
 from evals.running.submission import BadRanking, check_ranking
 from programs import DIFFERS
 from tools import disk
@@ -63,6 +65,20 @@ def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None
     scores = seal.sealed_scores(scores | {"made_of": of})
     run_folder.write(path / "scores.json", json.dumps(scores, indent=2) + "\n")
     return scores
+
+
+def rescore(path: Path, judgements: str = "", metrics: Sequence[str] = ()) -> dict[str, Any]:
+    """Score the run in `path` again, by its own judgements where none are named; return what --json prints.
+
+    UnknownName or UsageError, before anything is read, for a metric that is none or that the task cannot have.
+    """
+    for name in metrics:
+        check_metric(name)
+    config = run_folder.read_config(path)
+    environment = add_metrics(load_environment(config, judgements), metrics)
+    with run_folder.claim(path, config) as folder:
+        scores = {"run": str(path)} | score(path, environment, folder.outcomes)
+    return scores | {"bounds": beside(path).json()}
 
 
 def _score_queries(

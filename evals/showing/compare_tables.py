@@ -5,13 +5,18 @@ from typing import Any
 from evals.measuring.attribution import WORDS
 from evals.measuring.comparison import is_lower_better
 from evals.showing.headings import system_line, task_line
-from evals.showing.tables import Best, Grid
+from evals.showing.tables import FORMS, Best, Grid
 from tools.console.wording import brief, number, queries
 
 Result = dict[str, Any]
 Parts = list[str | Grid]
 DIGITS = 4  # of means, as in the table of a run
 FLOWS = 10  # flows shown; --json has all
+
+
+def render(result: Result, form: str) -> str:
+    """A comparison as text: for the terminal, as markdown or as latex."""
+    return FORMS[form](lay_out(result))
 
 
 def lay_out(result: Result) -> Parts:

@@ -8,7 +8,7 @@ from typing import Any
 from evals.measuring.curves import AXES, Result
 from evals.showing.headings import system_line, task_line
 from evals.showing.plots import MUTED, figure, style, svg
-from evals.showing.tables import Grid
+from evals.showing.tables import Grid, Part, printed
 from tools.console.command import clean
 from tools.console.wording import plural, queries
 
@@ -17,9 +17,9 @@ DIGITS = 4  # of means, as in the table of a run
 FRONT = 12  # points of the front that are printed
 
 
-def lay_out(result: Result) -> list[str | Grid]:
-    """The tables, with what was asked above them and what is not shown below."""
-    parts: list[str | Grid] = [task_line(result)]
+def render(result: Result) -> str:
+    """The tables, with what was asked above them and what is not shown below, as they are printed."""
+    parts: list[Part] = [task_line(result)]
     parts += [f"{run['label']}: {system_line(run)}" for run in result["runs"]]
     for axis, found in result["axes"].items():
         many = queries(found["curves"][0]["queries"])
@@ -27,7 +27,7 @@ def lay_out(result: Result) -> list[str | Grid]:
         parts += ["", head, _table(axis, found), _front(axis, found)]
     parts += ["", "a query that has ended keeps its value; * no run does better with so much"]
     parts += [f"{one['run']} has no curve by {AXES[one['axis']].words}: {one['why']}" for one in result["refused"]]
-    return [*parts, *(f"no run used any {AXES[axis].words}" for axis in result["unused"])]
+    return printed([*parts, *(f"no run used any {AXES[axis].words}" for axis in result["unused"])])
 
 
 def _table(axis: str, found: Result) -> Grid:

@@ -1,15 +1,13 @@
 """Plots as SVG files that look alike: matplotlib, set up so that the same data makes the same bytes.
 
 One colour and one marker for each series, in an order that also tells them apart without colour (Okabe and Ito 2008).
-Text stays text, so that it can be searched and read aloud. Left out: anything interactive; that is the page of
-evals/view.py.
+Text stays text, so that it can be searched and read aloud.
 """
 
 import io
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+import matplotlib
+from matplotlib.figure import Figure
 
 # Okabe and Ito's palette without yellow, which is too pale for a line on white.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
@@ -19,10 +17,8 @@ MUTED = "#767676"
 INCHES = (7.0, 4.2)
 
 
-def figure(inches: tuple[float, float] = INCHES) -> "Figure":
+def figure(inches: tuple[float, float] = INCHES) -> Figure:
     """An empty figure; `figure().add_subplot()` has the axes."""
-    from matplotlib.figure import Figure
-
     return Figure(figsize=inches, layout="constrained")
 
 
@@ -31,10 +27,8 @@ def style(number: int) -> dict[str, str]:
     return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[(number + number // 7) % len(MARKERS)]}
 
 
-def svg(made: "Figure", title: str) -> str:
+def svg(made: Figure, title: str) -> str:
     """The figure as SVG, the same for the same data; `title` is what a screen reader says."""
-    import matplotlib
-
     text = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "sextant", "font.family": "sans-serif"}):
         made.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Title": title})

@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
 from evals.formats.writing import filling
 from evals.showing.report.absent import Absent
 from evals.showing.report.cells import HEADS, Table
@@ -112,8 +115,6 @@ def write(report: Report, out: Path) -> list[Path]:
 
 def html(report: Report) -> str:
     """The page."""
-    from markupsafe import Markup
-
     style = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return _rendered("report.html", report, escape=True, style=Markup(style), style_hash=digest)
@@ -126,9 +127,6 @@ def markdown(report: Report) -> str:
 
 
 def _rendered(name: str, report: Report, *, escape: bool, **values: Any) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
     made = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=escape,

@@ -110,17 +110,6 @@ def test_only_queries_with_the_metric_in_both_runs_are_paired(made):
     assert (result["cost"][1]["list_usd_per_query"], result["cost"][1]["failed"]) == (None, 2)
 
 
-def test_holm_is_over_all_metrics_of_all_runs(made):
-    generator = np.random.default_rng(1)
-    a = made("a", {"nDCG@10": [0.0] * 10, "R@10": [0.0] * 10})
-    others = [made(name, {m: generator.random(10).tolist() for m in ("nDCG@10", "R@10")}) for name in "bcd"]
-    result = compare([a, *others])
-    assert len(result["comparisons"]) == 6
-    assert {row["p"] for row in result["comparisons"]} == {2 / 2**10}
-    assert {row["p_holm"] for row in result["comparisons"]} == {6 * 2 / 2**10}
-    assert {row["p_holm"] for row in compare([a, *others], ["R@10"])["comparisons"]} == {3 * 2 / 2**10}
-
-
 def test_a_metric_that_a_run_lacks_is_computed_as_scoring_computes_it(run, command, command_of, tmp_path, monkeypatch):
     from evals import report, score
 

@@ -241,20 +241,6 @@ def test_every_curve_ends_at_the_mean_of_scores_csv(miniature):
                 assert row["ended"][-1] == 1.0 and row["spent"][-1] == pytest.approx(row["cost"])
 
 
-def test_budgets_rise_and_what_has_surfaced_never_falls(miniature):
-    for path in scored.find_folders([miniature]):
-        run = scored.read(path)
-        for metric in ("surfaced", "shown"):
-            for found in curves([path], metric)["axes"].values():
-                assert (np.diff(found["budgets"]) > 0).all()
-                for row in found["curves"]:
-                    assert all((np.diff(row[name]) >= 0).all() for name in ("mean", "spent", "ended"))
-            relevant = [run.judged[query_id]["relevant"] for query_id in run.query_ids]
-            reached = {"surfaced": lambda one: one["rank"] > 0, "shown": lambda one: one["chars"] > 0}
-            shares = [sum(map(reached[metric], one)) / len(one) for one in relevant if one]
-            assert row["end"] == pytest.approx(sum(shares) / len(shares))
-
-
 def test_the_front_is_what_no_point_and_no_run_is_better_and_cheaper_than(scripted):
     generator = np.random.default_rng(3)
     paths = []
