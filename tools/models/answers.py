@@ -45,7 +45,7 @@ _SHORT = 15.0
 
 
 class Answer(NamedTuple):
-    """What a model call returned, and what it used."""
+    """The answer of a model, and the tokens and dollars that it used."""
 
     outputs: list[Any]
     usage: Usage
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
 
 
 class Books(NamedTuple):
-    """What one run sent and used.
+    """The number of requests that one run has sent, and what they used.
 
     `usage` is of its answered requests, and of failed ones that reported any; at list price, of cached answers as well.
     """
@@ -66,7 +66,7 @@ class Books(NamedTuple):
     usage: Usage = Usage()
 
     def json(self) -> dict[str, Any]:
-        """As --json prints it."""
+        """Return the books as --json prints them."""
         failed = {"failed": sum(self.faults.values()), "faults": dict(sorted(self.faults.items()))}
         return {"sent": self.sent, "answered": self.answered, **failed, "cached": self.cached, **usage_json(self.usage)}
 
@@ -151,11 +151,11 @@ class Answers:
         return found
 
     def books(self, run: str) -> Books:
-        """What a run sent and used so far."""
+        """Return what a run has sent and used so far."""
         return self.books_and_marks(run)[0]
 
     def books_and_marks(self, run: str) -> tuple[Books, set[int]]:
-        """The same, and marks of the cached answers in it: each counts once for a query, however often it is asked."""
+        """Return a run's books and marks of the cached answers in them, each of which counts once for a query."""
         sent, usage, marks = Counter[str](), Usage(), set[int]()
         with self._lock, readable(self.path):
             columns = ("fault", "usage", "query_id", "key")
@@ -194,7 +194,7 @@ class Answers:
             yield key, found[0]
 
     def query(self, statement: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """What a statement finds, or changes: for the command that lists and clears."""
+        """Run a statement, for the command that lists and clears answers, and return what it finds."""
         values = [storable(value) if isinstance(value, str) else value for value in parameters]
         with self._lock, readable(self.path):
             return self._reader.execute(statement, values).fetchall()
@@ -257,7 +257,7 @@ _Failure = tuple[Exception, TracebackType | None]  # of a request that others wa
 
 
 class Ledger:
-    """One run's side of the answers: it takes what is there, and books what it sends. Threads share it."""
+    """The ledger of one run: it takes answers that are there and books what the run sends. Threads share it."""
 
     def __init__(self, answers: Answers, run: str) -> None:
         self.answers = answers
@@ -277,7 +277,7 @@ class Ledger:
 
     @property
     def books(self) -> Books:
-        """What the run sent and used so far, in earlier sittings as well."""
+        """The books of the run, those of earlier sittings included."""
         with self._lock:
             return self._books._replace(faults=dict(self._faults))
 

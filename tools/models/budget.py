@@ -15,7 +15,7 @@ from tools.records import Usage
 
 
 class Expected(NamedTuple):
-    """What a call that is on its way is taken to use until its answer says."""
+    """The tokens and dollars that a call in flight is assumed to use until its answer says."""
 
     tokens: int = 0
     usd: float = 0.0
@@ -59,7 +59,7 @@ class Budget:
 
     @property
     def ends(self) -> float:
-        """When the time limit is reached, by time.monotonic; infinity where there is none."""
+        """The time.monotonic at which the time limit is reached; infinity without a limit."""
         return self._ends
 
     def resume(self, spent: Usage, requests: int | None = None) -> None:
@@ -71,7 +71,7 @@ class Budget:
     def take(
         self, expected: Expected = NOTHING, *, deadline: float = math.inf, check: Callable[[], None] | None = None
     ) -> None:
-        """Ask for one request, before it is sent. BudgetReached when there is none left; waits where that may change.
+        """Take one request from the budget before it is sent. BudgetReached when none is left; waits where that may change.
 
         Each `take` is followed by one `spend`. TimeoutError at the `deadline`, by time.monotonic; `check` is called
         before it is taken, and may raise why nothing is to be sent any more.

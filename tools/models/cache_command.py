@@ -139,7 +139,7 @@ def _export(answers: "Answers", arguments: argparse.Namespace) -> None:
 
 
 def _clear(answers: "Answers", arguments: argparse.Namespace) -> None:
-    """What remains is the row without its text: what was paid stays in the books of its run."""
+    """Remove the text of answers; the rows stay, so that what was paid remains in the books of the runs."""
     where, values = _where(answers, arguments)
     if where == KEPT and not arguments.all:
         raise UsageError("say which: --run, --model, --key, --days, or --all")

@@ -28,7 +28,7 @@ _BILLED = 2  # answers that are paid for and cannot be read, after which a call 
 
 
 class Sent(NamedTuple):
-    """One request's answer before it is booked."""
+    """The answer to one request, before it is booked."""
 
     outputs: list[Any]
     finish: str
@@ -42,7 +42,7 @@ Send = Callable[[float], Sent]
 
 @dataclass(slots=True)
 class _Failures:
-    """Those of one call so far."""
+    """The failures of one call so far."""
 
     count: int = 0
     since: float = 0.0  # when the first one was
@@ -56,7 +56,7 @@ class _Failures:
 
 
 class Caller:
-    """One model, asked on the terms of its run. Threads share it."""
+    """Sends the requests of one model on the terms of its run. Threads share it."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Caller:
             raise _out_of_time(str(waited)) from None
 
     def _answer(self, owner: str, key: str, made: bytes, send: Send) -> Answer:
-        """The answer of the provider, asked as often as patience has it."""
+        """Ask the provider for an answer, as often as the patience of the run allows."""
         failures = _Failures()
         while True:
             entered = self._enter(failures)
@@ -117,7 +117,7 @@ class Caller:
             self._wait_for_another(answer, entered, failures)
 
     def _attempt(self, owner: str, key: str, made: bytes, send: Send) -> Answer | dspy.LMError:
-        """One request, asked of the budget before and booked after: its answer, or why there is none."""
+        """Send one request, asked of the budget before and booked after; return its answer, or its failure."""
         terms, expected, usage = self.terms, self._expected(made), Usage()
         self._take(expected)
         started = time.monotonic()  # the budget may have let it wait since it entered
@@ -149,7 +149,7 @@ class Caller:
         return answer
 
     def _take(self, expected: Expected) -> None:
-        """Ask the budget, with a place that is given back where there is nothing to be sent."""
+        """Take a request from the budget; the place in the gate is given back where there is none left."""
         gate = self.terms.gate
         try:
             self.terms.budget.take(expected, deadline=DEADLINE.get(), check=gate.check)
@@ -161,7 +161,7 @@ class Caller:
             raise
 
     def _enter(self, failures: "_Failures") -> float:
-        """When the gate let a request through. The last failure when it did not in time."""
+        """Wait for the gate; return when it let the request through, or raise the last failure."""
         now, deadline, patience = time.monotonic(), DEADLINE.get(), self._patience(failures)
         if now >= deadline:
             raise failures.last or _out_of_time()
@@ -196,12 +196,12 @@ class Caller:
         gate.rest(min(pause, max(0.0, self.terms.budget.ends - now)))
 
     def _patience(self, failures: "_Failures") -> float:
-        """Seconds: an address with a slip of the pen should not take as long as a provider that is overloaded."""
+        """Return the seconds to go on trying: a mistyped address should not take as long as an overloaded provider."""
         alive = self.answered or (failures.last is not None and faults.overload(failures.last))
         return self.terms.patience.after if alive else self.terms.patience.before
 
     def _expected(self, made: bytes) -> Expected:
-        """What a request is taken to use until its answer says."""
+        """Estimate what a request will use."""
         if not self.terms.budget.limited:
             return Expected()
         tokens_in, tokens_out = len(made) // 4, round(self._output_tokens)
@@ -209,13 +209,13 @@ class Caller:
         return Expected(tokens_in + tokens_out, usd)
 
     def _list_price(self, usage: Usage) -> float | None:
-        """What an answered request costs at list price."""
+        """Return what an answered request costs at list price."""
         if self.cost is None:
             return None
         return self.cost.of(usage.input_tokens, 0, usage.output_tokens, usage.reasoning_tokens)
 
     def usage_of(self, reported: Any) -> Usage:
-        """What an answered request used; unknown where it is not `reported`, or cannot be true."""
+        """Return what an answered request used; unknown where that is not `reported`, or cannot be true."""
         metered = read_report(reported)
         if metered is None:
             price = 0.0 if self.free or (self.cost and self.cost.free) else None
@@ -229,7 +229,7 @@ class Caller:
         return Usage(1, 0, tokens_in, tokens_out, paid, at_list_price, cached_tokens=cached, reasoning_tokens=reasoning)
 
     def _usage_of_failure(self, error: dspy.LMError) -> Usage:
-        """What a request used that was left without an answer: nothing, unless the provider says otherwise.
+        """Return what a request without an answer used: nothing, unless the provider says otherwise.
 
         Where nobody knows a price, nobody knows what it cost either.
         """

@@ -29,7 +29,7 @@ HEAD = {"cassette": 1}  # the first line; the number is the format's
 
 
 class Cassette:
-    """One file, to be replayed or to be recorded."""
+    """A file to replay a run from, or to record it into."""
 
     def __init__(self, path: Path, terms: "Terms", *, sends: bool) -> None:
         """For a run on these terms, that sends something or not. UsageError, or DataError, when there can be none."""
@@ -65,7 +65,7 @@ def _to_be_recorded(path: Path) -> bool:
 
 
 def line(key: str, answer: "Answer") -> str:
-    """One answer as a line."""
+    """Return one answer as a line."""
     row: dict[str, Any] = {"key": key, "outputs": answer.outputs, "usage": usage_json(answer.usage)}
     return json.dumps(row | {"finish": answer.finish, "seconds": answer.seconds})
 
@@ -81,7 +81,7 @@ def write(path: Path, answers: "Iterable[tuple[str, Answer]]") -> int:
 
 
 def read(path: Path) -> "Iterator[tuple[str, Answer]]":
-    """What `write` wrote. DataError when it is something else."""
+    """Read the keys and answers of a cassette. DataError when the file is something else."""
     from tools.models.answers import Answer  # SQLite and pydantic are behind these
     from tools.models.forms import CassetteLine
 

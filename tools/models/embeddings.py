@@ -70,7 +70,7 @@ class _NotVectors(protocol.Unreadable):
 
 
 class Embeddings:
-    """One model of vectors, asked on the terms of a run. Threads share it."""
+    """A connected embedding model, asked on the terms of a run. Threads share it."""
 
     def __init__(self, spec: str, terms: Terms, *, dimensions: int = 0, cost: Price | None = None) -> None:
         """`dimensions` asks for shorter vectors, 0 for the model's own; `cost` is None where nobody knows it.
@@ -89,7 +89,7 @@ class Embeddings:
         self.caller = Caller(self.name, terms, cost=cost, output_tokens=0.0, longest=TIMEOUT)
 
     def embed(self, texts: Sequence[str], *, kept: bool = True) -> tuple[list[NDArray[np.float32]], Usage]:
-        """A vector for each of a few texts that are not blank, in order, and what they cost, which is booked.
+        """Return a vector for each of a few texts that are not blank, in order, and what they cost, which is booked.
 
         They are `kept` in the ledger, or else by who asks. RunIncomplete when the API does not answer, ProviderRefused
         when it never will, DataError for an answer that is not one vector a text, NotAccepted for these texts.
@@ -109,7 +109,7 @@ class Embeddings:
         return vectors, answer.usage
 
     def _send(self, texts: Sequence[str], deadline: float) -> Sent:
-        """The answer to one request, sent once: base64 of each vector, in the order of the texts."""
+        """Send one request once, and return base64 of each vector, in the order of the texts."""
         try:
             answer = self._client.embeddings.with_raw_response.create(
                 input=list(texts),
@@ -146,7 +146,7 @@ class Embeddings:
         return vectors
 
     def _reason(self, error: dspy.LMError) -> Exception:
-        """What an error means for whoever needs the vectors."""
+        """Return the error to raise for one of DSPy's, in words for whoever needs the vectors."""
         words = hide_keys(str(error).strip().partition("\n")[0])[:300]
         if isinstance(error, dspy.LMNotConfiguredError):
             return ProviderRefused(f"{self.name} needs a key; put it in ${self._wire.variable}, or into the file .env")
@@ -181,7 +181,7 @@ def _client(wire: Wire) -> OpenAI:
 
 
 def _numbers(embedding: Any) -> NDArray[np.float32]:
-    """One vector of an answer; a server may ignore that base64 was asked for."""
+    """Decode one vector of an answer; a server may ignore that base64 was requested."""
     try:
         if isinstance(embedding, str):
             return np.frombuffer(base64.b64decode(embedding), dtype="<f4")

@@ -88,7 +88,7 @@ class LanguageModel(dspy.LM):
         return answer.outputs
 
     def _samples(self, kwargs: dict[str, Any], wanted: int) -> list[dict[str, Any]]:
-        """What tells so many completions of one prompt apart, also from those of another rollout."""
+        """Return a rollout id for each of several completions of one prompt, other ones for another rollout."""
         rollout = kwargs.pop("rollout_id", None)
         return [{"rollout_id": n if rollout is None else f"{rollout}.{n}"} for n in range(wanted)]
 
@@ -118,7 +118,7 @@ class LanguageModel(dspy.LM):
         _FINISH.set(_finish(entry.get("response")))
 
     def _settings(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What is sent with a request beside the messages."""
+        """Return the settings that are sent with the messages."""
         merged = {**self.kwargs, **kwargs}
         return {
             name: value
@@ -189,7 +189,7 @@ class LanguageModel(dspy.LM):
         return key.hexdigest()
 
     def _reason(self, error: Exception) -> Exception:
-        """What an exception of a call means, where its type does not say so."""
+        """Return the error that an exception of a call stands for, where its type does not say so."""
         if isinstance(error.__cause__, SextantError):
             return error.__cause__  # the offline engine's own words, which DSPy wraps
         unclear = isinstance(error, dspy.LMInvalidRequestError) and faults.about(error) == "unknown"
@@ -200,7 +200,7 @@ class LanguageModel(dspy.LM):
 
 
 def _in_time(ask: Callable[[], Sent], deadline: float) -> Sent:
-    """What `ask` gives, by the deadline; a thread that has nothing by then is left behind."""
+    """Return what `ask` returns, by the deadline; a thread that has nothing by then is abandoned."""
     done = queue.SimpleQueue[Sent | BaseException]()
     context = contextvars.copy_context()
 

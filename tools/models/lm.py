@@ -49,12 +49,12 @@ class Model:
 
     @property
     def terms(self) -> "Terms":
-        """What it shares with the other models of its run: budget, gate, ledger, patience."""
+        """The budget, gate, ledger and patience that it shares with the other models of its run."""
         return self.lm.terms
 
     @property
     def price(self) -> "Price | None":
-        """What a token costs, or None when it is not known."""
+        """The price of a token, or None when it is not known."""
         return self.lm.caller.cost
 
     def begin(self, folder: Path, spent: Usage) -> None:
@@ -94,7 +94,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is asked of a model beside the prompt; None leaves it to the model."""
+    """The settings of a model; None leaves one to the model."""
 
     seed: int | None = None
     temperature: float | None = None  # 0 where the model takes one
@@ -145,7 +145,7 @@ def connect(
 
 
 def _options(name: str, url: str, settings: Settings) -> dict[str, Any]:
-    """What DSPy takes of the settings, beside the temperature."""
+    """Return the settings that DSPy takes, beside the temperature."""
     options: dict[str, Any] = {"seed": settings.seed, "reasoning_effort": settings.effort}
     if settings.api == "responses" and not _is_openai(name, url):
         options["model_type"] = "responses"
@@ -153,7 +153,7 @@ def _options(name: str, url: str, settings: Settings) -> dict[str, Any]:
 
 
 def _kept(spec: str, settings: Settings, temperature: float | None, window: int | None) -> dict[str, Any]:
-    """What of the settings determines a run's numbers."""
+    """Return the settings that determine the numbers of a run, for its config."""
     kept = {"model": spec, "temperature": temperature, "seed": settings.seed, "window": window}
     kept |= {"reasoning_effort": settings.effort} if settings.effort else {}
     return kept | ({"api": settings.api} if settings.api != "chat" else {})
@@ -240,7 +240,7 @@ def price_is_known(spec: str, file: Path | None = None) -> bool:
 
 
 def list_price(spec: str, file: Path | None = None) -> "Price | None":
-    """What a token of the model costs, or None when it is not known."""
+    """Return what a token of the model costs, or None when it is not known."""
     from tools.models.prices import price
 
     return price(spec, file)

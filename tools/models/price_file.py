@@ -42,7 +42,7 @@ _LARGEST_WINDOW = 1_000_000_000  # tokens; more is a slip, and as an endless int
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the file says of one model. US dollars per million tokens."""
+    """The prices of one model, in US dollars per million tokens, and its window."""
 
     input: float
     output: float
@@ -55,7 +55,7 @@ class Entry:
 
 
 def entry(spec: str, file: str | Path | None = None) -> Entry | None:
-    """What the user's file says of the model `spec`, or None; `file` is what --prices named.
+    """Return the entry of the model `spec` in the user's file, or None; `file` is the value of --prices.
 
     The model's own section is before those of beginnings, the longest of these first. UsageError for a bad file.
     """

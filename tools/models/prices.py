@@ -120,7 +120,7 @@ def price(spec: str, file: str | Path | None = None) -> Price | None:
 
 
 def window(spec: str, file: str | Path | None = None) -> int | None:
-    """How many tokens a prompt may have, or None when it is not known; `spec` and `file` as in `price`."""
+    """Return how many tokens a prompt may have, or None when that is not known; `spec` and `file` as in `price`."""
     own = entry(spec, file)
     found = own.window if own and own.window else (_row(spec) or {}).get("max_input_tokens")
     return found if isinstance(found, int) else None
@@ -197,7 +197,7 @@ def _same(provider: str, listed: str) -> bool:
 
 @cache
 def _source() -> str:
-    """Who says so. Neither the table nor its package is dated, and a file's time is when it was installed."""
+    """Return the name of the table. It has no date, nor has its package, and a file's time is that of installation."""
     from importlib import metadata  # here: it takes 40 ms, and a user's own prices do not need it
 
     try:

@@ -34,7 +34,7 @@ WORDS = 100  # characters that are kept of why an answer ended, or of what went 
 
 
 class Row(NamedTuple):
-    """One request, in the order of the columns."""
+    """The row of one request, in the order of the columns."""
 
     key: str
     run: str
@@ -67,7 +67,7 @@ def open_table(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Around reading the file at `path`: what SQLite says in our errors, with what to do."""
+    """Turn SQLite's errors about the file at `path` into ours, which say what to do."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -103,7 +103,7 @@ def write_pending(pending: list[Batch], writing: threading.Lock, opened: sqlite3
 
 
 def _insert(opened: sqlite3.Connection, rows: list[Row]) -> None:
-    """One statement for many rows: Python's lock is given up and asked for once, and not once a row."""
+    """Insert many rows by one statement, so that Python's lock is released and taken once, and not once a row."""
     places = ", ".join([f"({', '.join('?' * len(COLUMNS))})"] * len(rows))
     values = [value for row in rows for value in row]
     opened.execute(f"INSERT INTO calls ({', '.join(COLUMNS)}) VALUES {places}", values)

@@ -35,7 +35,7 @@ PATIENCE: Patience | None = None  # instead of the default: a test does not wait
 
 
 class Terms:
-    """What all models of a run or a compilation share. Threads share it.
+    """The budget, gate, ledger and patience that all models of a run or a compilation share. Threads share it.
 
     An index may be built before there is a run folder. What was used until then is booked when the ledger is there.
     """
@@ -70,7 +70,7 @@ class Terms:
 
     @property
     def books(self) -> Books | None:
-        """What the run sent and used so far, in all its sittings; None where nothing is sent."""
+        """The books of the run in all its sittings; None where nothing is sent."""
         return self.ledger.books if self.ledger else None
 
     def open(self, folder: Path, runs: Path | None = None) -> None:
@@ -147,7 +147,7 @@ class Terms:
             self.ledger.answers.settle()
 
     def status(self) -> Status:
-        """What the calls of the run are doing now."""
+        """Return a snapshot of the calls of the run."""
         books, gate = self.books, self.gate
         reason, seconds = gate.pause()
         if books is None:

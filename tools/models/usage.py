@@ -44,7 +44,7 @@ class _Absurd(Exception):
 
 
 def read_report(usage: Any) -> Metered | None:
-    """What a provider's usage block says, as parsed from JSON; None when it is missing or cannot be true."""
+    """Read a provider's usage block, as parsed from JSON; None when it is missing or cannot be true."""
     if not isinstance(usage, dict):
         return None
     try:

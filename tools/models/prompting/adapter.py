@@ -67,7 +67,7 @@ class Adapter(dspy.ChatAdapter):
         demos: list[dict[str, Any]],
         inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
-        """The same, awaited."""
+        """Make the call as `__call__` does, awaited."""
         tries = _Tries(signature, engine.Call(self, signature, inputs))
         for attempt in tries:
             with attempt:
@@ -166,7 +166,7 @@ def _asking_again(fault: Fault | None) -> Iterator[None]:
 
 
 def _judge(error: Exception, signature: Any, *, last: bool) -> Fault:
-    """What was wrong, counted. UnusableAnswer when there is no other try and the answer is not tolerable."""
+    """Count what was wrong with an answer. UnusableAnswer when there is no other try and it is not tolerable."""
     fault = error if isinstance(error, Fault) else _fault(error)
     notice_leak(signature.__doc__, [(ANSWERED.get() or Answered()).text])  # no fields at all, but the prompt
     if payer := session.current():
@@ -197,7 +197,7 @@ def refuses(text: str) -> bool:
 
 
 def _fault(error: Exception) -> Fault:
-    """What kind of unusable an answer is that could not be parsed."""
+    """Say why an answer that could not be parsed is unusable."""
     text, finish = ANSWERED.get() or Answered()
     if finish == "length":
         return Fault("cut off", "it was cut off before its end; be brief")

@@ -37,7 +37,7 @@ def fits(predictor: Any, **inputs: Any) -> bool:
 
 
 def count_in_messages(messages: Sequence[Mapping[str, Any]]) -> int:
-    """Tokens of a prompt in the protocol's form."""
+    """Count the tokens of a prompt in the protocol's form."""
     return sum(tokens(str(message["content"])) + _MESSAGE for message in messages)
 
 
@@ -51,7 +51,7 @@ def _bound(messages: Sequence[Mapping[str, Any]], room: int) -> int:
 
 
 def overflows(messages: Sequence[Mapping[str, Any]]) -> int:
-    """By how many tokens a prompt is larger than all that the active model takes; 0 where it is not, or not known."""
+    """Return by how many tokens a prompt exceeds the active model's window; 0 where it fits, or nobody knows."""
     most = getattr(dspy.settings.lm, "window", None)
     return 0 if most is None else max(0, _bound(messages, most - _SHORTEST) + _SHORTEST - most)
 
@@ -69,7 +69,7 @@ def window() -> int | None:
 
 
 def fit_beginning(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[Any]:
-    """The longest beginning of `items` that fits, by bisection; one item at least, if there is one."""
+    """Return the longest beginning of `items` that fits, by bisection; one item at least, if there is one."""
     if fit(items):
         return items
     low, high = min(1, len(items)), len(items)
@@ -80,7 +80,7 @@ def fit_beginning(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[An
 
 
 def fit_length(chars: int, fit: Callable[[int], bool], fewest: int = 0) -> int:
-    """How many of `chars` characters `fit`: all, or the most to a sixteenth; `fewest` where not even they do."""
+    """Return how many of `chars` characters `fit`: all, or the most to a sixteenth; `fewest` where not even they do."""
     low, high = chars, chars
     while low > fewest and not fit(low):
         low, high = max(low // 2, fewest), low
@@ -91,19 +91,19 @@ def fit_length(chars: int, fit: Callable[[int], bool], fewest: int = 0) -> int:
 
 
 def cut_to_share(text: str, share: float) -> str:
-    """The beginning of `text` that takes at most `share` of the model's window; all where that is not known."""
+    """Return the beginning of `text` that takes at most `share` of the model's window; all where that is not known."""
     room = window()
     return text if room is None else text[: fit_length(len(text), lambda chars: tokens(text[:chars]) <= room * share)]
 
 
 def fit_end(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[Any]:
-    """The longest end of `items` that fits; it may be empty."""
+    """Return the longest end of `items` that fits; it may be empty."""
     first = next((first for first in range(len(items)) if fit(items[first:])), len(items))
     return items[first:]
 
 
 def tokens(text: str) -> int:
-    """How many tokens `text` has; at most, where the tokenizer is not to be had."""
+    """Count the tokens of `text`; an upper bound, where the tokenizer is not there."""
     with _LOADING:  # the first calls of several threads would undo each other's variable
         encoding = _encoding()
     # A token of text in a Latin script has some four bytes.

@@ -78,7 +78,7 @@ def _valid(validate: Callable[[Any], Any] | None, value: Any) -> Any:
 
 
 def _sections(answer: str) -> list[tuple[str, str]]:
-    """What stands under each marker, as DSPy divides an answer."""
+    """Divide an answer at its markers, as DSPy does."""
     sections: list[tuple[str, list[str]]] = [("", [])]
     for line in answer.splitlines():
         if "[[ ##" in line and (marker := _MARKER.match(line.strip())):
@@ -89,7 +89,7 @@ def _sections(answer: str) -> list[tuple[str, str]]:
 
 
 def _validator(annotation: Any) -> Callable[[Any], Any] | None:
-    """What makes a value of `annotation` out of what JSON has; None for what DSPy reads in a way of its own."""
+    """Return a function from JSON to values of `annotation`; None for types that DSPy reads in a way of its own."""
     if annotation is str:
         return str
     union = get_origin(annotation) in (Union, types.UnionType, Literal)
@@ -127,7 +127,7 @@ def _repair(text: str) -> Any:
 
 
 def write_value(value: Any) -> str:
-    """The value of an input field as DSPy writes it into a prompt; but for lists in a field of text."""
+    """Write the value of an input field as DSPy does; but for lists in a field of text."""
     if isinstance(value, str):
         return value
     try:

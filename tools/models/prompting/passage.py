@@ -60,7 +60,7 @@ def _cut(session: Session, doc_ids: Sequence[str], fit: Fits, texts: list[str]) 
 def _beginning(
     session: Session, doc_ids: Sequence[str], fit: Fits, tried: list[Passage], texts: list[str]
 ) -> list[str]:
-    """As many of the texts as fit; their passages are left in `tried`, unless the only one had to be cut."""
+    """Return as many of the texts as fit; their passages go into `tried`, unless the only one had to be cut."""
     kept = context.fit_beginning(_passages(doc_ids, texts), fit)
     if len(kept) < len(texts):
         session.shorten(f"passages: {len(kept)} of {len(texts)} in one reading, the others in the next")

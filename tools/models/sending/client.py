@@ -23,7 +23,7 @@ LARGEST = 32 << 20  # bytes of an answer; three times what 100 vectors of 4,096 
 
 
 class Reply(NamedTuple):
-    """What came back for a request of a chat."""
+    """The answer to a request of a chat."""
 
     reply: protocol.Reply
     headers: Mapping[str, str]
@@ -39,7 +39,7 @@ class Unreached(dspy.LMTransportError):
 
 @dataclass
 class Wire:
-    """One model behind a server. Threads share it; copies of a language model share its connections."""
+    """The connection to one model on a server. Threads share it, and so do copies of a language model."""
 
     model: str  # as the server calls it
     url: str
@@ -70,7 +70,7 @@ class Wire:
         return protocol.body(self.api, self.model, messages, tools, settings)
 
     def send(self, body: bytes, deadline: float, *, tools: bool = False) -> Reply:
-        """One answer of a chat, by `deadline` on the clock of time.monotonic. Raises DSPy's LM errors."""
+        """Send a request of a chat; the answer is there by `deadline`, a time.monotonic. Raises DSPy's LM errors."""
         answer = self.post(protocol.PATHS[self.api], body, deadline, tools=tools)
         try:
             reply = protocol.read(self.api, answer.body, self.model, clean=self.clean)
@@ -82,7 +82,7 @@ class Wire:
         return Reply(reply, answer.headers)
 
     def post(self, path: str, body: bytes, deadline: float, *, tools: bool = False) -> Answer:
-        """The answer to any request, which has status 200. Raises DSPy's LM errors."""
+        """Send any request and return its answer, of status 200. Raises DSPy's LM errors."""
         try:
             answer = self._connect().post(path, body, deadline=deadline)
         except Unanswered as error:
@@ -108,7 +108,7 @@ class Wire:
             return self._server
 
     def clean(self, text: str) -> str:
-        """What a server said, without the key, if it said that back."""
+        """Remove the key from what a server said."""
         return text.replace(self.key, "***") if self.key else text
 
     def __deepcopy__(self, memo: object) -> Self:

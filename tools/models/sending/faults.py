@@ -26,7 +26,7 @@ _OVERLOAD = (429, 503, 529)  # statuses that say: too much at once
 
 
 def fault(error: BaseException) -> Fault:
-    """Whose fault an exception of a program is.
+    """Return whose fault an exception of a program is.
 
     "refused": nobody will answer this run at all (key, quota, model, settings). "provider": a call was not
     answered this time (timeout, 429, 5xx, connection, whatever nobody knows), or the run itself stopped it (budget,
@@ -48,7 +48,7 @@ def fault(error: BaseException) -> Fault:
 
 
 def about(error: dspy.LMError) -> refusals.Subject:
-    """What an error of a provider is about, by its type, its code and its words; our own client knows it already."""
+    """Return what a provider's error is about, by its type, its code and its words; our own client has noted it."""
     if isinstance(error, dspy.ContextWindowExceededError):
         return "length"
     if known := getattr(error, "about", None):
@@ -60,7 +60,7 @@ def about(error: dspy.LMError) -> refusals.Subject:
 
 
 def kind(error: BaseException) -> str:
-    """What went wrong with a request, in a word or a status, as the ledger has it."""
+    """Name what went wrong with a request, in a word or a status, as the ledger has it."""
     if known := getattr(error, "kind", None) or getattr(error, "status", None):
         return str(known)
     if isinstance(error, dspy.LMTimeoutError):
@@ -110,12 +110,12 @@ def is_untrusted(error: BaseException | None) -> bool:
 
 
 def tls_error(words: str, model: str) -> dspy.LMConfigurationError:
-    """What to do where TLS fails."""
+    """Make the error for a failure of TLS, which says what to do."""
     return dspy.LMConfigurationError(post.explain_tls(words), model=model)
 
 
 def refusal(error: BaseException, spec: str) -> ProviderRefused:
-    """One line out of a provider's refusal."""
+    """Make one line of a provider's refusal."""
     first = str(error).strip().partition("\n")[0]
     return ProviderRefused(
         f"{spec}: the provider refuses: {first}; check the key, the quota, the name and the settings"

@@ -52,7 +52,7 @@ class Gate:
 
     @property
     def limit(self) -> int:
-        """How many may be in flight at present."""
+        """The number of requests that may be in flight at present."""
         return max(1, int(self._limit))
 
     def pause(self) -> tuple[str, float]:
@@ -86,7 +86,7 @@ class Gate:
                 self.waiting -= 1
 
     def _last(self, until: float, patience: float) -> float:
-        """Until when a place is waited for."""
+        """Return the time until which a place is waited for."""
         if self.in_flight and not self._openings:
             return math.inf
         return max(until, self._answered + patience, self._asked + patience)

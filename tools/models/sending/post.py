@@ -47,7 +47,7 @@ _KINDS: dict[int, Kind] = {
 
 
 class Answer(NamedTuple):
-    """What a server sent, whatever its status is; headers by their name in lower case, of several the last."""
+    """The answer of a server, whatever its status; headers by their name in lower case, of several the last."""
 
     status: int
     headers: Mapping[str, str]
@@ -137,7 +137,7 @@ class Server:
         return handle
 
     def _failure(self, handle: Any, code: int, words: str, exchange: "_Exchange") -> Exception:
-        """What is raised where libcurl gives `code`."""
+        """Return the error to raise for libcurl's `code`."""
         if exchange.wrong:
             return Unanswered(f"the server's answer is not HTTP: {exchange.wrong}", "unreadable")
         kind = _KINDS.get(code, "unreadable")
@@ -285,7 +285,7 @@ def _proxy(url: str) -> str:
 
 
 def _trust() -> dict[int, str]:
-    """Whom to believe: $SSL_CERT_FILE and $SSL_CERT_DIR, or else certifi's authorities and the system's folder."""
+    """Return the trusted authorities: $SSL_CERT_FILE and $SSL_CERT_DIR, or else certifi's and the system's folder."""
     file, folder = os.environ.get("SSL_CERT_FILE") or "", os.environ.get("SSL_CERT_DIR") or ""
     if not file and not folder:
         file, folder = certifi.where(), ssl.get_default_verify_paths().capath or ""
@@ -297,12 +297,12 @@ def _trust() -> dict[int, str]:
 
 
 def explain_tls(words: str) -> str:
-    """What is said, and what to do, where TLS fails."""
+    """Say that TLS failed, and what to do."""
     return f"{words}; the certificates of an authority of one's own go into the file that $SSL_CERT_FILE names"
 
 
 def explain_redirect(status: int, headers: Mapping[str, str]) -> str:
-    """What is said of an answer that leads elsewhere."""
+    """Say where an answer redirects to."""
     place = headers.get("location", "nowhere").partition("?")[0]
     return (
         f"the server redirects to {place} (status {status}), where nothing is sent; if that is the right place, "

@@ -26,7 +26,7 @@ Message = dict[str, Any]  # of the chat protocol: "role", "content", "tool_calls
 
 
 class Reply(NamedTuple):
-    """One answer of a model."""
+    """The answer of a model."""
 
     text: str
     tool_calls: list[dict[str, str]]  # "id", "name" and "arguments", the last as it was written
@@ -168,7 +168,7 @@ def _text(content: Any) -> str:
 
 
 def _call(call: Any, function: Any) -> dict[str, str]:
-    """One tool call, whatever a server makes of the protocol: text in every field, unusable where it is not."""
+    """Read one tool call, whatever a server makes of the protocol; every field is text."""
     function = function if isinstance(function, dict) else {}
     arguments = function.get("arguments")
     if not isinstance(arguments, str):
@@ -196,7 +196,7 @@ def failure(
     tools: bool = False,
     clean: Callable[[str], str] = str,
 ) -> dspy.LMError:
-    """What an answer with another status than 200 means; `clean` takes secrets out of the server's words."""
+    """Make the error for an answer of another status than 200; `clean` takes secrets out of the server's words."""
     if 300 <= status < 400:
         return dspy.LMConfigurationError(clean(explain_redirect(status, headers)), model=model, status=status)
     try:
@@ -264,7 +264,7 @@ def _reported(answer: Any) -> Any:
 
 
 def _failure_inside(error: Any, usage: Any, model: str, clean: Callable[[str], str]) -> dspy.LMError:
-    """What an error inside a 200 means: its own code is the status, or else it is the server's."""
+    """Make the error for one that came with status 200: its own code is the status, else it is the server's."""
     code = error.get("code") if isinstance(error, dict) else None
     status = code if isinstance(code, int) and 400 <= code < 600 else 500
     said = refusals.read_error({"error": error})
@@ -275,5 +275,5 @@ def _failure_inside(error: Any, usage: Any, model: str, clean: Callable[[str], s
 
 
 def _start(data: bytes, most: int, clean: Callable[[str], str]) -> str:
-    """How a body begins; cleaned before it is cut, so that no secret is cut in two and not known any more."""
+    """Return the beginning of a body, cleaned before it is cut: a secret that is cut in two would not be recognised."""
     return clean(data[: most + 4096].decode("utf-8", "replace"))[:most]

@@ -17,7 +17,7 @@ would meet it; or nobody knows."""
 
 
 class _Row(NamedTuple):
-    """What one provider says, and what it means."""
+    """Words and codes of one provider, and what they are about."""
 
     about: Subject
     codes: str  # codes and types, in lower case
@@ -85,7 +85,7 @@ class Said(NamedTuple):
 
 
 def read_error(body: Any) -> Said:
-    """What the parsed body of an answer says of an error, in any provider's form."""
+    """Read an error out of the parsed body of an answer, in any provider's form."""
     body = body[0] if isinstance(body, list) and body else body  # Gemini's, in OpenAI's protocol
     if not isinstance(body, dict):
         return Said(body if isinstance(body, str) else "", ())
@@ -110,7 +110,7 @@ def _codes(*values: Any) -> tuple[str, ...]:
 
 
 def classify(status: int | None, codes: Iterable[str | None], words: str) -> Subject:
-    """What an error with this HTTP `status` is about; `codes` and `words` as `said` has them, None for no status.
+    """Say what an error is about; `codes` and `words` are those of `read_error`, `status` is None without an answer.
 
     A page in HTML is not the provider's words, so only its status counts; 403 is then no word about the account.
     """

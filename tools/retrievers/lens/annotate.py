@@ -42,7 +42,7 @@ _PASSAGE_TOKENS = 15  # of a passage beside its text
 
 
 class Annotated(NamedTuple):
-    """What came of one batch; it is kept also when a `fault` ended it, because it is paid for."""
+    """The annotations of one batch; they are kept also when a `fault` ended it, because they are paid for."""
 
     texts: Sequence[str | None]  # one a document, in order; None where there is no answer yet
     usage: Usage
@@ -63,7 +63,7 @@ class Annotator(Protocol):
         ...
 
     def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
-        """What annotating so many texts will take and cost, in one line; `sample` are some of them.
+        """Say in one line what annotating so many texts will take and cost; `sample` are some of them.
 
         `spent` is what was used for the same index before. BudgetReached or UsageError when it may not be done.
         """
@@ -79,7 +79,7 @@ class Annotator(Protocol):
 
 
 class Annotation(pydantic.BaseModel):
-    """What is written down of one document."""
+    """The annotation of one document."""
 
     id: str
     text: str
@@ -101,7 +101,7 @@ class AnnotateDocuments(dspy.Signature):
 def annotator_of(
     model: str, attribute: str, terms: Terms, statistics: Callable[[], TermStatistics], window: int = 0
 ) -> Annotator:
-    """Who annotates for a lens: the `model`, asked on the `terms` of a run, or `offline`, which counts.
+    """Return the annotator of a lens: the `model`, asked on the `terms` of a run, or `offline`, which counts.
 
     `attribute` is the name of a lens, or has blanks in it and says itself what to write down. `window` is how many
     tokens the model takes, 0 where the price table says it. UsageError for a model or an attribute that there is not;
@@ -151,7 +151,7 @@ class ModelAnnotator:
         return {**settings, "attribute": self._attribute, "told": told}
 
     def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
-        """What it will cost, in one line. BudgetReached when that is more than what the run has left."""
+        """Say in one line what it will cost. BudgetReached when that is more than what the run has left."""
         calls = -(-texts // BATCH)
         prompt = Adapter().format(AnnotateDocuments, [], {"attribute": self._told, "passages": []})
         overhead = sum(context.tokens(str(message["content"])) for message in prompt)
@@ -242,7 +242,7 @@ class ModelAnnotator:
     def _reason(
         self, error: Exception, kept: str = "; what was annotated is kept, and the same command goes on"
     ) -> Exception:
-        """What a call's exception means for the build, or for the search, that needed it."""
+        """Return the error to raise for an exception of a call, in words for the build or the search that needed it."""
         if isinstance(error, SextantError):
             return error
         match fault(error):
@@ -289,7 +289,7 @@ class OfflineAnnotator:
         return {"model": "offline", "attribute": self._attribute, "code": sources}
 
     def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
-        """What is counted, in one line."""
+        """Say in one line what is counted."""
         what = lenses.COUNTED[self._attribute]
         return f"lens: offline annotates {texts:,} texts by counting: {what}; no language model"
 
@@ -298,5 +298,5 @@ class OfflineAnnotator:
         return Annotated([self.query(text) for text in texts], Usage())
 
     def query(self, text: str) -> str:
-        """The same for one text."""
+        """Return the words that stand for what was counted in one text."""
         return lenses.seen(self._attribute, text, self._statistics)

@@ -53,7 +53,7 @@ class Builder(Protocol):
 
 
 class LensIndex(Retriever):
-    """What a model wrote down of each document, searched and fused with the text.
+    """An index of what a model wrote down of each document, fused with an index of the texts.
 
     `attribute` is a lens of tools/retrievers/lens/attributes.py, or in words what to write down; empty, it is the
     task's own lens. The `model` reads `chars` characters of each document. `query` has the query annotated too, for
@@ -160,7 +160,7 @@ def _digest(annotator: Annotator, chars: int) -> str:
 
 
 def _read(document: Document, chars: int) -> str:
-    """What is annotated of a document."""
+    """Return the beginning of a document that is annotated."""
     return indexed_text(document)[:chars]
 
 
@@ -268,7 +268,7 @@ def _as_they_finish(
 def _side_by_side(
     annotator: Annotator, batches: Sequence[list[str]], texts_of: Callable[[list[str]], list[str]]
 ) -> Iterator[Finished]:
-    """The same. After a Ctrl-C, too, those in flight are waited for, for a while: they are paid for."""
+    """Annotate batches in threads. After a Ctrl-C, those in flight are waited for a while: they are paid for."""
     todo, stopped = deque(batches), threading.Event()
     done: SimpleQueue[Finished | BaseException] = SimpleQueue()
 
@@ -300,7 +300,7 @@ def _side_by_side(
 def _collected(
     done: "SimpleQueue[Finished | BaseException]", threads: Sequence[threading.Thread], until: float = math.inf
 ) -> Iterator[Finished]:
-    """What the threads finish, until all have ended or the time is up; then what one of them has raised."""
+    """Yield what the threads finish, until all have ended or the time is up; then raise what one of them has raised."""
     failure: BaseException | None = None
     while time.monotonic() < until and (any(thread.is_alive() for thread in threads) or not done.empty()):
         interrupts.check()

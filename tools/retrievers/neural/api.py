@@ -136,7 +136,7 @@ class ApiEmbedder:
         return embedded.left_out if embedded else 0
 
     def take_usage(self) -> Usage:
-        """What documents have used since this was last asked."""
+        """Return what documents have used since the last call of this."""
         with self._lock:
             used, self._used = self._used, Usage()
         return used
@@ -146,7 +146,7 @@ class ApiEmbedder:
         self._api.terms.resume(self._api.name, spent)
 
     def _keep(self, text: str, embedded: _Embedded) -> _Embedded:
-        """What all threads use for a query: of several answers, the first."""
+        """Keep the vector of a query for all threads; of several answers, the first."""
         with self._lock:
             while len(self._queries) >= _KEPT_QUERIES:
                 del self._queries[next(iter(self._queries))]  # the oldest
@@ -166,7 +166,7 @@ class ApiEmbedder:
             first = last
 
     def _embed(self, texts: Sequence[str], *, kept: bool) -> list[_Embedded]:
-        """The vectors of a few texts that are not blank, in order; of queries they are `kept` in the ledger.
+        """Embed a few texts that are not blank, in order; the vectors of queries are `kept` in the ledger.
 
         What the API does not accept is sent in halves, and a single text that is too long without its end.
         """
@@ -182,7 +182,7 @@ class ApiEmbedder:
         return embedded
 
     def _shortened(self, text: str, refusal: NotAccepted, kept: bool) -> _Embedded:
-        """One text that was refused, nine tenths of it at a time, until it is taken.
+        """Send a text that was refused again, nine tenths of it at a time, until it is accepted.
 
         The tokens cannot be counted here, so this keeps between 90 and 100 per cent of what the model takes.
         """
@@ -255,7 +255,7 @@ def _row(spec: str, like: str) -> Row:
 
 
 def list_price(spec: str, like: str = "", file: Path | None = None) -> Price | None:
-    """What a token of `api:SPEC` costs: what the user's own `file` says, else the table, in which no server is."""
+    """Return the price of a token of `api:SPEC`, of the user's own `file` or else the table, which has no servers."""
     if own := price(spec, file):
         return own
     usd = _row(spec, like).price / 1e6 if place(spec)[0] else 0.0
