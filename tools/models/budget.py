@@ -71,7 +71,7 @@ class Budget:
     def take(
         self, expected: Expected = NOTHING, *, deadline: float = math.inf, check: Callable[[], None] | None = None
     ) -> None:
-        """Take one request from the budget before it is sent. BudgetReached when none is left; waits where that may change.
+        """Take one request before it is sent. BudgetReached when none is left; waits where that may change.
 
         Each `take` is followed by one `spend`. TimeoutError at the `deadline`, by time.monotonic; `check` is called
         before it is taken, and may raise why nothing is to be sent any more.

@@ -30,7 +30,7 @@ def fault(error: BaseException) -> Fault:
 
     "refused": nobody will answer this run at all (key, quota, model, settings). "provider": a call was not
     answered this time (timeout, 429, 5xx, connection, whatever nobody knows), or the run itself stopped it (budget,
-    full disk); the query stays owed. "system": what the provider says it will not take of this text, and every
+    full disk); the query stays pending. "system": what the provider says it will not take of this text, and every
     exception that is no provider's, an outcome.
     """
     if isinstance(error, BudgetReached | RunIncomplete):

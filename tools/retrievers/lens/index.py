@@ -179,7 +179,7 @@ def _reading(corpus: Corpus, chars: int) -> Callable[[Path], Corpus]:
 def _kept(path: Path) -> tuple[dict[str, str], Usage]:
     """The annotations in a file by the digests of their texts, and what they have cost."""
     notes, usage = dict[str, str](), Usage()
-    for number, line in enumerate(disk.read_lines(path, repair=True), start=1):  # a torn line is a batch still owed
+    for number, line in enumerate(disk.read_lines(path, repair=True), start=1):  # a torn line is a batch still pending
         try:
             row = json.loads(line)
             notes |= row["annotations"]
@@ -200,17 +200,17 @@ def _annotate_all(annotator: Annotator, corpus: Corpus, chars: int, folder: Path
     texts, characters = _distinct(corpus, chars, done)
     digests = list(texts)
     batches = [digests[first : first + annotator.batch] for first in range(0, len(digests), annotator.batch)]
-    owed = [left for batch in batches if (left := [digest for digest in batch if digest not in done])]
-    if not owed:
+    pending = [left for batch in batches if (left := [digest for digest in batch if digest not in done])]
+    if not pending:
         return
-    count = sum(map(len, owed))
-    sample = [texts[digest] for batch in owed for digest in batch][:: -(-count // _SAMPLE)]
+    count = sum(map(len, pending))
+    sample = [texts[digest] for batch in pending for digest in batch][:: -(-count // _SAMPLE)]
     level = logging.WARNING if annotator.paid else logging.INFO
     _LOG.log(level, annotator.begin(count, characters, [_read(corpus[doc_id], chars) for doc_id in sample], spent))
     progress = Progress("lens", len(digests), "texts", done=len(digests) - count)
     empty, unusable, shortened, fault = 0, 0, 0, None
     for batch, annotated in _as_they_finish(
-        annotator, owed, lambda batch: [_read(corpus[texts[digest]], chars) for digest in batch]
+        annotator, pending, lambda batch: [_read(corpus[texts[digest]], chars) for digest in batch]
     ):
         notes = {d: note for d, note in zip(batch, annotated.texts, strict=True) if note is not None}
         row = {"annotations": notes, "usage": usage_json(annotated.usage)}
