@@ -78,7 +78,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from environments.card import card
+    from environments.card import card  # as above
 
     facts = card(arguments.task, arguments.data)
     put_out(json.dumps(facts) + "\n" if arguments.json else _card_text(facts))
@@ -132,7 +132,7 @@ def _fetch(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from environments.card import findings
+    from environments.card import findings  # as above
 
     found = []
     for finding in findings(arguments.task, arguments.data):

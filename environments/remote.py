@@ -71,7 +71,7 @@ def _hub_headers() -> dict[str, str]:
     """The headers of the Hub's client; httpx does not send the user's token on to the hosts that files come from."""
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # read when the library is imported
     import huggingface_hub  # here, because it reads the line above when it is imported
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented, but re-exported lazily
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented, re-exported lazily
 
     if huggingface_hub.is_offline_mode():
         name = "HF_HUB_OFFLINE" if os.environ.get("HF_HUB_OFFLINE") else "TRANSFORMERS_OFFLINE"

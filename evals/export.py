@@ -29,7 +29,7 @@ def export(
     that holds something else. UsageError for what cannot be written there, DataError for a run that cannot be read.
     """
     from evals.formats.writing import filling, select, write_manifest  # here, for the sake of --help
-    from evals.measuring.scored import read
+    from evals.measuring.scored import read  # as above
 
     write = pick("format", to, FOLDERS | SERVICES)
     source, notes = select(read(run), query_ids, limit)

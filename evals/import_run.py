@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 from tools.console.command import Parser, run_and_leave, say
+from tools.console.wording import queries
 from tools.errors import DataError, UsageError
 
 
@@ -34,11 +35,10 @@ def parser() -> Parser:
 def command(arguments: argparse.Namespace) -> int:
     """Check, import, score, print; exit code 7 when queries of the run had failed."""
     import environments  # here, as all below, for the sake of --help
-    from evals import folder as run_folder
-    from evals.formats.importing import as_name, import_run
-    from evals.measuring import split_uses
-    from evals.showing.terminal import show
-    from tools.console.wording import queries
+    from evals import folder as run_folder  # as above
+    from evals.formats.importing import as_name, import_run  # as above
+    from evals.measuring import split_uses  # as above
+    from evals.showing.terminal import show  # as above
 
     if arguments.name is not None and arguments.name != (fit := as_name(arguments.name)):
         raise UsageError(f"--name {arguments.name!r} is no name of a folder; e.g. {fit or 'theirs'!r}")

@@ -57,7 +57,7 @@ def command(arguments: argparse.Namespace) -> int:
 def serve(runs: Sequence[Path], port: int | None = None, *, browser: bool = True) -> None:
     """Serve the page of `runs` until it is interrupted, and print its address."""
     from evals.showing.page_data import Answers  # here, as below, for the sake of --help
-    from evals.showing.page_server import open_server
+    from evals.showing.page_server import open_server  # as above
 
     answers = Answers(runs)
     for path, why in answers.unreadable:
@@ -84,8 +84,8 @@ def export(
 ) -> None:
     """Write the page of `runs` into one file, with all queries or some, and print what is in it."""
     from evals.folder import check_output  # here, as below, for the sake of --help
-    from evals.showing.page_data import Answers
-    from evals.showing.page_file import write_page
+    from evals.showing.page_data import Answers  # as above
+    from evals.showing.page_file import write_page  # as above
 
     if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
         why = "it is a folder" if path.is_dir() else f"{path.parent} is no folder that can be written to"

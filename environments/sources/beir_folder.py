@@ -8,9 +8,8 @@ of those names, where MTEB calls the judgements "default". Rows are {"_id" or "i
 from collections.abc import Iterator
 from pathlib import Path
 
-from environments.sources import checks, corpus_store, jsonl, tables
-from environments.sources.collection import Collection, keep_judged
-from environments.sources.corpus_store import Placed
+from environments.sources import checks, tables
+from environments.sources.collection import Collection, Placed, keep_judged, open_corpus
 from tools.errors import DataError
 from tools.records import Document
 
@@ -29,7 +28,7 @@ def read(folder: Path, home: Path) -> Collection:
     """The data set in `folder`. DataError for anything missing or damaged."""
     place = _inside(folder)
     corpus_files = tables.find(place, "corpus")
-    documents = corpus_store.open_corpus(home, corpus_files, lambda: _documents(corpus_files))
+    documents = open_corpus(home, corpus_files, lambda: _documents(corpus_files))
     queries: dict[str, str] = {}
     for where, row in tables.read_rows(tables.find(place, "queries")):
         checks.add_query(queries, tables.pick_column(where, row, *_ID), tables.pick_column(where, row, *_TEXT), where)
@@ -63,7 +62,7 @@ def _qrels(place: Path) -> tuple[dict[str, dict[str, float]], Path]:
 
 
 def _tsv(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    rows = jsonl.read_cells(path)
+    rows = tables.read_cells(path)
     _, header = next(rows, ("", []))
     for where, row in rows:
         yield where, dict(zip(header, row, strict=True))

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from environments.sources import checks, jsonl, plain_pickle
+from environments.sources import checks, tables
 from tools.errors import DataError
+
+_PLAIN_PICKLE = str(Path(__file__).with_name("plain_pickle.py"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class BircoSet:
 
 def read(folder: Path, split: str) -> BircoSet:
     """The split ("test" or "dev") of the task in `folder`. DataError for anything missing, damaged or hostile."""
-    for ending, load in ((".pickle", _unpickled), (".pkl", _unpickled), (".json", jsonl.read_json)):
+    for ending, load in ((".pickle", _unpickled), (".pkl", _unpickled), (".json", tables.read_json)):
         path = folder / f"{split}_set{ending}"
         if path.is_file():
             return _checked(load(path), path)
@@ -38,7 +40,7 @@ def _unpickled(path: Path) -> Any:
     """The object in `path`, read in a process of its own: a hostile pickle can bring Python down."""
     try:
         with path.open("rb") as file:
-            done = subprocess.run([sys.executable, "-I", plain_pickle.__file__], stdin=file, capture_output=True)
+            done = subprocess.run([sys.executable, "-I", _PLAIN_PICKLE], stdin=file, capture_output=True)
         said = json.loads(done.stdout)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from environments.sources import checks, corpus_store, tables
-from environments.sources.corpus_store import Placed
+from environments.sources import checks, tables
+from environments.sources.collection import Placed, open_corpus
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document
@@ -41,7 +41,7 @@ class LabelledQuery:
 def read_corpus(folder: Path, names: Sequence[str], config: str, home: Path) -> Corpus:
     """The corpus `config` ("passage_corpus" or "full_document_corpus") of the task that is called one of `names`."""
     files = tables.find(folder, *_stems(folder, names, config, config))
-    return corpus_store.open_corpus(home, files, lambda: _documents(files))
+    return open_corpus(home, files, lambda: _documents(files))
 
 
 def read_queries(folder: Path, names: Sequence[str], config: str) -> list[LabelledQuery]:

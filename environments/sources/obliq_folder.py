@@ -8,9 +8,8 @@ must not be shown for a query (per_query_excluded_ids.json). Each file may be gz
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
-from environments.sources import checks, corpus_store, jsonl
-from environments.sources.collection import Collection
-from environments.sources.corpus_store import Placed
+from environments.sources import checks, tables
+from environments.sources.collection import Collection, Placed, open_corpus
 from tools.errors import DataError
 from tools.records import Document
 
@@ -22,27 +21,27 @@ def read(folder: Path, home: Path) -> Collection:
             f"{folder} holds no corpus/corpus.jsonl; "
             "a data folder has the release's layout, e.g. tip-of-tongue/congress/corpus/corpus.jsonl"
         )
-    corpus_file = jsonl.find(folder / "corpus", "corpus.jsonl")
-    documents = corpus_store.open_corpus(home, [corpus_file], lambda: _documents(corpus_file))
+    corpus_file = tables.find_file(folder / "corpus", "corpus.jsonl")
+    documents = open_corpus(home, [corpus_file], lambda: _documents(corpus_file))
     inside = folder / "queries+qrels"
-    queries_file = jsonl.find(inside, "queries.jsonl")
+    queries_file = tables.find_file(inside, "queries.jsonl")
     queries: dict[str, str] = {}
-    for number, row in jsonl.read_rows(queries_file, "_id", "text"):
+    for number, row in tables.read_objects(queries_file, "_id", "text"):
         checks.add_query(queries, row["_id"], row["text"], f"{queries_file}, line {number}")
     if not queries:
         raise DataError(f"{queries_file} has no queries in it")
-    qrels_file = jsonl.find(inside, "qrels.tsv")
+    qrels_file = tables.find_file(inside, "qrels.tsv")
     gold = _qrels(qrels_file, queries)
     if unjudged := queries.keys() - gold.keys():
         raise DataError(f"{queries_file}: query {min(unjudged)!r} has no judgement in {qrels_file}")
-    pool_file = jsonl.seek(inside, "qrels_pool.tsv")
+    pool_file = tables.seek_file(inside, "qrels_pool.tsv")
     pooled = None if pool_file is None else _qrels(pool_file, queries, documents)
-    masks = jsonl.seek(inside, "per_query_excluded_ids.json")
+    masks = tables.seek_file(inside, "per_query_excluded_ids.json")
     return Collection(documents, queries, gold, pooled, {} if masks is None else _excluded(masks, queries))
 
 
 def _documents(path: Path) -> Iterator[Placed]:
-    for number, row in jsonl.read_rows(path, "_id", "text"):
+    for number, row in tables.read_objects(path, "_id", "text"):
         where = f"{path}, line {number}"
         yield where, Document(checks.check_id(row["_id"], where), checks.check_text(row["text"], where))
 
@@ -50,7 +49,7 @@ def _documents(path: Path) -> Iterator[Placed]:
 def _qrels(path: Path, queries: Mapping[str, str], documents: Container[str] = ()) -> dict[str, dict[str, float]]:
     """The judgements in `path`; `documents` are checked here where no environment will be led by these judgements."""
     qrels: dict[str, dict[str, float]] = {}
-    for count, (where, (query_id, doc_id, score)) in enumerate(jsonl.read_cells(path, 3, form=", tab separated")):
+    for count, (where, (query_id, doc_id, score)) in enumerate(tables.read_cells(path, 3, form=", tab separated")):
         if count == 0 and query_id.replace("_", "-") == "query-id":
             continue
         checks.add_judgement(qrels, query_id, doc_id, score, where)
@@ -62,7 +61,7 @@ def _qrels(path: Path, queries: Mapping[str, str], documents: Container[str] = (
 
 
 def _excluded(path: Path, queries: Mapping[str, str]) -> dict[str, frozenset[str]]:
-    masks = jsonl.read_json(path)
+    masks = tables.read_json(path)
     if not isinstance(masks, dict):
         raise DataError(f"{path} is not an object of lists of ids, one a query; fetch it again")
     listed: dict[str, frozenset[str]] = {}

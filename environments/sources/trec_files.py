@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from environments.sources import checks, corpus_store, jsonl, tables
-from environments.sources.collection import Collection, keep_judged
-from environments.sources.corpus_store import Placed
+from environments.sources import checks, tables
+from environments.sources.collection import Collection, Placed, keep_judged, open_corpus
 from tools.errors import DataError
 from tools.records import Document
 
@@ -36,10 +35,10 @@ def read(folder: Path, home: Path) -> Collection:
     """The data set in `folder`. DataError for anything missing or damaged."""
     topics = next(path for name in ("topics.txt", "topics.xml") if (path := folder / name).is_file())
     corpus_files = tables.find(folder, "corpus")
-    documents = corpus_store.open_corpus(home, corpus_files, lambda: _documents(corpus_files))
-    qrels_file = jsonl.find(folder, "qrels.txt")
+    documents = open_corpus(home, corpus_files, lambda: _documents(corpus_files))
+    qrels_file = tables.find_file(folder, "qrels.txt")
     qrels: dict[str, dict[str, float]] = {}
-    for where, (topic, _, doc_id, score) in jsonl.read_cells(qrels_file, 4, None, ": topic, 0, document, grade"):
+    for where, (topic, _, doc_id, score) in tables.read_cells(qrels_file, 4, None, ": topic, 0, document, grade"):
         checks.add_judgement(qrels, topic, doc_id, score, where)
     return Collection(documents, keep_judged(_topics(topics), qrels, qrels_file, str(topics)), qrels)
 
@@ -52,7 +51,7 @@ def _documents(files: list[Path]) -> Iterator[Placed]:
 
 
 def _topics(path: Path) -> dict[str, str]:
-    before, *pieces = _START.split("\n".join(line for _, line in jsonl.read_lines(path)))
+    before, *pieces = _START.split("\n".join(line for _, line in tables.read_lines(path)))
     topics: dict[str, str] = {}
     between = [before]
     for count, piece in enumerate(pieces, start=1):

@@ -50,7 +50,7 @@ def _client(address: str) -> tuple[Any, Any]:
     os.environ.setdefault("MLFLOW_ALLOW_HTTP_REDIRECTS", "false")  # a run and a token go to the address that is given
     try:
         from mlflow.exceptions import MlflowException  # an extra, and read after the settings above
-        from mlflow.tracking import MlflowClient
+        from mlflow.tracking import MlflowClient  # as above
     except ImportError as error:
         raise UsageError(f"--to mlflow needs the package {error.name}, which is missing: pip install mlflow") from None
     try:
@@ -66,7 +66,7 @@ def _artifacts(address: str) -> str | None:
 
 
 def _log(client: Any, run_id: str, source: Source) -> None:
-    from mlflow.entities import Metric, Param
+    from mlflow.entities import Metric, Param  # an extra
 
     metrics = [Metric(name, value, 0, 0) for name, value in list_metrics(source).items()]
     params = [Param(name, value) for name, value in list_parameters(source).items()]

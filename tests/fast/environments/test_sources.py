@@ -25,7 +25,7 @@ from mutations import mutated
 
 import environments
 from environments.card import findings
-from environments.sources import corpus_store
+from environments.sources import collection
 from evals.measuring.metrics import collapse
 from tools.errors import DataError, UsageError
 from tools.stored_corpus import StoredCorpus
@@ -713,7 +713,7 @@ def test_a_small_file_that_unpacks_to_very_much_is_refused(name, tmp_path):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_large_corpus_is_known_by_its_content_and_not_by_its_times(packed, tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus_store, "_SETTLED", -1)  # files that have just been written are not waited for
+    monkeypatch.setattr(collection, "_SETTLED", -1)  # files that have just been written are not waited for
     put(tmp_path, obliq())
     [path] = tmp_path.rglob("corpus.jsonl")
     whole = path.read_bytes() + json.dumps({"_id": "long", "text": "ferry " * 1_500_000}).encode()
@@ -727,7 +727,7 @@ def test_a_large_corpus_is_known_by_its_content_and_not_by_its_times(packed, tmp
     path.write_bytes(second)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert path.stat().st_size == times.st_size and load("math", tmp_path).fingerprint != world.fingerprint
-    [noted] = tmp_path.rglob(corpus_store._DIGESTS)
+    [noted] = tmp_path.rglob(collection._DIGESTS)
     noted.write_text(json.dumps(dict.fromkeys(json.loads(noted.read_text()), "of another content")))
     list(findings("obliq/math", str(tmp_path)))
     assert "of another content" not in noted.read_text()
