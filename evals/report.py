@@ -50,13 +50,13 @@ def parser() -> Parser:
 def command(arguments: argparse.Namespace) -> int:
     """Make the report, write it, say where it is."""
     made, files = report(arguments.runs, arguments.out, arguments.metric, force=arguments.force)
-    page, left_out = arguments.out / "index.html", made.left_out.rows if made.left_out else []
+    page = arguments.out / "index.html"
     if arguments.json:
         result = {
             "report": str(page),
             "files": files,
-            "runs": len(made.runs.rows),
-            "left_out": {row[0]: row[1] for row in left_out},
+            "runs": made.runs,
+            "left_out": made.left_out,
             "notes": made.warnings,
             "absent": [one.title for one in made.absent],
         }
@@ -64,7 +64,7 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     from evals.showing.report.groups import readable  # pydantic: not for --help
 
-    lines = [made.summary, *made.warnings, *(f"left out: {row[1]}" for row in left_out)]
+    lines = [made.summary, *made.warnings, *(f"left out: {why}" for why in made.left_out.values())]
     lines += [f"{plural(len(made.tables), 'table')}, {plural(len(made.plots), 'plot')}: {page}"]
     put_out("".join(f"{readable(line)}\n" for line in lines))
     return 0

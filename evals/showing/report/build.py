@@ -9,7 +9,7 @@ from evals.showing.headings import model
 from evals.showing.report.absent import propose_plots
 from evals.showing.report.cells import Table
 from evals.showing.report.drawing import Plot
-from evals.showing.report.gaps import gap_plots, gap_table
+from evals.showing.report.gaps import gap_table, plot_gaps
 from evals.showing.report.groups import Group, group_runs, short
 from evals.showing.report.losses import losses_table, plot_losses
 from evals.showing.report.page import Report, Section, Words
@@ -36,27 +36,31 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
         raise problems[0] if problems else UnknownName("metric of these runs", strange[0], known)
     groups, forced = group_runs(runs, force=force)
     sections = [_section(group, metrics) for group in groups]
-    plots = gap_plots(groups, metrics)
-    kinds = {item.kind for section in sections for item in section.items if isinstance(item, Plot)}
+    gap, losses = gap_table(groups, metrics), losses_table(groups)
+    gap_items: list[Table | Words | Plot] = [*plot_gaps(groups, metrics), *([gap] if gap else [])]
+    bars = [plot for group in groups if (plot := plot_losses(group))]
+    left_out = {path.as_posix(): why for path, why in sorted(others.items())}
+    sections += [Section("gap", "Floor and ceiling", gap_items)] if gap_items else []
+    sections += [Section("losses", losses.title, [*bars, losses])] if losses else []
+    sections.append(Section("runs", "Runs", [_runs_table(groups)]))
+    if left_out:
+        table = Words("left-out", "Left out", ["run", "why"], [[*row] for row in left_out.items()], long={1})
+        sections.append(Section("left-out", "Left out", [table]))
+    drawn = {item.kind for section in sections for item in section.items if isinstance(item, Plot)}
     tasks = {task for group in groups for task in group.tasks}
-    left_out = f"; {plural(len(others), 'folder')} left out, for the reasons given below" if others else ""
-    rows = [[path.as_posix(), why] for path, why in sorted(others.items())]
+    fewer = f"; {plural(len(others), 'folder')} left out, for the reasons given below" if others else ""
     return Report(
         "Sextant report",
-        f"{plural(len(runs), 'run')} of {plural(len(tasks), 'task')}{left_out}. Made by python -m evals.report.",
+        f"{plural(len(runs), 'run')} of {plural(len(tasks), 'task')}{fewer}. Made by python -m evals.report.",
         [
             *(f"Forced: {problem}" for problem in forced),
             *(str(problem) for problem in problems if isinstance(problem, DataError)),
             *_failures(runs),
         ],
         sections,
-        gap_table(groups, metrics),
-        plots,
-        losses_table(groups),
-        [plot for group in groups if (plot := plot_losses(group))],
-        _runs_table(groups),
-        Words("left-out", "Left out", ["run", "why"], rows, long={1}) if rows else None,
-        propose_plots(groups, kinds | {plot.kind for plot in plots}),
+        propose_plots(groups, drawn),
+        len(runs),
+        left_out,
     )
 
 
@@ -73,7 +77,7 @@ def _section(group: Group, metrics: Sequence[str]) -> Section:
     """A group's tables and plots: the plot by task after the table of the headline metric."""
     tables = make_tables(group, metrics)
     headlines = {run.metric for run in group.runs}
-    items: list[Table | Plot | None] = []
+    items: list[Table | Words | Plot | None] = []
     for table in sorted(tables, key=lambda table: table.title not in headlines):
         items += [table, plot_by_task(group, table) if table.title in (metrics or headlines) else None]
     items.append(plot_conditions(group))
@@ -86,7 +90,7 @@ def _section(group: Group, metrics: Sequence[str]) -> Section:
     notes += dict.fromkeys(note for run in group.runs for note in run.scores.get("notes", []))
     notes += filter(None, [why_no_published(group, tables)])
     shown = [item for item in items if item]
-    return Section(group.stem, group.title, [note[:1].upper() + note[1:] for note in notes], shown)
+    return Section(group.stem, group.title, shown, [note[:1].upper() + note[1:] for note in notes])
 
 
 def _runs_table(groups: Sequence[Group]) -> Words:

@@ -20,7 +20,7 @@ NOTES = [
 ]
 
 
-def gap_plots(groups: Sequence[Group], metrics: Sequence[str]) -> list[Plot]:
+def plot_gaps(groups: Sequence[Group], metrics: Sequence[str]) -> list[Plot]:
     """A plot for each kind of data and metric."""
     alike: dict[tuple[str, str, str], list[Group]] = {}
     for group in groups:

@@ -49,12 +49,12 @@ class Words:
 
 @dataclass(slots=True)
 class Section:
-    """A group's part of the report."""
+    """A part of the report under one heading."""
 
     stem: str
     title: str
-    notes: list[str]
-    items: list[Table | Plot]
+    items: list[Table | Words | Plot]
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -65,28 +65,19 @@ class Report:
     summary: str
     warnings: list[str]
     sections: list[Section]
-    gap: Words | None
-    gap_plots: list[Plot]
-    losses: Words | None
-    loss_plots: list[Plot]
-    runs: Words
-    left_out: Words | None
     absent: list[Absent]
+    runs: int
+    left_out: dict[str, str]  # run folder -> why it is not in the report
 
     @property
     def plots(self) -> list[Plot]:
         """All its plots."""
-        return [
-            *(item for section in self.sections for item in section.items if isinstance(item, Plot)),
-            *self.gap_plots,
-            *self.loss_plots,
-        ]
+        return [item for section in self.sections for item in section.items if isinstance(item, Plot)]
 
     @property
     def tables(self) -> list[Table | Words]:
         """All its tables."""
-        made = [item for section in self.sections for item in section.items if isinstance(item, Table)]
-        return [*made, *(table for table in (self.gap, self.losses, self.runs, self.left_out) if table)]
+        return [item for section in self.sections for item in section.items if not isinstance(item, Plot)]
 
 
 def check(out: Path) -> None:
@@ -100,8 +91,8 @@ def check(out: Path) -> None:
 
 def write(report: Report, out: Path) -> list[Path]:
     """Write the report into a folder, in place of an earlier one; the files, index.html first."""
-    files = {"index.html": html(report), "report.md": markdown(report)}
-    files |= {f"tables/{table.stem}.csv": as_csv(table) for table in report.tables}
+    files = {"index.html": to_html(report), "report.md": to_markdown(report)}
+    files |= {f"tables/{table.stem}.csv": to_csv(table) for table in report.tables}
     files |= {f"plots/{plot.stem}.svg": plot.light for plot in report.plots}
     with filling(out, force=True) as folder:
         for name, text in files.items():
@@ -113,20 +104,20 @@ def write(report: Report, out: Path) -> list[Path]:
     return [out / name for name in files]
 
 
-def html(report: Report) -> str:
+def to_html(report: Report) -> str:
     """The page."""
     style = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return _rendered("report.html", report, escape=True, style=Markup(style), style_hash=digest)
+    return _render("report.html", report, escape=True, style=Markup(style), style_hash=digest)
 
 
-def markdown(report: Report) -> str:
+def to_markdown(report: Report) -> str:
     """The same for a page in Markdown."""
-    text = _rendered("report.md", report, escape=False)
+    text = _render("report.md", report, escape=False)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def _rendered(name: str, report: Report, *, escape: bool, **values: Any) -> str:
+def _render(name: str, report: Report, *, escape: bool, **values: Any) -> str:
     made = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=escape,
@@ -136,26 +127,26 @@ def _rendered(name: str, report: Report, *, escape: bool, **values: Any) -> str:
         keep_trailing_newline=True,
         finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else readable(value),
     )
-    made.filters |= {"image": image, "md": escaped}
+    made.filters |= {"image": embed, "md": escape_markdown}
     context = {field: getattr(report, field) for field in Report.__dataclass_fields__}
     return made.get_template(name).render(context | values, heads=HEADS, generator=GENERATOR)
 
 
-def image(svg: str) -> str:
+def embed(svg: str) -> str:
     """An SVG file as an address that has it inside."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
-def escaped(text: object) -> str:
+def escape_markdown(text: object) -> str:
     """Text in Markdown, in a cell of a table as well."""
     return in_markdown(readable(text)).replace("\\&", "&amp;").replace("\\<", "&lt;")  # for lax readers as well
 
 
-def as_csv(table: Table | Words) -> str:
+def to_csv(table: Table | Words) -> str:
     """A table as CSV: of figures a line each, with interval and source; of words as it stands."""
     rows = _figure_rows(table) if isinstance(table, Table) else [[*table.names, *table.more], *table.rows]
     file = io.StringIO(newline="")
-    csv.writer(file, lineterminator="\n").writerows([_defused(cell) for cell in row] for row in rows)
+    csv.writer(file, lineterminator="\n").writerows([_defuse(cell) for cell in row] for row in rows)
     return file.getvalue()
 
 
@@ -175,7 +166,7 @@ def _figure_rows(table: Table) -> Iterator[Sequence[object]]:
                 yield [*what, *numbers, *more]
 
 
-def _defused(cell: object) -> object:
+def _defuse(cell: object) -> object:
     """A cell that no spreadsheet takes for a formula (CWE-1236); numbers stay numbers."""
     if cell is None or isinstance(cell, int | float):
         return "" if cell is None else repr(cell)
