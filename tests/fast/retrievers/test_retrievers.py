@@ -53,6 +53,16 @@ def build(spec, corpus, home=None):
     return retrievers.build(spec, corpus, home, terms=Terms())
 
 
+BUILT = {}
+
+
+def in_memory(spec, corpus):
+    """A retriever over the corpus of all tests, built once, for tests that only search."""
+    if spec not in BUILT:
+        BUILT[spec] = build(spec, corpus)
+    return BUILT[spec]
+
+
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
     home = tmp_path_factory.mktemp("models")
@@ -76,13 +86,13 @@ def spec(request, models, server):
 @pytest.mark.parametrize("spec", SPECS, indirect=True)
 class TestContract:
     def test_hits_come_best_first_and_at_most_k(self, spec, corpus):
-        hits = build(spec, corpus).search("blue blood octopus", k=3)
+        hits = in_memory(spec, corpus).search("blue blood octopus", k=3)
         assert len(hits) == 3
         assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
         assert all(np.isfinite(hit.score) for hit in hits)
 
     def test_exclusion_happens_before_the_cut(self, spec, corpus):
-        retriever = build(spec, corpus)
+        retriever = in_memory(spec, corpus)
         best = retriever.search("blue blood", k=1)[0].doc_id
         hits = retriever.search("blue blood", k=2, excluded={best, "unheard of"})
         assert best not in [hit.doc_id for hit in hits]
@@ -90,23 +100,24 @@ class TestContract:
 
     def test_a_pool_is_ranked_alone_and_whole(self, spec, corpus):
         pool = {"d5", "d1", "d3", "unheard of"}
-        found = {hit.doc_id for hit in build(spec, corpus).search("blue blood heart", k=6, among=pool, excluded={"d1"})}
-        assert found == {"d5", "d3"}
-        assert build(spec, corpus).search("blue blood heart", k=6, among=()) == []
+        retriever = in_memory(spec, corpus)
+        hits = retriever.search("blue blood heart", k=6, among=pool, excluded={"d1"})
+        assert {hit.doc_id for hit in hits} == {"d5", "d3"}
+        assert retriever.search("blue blood heart", k=6, among=()) == []
 
     def test_more_than_the_corpus_has_may_be_asked_for(self, spec, corpus):
-        hits = build(spec, corpus).search("blood", k=100)
+        hits = in_memory(spec, corpus).search("blood", k=100)
         assert len({hit.doc_id for hit in hits}) == len(hits) <= len(corpus)
         if spec.startswith(SCORE_ALL):
             assert len(hits) == len(corpus)
 
     @pytest.mark.parametrize("text", ["", " \n\t"])
     def test_a_blank_text_finds_nothing(self, spec, corpus, text):
-        assert build(spec, corpus).search(text, k=6) == []
+        assert in_memory(spec, corpus).search(text, k=6) == []
 
     @pytest.mark.parametrize("k", [0, -1])
     def test_no_documents_are_wanted_and_none_come(self, spec, corpus, k):
-        assert build(spec, corpus).search("blood", k=k) == []
+        assert in_memory(spec, corpus).search("blood", k=k) == []
 
     def test_a_text_of_unknown_signs_is_no_error(self, spec, corpus):
         texts = ("?!", "zyzzyva", "\x00", "ﬁ ℵ 血", "a" * 5000, "\udcff lone half")
@@ -116,7 +127,7 @@ class TestContract:
             retriever.search(text, k=6)
 
     def test_a_batch_and_threads_give_what_one_search_gives_to_the_last_digit(self, spec, corpus):
-        retriever = build(spec, corpus)
+        retriever = in_memory(spec, corpus)
         pool = {"d1", "d2", "d5"}
         narrowed = [Search(""), Search(QUERIES[0], excluded={"d1"}), Search(QUERIES[0], among=pool)]
         searches = [Search(text) for text in QUERIES] + narrowed
@@ -141,19 +152,19 @@ class TestContract:
             assert len({hit.score for hit in tied}) == 1
 
     def test_its_name_means_the_same_retriever(self, spec, corpus):
-        retriever = build(spec, corpus)
+        retriever = in_memory(spec, corpus)
         again = build(check(retriever.name), corpus)
         assert again.name == retriever.name == str(parse(retriever.name))
         assert again.search(QUERIES[0], 5) == retriever.search(QUERIES[0], 5)
 
     def test_a_home_that_cannot_be_written_costs_no_results(self, spec, corpus, tmp_path):
         (tmp_path / "file").write_text("not a folder")
-        assert build(spec, corpus, tmp_path / "file").search("blue blood", k=1) == build(spec, corpus).search(
+        assert build(spec, corpus, tmp_path / "file").search("blue blood", k=1) == in_memory(spec, corpus).search(
             "blue blood", 1
         )
 
     def test_kept_indexes_give_the_same_hits_and_nothing_is_built_again(self, spec, corpus, tmp_path, server):
-        fresh = build(spec, corpus).search("blue blood octopus", k=6)
+        fresh = in_memory(spec, corpus).search("blue blood octopus", k=6)
         assert build(spec, corpus, tmp_path).search("blue blood octopus", k=6) == fresh
         kept = _contents(tmp_path)
         asked = len(server.requests)
