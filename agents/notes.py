@@ -46,11 +46,11 @@ class Notes(MultiHop):
         with self.checkpoints.saver() as saver:
             config = {"configurable": {"thread_id": query.query_id}, "recursion_limit": self.limit}
             begun = saver.get_tuple(config)
-            if begun and _only_begun(begun):
+            if begun and _has_only_begun(begun):
                 saver.delete_thread(query.query_id)
                 begun = None
             start: dict[str, Any] = {"found": asdict(Found()), "hop": 0, "why": "", "session": {}}
-            state = start | (_kept(begun, self.checkpoints.path) if begun else {})
+            state = start | (_read_state(begun, self.checkpoints.path) if begun else {})
             session = self.toolbox.open(query, state["session"])
             session.hop = state["hop"]
             short = False
@@ -59,7 +59,7 @@ class Notes(MultiHop):
                 graph = self._graph(session, query).compile(checkpointer=saver)
                 state, short = walk(graph, None if begun else state, state, config)
                 keep_last(saver, query.query_id)
-        ranking = state["ranking"] if "ranking" in state else _found(state).ranking()
+        ranking = state["ranking"] if "ranking" in state else _copy_found(state).ranking()
         return session.submit(ranking[: self.depth], why="steps" if short else state["why"])
 
     def _graph(self, session: Session, query: Query) -> Any:
@@ -67,16 +67,16 @@ class Notes(MultiHop):
 
         def hop(state: _State) -> dict[str, Any]:
             session.hop = number = state["hop"] + 1
-            found = _found(state)
+            found = _copy_found(state)
             why = self.reader.hop(session, query, found, self.per_hop, hops_left=self.hops - number)
             if not why and number == self.hops:
                 why = "steps"
             return {"found": asdict(found), "hop": number, "why": why, "session": session.snapshot()}
 
         def rank(state: _State) -> dict[str, Any]:
-            ranking = _found(state).ranking()
+            ranking = _copy_found(state).ranking()
             if self.rerank and ranking:
-                ranking = self.reranked(session, query, ranking)
+                ranking = self.rerank_first(session, query, ranking)
             return {"ranking": ranking, "session": session.snapshot()}
 
         graph = StateGraph(_State)
@@ -96,13 +96,13 @@ class _State(TypedDict, total=False):
     session: dict[str, Any]  # a snapshot
 
 
-def _only_begun(begun: Any) -> bool:
+def _has_only_begun(begun: Any) -> bool:
     """Whether a checkpoint is of before the first hop: LangGraph keeps what a graph is given until a step takes it."""
     values = begun.checkpoint.get("channel_values") if isinstance(begun.checkpoint, dict) else None
     return isinstance(values, dict) and "__start__" in values
 
 
-def _kept(begun: Any, path: Path | None) -> dict[str, Any]:
+def _read_state(begun: Any, path: Path | None) -> dict[str, Any]:
     """The state in a checkpoint. DataError when it is not one of ours."""
     values = begun.checkpoint.get("channel_values") if isinstance(begun.checkpoint, dict) else None
     wanted = {"found": dict, "hop": int, "why": str, "session": dict}
@@ -111,7 +111,7 @@ def _kept(begun: Any, path: Path | None) -> dict[str, Any]:
     return values
 
 
-def _found(state: Any) -> Found:
+def _copy_found(state: Any) -> Found:
     """A copy, because a node must not change the state that it was given."""
     return Found(**deepcopy(state["found"]))
 

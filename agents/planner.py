@@ -190,9 +190,9 @@ class _Work:
         """The first round's sub-questions."""
         self.session.hop = 1
         most = self.planner.parts
-        answer = ask(self.planner.plan_searches, _searchable("plan"), **self.about, most=most)
-        plan = _new(answer.plan, [], most)
-        self.session.note(_written("plan", plan))
+        answer = ask(self.planner.plan_searches, _check_searchable("plan"), **self.about, most=most)
+        plan = _keep_new(answer.plan, [], most)
+        self.session.note(_write_plan("plan", plan))
         return {"plan": plan}
 
     def search(self, job: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,10 +243,10 @@ class _Work:
         predictor, most = self.planner.reflect, self.planner.parts
         selected = sum(len(one["selected"]) for one in state["read"])
         about = {**self.about, "selected_so_far": selected, "most": most}
-        asked = reading.look_back(self.session, predictor, state["searches"], "notes", _notes(state), **about)
+        asked = reading.look_back(self.session, predictor, state["searches"], "notes", _collect_notes(state), **about)
         answer = ask(predictor, **asked)
-        plan = _new(answer.further, state["searches"], most)
-        self.session.note(_written(f"missing: {answer.missing.strip()}", plan))
+        plan = _keep_new(answer.further, state["searches"], most)
+        self.session.note(_write_plan(f"missing: {answer.missing.strip()}", plan))
         if not plan:
             return {"why": "done"}
         self.session.hop = state["round"] + 1
@@ -257,7 +257,7 @@ class _Work:
         return [Send("search", {**about, "place": place, **one}) for place, one in enumerate(state["plan"])]
 
     def _readings(self, state: _State) -> list[Send] | str:
-        about = {"round": state["round"], "notes": _notes(state)}
+        about = {"round": state["round"], "notes": _collect_notes(state)}
         jobs = [
             Send("read", {**about, "place": place, "question": one["question"], "doc_ids": doc_ids})
             for place, (one, doc_ids) in enumerate(zip(state["plan"], state["unread"], strict=True))
@@ -281,14 +281,14 @@ def ranking(state: Mapping[str, Any]) -> list[str]:
     return sorted(kept, key=kept.__getitem__) + sorted(best.keys() - kept, key=best.__getitem__)
 
 
-def _notes(state: _State) -> list[str]:
+def _collect_notes(state: _State) -> list[str]:
     """Of all readings so far, in the order of rounds and plans."""
     return [
         note for one in sorted(state["read"], key=lambda one: (one["round"], one["place"])) for note in one["notes"]
     ]
 
 
-def _searchable(field: str) -> Check:
+def _check_searchable(field: str) -> Check:
     """Some sub-question in `field` has a search text."""
 
     def some(outputs: Outputs) -> None:
@@ -298,7 +298,7 @@ def _searchable(field: str) -> Check:
     return some
 
 
-def _new(planned: Sequence[SubQuestion], earlier: Sequence[str], most: int) -> list[dict[str, str]]:
+def _keep_new(planned: Sequence[SubQuestion], earlier: Sequence[str], most: int) -> list[dict[str, str]]:
     """The first `most` of the sub-questions whose search was not made and is not asked for twice, as plain data."""
     new = {one.search.strip(): one.question.strip() for one in reversed(planned)}  # of equal ones, the first stays
     return [
@@ -308,5 +308,5 @@ def _new(planned: Sequence[SubQuestion], earlier: Sequence[str], most: int) -> l
     ][:most]
 
 
-def _written(heading: str, plan: Sequence[Mapping[str, str]]) -> str:
+def _write_plan(heading: str, plan: Sequence[Mapping[str, str]]) -> str:
     return "\n".join([heading, *(f"- {one['question']}" for one in plan)])

@@ -22,7 +22,7 @@ from langgraph.graph import END, START, StateGraph
 from programs.base import Program
 from tools.errors import DocumentNotFound, LimitReached, UsageError, at_least
 from tools.models.offline import rules
-from tools.models.offline.engine import Call, Rules, published
+from tools.models.offline.engine import Call, Rules, publish
 from tools.models.prompting import context
 from tools.models.prompting.adapter import notice_leak, refuses
 from tools.models.prompting.asking import Fault, Kind, UnusableAnswer, ask
@@ -100,7 +100,7 @@ class React(Program):
             desk.session.hop = len(state["turns"]) + 1
             if state["strikes"]:
                 desk.session.charge(Usage(repairs=1))
-            turn = self._asked(query, desk, state["turns"])
+            turn = self._ask(query, desk, state["turns"])
             if thought := turn["thought"].strip():
                 desk.session.note(thought)
             return {"turn": turn}
@@ -121,41 +121,41 @@ class React(Program):
         made.add_conditional_edges("call", lambda state: END if desk.why else "act", ["act", END])
         return made.compile()
 
-    def _asked(self, query: Query, desk: "_Desk", turns: "list[_Turn]") -> "_Turn":
+    def _ask(self, query: Query, desk: "_Desk", turns: "list[_Turn]") -> "_Turn":
         """The model's next turn, by the interface that it has."""
         model = dspy.settings.lm
         native = getattr(model, "tools", None) is not None
         if self.interface == "openai" and not native:
             raise UsageError("interface=openai needs a model of OpenAI's or of a server; use interface=auto")
         if self.interface == "dspy" or not native or desk.ignores_tools:
-            return self._by_dspy(query, desk, turns)
+            return self._ask_by_dspy(query, desk, turns)
         try:
-            turn = self._by_openai(query, desk, turns, model)
+            turn = self._ask_by_openai(query, desk, turns, model)
         except dspy.LMUnsupportedFeatureError:
             if self.interface == "openai":
                 raise
             model.tools = None  # for the rest of the run: it says that it takes none
-            return self._by_dspy(query, desk, turns)
+            return self._ask_by_dspy(query, desk, turns)
         if not turn["calls"] and not turns and self.interface == "auto":
             desk.ignores_tools = True
-            return self._by_dspy(query, desk, turns)
+            return self._ask_by_dspy(query, desk, turns)
         return turn
 
-    def _inputs(self, query: Query, turns: "list[_Turn]") -> dict[str, Any]:
+    def _make_inputs(self, query: Query, turns: "list[_Turn]") -> dict[str, Any]:
         left = self.steps - len(turns) - 1
         return {"objective": query.objective, "description": query.text, "steps_left": left}
 
-    def _by_dspy(self, query: Query, desk: "_Desk", turns: "list[_Turn]") -> "_Turn":
-        inputs = self._inputs(query, turns) | {"tools": [_described(tool) for tool in desk.tools]}
+    def _ask_by_dspy(self, query: Query, desk: "_Desk", turns: "list[_Turn]") -> "_Turn":
+        inputs = self._make_inputs(query, turns) | {"tools": [_describe(tool) for tool in desk.tools]}
 
-        forgotten = _forgotten(
-            desk.session, turns, lambda n: context.fits(self.next_step, **inputs, history=_history(turns, n))
+        forgotten = _count_forgotten(
+            desk.session, turns, lambda n: context.fits(self.next_step, **inputs, history=_tell_history(turns, n))
         )
-        step = ask(self.next_step, _calls_something, **inputs, history=_history(turns, forgotten))
+        step = ask(self.next_step, _calls_something, **inputs, history=_tell_history(turns, forgotten))
         calls = [{"name": one.name, "args": one.args} for one in step.calls.tool_calls]
         return {"thought": step.thought, "calls": calls, "results": [], "finish": "stop"}
 
-    def _by_openai(self, query: Query, desk: "_Desk", turns: "list[_Turn]", model: Any) -> "_Turn":
+    def _ask_by_openai(self, query: Query, desk: "_Desk", turns: "list[_Turn]", model: Any) -> "_Turn":
         tools = [tool.format_as_litellm_function_call() for tool in desk.tools]
 
         def messages(forgotten: int) -> list[Message]:
@@ -166,7 +166,7 @@ class React(Program):
                 {"role": "user", "content": about.strip()},
             ]
             for place, turn in enumerate(turns):
-                made += _spoken(turn, forgotten=place < forgotten)
+                made += _speak(turn, forgotten=place < forgotten)
             if turns and left < 2:
                 made.append({"role": "user", "content": f"Steps left after this one: {left}."})
             return made
@@ -175,14 +175,14 @@ class React(Program):
             room = context.window()
             return room is None or context.tokens(json.dumps([messages(forgotten), tools])) + 4096 <= room
 
-        said = messages(_forgotten(desk.session, turns, fits))
+        said = messages(_count_forgotten(desk.session, turns, fits))
         context.check_room([{"content": json.dumps([said, tools])}], "conversation")
-        inputs = {**self._inputs(query, turns), "history": _history(turns, 0)}
-        with published(Call(None, self.next_step.signature, inputs)):  # for who answers without a model
+        inputs = {**self._make_inputs(query, turns), "history": _tell_history(turns, 0)}
+        with publish(Call(None, self.next_step.signature, inputs)):  # for who answers without a model
             message = model.converse(said, tools)
         written = [message["content"], *(one["arguments"] for one in message["tool_calls"])]
         notice_leak(self.next_step.signature.instructions, written)
-        calls = [{**one, "args": _arguments(one["arguments"])} for one in message["tool_calls"]]
+        calls = [{**one, "args": _read_arguments(one["arguments"])} for one in message["tool_calls"]]
         return {"thought": message["content"], "calls": calls, "results": [], "finish": message["finish"]}
 
 
@@ -260,7 +260,7 @@ class _Desk:
         if not turn["calls"] and self.selected and turn["thought"].strip():
             self.why = "done"  # it says in words that it is through
             return [], 0
-        answers = [self._call(one["name"], one["args"]) for one in turn["calls"]] or [_nothing_called(turn)]
+        answers = [self._call(one["name"], one["args"]) for one in turn["calls"]] or [_complain(turn)]
         faults = [fault for _, fault in answers if fault]
         for fault in faults:
             self.session.count_unusable(fault.kind)
@@ -301,7 +301,7 @@ class _Desk:
         return self.selected + sorted((d for d in self.best_rank if d not in kept), key=self.best_rank.__getitem__)
 
 
-def _described(tool: dspy.Tool) -> dspy.Tool:
+def _describe(tool: dspy.Tool) -> dspy.Tool:
     """The tool as a prompt shows it, without the session behind it: teleprompters copy the inputs of calls."""
     return dspy.Tool(_no_call, name=tool.name, desc=tool.desc, args=tool.args, arg_types=tool.arg_types)
 
@@ -310,7 +310,7 @@ def _no_call() -> None:  # not inside `_described`: teleprompters pickle what th
     raise NotImplementedError("calls are made by the desk of a query")
 
 
-def _nothing_called(turn: _Turn) -> tuple[str, Fault]:
+def _complain(turn: _Turn) -> tuple[str, Fault]:
     kinds: dict[str, Kind] = {"length": "cut off", "refusal": "refused", "content_filter": "refused"}
     kind = "refused" if refuses(turn["thought"]) else kinds.get(turn["finish"], "empty")
     return _NOTHING, Fault(kind, _NOTHING)
@@ -324,7 +324,7 @@ def _calls_something(outputs: Mapping[str, Any]) -> None:
         raise Fault("empty", "calls is empty; call a tool, and `finish` to end the search")
 
 
-def _forgotten(session: Session, turns: list[_Turn], fits: Callable[[int], bool]) -> int:
+def _count_forgotten(session: Session, turns: list[_Turn], fits: Callable[[int], bool]) -> int:
     """Of how many turns, oldest first, the results have to be left out for the prompt to fit."""
     forgotten = next((n for n in range(len(turns) + 1) if fits(n)), len(turns))
     if forgotten:
@@ -332,7 +332,7 @@ def _forgotten(session: Session, turns: list[_Turn], fits: Callable[[int], bool]
     return forgotten
 
 
-def _history(turns: list[_Turn], forgotten: int) -> list[Turn]:
+def _tell_history(turns: list[_Turn], forgotten: int) -> list[Turn]:
     """The turns as the signature has them; the results of the `forgotten` first ones are left out."""
     return [
         Turn(
@@ -344,7 +344,7 @@ def _history(turns: list[_Turn], forgotten: int) -> list[Turn]:
     ]
 
 
-def _spoken(turn: _Turn, *, forgotten: bool) -> list[Message]:
+def _speak(turn: _Turn, *, forgotten: bool) -> list[Message]:
     """One turn as messages of the chat protocol."""
     said: Message = {"role": "assistant", "content": turn["thought"]}
     if not turn["calls"]:
@@ -363,7 +363,7 @@ def _spoken(turn: _Turn, *, forgotten: bool) -> list[Message]:
     ]
 
 
-def _arguments(text: str) -> dict[str, Any] | None:
+def _read_arguments(text: str) -> dict[str, Any] | None:
     try:
         read = json.loads(text or "{}")
     except (ValueError, RecursionError):

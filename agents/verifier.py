@@ -240,7 +240,7 @@ class _Work:
         most = self.verifier.verify
         if self.verifier.reads:
             most = min(most, self.verifier.reads - len(judged))
-        picked = [doc_id for doc_id in fused(state["found"]) if doc_id not in judged][:most]
+        picked = [doc_id for doc_id in fuse(state["found"]) if doc_id not in judged][:most]
         why = "budget" if any(one["refused"] for one in now) else "" if picked else "done"
         return {
             "picked": picked,
@@ -280,12 +280,12 @@ class _Work:
             return {"why": why}
         if state["round"] == self.verifier.rounds:
             return {"why": "steps"}
-        return {"why": "" if state["new"] or self._verified_now(state) else "done"}
+        return {"why": "" if state["new"] or self._has_verified(state) else "done"}
 
     def learn(self, state: _State) -> dict[str, Any]:
         """What the surest of the verified documents have in common, a batch of them at most."""
         predictor, verifier = self.verifier.learn_common, self.verifier
-        grades = _grades(state)
+        grades = _collect_grades(state)
         sure = sorted(
             (doc_id for doc_id in grades if grades[doc_id] >= VERIFIED),
             key=lambda doc_id: (-grades[doc_id], state["order"][doc_id]),
@@ -321,24 +321,24 @@ class _Work:
     def _onwards(self, state: _State) -> str:
         if state["why"]:
             return str(END)
-        return "learn" if self._verified_now(state) else "reformulate"  # of nothing, nothing is learned
+        return "learn" if self._has_verified(state) else "reformulate"  # of nothing, nothing is learned
 
-    def _verified_now(self, state: _State) -> bool:
+    def _has_verified(self, state: _State) -> bool:
         now = (one for one in state["judged"] if one["round"] == state["round"])
         return any(grade >= VERIFIED for one in now for grade in one["grades"].values())
 
 
 def ranking(state: Mapping[str, Any]) -> list[str]:
     """By grade from 3 to 1, then what was not read by fused score, then what was read in vain."""
-    grades, order = _grades(state), state["order"]
+    grades, order = _collect_grades(state), state["order"]
     read = sorted(grades, key=lambda doc_id: (-grades[doc_id], order[doc_id]))
-    unread = [doc_id for doc_id in fused(state["found"]) if doc_id not in grades]
+    unread = [doc_id for doc_id in fuse(state["found"]) if doc_id not in grades]
     return (
         [doc_id for doc_id in read if grades[doc_id] > 0] + unread + [doc_id for doc_id in read if grades[doc_id] == 0]
     )
 
 
-def fused(found: Sequence[Mapping[str, Any]]) -> list[str]:
+def fuse(found: Sequence[Mapping[str, Any]]) -> list[str]:
     """Documents by the sum of 1 / (60 + rank) over all lists; of equal ones, the one that surfaced first."""
     parts: dict[str, list[float]] = {}
     for one in sorted(found, key=lambda one: (one["round"], one["place"])):
@@ -348,7 +348,7 @@ def fused(found: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted(parts, key=lambda doc_id: -math.fsum(parts[doc_id]))
 
 
-def _grades(state: Mapping[str, Any]) -> dict[str, int]:
+def _collect_grades(state: Mapping[str, Any]) -> dict[str, int]:
     """Of all documents that were shown; 0 for those that a model did not name."""
     return {doc_id: one["grades"].get(doc_id, 0) for one in state["judged"] for doc_id in one["shown"]}
 

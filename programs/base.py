@@ -7,7 +7,7 @@ from typing import Any, ClassVar, dataclass_transform
 import dspy
 
 from tools.errors import UsageError
-from tools.models.offline.engine import Rules, following
+from tools.models.offline.engine import Rules, follow
 from tools.records import Query, Submission
 from tools.session import Toolbox
 
@@ -41,7 +41,7 @@ class Program(dspy.Module):
 
     def __call__(self, *args: Any, **named: Any) -> Submission:
         """Search for one query."""
-        with following(self.offline):
+        with follow(self.offline):
             submission: Any = super().__call__(*args, **named)
         return submission  # type: ignore[no-any-return]
 

@@ -73,7 +73,7 @@ class ClosedBook(Program):
         for hop, guess in enumerate(guesses, start=1):
             session.hop = hop
             try:
-                named += self._looked_up(session, query, guess)
+                named += self._look_up(session, query, guess)
             except LimitReached:
                 why = "budget"  # what the earlier guesses named still counts
                 break
@@ -81,7 +81,7 @@ class ClosedBook(Program):
         session.rank(ranking)
         return session.submit(ranking, why=why, answer="\n".join(guesses))
 
-    def _looked_up(self, session: Session, query: Query, guess: str) -> list[str]:
+    def _look_up(self, session: Session, query: Query, guess: str) -> list[str]:
         """The document that `guess` names, if it names one."""
         found = session.search(guess, self.lookup, instruction=instruct(query, LIKE))
         signs = [sign(guess, hit.title, session.read_whole(hit.doc_id), query.text) for hit in found]
@@ -110,14 +110,14 @@ def sign(guess: str, title: str, text: str, query: str) -> int:
 
 def longest_run(guess: Sequence[str], text: Sequence[str], query: Sequence[str]) -> int:
     """Words in the longest run of `guess` and `text` of which no five in a row are in `query`; 0 when under five."""
-    copied = set(_runs(query))
+    copied = set(_list_runs(query))
     places: dict[Run, list[int]] = defaultdict(list)
-    for place, run in enumerate(_runs(text)):
+    for place, run in enumerate(_list_runs(text)):
         if run not in copied:
             places[run].append(place)
     longest = 0
     ending: dict[int, int] = {}  # place in the text -> how many shared runs end there, one after another
-    for run in _runs(guess):
+    for run in _list_runs(guess):
         ending = {place: ending.get(place - 1, 0) + 1 for place in places.get(run, ())}
         longest = max(longest, *ending.values(), 0)
     return longest + RUN - 1 if longest else 0
@@ -128,7 +128,7 @@ def words(text: str) -> list[str]:
     return re.findall(r"\w+", text.casefold())
 
 
-def _runs(text: Sequence[str]) -> Iterator[Run]:
+def _list_runs(text: Sequence[str]) -> Iterator[Run]:
     return (tuple(text[first : first + RUN]) for first in range(len(text) - RUN + 1))
 
 

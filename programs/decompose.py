@@ -76,7 +76,7 @@ class Decompose(Program):
         """The fused documents of all sub-queries."""
         session = self.toolbox.open(query)
         asked = {"objective": query.objective, "description": query.text, "most": self.parts}
-        subqueries = ask(self.split, filled("subqueries"), usable(self.parts), **asked).subqueries[: self.parts]
+        subqueries = ask(self.split, filled("subqueries"), check_usable(self.parts), **asked).subqueries[: self.parts]
         lists, why = [], "done"
         for hop, subquery in enumerate(subqueries, start=1):
             session.hop = hop
@@ -85,7 +85,7 @@ class Decompose(Program):
             except LimitReached:
                 why = "budget"  # what the other sub-queries found is still a legal submission
                 break
-        return session.submit(fused(lists, self.exclude_depth)[: self.depth], why=why)
+        return session.submit(fuse(lists, self.exclude_depth)[: self.depth], why=why)
 
     def _search(self, session: Session, subquery: SubQuery) -> "Part":
         found = session.search(subquery.search.strip(), self.per_search)
@@ -101,7 +101,7 @@ class Part(NamedTuple):
     doc_ids: Sequence[str]  # best first, none twice
 
 
-def fused(parts: Sequence[Part], exclude_depth: int) -> list[str]:
+def fuse(parts: Sequence[Part], exclude_depth: int) -> list[str]:
     """The documents of the must and may parts, best first.
 
     Documents among the first `exclude_depth` of a not part come last. Before that, those in more must parts come
@@ -123,7 +123,7 @@ def fused(parts: Sequence[Part], exclude_depth: int) -> list[str]:
     return sorted(score, key=lambda doc_id: (doc_id in unwanted, -met[doc_id], -score[doc_id], doc_id))
 
 
-def usable(most: int) -> Check:
+def check_usable(most: int) -> Check:
     """Every sub-query has a search text and a weight from 0 to 1, and one at least is for something.
 
     More than `most` are tolerable: the first ones are used.

@@ -16,7 +16,7 @@ import dspy
 
 from programs.base import Program
 from programs.parts import listwise
-from programs.parts.pool import completed
+from programs.parts.pool import complete
 from programs.parts.reading import look_back, read, recall
 from tools.errors import LimitReached, at_least
 from tools.models.offline import rules
@@ -99,14 +99,14 @@ class MultiHop(Program):
                 break
         ranking = found.ranking()
         if self.rerank and ranking:
-            ranking = self.reranked(session, query, ranking)
+            ranking = self.rerank_first(session, query, ranking)
         return session.submit(ranking[: self.depth], why=why)
 
-    def reranked(self, session: Session, query: Query, ranking: list[str]) -> list[str]:
+    def rerank_first(self, session: Session, query: Query, ranking: list[str]) -> list[str]:
         """The ranking with its first `rerank` documents ordered once more."""
         head = ranking[: self.rerank]
         named = listwise.rank(session, self.rank_candidates, query, head, self.reader.read_chars)
-        order = completed(named, head)
+        order = complete(named, head)
         session.rank(order)
         return order + ranking[self.rerank :]
 

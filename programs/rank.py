@@ -13,13 +13,13 @@ import dspy
 
 from programs.base import Program
 from programs.parts import listwise
-from programs.parts.pool import candidates, completed
+from programs.parts.pool import complete, find_candidates
 from tools.errors import UsageError, at_least
 from tools.models.offline.engine import Rules
 from tools.records import Query, Submission
 
 
-def sliding(
+def slide(
     doc_ids: Sequence[str], rank_window: Callable[[list[str]], Sequence[str]], window: int, step: int
 ) -> list[str]:
     """`doc_ids` after one pass of the window from the end to the beginning; always a permutation of them.
@@ -31,7 +31,7 @@ def sliding(
     for end in range(len(order), 0, -step):
         first = max(0, end - window)
         shown = order[first:end]
-        order[first:end] = completed(rank_window(list(shown)), shown) if len(shown) > 1 else shown
+        order[first:end] = complete(rank_window(list(shown)), shown) if len(shown) > 1 else shown
         if first == 0:
             break
     return order
@@ -61,12 +61,12 @@ class Rank(Program):
     def forward(self, query: Query) -> Submission:
         """The pool after one pass; the pass is hop 2."""
         session = self.toolbox.open(query)
-        pool = [hit.doc_id for hit in candidates(session, query, self.pool)]
+        pool = [hit.doc_id for hit in find_candidates(session, query, self.pool)]
         session.hop = 2
 
         def rank(shown: list[str]) -> list[str]:
             return listwise.rank(session, self.rank_candidates, query, shown, self.read_chars)
 
-        order = sliding(pool, rank, self.window, self.step)
+        order = slide(pool, rank, self.window, self.step)
         session.rank(order)
         return session.submit(order[: self.depth])

@@ -21,8 +21,8 @@ import pydantic
 
 from programs.base import Program
 from programs.parts import listwise
-from programs.parts.pool import candidates, completed
-from programs.parts.solutions import appended, fitting, read, with_solutions
+from programs.parts.pool import complete, find_candidates
+from programs.parts.solutions import add_solutions, append_solution, fit_solutions, read
 from tools.disk import InputFile
 from tools.errors import UsageError, at_least
 from tools.models.offline import rules
@@ -56,17 +56,17 @@ def tournament(
     shuffle(left)
 
     def ranked(shown: list[str], stay: int) -> list[str]:
-        return completed(rank_batch(list(shown), number, stay), shown) if len(shown) > 1 else shown
+        return complete(rank_batch(list(shown), number, stay), shown) if len(shown) > 1 else shown
 
     while len(left) > batch:
         orders = [ranked(left[first : first + batch], promote) for first in range(0, len(left), batch)]
         left = [doc_id for order in orders for doc_id in order[:promote]]
-        tails.append(_by_place([order[promote:] for order in orders]))
+        tails.append(_order_by_place([order[promote:] for order in orders]))
         number += 1
     return ranked(left, len(left)) + [doc_id for tail in reversed(tails) for doc_id in tail]
 
 
-def _by_place(orders: Sequence[Sequence[str]]) -> list[str]:
+def _order_by_place(orders: Sequence[Sequence[str]]) -> list[str]:
     return [doc_id for places in zip_longest(*orders) for doc_id in places if doc_id is not None]
 
 
@@ -136,7 +136,7 @@ class Tournament(Program):
     def forward(self, query: Query) -> Submission:
         """The pool by the tournament; each round is a hop, from 2."""
         session = self.toolbox.open(query)
-        pool = [hit.doc_id for hit in candidates(session, query, self.pool)]
+        pool = [hit.doc_id for hit in find_candidates(session, query, self.pool)]
         if self.solved:
             have = sum(doc_id in self.solved for doc_id in pool)
             own = "has one" if query.query_id in self.solved else "has none"
@@ -144,7 +144,7 @@ class Tournament(Program):
 
         def rank_batch(shown: list[str], number: int, stay: int) -> list[str]:
             session.hop = 1 + number
-            order = completed(self._ranked(session, query, shown), shown)
+            order = complete(self._rank(session, query, shown), shown)
             session.rank(order)
             if stay < len(shown):
                 session.select(order[:stay], among=shown)
@@ -155,9 +155,9 @@ class Tournament(Program):
         session.rank(order)
         return session.submit(order[: self.depth])
 
-    def _ranked(self, session: Session, query: Query, doc_ids: list[str]) -> list[str]:
+    def _rank(self, session: Session, query: Query, doc_ids: list[str]) -> list[str]:
         """The ids that the model names for one batch, in its order."""
-        asked, passages = self._inputs(session, query, doc_ids)
+        asked, passages = self._make_inputs(session, query, doc_ids)
         checks = [known_ids("ranked", doc_ids, needed=True)]
         if self.think:
             checks.append(filled("passage_insights"))
@@ -168,20 +168,22 @@ class Tournament(Program):
         session.count_invented(ranked)
         return ranked
 
-    def _inputs(self, session: Session, query: Query, doc_ids: list[str]) -> tuple[Mapping[str, Any], list[Passage]]:
+    def _make_inputs(
+        self, session: Session, query: Query, doc_ids: list[str]
+    ) -> tuple[Mapping[str, Any], list[Passage]]:
         """What one call is asked, and the passages of its batch, with solutions where there are any."""
 
         def asked(chars: int) -> dict[str, str]:
-            described = appended(query.text, self.solved.get(query.query_id), chars)
+            described = append_solution(query.text, self.solved.get(query.query_id), chars)
             return {"objective": query.objective, "description": described}
 
         def fit(passages: list[Passage], chars: int) -> bool:
-            solved = with_solutions(passages, self.solved, chars)
+            solved = add_solutions(passages, self.solved, chars)
             return context.fits(self.rank_candidates, **asked(chars), passages=solved)
 
         chars = 0
         if self.solved:
             bare = [Passage(id=doc_id, text="") for doc_id in doc_ids]
-            chars = fitting(session, self.solution_chars, lambda most: fit(bare, most))
+            chars = fit_solutions(session, self.solution_chars, lambda most: fit(bare, most))
         passages = show(session, doc_ids, self.read_chars, lambda passages: fit(passages, chars))
-        return asked(chars), with_solutions(passages, self.solved, chars)
+        return asked(chars), add_solutions(passages, self.solved, chars)

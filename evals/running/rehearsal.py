@@ -18,7 +18,7 @@ from evals.running.engines import lexical
 from evals.running.resolve import Resolved, trial
 from evals.running.runner import answer
 from programs.base import Program
-from programs.parts.ensembles import assembled
+from programs.parts.ensembles import assemble
 from tools import retrievers, session
 from tools.errors import RunIncomplete
 from tools.home import home
@@ -85,7 +85,7 @@ def rehearse(resolved: Resolved, environment: "Environment", model: "Model", que
     limits = parameters.session_limits(resolved.limits, depth)
     toolbox = Toolbox(environment.documents, retriever, others=others, limits=limits)
     program = resolved.constructor(toolbox, depth=depth, **resolved.values)
-    system = assembled(resolved.compiled, program) if resolved.compiled else program
+    system = assemble(resolved.compiled, program) if resolved.compiled else program
     stand_in, calls, failed = StandIn(index.statistics, model), [], []
     for query in environment.queries:
         if error := stand_in.ask(system, query, environment.documents):
@@ -138,7 +138,7 @@ class StandIn(dspy.LM):
     def converse(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """A turn of a conversation with tools, by the program's rules for the same fields of a signature."""
         self._allow()
-        outputs = self.rules.outputs().values()
+        outputs = self.rules.fill().values()
         thought = "\n".join(one for one in outputs if isinstance(one, str))
         calls = [
             {"id": f"call_{len(messages)}_{place}", "name": call.name, "arguments": json.dumps(call.args)}

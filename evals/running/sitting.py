@@ -20,7 +20,7 @@ from evals.running.engines import Engines, lexical
 from evals.running.events import Beginning, Report, Started
 from evals.running.request import WORKERS, Common
 from evals.running.resolve import Resolved
-from programs.parts.ensembles import assembled
+from programs.parts.ensembles import assemble
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError
 from tools.models import lm
 from tools.models.budget import Budget
@@ -188,7 +188,7 @@ def prepare(resolved: Resolved, environment: "Environment", terms: Terms) -> Rea
     toolbox = Toolbox(environment.documents, retriever, others=others, limits=limits, checkpoints=path)
     system = resolved.constructor(toolbox, depth=depth, **resolved.values)
     if resolved.compiled and not resolved.isolated:
-        system = assembled(resolved.compiled, system)
+        system = assemble(resolved.compiled, system)
     return Ready(resolved, environment, engines, model, config, system)
 
 

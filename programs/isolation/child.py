@@ -144,7 +144,7 @@ class _Model(LanguageModel):
         super().__init__(about["model"], Terms(), free=True, window=about["window"], engine=engine, **about["settings"])
         self.tools = about["tools"] or None
         self._ask = parent.ask
-        self._written = engine.written if about["offline"] else lambda: None
+        self._written = engine.write if about["offline"] else lambda: None
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         outputs, text, finish = self._ask("ask", prompt, messages, kwargs, self._written())
@@ -177,7 +177,7 @@ class _Host:
         if Path(NAME).exists():
             compiled = read(Path())
             check(compiled, program, self._system, "--compiled")
-            self._system = ensembles.assembled(compiled, self._system)
+            self._system = ensembles.assemble(compiled, self._system)
         return lacking
 
     def answer(self, query: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:

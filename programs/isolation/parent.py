@@ -34,12 +34,12 @@ import dspy
 from programs.isolation.child import CALLS, dumps
 from programs.isolation.shield import around
 from programs.parts.compiled import NAME, Compiled, write
-from programs.parts.ensembles import fused
+from programs.parts.ensembles import fuse
 from tools import errors, session
 from tools.disk import InputFile
 from tools.errors import RunIncomplete, SextantError, UnknownName, UsageError
 from tools.models.call import DEADLINE
-from tools.models.offline.engine import published
+from tools.models.offline.engine import publish
 from tools.models.prompting.adapter import ANSWERED, Answered
 from tools.records import Query, Submission, Trace, Usage, trace_json, usage_json
 from tools.retrievers.spec import Expression, Expressions
@@ -259,7 +259,7 @@ class _Desk:
         settings = {name: value for name, value in model.kwargs.items() if name in _SETTINGS and value is not None}
         about = {"model": model.model, "window": model.window, "tools": bool(model.tools), "offline": model.caller.free}
         made = child.do("answer", self, query=asdict(self._query), model={**about, "settings": settings})
-        done = fused(self._ended) if self._ended else Submission((), Trace(self._query.query_id))
+        done = fuse(self._ended) if self._ended else Submission((), Trace(self._query.query_id))
         return replace(done, ranking=tuple(made["ranking"]), answer=made["answer"], scores=tuple(made["scores"]))
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -312,7 +312,7 @@ def _asked(
     """Return the model's answer, its text and its end; for the engine without a model, what the child has `written`."""
     if strange := sorted(settings.keys() - _SETTINGS):
         raise UsageError(f"an isolated program cannot set {strange[0]} of a call")
-    with nullcontext() if written is None else published(written):
+    with nullcontext() if written is None else publish(written):
         outputs = dspy.settings.lm(prompt, messages=messages, **settings)
     return outputs, *(ANSWERED.get() or Answered())
 

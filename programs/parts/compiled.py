@@ -59,23 +59,23 @@ class Compiled:
     neighbours: tuple[Neighbour, ...] = ()
     nearest: int = 0  # of the neighbours, how many a query gets
     origin: Mapping[str, Any] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=lambda: dict(_versions()))
+    versions: Mapping[str, str] = field(default_factory=lambda: dict(_get_versions()))
 
     def digest(self) -> str:
         """Eight hex digits over everything that shapes an answer."""
-        text = json.dumps(_body(self, origin=False), sort_keys=True)
+        text = json.dumps(_to_body(self, origin=False), sort_keys=True)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
-def _versions() -> dict[str, str]:
+def _get_versions() -> dict[str, str]:
     from importlib.metadata import version  # takes a fifth of the time in which --help answers
 
     return {"format": str(FORMAT), "sextant": version("sextant"), "dspy": version("dspy")}
 
 
-def _body(compiled: Compiled, *, origin: bool = True) -> dict[str, Any]:
+def _to_body(compiled: Compiled, *, origin: bool = True) -> dict[str, Any]:
     body = asdict(compiled)
-    body["members"] = [_body(member, origin=origin) for member in compiled.members]
+    body["members"] = [_to_body(member, origin=origin) for member in compiled.members]
     for name in () if origin else ("origin", "versions"):
         del body[name]
     return body
@@ -83,7 +83,7 @@ def _body(compiled: Compiled, *, origin: bool = True) -> dict[str, Any]:
 
 def write(path: Path, compiled: Compiled) -> None:
     """Replace `path` in one step. The digest at its end tells a later reader whether the file was edited."""
-    body = json.loads(json.dumps(_body(compiled)))
+    body = json.loads(json.dumps(_to_body(compiled)))
     text = json.dumps({**body, "digest": _digest(body)}, indent=2, ensure_ascii=False)
     disk.replace(path, text + "\n")
 
@@ -109,7 +109,7 @@ def read(path: Path) -> Compiled:
     except FileNotFoundError:
         raise DataError(f"there is no compiled program {file}; python -m optimizers.compile makes one") from None
     digest = body.pop("digest", None)
-    compiled = _compiled(body)
+    compiled = _from_body(body)
     if digest != _digest(body):
         raise DataError(
             f"{file} was edited after it was compiled; compile again, or copy the prompts that you changed into the "
@@ -118,10 +118,10 @@ def read(path: Path) -> Compiled:
     return compiled
 
 
-def _compiled(body: Mapping[str, Any]) -> Compiled:
+def _from_body(body: Mapping[str, Any]) -> Compiled:
     known: dict[str, Any] = {name: body[name] for name in Compiled.__slots__}
     known["prompts"] = {name: prompt_from_json(row) for name, row in body["prompts"].items()}
-    known["members"] = tuple(_compiled(member) for member in body["members"])
+    known["members"] = tuple(_from_body(member) for member in body["members"])
     known["neighbours"] = tuple(Neighbour(row["query_id"], row["text"], row["demos"]) for row in body["neighbours"])
     return Compiled(**known)
 
@@ -134,7 +134,7 @@ def prompt_from_json(row: Mapping[str, Any]) -> Prompt:
 
 def _check_versions(file: Path, made_with: Mapping[str, Any]) -> None:
     """UsageError unless format, and the first two numbers of Sextant's and DSPy's version, are those of now."""
-    for name, now in _versions().items():
+    for name, now in _get_versions().items():
         then = str(made_with.get(name, "unknown"))
         if then.split(".")[:2] != now.split(".")[:2]:
             raise UsageError(f"{file} was compiled with {name} {then}, and this is {name} {now}; compile again")
@@ -145,7 +145,9 @@ def prompt_of(predictor: Any) -> Prompt:
     signature = predictor.signature
     named = set(signature.fields)
     demos = tuple({key: plain(value) for key, value in dict(demo).items() if key in named} for demo in predictor.demos)
-    return Prompt(signature.instructions, demos, signature.__name__, _fields(signature), _short(signature.instructions))
+    return Prompt(
+        signature.instructions, demos, signature.__name__, _list_fields(signature), _digest_text(signature.instructions)
+    )
 
 
 def prompts_of(program: Any) -> dict[str, Prompt]:
@@ -153,7 +155,7 @@ def prompts_of(program: Any) -> dict[str, Prompt]:
     return {name: prompt_of(predictor) for name, predictor in program.named_predictors()}
 
 
-def _fields(signature: Any) -> tuple[str, ...]:
+def _list_fields(signature: Any) -> tuple[str, ...]:
     """Each field with its side and type, in order: what a demonstration has to fit."""
     sides = (("in", signature.input_fields), ("out", signature.output_fields))
     return tuple(
@@ -165,7 +167,7 @@ def _fields(signature: Any) -> tuple[str, ...]:
     )
 
 
-def _short(text: str) -> str:
+def _digest_text(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 

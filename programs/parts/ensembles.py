@@ -20,7 +20,7 @@ from tools.retrievers.lexical.bm25 import BM25
 CONSTANT = 60
 
 
-def fused(submissions: Sequence[Submission]) -> Submission:
+def fuse(submissions: Sequence[Submission]) -> Submission:
     """One submission out of several for the same query: the ranking by reciprocal ranks, the traces one after another.
 
     Equal sums keep the order of the first submission that has the document.
@@ -81,11 +81,11 @@ class Neighbours(dspy.Module):
         return self
 
 
-def assembled(compiled: Compiled, program: Any) -> Any:
+def assemble(compiled: Compiled, program: Any) -> Any:
     """The system that `compiled` describes, made of a fresh `program`."""
     if compiled.members:
-        members = [assembled(member, program.deepcopy()) for member in compiled.members]
-        return dspy.Ensemble(reduce_fn=fused).compile(members)
+        members = [assemble(member, program.deepcopy()) for member in compiled.members]
+        return dspy.Ensemble(reduce_fn=fuse).compile(members)
     apply(compiled, program)
     if compiled.neighbours:
         return Neighbours(program, compiled.neighbours, compiled.nearest)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import dspy
 
 from programs.base import Program
-from programs.parts.pool import candidates, hand_in
+from programs.parts.pool import find_candidates, hand_in
 from programs.parts.reading import show_all
 from tools.errors import at_least
 from tools.models.prompting.asking import ask, within
@@ -41,7 +41,7 @@ class Pointwise(Program):
     def forward(self, query: Query) -> Submission:
         """The pool by its scores."""
         session = self.toolbox.open(query)
-        pool = candidates(session, query, self.pool)
+        pool = find_candidates(session, query, self.pool)
         session.hop = 2
         score = self.scorer(session, {"objective": query.objective, "description": query.text})
         scores = {hit.doc_id: score(hit.doc_id) for hit in pool}

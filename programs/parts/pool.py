@@ -17,7 +17,7 @@ _PLACE = 1e-9  # with fewer than 50,000 documents, the places do not reach the f
 _NOTHING = float("-inf")  # the score of what a search did not return
 
 
-def candidates(session: Session, query: Query, most: int) -> list[Hit]:
+def find_candidates(session: Session, query: Query, most: int) -> list[Hit]:
     """The documents to be ranked, best first by the run's retriever; this search is hop 1.
 
     All of the query's candidates where it has any; those that the search does not return follow by id, without a score.
@@ -30,13 +30,13 @@ def candidates(session: Session, query: Query, most: int) -> list[Hit]:
     return hits + [Hit(doc_id, _NOTHING) for doc_id in sorted(own - {hit.doc_id for hit in hits})]
 
 
-def completed(named: Iterable[str], shown: Sequence[str]) -> list[str]:
+def complete(named: Iterable[str], shown: Sequence[str]) -> list[str]:
     """The ids `shown` in the order in which a model `named` them; those that it left out follow as they were shown."""
     known = set(shown)
     return list(dict.fromkeys([*(doc_id for doc_id in named if doc_id in known), *shown]))
 
 
-def by_score(scores: Mapping[str, float], ties: Mapping[str, float]) -> list[Hit]:
+def order_by_score(scores: Mapping[str, float], ties: Mapping[str, float]) -> list[Hit]:
     """Documents by `scores`, best first, equal ones by `ties`, those equal there too in the order in which they came.
 
     The scores that come back say the same as the order: of two documents that `ties` told apart, the later has less, by
@@ -69,7 +69,7 @@ def hand_in(
             tie_scores = {snippet.doc_id: snippet.score for snippet in found}
         except LimitReached:
             pass  # the pool's own order is an order too
-    ranked = by_score({hit.doc_id: scores[hit.doc_id] for hit in pool}, tie_scores)
+    ranked = order_by_score({hit.doc_id: scores[hit.doc_id] for hit in pool}, tie_scores)
     session.rank([hit.doc_id for hit in ranked])
     kept = ranked[:depth]
     return session.submit([hit.doc_id for hit in kept], scores=[hit.score for hit in kept])

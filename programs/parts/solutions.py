@@ -43,17 +43,17 @@ def _row(line: str) -> dict[str, Any]:
     return row if isinstance(row, dict) else {}
 
 
-def appended(text: str, solution: str | None, chars: int) -> str:
+def append_solution(text: str, solution: str | None, chars: int) -> str:
     """`text` with the first `chars` characters of its solution under a heading; itself where it has none."""
     return f"{text}\n\nSolution:\n{defuse(solution[:chars])}" if solution and chars else text
 
 
-def with_solutions(passages: Sequence[Passage], solutions: Mapping[str, str], chars: int) -> list[Passage]:
+def add_solutions(passages: Sequence[Passage], solutions: Mapping[str, str], chars: int) -> list[Passage]:
     """Each of the passages with its solution, by id."""
-    return [Passage(id=one.id, text=appended(one.text, solutions.get(one.id), chars)) for one in passages]
+    return [Passage(id=one.id, text=append_solution(one.text, solutions.get(one.id), chars)) for one in passages]
 
 
-def fitting(session: Session, chars: int, fit: Callable[[int], bool]) -> int:
+def fit_solutions(session: Session, chars: int, fit: Callable[[int], bool]) -> int:
     """How many characters of each solution fit: `chars`, or fewer, down to none."""
     most = context.fit_length(chars, fit)
     if most < chars:

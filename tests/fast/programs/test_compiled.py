@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from programs.multihop import MultiHop
 from programs.parts.compiled import NAME, Compiled, Neighbour, Prompt, apply, check, prompts_of, read, write
-from programs.parts.ensembles import Neighbours, assembled
+from programs.parts.ensembles import Neighbours, assemble
 from tools.errors import DataError, UsageError
 from tools.records import Query
 from tools.retrievers.lexical.bm25 import BM25
@@ -159,7 +159,7 @@ def test_an_ensemble_and_neighbours_come_back_from_a_file(corpus, tmp_path):
     two = made(corpus, members=(made(corpus), changed(corpus, instructions="Otherwise.")))
     for found in (two, made(corpus, neighbours=near, nearest=1)):
         write(tmp_path / NAME, found)
-        system = assembled(read(tmp_path), program(corpus))
+        system = assemble(read(tmp_path), program(corpus))
         if found.members:
             first, second = (dict(member.named_predictors())["reader.next_search"] for member in system.programs)
             assert first.signature.instructions == "Do reader.next_search."

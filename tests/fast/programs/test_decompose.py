@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from programs.decompose import Decompose, Part, fused
+from programs.decompose import Decompose, Part, fuse
 from tools.corpus import Corpus
 from tools.models import lm
 from tools.models.offline import rules
@@ -68,7 +68,7 @@ def reference(parts, exclude_depth):
 
 @given(parts, st.integers(0, 8))
 def test_fusion_is_the_definition(parts, exclude_depth):
-    assert fused(parts, exclude_depth) == reference(parts, exclude_depth)
+    assert fuse(parts, exclude_depth) == reference(parts, exclude_depth)
 
 
 def subquery(search, role="must", reading="as it says", weight=1.0):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai_server import asked, ids, prompts
 
-from programs.parts.pool import by_score
+from programs.parts.pool import order_by_score
 from programs.reason import Reason
 from programs.score import Score
 from programs.subtask import Subtask
@@ -27,7 +27,7 @@ SCORES = st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(NUMBERS.filter(l
 def test_scores_decide_then_ties_then_the_order_before_and_what_comes_back_says_the_same(drawn):
     scores = {doc_id: score for doc_id, (score, _) in drawn.items()}
     ties = {doc_id: tie for doc_id, (_, tie) in drawn.items()}
-    ranked = by_score(scores, ties)
+    ranked = order_by_score(scores, ties)
     assert sorted(hit.doc_id for hit in ranked) == sorted(drawn)
 
     def before(one, other):  # of every pair, by hand

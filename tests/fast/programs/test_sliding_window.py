@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai_server import ids, prompts
 
-from programs.rank import Rank, sliding
+from programs.rank import Rank, slide
 from tools.corpus import Corpus
 from tools.models import lm
 from tools.records import Document, Query
@@ -30,7 +30,7 @@ def test_a_pass_of_the_window_is_a_permutation_whatever_the_model_answers(size, 
     def sloppy(shown):
         return rng.choices([*shown, "invented"], k=rng.randint(0, 2 * len(shown)))
 
-    assert sorted(sliding(names(count), sloppy, window, step)) == names(count)
+    assert sorted(slide(names(count), sloppy, window, step)) == names(count)
 
 
 def rankgpt(order, worth, window, step):
@@ -55,7 +55,7 @@ def test_a_pass_of_the_window_is_rankgpt_s_with_as_many_calls_as_the_formula_say
         asked.append(len(shown))
         return sorted(shown, key=worth.index)
 
-    made = sliding(names(count), rank_window, window, step)
+    made = slide(names(count), rank_window, window, step)
     expected, windows = rankgpt(names(count), worth, window, step)
     assert made == expected
     assert asked == [size for size in windows if size > 1]

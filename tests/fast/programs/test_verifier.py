@@ -8,7 +8,7 @@ from hypothesis import given as hypothesis_given
 from hypothesis import strategies as st
 from openai_server import asked, given, ids, prompts
 
-from agents.verifier import Verifier, fused, ranking
+from agents.verifier import Verifier, fuse, ranking
 from tools.corpus import Corpus
 from tools.models import lm
 from tools.models.prompting.asking import UnusableAnswer
@@ -104,7 +104,7 @@ def test_the_best_of_the_fused_lists_are_verified_and_the_others_in_the_next_rou
     script = Script(["roses", "leeks"], [], grades={"p00": 2})
     submission = played(server, verifier(posts, verify=4, batch=4, rounds=2), script)
     lists = [{"round": 1, "place": n, "doc_ids": s.doc_ids} for n, s in enumerate(steps(submission, "search"))]
-    order = fused(lists)
+    order = fuse(lists)
     first, second = batches(submission)
     assert set(first) == set(order[:4]) and set(second) == set(order[4:8])
     assert set(submission.ranking) == set(order)
@@ -166,4 +166,4 @@ def test_the_fused_order_is_that_of_a_brute_force(lists):
     found = [{"round": 1, "place": place, "doc_ids": ids} for place, ids in enumerate(lists)]
     first = list(dict.fromkeys(doc for ids in lists for doc in ids))
     value = {doc: sum(Fraction(1, 61 + ids.index(doc)) for ids in lists if doc in ids) for doc in first}
-    assert fused(found) == sorted(first, key=lambda doc: (-value[doc], first.index(doc)))
+    assert fuse(found) == sorted(first, key=lambda doc: (-value[doc], first.index(doc)))

@@ -68,7 +68,7 @@ class Watched(offline.OfflineEngine):
         hostile = [p.id for p in call.inputs.get("passages", ()) if p.id.startswith("h")]
         with self.obeying:  # agents ask from several threads
             rules = offline._RULES.get()
-            with offline.following(
+            with offline.follow(
                 {name: lambda *given, rule=rule: obeyed(rule(*given), hostile) for name, rule in rules.items()}
             ):
                 return super().complete(request)

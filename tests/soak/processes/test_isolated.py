@@ -21,6 +21,7 @@ from programs import PROGRAMS
 from programs.isolation import parent as isolated
 from tools.corpus import Corpus
 from tools.models import lm
+from tools.models.terms import Terms
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox
 from tools.table import pick
@@ -155,11 +156,10 @@ def test_a_process_that_dies_is_the_programs_fault_and_one_that_hangs_is_ended(b
     apart, _, query, corpus, model = both("odd")
     monkeypatch.setattr(runner, "GRACE", 0.2)
     queries, pending = [replace(query, query_id=way) for way in ("is killed", "submits", "hangs")], {}
+    impatient = lm.connect("offline", Terms(query_seconds=0.5), statistics=BM25(corpus).statistics)
     with run_folder.claim(place, CONFIG) as folder:
         runner.run(apart, queries[:2], corpus, folder, model)
-        runner.run(
-            apart, queries[2:], corpus, folder, replace(model, query_seconds=0.5), on_pending=pending.__setitem__
-        )
+        runner.run(apart, queries[2:], corpus, folder, impatient, on_pending=pending.__setitem__)
     error = folder.outcomes["is killed"]["error"]
     assert error == "ProcessEnded: the program's process ended by itself with exit code -9"
     assert folder.outcomes.keys() == {"is killed", "submits"} and folder.outcomes["submits"]["ranking"]

@@ -42,7 +42,7 @@ _RULES: ContextVar[Rules] = ContextVar("rules", default={})  # noqa: B039  # nob
 
 
 @contextmanager
-def published(call: Call | str) -> Iterator[None]:
+def publish(call: Call | str) -> Iterator[None]:
     """Let the engine see the structured call that is being made inside; or its answer, written in another process."""
     token = _CALL.set(call)
     try:
@@ -52,7 +52,7 @@ def published(call: Call | str) -> Iterator[None]:
 
 
 @contextmanager
-def following(rules: Rules) -> Iterator[None]:
+def follow(rules: Rules) -> Iterator[None]:
     """Calls that are made inside are answered by `rules`, a program's own."""
     token = _RULES.set(rules)
     try:
@@ -78,7 +78,7 @@ class OfflineEngine:
         with self._asking:
             return self._ask()
 
-    def outputs(self) -> dict[str, Any]:
+    def fill(self) -> dict[str, Any]:
         """The output fields of the call that is being made, each filled by its rule."""
         call = _CALL.get()
         if not isinstance(call, Call):
@@ -89,12 +89,12 @@ class OfflineEngine:
         statistics = self.statistics()
         return {name: rules[name](call.inputs, statistics) for name in call.signature.output_fields}
 
-    def written(self) -> str:
+    def write(self) -> str:
         """The answer to the call that is being made, as DSPy's adapter writes it."""
         call = _CALL.get()
         if isinstance(call, str):
             return call
-        outputs = self.outputs()
+        outputs = self.fill()
         return str(call.adapter.format_assistant_message_content(call.signature, outputs)) if call else ""
 
     def complete(self, request: Request) -> Response:
@@ -102,7 +102,7 @@ class OfflineEngine:
         return Response(
             id=None,
             model=request.model,
-            message=Message.assistant(self.written()),
+            message=Message.assistant(self.write()),
             finish_reason="stop",
             usage=Usage(input_tokens=0, output_tokens=0),  # no model, no tokens
         )

@@ -139,7 +139,7 @@ class _Tries:
 
     @contextmanager
     def _attempt(self, *, last: bool) -> Iterator[None]:
-        with engine.published(self._call), _asking_again(self._wrong):
+        with engine.publish(self._call), _asking_again(self._wrong):
             try:
                 yield
                 _check(self.answers, self._signature)
