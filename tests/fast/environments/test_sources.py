@@ -601,19 +601,6 @@ def test_a_junk_line_does_not_vanish(form, name, tmp_path):
             assert any("}{ junk" in text for text in said), f"line {place + 1}"
 
 
-@pytest.mark.parametrize(("form", "name"), [pair for pair in TEXT_FILES if pair[1].endswith((".jsonl", ".json"))])
-def test_json_that_breaks_off_within_a_line_is_refused_wherever_that_is(form, name, tmp_path):
-    data = good(form)[name]
-    put(tmp_path, good(form))
-    for end in range(1, len(data) - 1, 1 + len(data) // 60):
-        if data[end - 1 : end] == b"\n" or data[end : end + 1] == b"\n":
-            continue
-        (tmp_path / name).write_bytes(data[:end])
-        with pytest.raises(DataError, match=r"(, line \d+: (not|byte)|is not whole JSON)") as caught:
-            load(form, tmp_path)
-        assert str(tmp_path / name) in str(caught.value)
-
-
 LABELS = "eval/query_labels.jsonl"
 SAID = {
     "a grade with an underscore": ("OBLIQ", "qrels.tsv", b"q1\tp/2\t2", b"q1\tp/2\t1_0", r"line 2: the score '1_0'"),

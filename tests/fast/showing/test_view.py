@@ -15,12 +15,10 @@ import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from many_outcomes import make
 from run_folders import unsealed
 from waiting import wait_for
 
@@ -245,45 +243,6 @@ def test_run_ids_are_safe_in_links_and_each_its_own(runs, multihop):
             run_id.split("/")
         )
         assert answer(answers, f"run/{run_id}.json")["id"] == run_id
-
-
-ODD_IDS = [
-    "a/b",
-    "..",
-    "%2e%2e%2f",
-    "a b+c",
-    "é\u202e",
-    "?x=1#y",
-    '"><script>',
-    "\x00\x1b[31m",
-    "q" * 3000,
-    "\ud800",
-    "!'()*~",
-]
-
-
-def test_queries_of_any_name_are_found(tmp_path):
-    make(tmp_path / "run", len(ODD_IDS), 4)
-    unsealed(tmp_path / "run")
-    for name in ("outcomes.jsonl", "attribution.jsonl"):
-        rows = [json.loads(line) for line in (tmp_path / "run" / name).read_text().splitlines()]
-        named = [json.dumps(row | {"query_id": query_id}) for row, query_id in zip(rows, ODD_IDS, strict=True)]
-        (tmp_path / "run" / name).write_text("\n".join(named) + "\n")
-    with (tmp_path / "run/scores.csv").open(newline="") as file:
-        head, *table = list(csv.reader(file))
-    kept = [query_id for query_id in ODD_IDS if query_id != "\ud800"]  # which no UTF-8 file can hold
-    with (tmp_path / "run/scores.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(
-            [head, *([query_id, *row[1:]] for query_id, row in zip(kept, table[:-1], strict=True))]
-        )
-    scores = json.loads((tmp_path / "run/scores.json").read_text())
-    (tmp_path / "run/scores.json").write_text(json.dumps(scores | {"queries": len(kept)}))
-    answers = Answers([tmp_path / "run"])
-    (run_id,) = answers.run_ids
-    with served(answers) as server:
-        for query_id in kept:
-            path = f"/data/run/{run_id}/query/{quote(query_id, safe='')}.json"
-            assert json.loads(asked(server, path)[2])["query_id"] == query_id
 
 
 # The server

@@ -254,41 +254,6 @@ def test_failures_are_counted_by_kind_and_lead_to_their_queries(open_page, runs)
     assert page.locator("tr.gold .fate").first.inner_text() == "lost to an error"
 
 
-def test_a_run_of_an_earlier_version_says_how_to_mend_it(open_page, runs):
-    page = open_page(f"#/run/{name(runs['old'])}", "run")
-    assert "python -m evals.score" in page.locator("main").inner_text()
-    page.locator("tr[data-query] th a").first.click()
-    view_is(page, "query")
-    assert page.locator(".step.search").count() == 1
-
-
-def test_ten_thousand_queries_are_shown_two_hundred_at_a_time(open_page, runs):
-    page = open_page()
-    many = 10_000
-
-    def large(route):
-        made = route.fetch().json()
-        metric = next(iter(made["values"]))
-        made |= {
-            "query_ids": [f"Q{n}" for n in range(many)],
-            "texts": [f"the text of {n}" for n in range(many)],
-            "values": {metric: [(n * 7919 % many) / many for n in range(many)]},
-            "fates": [["found", "never_surfaced"]] * many,
-        }
-        route.fulfill(json=made)
-
-    page.route("**/data/run/*/*.json", large)
-    page.locator(f'tr[data-run="{name(runs["floor"])}"] th a').click()
-    view_is(page, "run")
-    page.unroute_all()
-    assert page.locator("tr[data-query]").count() == 200
-    assert page.locator("tr[data-query] th").first.inner_text() == "Q0"
-    page.get_by_role("button", name="Next").click()
-    assert page.locator(".pager span").inner_text() == "201 to 400 of 10,000"
-    page.get_by_role("searchbox").fill("9999")
-    assert attributes(page, "tr[data-query]", "data-query") == ["Q9999"]
-
-
 # --- a query
 
 
@@ -363,19 +328,6 @@ def test_keys_lead_through_queries_steps_and_up_and_to_help(open_page, runs):
     page.keyboard.press("Escape")
     assert not page.get_by_role("dialog", name="Keys").is_visible()
     assert page.locator("main").get_attribute("data-view") == "overview"
-
-
-def test_the_theme_is_the_systems_until_it_is_chosen_and_then_stays(open_page):
-    page = open_page(color_scheme="dark")
-    paper = "getComputedStyle(document.body).backgroundColor"
-    dark = page.evaluate(paper)
-    page.keyboard.press("t")
-    assert page.locator("#theme").inner_text() == "Theme: light"
-    light = page.evaluate(paper)
-    assert light != dark
-    page.reload()
-    page.wait_for_selector("main[data-view]")
-    assert page.evaluate(paper) == light
 
 
 def test_an_address_of_nothing_says_so(browser, address):
