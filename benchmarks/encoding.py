@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks import data
 from benchmarks.rows import Row
 from tools.retrievers.neural.dense import SentenceEmbedder
-from tools.retrievers.neural.model_folders import BUNDLED, folder_of
+from tools.retrievers.neural.model_folders import BUNDLED, find_folder
 from tools.retrievers.neural.transformer import threads
 from tools.retrievers.vectors.embedding import Vectors
 
@@ -44,7 +44,7 @@ def _passages(number: int, folder: Path, source: Path | None, seed: int) -> list
 def _against_library(texts: Sequence[str], home: Path) -> list[Row]:
     from sentence_transformers import SentenceTransformer
 
-    library = SentenceTransformer(str(folder_of(BUNDLED)), device="cpu")
+    library = SentenceTransformer(str(find_folder(BUNDLED)), device="cpu")
     rows = []
     for count in (1, 2):
         with _cores(count), threads(count):

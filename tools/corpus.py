@@ -48,7 +48,7 @@ class Corpus(Mapping[str, Document]):
         first: dict[bytes, str] = {}
         repeats = {}
         for document in self.stream():
-            _, title, text, _ = encoded(document)
+            _, title, text, _ = encode_document(document)
             digest = hashlib.blake2b(title + b"\0" + text, digest_size=16).digest()
             if (original := first.setdefault(digest, document.doc_id)) != document.doc_id:
                 repeats[document.doc_id] = original
@@ -59,7 +59,7 @@ class Corpus(Mapping[str, Document]):
         """Sixteen hex digits over every id, title, text and parent, in order; corpora with equal ones index alike."""
         fingerprint = Fingerprint()
         for document in self.stream():
-            fingerprint.add(*encoded(document))
+            fingerprint.add(*encode_document(document))
         return str(fingerprint)
 
 
@@ -68,14 +68,14 @@ def indexed_text(document: Document) -> str:
     return f"{document.title} {document.text}" if document.title else document.text
 
 
-def encoded(document: Document) -> tuple[bytes, bytes, bytes, bytes]:
+def encode_document(document: Document) -> tuple[bytes, bytes, bytes, bytes]:
     """Return the fields of a document as bytes, in the order in which they are stored and hashed."""
     fields = (document.doc_id, document.title, document.text, document.parent)
     doc_id, title, text, parent = (field.encode("utf-8", "surrogatepass") for field in fields)
     return doc_id, title, text, parent
 
 
-def digest_of(text: str) -> bytes:
+def digest_text(text: str) -> bytes:
     """Return a digest of a text, 16 bytes."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 

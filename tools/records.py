@@ -151,14 +151,7 @@ def step_json(step: Step) -> dict[str, Any]:
         row["usage"] = usage_json(step.usage)
     if step.tool == "search":
         row |= {"retriever": step.retriever, "k": step.k}
-    if step.instruction:
-        row["instruction"] = step.instruction
-    if step.cut:
-        row["cut"] = step.cut
-    if step.among:
-        row["among"] = True
-    if step.refused:
-        row["refused"] = step.refused
+    row |= {name: value for name in ("instruction", "cut", "among", "refused") if (value := getattr(step, name))}
     if step.shown:
         row |= {"shown": list(step.shown), "lengths": list(step.lengths)}
     return row

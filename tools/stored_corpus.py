@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from tools import disk
-from tools.corpus import Corpus, Fingerprint, encoded
+from tools.corpus import Corpus, Fingerprint, encode_document
 from tools.errors import DataError
 from tools.records import Document
 
@@ -138,7 +138,7 @@ def store(documents: Iterable[Document], folder: Path) -> None:
     fingerprint = Fingerprint()
     with (folder / "fields.bin").open("wb") as fields, (folder / "ids.bin").open("wb") as ids:
         for row, document in enumerate(documents):
-            parts = encoded(document)
+            parts = encode_document(document)
             if seen.setdefault(parts[0], row) != row:
                 raise DataError(f"two documents have the id {document.doc_id!r}")
             fingerprint.add(*parts)

@@ -90,7 +90,7 @@ def _default(parameter: inspect.Parameter) -> Any:
 def _indexes(arguments: argparse.Namespace) -> None:
     from tools.retrievers import store  # imports numpy
 
-    found = store.kept(home())
+    found = store.list_kept(home())
     if arguments.json:
         names = ("name", "bytes", "finished", "in_use", "built")
         rows = [{name: getattr(index, name) for name in names} | {"key": dict(index.key)} for index in found]
@@ -115,7 +115,7 @@ def _delete(arguments: argparse.Namespace) -> None:
 
     if bool(arguments.names) == arguments.all:
         raise UsageError("give the names of indexes, as `python -m tools.retrievers indexes` prints them, or --all")
-    names = [index.name for index in store.kept(home())] if arguments.all else arguments.names
+    names = [index.name for index in store.list_kept(home())] if arguments.all else arguments.names
     deleted, refused = list[str](), list[UsageError]()
     for name in dict.fromkeys(names):
         try:

@@ -107,7 +107,7 @@ class Kept:
     built: float  # seconds since 1970, of its newest file
 
 
-def kept(home: Path) -> list[Kept]:
+def list_kept(home: Path) -> list[Kept]:
     """Every index under `home`, and every draft of one, by name. What goes away while it is looked at is left out."""
     found = []
     for folder in sorted((home / "indexes").glob("*")):
@@ -139,7 +139,7 @@ def delete(home: Path, name: str) -> None:
     builds or opens it.
     """
     place = home / "indexes" / name
-    names = [index.name for index in kept(home)]
+    names = [index.name for index in list_kept(home)]
     if name not in names:
         raise UnknownName("kept index", name, names)
     with _locked(place, wait=False):

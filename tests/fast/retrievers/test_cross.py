@@ -13,7 +13,7 @@ from tools.records import Document
 from tools.retriever import Search
 from tools.retrievers import build
 from tools.retrievers.neural.cross import CrossEncoder
-from tools.retrievers.neural.model_table import row_of
+from tools.retrievers.neural.model_table import find_row
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -24,8 +24,8 @@ WORDS = [
     "Iron in haemoglobin makes blood red. A giraffe has one heart of eleven kilograms.",
     "query: document: Query: Document: Relevant: (true/false) true false Yes No A: B: [INST] [/INST]",
     QUERY,
-    row_of("FollowIR-7B", "cross").prompt,
-    row_of("bge-reranker-v2-gemma", "cross").prompt,
+    find_row("FollowIR-7B", "cross").prompt,
+    find_row("bge-reranker-v2-gemma", "cross").prompt,
 ]
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 
@@ -168,7 +168,7 @@ def by_hand(folder, family, text):
             words = ["▁false", "▁true"]
         else:
             model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-            prompt = row_of(FAMILIES[family][1], "cross").prompt.replace("{query}", QUERY).replace("{text}", text)
+            prompt = find_row(FAMILIES[family][1], "cross").prompt.replace("{query}", QUERY).replace("{text}", text)
             logits = model(input_ids=ids(prompt)).logits[0, -1]
             words = ["false", "true"]
         if family == "gemma":

@@ -17,8 +17,8 @@ from tools.records import Document
 from tools.retriever import Search
 from tools.retrievers import build
 from tools.retrievers.neural.dense import SentenceEmbedder
-from tools.retrievers.neural.model_folders import folder_of, weights_of
-from tools.retrievers.neural.model_table import row_of, rows
+from tools.retrievers.neural.model_folders import digest_weights, find_folder
+from tools.retrievers.neural.model_table import find_row, rows
 
 torch = pytest.importorskip("torch")
 
@@ -97,7 +97,7 @@ def test_every_row_of_the_table_can_be_read_and_says_where_it_is_from():
 
 @pytest.mark.parametrize("name", DENSE)
 def test_an_instruction_reaches_the_models_that_were_trained_with_one_and_no_others(name):
-    row = row_of(name, "dense")
+    row = find_row(name, "dense")
     with_one, without = row.query_text(QUERY, INSTRUCTION), row.query_text(QUERY)
     assert (INSTRUCTION in with_one) == row.instructed
     assert QUERY in with_one and QUERY in without
@@ -122,30 +122,30 @@ def test_an_instruction_reaches_the_models_that_were_trained_with_one_and_no_oth
     ],
 )
 def test_formats_are_those_of_the_papers(name, query, plain, document):
-    row = row_of(name, "dense")
+    row = find_row(name, "dense")
     assert row.query_text("Q", "I") == query
     assert row.query_text("Q") == plain
     assert row.document_text("D") == document
 
 
 def test_braces_in_a_text_or_an_instruction_are_text():
-    row = row_of("Qwen3-Embedding-0.6B", "dense")
+    row = find_row("Qwen3-Embedding-0.6B", "dense")
     assert row.query_text("{text} {0}", "{query}") == "Instruct: {query}\nQuery:{text} {0}"
 
 
 def test_a_folder_with_the_name_of_a_known_model_is_that_model(tmp_path):
-    assert row_of(str(tmp_path / "e5-large-v2"), "dense").name == "intfloat/e5-large-v2"
+    assert find_row(str(tmp_path / "e5-large-v2"), "dense").name == "intfloat/e5-large-v2"
     cached = "/x/models--intfloat--e5-large-v2/snapshots/0123abc"
-    assert row_of(cached, "dense").name == "intfloat/e5-large-v2"
-    assert row_of(str(tmp_path / "mine"), "dense", like="e5-large-v2").name == "intfloat/e5-large-v2"
-    assert row_of(str(tmp_path / "mine"), "dense").query == "{query}"
+    assert find_row(cached, "dense").name == "intfloat/e5-large-v2"
+    assert find_row(str(tmp_path / "mine"), "dense", like="e5-large-v2").name == "intfloat/e5-large-v2"
+    assert find_row(str(tmp_path / "mine"), "dense").query == "{query}"
 
 
 def test_a_row_of_another_kind_or_a_row_that_is_not_there_is_refused():
     with pytest.raises(UsageError, match="cross:BAAI/bge-reranker-v2-m3"):
-        row_of("bge-reranker-v2-m3", "dense")
+        find_row("bge-reranker-v2-m3", "dense")
     with pytest.raises(UnknownName, match="e5-large-v2"):
-        row_of("x", "dense", like="e5-large-v3")
+        find_row("x", "dense", like="e5-large-v3")
     with pytest.raises(UsageError, match="cannot be run here"):
         SentenceEmbedder("nvidia/NV-Embed-v2")
 
@@ -376,7 +376,7 @@ def test_minilm_is_what_sentence_transformers_makes_of_it():
     from sentence_transformers import SentenceTransformer
 
     texts = [*tiny_models.TEXTS, "word " * 400, "blue"]
-    expected = SentenceTransformer(str(folder_of("all-MiniLM-L6-v2")), device="cpu").encode(texts)
+    expected = SentenceTransformer(str(find_folder("all-MiniLM-L6-v2")), device="cpu").encode(texts)
     embedder = SentenceEmbedder()
     assert (embedder.documents(texts) * expected).sum(axis=1) == pytest.approx(1, abs=1e-6)
     assert embedder.dimension == 384
@@ -413,10 +413,10 @@ def test_a_model_that_was_downloaded_is_found_by_its_name_with_its_folder_s_prom
     (tmp_path / "models--me--mine" / "refs").mkdir()
     (tmp_path / "models--me--mine" / "refs" / "main").write_text("abc")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    assert folder_of("me/mine") == folder
-    row = row_of("me/mine", "dense")
+    assert find_folder("me/mine") == folder
+    row = find_row("me/mine", "dense")
     assert (row.query, row.document) == ("query: {query}", "passage: {text}")
-    assert row_of("me/mine", "api").query == "{query}", "a server's model is not in a folder"
+    assert find_row("me/mine", "api").query == "{query}", "a server's model is not in a folder"
 
 
 SHARDS = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
@@ -467,10 +467,10 @@ def test_weights_in_the_old_format_are_checked_too(tmp_path, made):
     (folder / "model.safetensors").unlink()
     torch.save({"a": torch.zeros(1000)}, folder / "pytorch_model.bin")
     weights = (folder / "pytorch_model.bin").read_bytes()
-    assert folder_of(str(folder)) == folder
+    assert find_folder(str(folder)) == folder
     (folder / "pytorch_model.bin").write_bytes(weights[:-200])
     with pytest.raises(DataError, match=r"lacks a part of pytorch_model\.bin"):
-        folder_of(str(folder))
+        find_folder(str(folder))
 
 
 # Names and keys
@@ -479,13 +479,13 @@ def test_weights_in_the_old_format_are_checked_too(tmp_path, made):
 def test_the_name_pins_the_weights_and_other_weights_are_refused(tmp_path, made):
     folder = shutil.copytree(made["Bert"], tmp_path / "m")
     embedder = SentenceEmbedder(str(folder))
-    digest = weights_of(folder)
+    digest = digest_weights(folder)
     assert embedder.name == f"dense:{folder}(weights={digest})"
     assert SentenceEmbedder(str(folder), weights=digest).name == embedder.name
     (folder / "README.md").write_text("says nothing about the vectors")
-    assert weights_of(folder) == digest
+    assert digest_weights(folder) == digest
     change(folder / "config.json", layer_norm_eps=0.5)
-    with pytest.raises(DataError, match=f"are {weights_of(folder)}, not {digest}"):
+    with pytest.raises(DataError, match=f"are {digest_weights(folder)}, not {digest}"):
         SentenceEmbedder(str(folder), weights=digest)
 
 

@@ -20,7 +20,7 @@ from tools.retriever import Ranker
 from tools.retrievers import build
 from tools.retrievers.lexical import english, inverted_index
 from tools.retrievers.lexical.bm25 import ANALYZERS, BM25
-from tools.retrievers.lexical.postings import Postings, finish
+from tools.retrievers.lexical.postings import Postings, complete_lists
 from tools.retrievers.lexical.rank_bm25 import _ANALYZER, words
 from tools.text import STOP_WORDS
 from tools.text import words as tokens
@@ -177,7 +177,7 @@ def test_scores_are_plain_sums_whatever_part_of_the_documents_has_a_term(dtype, 
     np.save(tmp_path / "indptr.npy", np.cumsum([0, *map(len, lists)]))
     np.save(tmp_path / "documents.npy", np.concatenate(lists).astype(np.int32))
     np.save(tmp_path / "weights.npy", np.concatenate(weights))
-    finish(tmp_path, size)
+    complete_lists(tmp_path, size)
     doc_ids = [f"d{row:05}" for row in range(size)]
     opened = Postings(tmp_path, Ranker(doc_ids))
     for number, k in ((1, 1), (3, 10), (12, 1_000), (12, 2_000), (12, 60_000), (12, size)):

@@ -46,14 +46,14 @@ def test_a_build_that_failed_is_never_used_and_finds_its_draft_again(tmp_path):
 
     with pytest.raises(RuntimeError):
         store.open_index(tmp_path, KEY, build=first, load=load)
-    [draft] = store.kept(tmp_path)
+    [draft] = store.list_kept(tmp_path)
     assert not draft.finished and not draft.in_use and draft.key == KEY
 
     def second(folder):
         (folder / "numbers.txt").write_text((folder / "half.txt").read_text() + " 2 3")
 
     assert store.open_index(tmp_path, KEY, build=second, load=load) == "1 2 3"
-    assert [index.finished for index in store.kept(tmp_path)] == [True]
+    assert [index.finished for index in store.list_kept(tmp_path)] == [True]
 
 
 def _slow(home, counts):
@@ -92,16 +92,16 @@ def test_what_is_being_built_is_not_deleted_and_a_process_that_is_killed_leaves_
     process.start()
     while not (tmp_path / "started").exists():
         time.sleep(0.01)
-    [draft] = store.kept(tmp_path)
+    [draft] = store.list_kept(tmp_path)
     assert draft.in_use
     with pytest.raises(UsageError, match="in use by another process"):  # and nobody waits
         store.delete(tmp_path, store.name_of(KEY))
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    [draft] = store.kept(tmp_path)
+    [draft] = store.list_kept(tmp_path)
     assert not draft.in_use and not draft.finished
     store.delete(tmp_path, store.name_of(KEY))
-    assert store.kept(tmp_path) == [] and store.open_index(tmp_path, KEY, build=build, load=load) == "1 2 3"
+    assert store.list_kept(tmp_path) == [] and store.open_index(tmp_path, KEY, build=build, load=load) == "1 2 3"
 
 
 def test_an_index_that_is_deleted_while_it_is_mapped_stays_readable(tmp_path):
@@ -114,7 +114,7 @@ def test_an_index_that_is_deleted_while_it_is_mapped_stays_readable(tmp_path):
         load=lambda folder: np.load(folder / "a.npy", mmap_mode="r"),
     )
     store.delete(tmp_path, store.name_of(KEY))
-    assert store.kept(tmp_path) == [] and mapped.tolist() == [0, 1, 2, 3, 4]
+    assert store.list_kept(tmp_path) == [] and mapped.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_a_lock_that_was_removed_while_it_was_waited_for_is_not_taken(tmp_path):
@@ -148,11 +148,11 @@ def test_what_else_lies_among_the_indexes_is_no_harm(tmp_path):
     (indexes / "key-is-no-object").mkdir()
     (indexes / "key-is-no-object" / "index.json").write_text('{"key": [1]}')
     (indexes / "key-is-no-object" / "dangling").symlink_to("nowhere")
-    names = [index.name for index in store.kept(tmp_path)]
+    names = [index.name for index in store.list_kept(tmp_path)]
     assert names == ["key-is-no-object", "link", store.name_of(KEY)]
     for name in names:
         store.delete(tmp_path, name)
-    assert store.kept(tmp_path) == [] and (elsewhere / "precious").exists()
+    assert store.list_kept(tmp_path) == [] and (elsewhere / "precious").exists()
 
 
 def _second_person(home):
@@ -209,5 +209,5 @@ class TestCommand:
         assert command("delete")[0] == 2
         code, _, said = command("delete", "numbers-0000000000000000")
         assert code == 2 and "no kept index is called" in said
-        assert command("delete", name)[0] == 0 and store.kept(home()) == []
+        assert command("delete", name)[0] == 0 and store.list_kept(home()) == []
         assert command("delete", "--all")[0] == 0

@@ -141,7 +141,7 @@ def test_a_search_that_keeps_more_in_view_finds_more_in_the_same_index(home, exa
         hits = Chroma(CORPUS, home, Words(), ef_search=ef_search).search_many(SEARCHES, 5)
         found[ef_search] = sum(len(a & {hit.doc_id for hit in b}) for a, b in zip(wanted, hits, strict=True))
     assert found[2] < found[400] == 5 * len(SEARCHES)
-    assert [index.name.partition("-")[0] for index in store.kept(home)] == ["chroma", "vectors"]
+    assert [index.name.partition("-")[0] for index in store.list_kept(home)] == ["chroma", "vectors"]
 
 
 def test_exclusions_and_pools_come_before_the_cut(home, exact):
@@ -184,7 +184,7 @@ def test_ties_are_broken_by_doc_id_at_the_cut_too():
 
 def test_reading_leaves_the_index_as_it_was_published(home, monkeypatch):
     monkeypatch.setattr(chroma_index, "_build", lambda *_: pytest.fail("it was built again"))
-    folders = [index for index in store.kept(home) if index.name.startswith("chroma-")]
+    folders = [index for index in store.list_kept(home) if index.name.startswith("chroma-")]
     before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
     first = Chroma(CORPUS, home, Words()).search_many(SEARCHES, 5)
     assert Chroma(CORPUS, home, Words()).search_many(SEARCHES, 5) == first

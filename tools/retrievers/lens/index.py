@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from tools import disk
 from tools.console import interrupts
 from tools.console.progress import Progress
-from tools.corpus import Corpus, digest_of, indexed_text
+from tools.corpus import Corpus, digest_text, indexed_text
 from tools.errors import DataError, UsageError
 from tools.models.terms import Terms
 from tools.records import Document, Hit, Usage, usage_from_json, usage_json
@@ -169,7 +169,7 @@ def _reading(corpus: Corpus, chars: int) -> Callable[[Path], Corpus]:
         """The annotations in the place of the texts: equal ids, in the same order."""
         notes, _ = _kept(folder / _FILE)
         return Corpus(
-            Document(document.doc_id, notes.get(digest_of(_read(document, chars)).hex(), ""))
+            Document(document.doc_id, notes.get(digest_text(_read(document, chars)).hex(), ""))
             for document in corpus.stream()
         )
 
@@ -232,7 +232,7 @@ def _distinct(corpus: Corpus, chars: int, done: Mapping[str, str]) -> tuple[dict
     texts, characters = dict[str, str](), 0
     for document in corpus.stream():
         text = _read(document, chars)
-        digest = digest_of(text).hex()
+        digest = digest_text(text).hex()
         if text.strip() and digest not in texts:
             texts[digest] = document.doc_id
             characters += 0 if digest in done else len(text)

@@ -25,7 +25,7 @@ from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
 from tools.retrievers.lexical import kernels
 from tools.retrievers.lexical.kernels import Block, Counts, Reading, Weights, Words
-from tools.retrievers.lexical.postings import Postings, finish, in_threads, mapped
+from tools.retrievers.lexical.postings import Postings, complete_lists, map_array, run_in_threads
 from tools.retrievers.store import code, new_array, open_index
 from tools.text import TermStatistics
 
@@ -75,7 +75,7 @@ class Vocabulary:
     def __init__(self, folder: Path, analyzer: Analyzer) -> None:
         self._analyzer = analyzer
         self._reading = analyzer.reading()
-        self._words = Words(*(mapped(folder / f"{name}.npy") for name in Words._fields))
+        self._words = Words(*(map_array(folder / f"{name}.npy") for name in Words._fields))
 
     def rows(self, text: str) -> NDArray[np.int32]:
         """The rows of those words of `text` that the index has, in order, with repeats."""
@@ -118,7 +118,7 @@ class WordRetriever(Retriever):
         """Return the weights of the postings."""
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        return in_threads(lambda search: self._search(search, k), searches)
+        return run_in_threads(lambda search: self._search(search, k), searches)
 
     def _search(self, search: Search, k: int) -> list[Hit]:
         rows = self._vocabulary.rows(search.text)
@@ -153,19 +153,19 @@ def write_index(
     statistics = counter.save(folder)
     if not statistics.frequency.size:
         raise DataError("the corpus has no words in it; nothing can be searched")
-    weights_of = weigh(statistics)
-    weights_of = weights_of._replace(idf=np.asarray(weights_of.idf, dtype=np.float64))
+    digest_weights = weigh(statistics)
+    digest_weights = digest_weights._replace(idf=np.asarray(digest_weights.idf, dtype=np.float64))
     indptr = np.concatenate(([0], np.cumsum(statistics.frequency)))
     np.save(folder / "indptr.npy", indptr)
     documents = new_array(folder / "documents.npy", (int(indptr[-1]),), np.int32)
     weights = new_array(folder / "weights.npy", (int(indptr[-1]),), dtype)
     first, free = 0, indptr[:-1].copy()
     for counts in counter.take():
-        kernels.place_postings(counts, first, weights_of, free, documents, weights)
+        kernels.place_postings(counts, first, digest_weights, free, documents, weights)
         first += len(counts.distinct)
     documents.flush()
     weights.flush()
-    finish(folder, len(corpus))
+    complete_lists(folder, len(corpus))
     summary = {"documents": len(corpus), "average_length": statistics.average_length}
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
 

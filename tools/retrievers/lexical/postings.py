@@ -31,12 +31,12 @@ _COMMON = 1 / 3  # of the documents have a common term; from a quarter on, a row
 _THREADS = 2
 
 
-def mapped(path: Path) -> NDArray[Any]:
+def map_array(path: Path) -> NDArray[Any]:
     """The array in `path`, memory-mapped: processes share its pages, and it costs no memory until it is read."""
     return np.asarray(np.load(path, mmap_mode="r"))
 
 
-def finish(folder: Path, size: int) -> None:
+def complete_lists(folder: Path, size: int) -> None:
     """Complete the postings of a corpus of `size` documents in `folder`, for `Postings` to open.
 
     There are `indptr.npy` (int64, shape (terms + 1,)), `documents.npy` (int32) and `weights.npy` (float32 or
@@ -44,7 +44,7 @@ def finish(folder: Path, size: int) -> None:
     corpus in ascending order, with the weights at the same places. No list is empty. What this adds are the weights of
     common terms in all documents (`common.npy`), and which of its rows each term has, -1 for none (`places.npy`).
     """
-    indptr, documents, weights = (mapped(folder / f"{name}.npy") for name in ("indptr", "documents", "weights"))
+    indptr, documents, weights = (map_array(folder / f"{name}.npy") for name in ("indptr", "documents", "weights"))
     terms = np.flatnonzero(np.diff(indptr) >= _COMMON * size)
     places = np.full(len(indptr) - 1, -1, dtype=np.int32)
     places[terms] = np.arange(len(terms))
@@ -56,13 +56,13 @@ def finish(folder: Path, size: int) -> None:
 
 
 class Postings:
-    """The posting lists of a corpus, as `finish` has left them in `folder`; immutable, so threads share it.
+    """The posting lists of a corpus, as `complete_lists` has left them in `folder`; immutable, so threads share it.
 
     Scores are added up in the precision of the weights, float32 or float64.
     """
 
     def __init__(self, folder: Path, ranker: Ranker) -> None:
-        self._lists = Lists(*(mapped(folder / f"{name}.npy") for name in Lists._fields))
+        self._lists = Lists(*(map_array(folder / f"{name}.npy") for name in Lists._fields))
         self._ranker = ranker
 
     @property
@@ -92,7 +92,7 @@ class Postings:
         return self._ranker.top(scores, k, excluded=excluded, among=among, above=above)
 
 
-def in_threads(function: Callable[[A], B], items: Sequence[A]) -> list[B]:
+def run_in_threads(function: Callable[[A], B], items: Sequence[A]) -> list[B]:
     """The function's results, in order, made by two threads. The compiled loops let the other one run."""
     if len(items) == 1:
         return [function(items[0])]

@@ -20,7 +20,7 @@ from tools.models.prices import Price, price
 from tools.models.terms import Terms
 from tools.records import Usage
 from tools.retriever import Search
-from tools.retrievers.neural.model_table import Row, row_of
+from tools.retrievers.neural.model_table import Row, find_row
 from tools.retrievers.spec import Value, spell
 from tools.retrievers.vectors.embedding import Vectors
 from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
@@ -247,11 +247,11 @@ def _row(spec: str, like: str) -> Row:
     """A provider's model is in the table by its whole name; a server may have any model of vectors."""
     provider, model, _ = place(spec)
     if provider:
-        return row_of(spec, "api", like)
+        return find_row(spec, "api", like)
     try:
-        return row_of(model, "api", like)
+        return find_row(model, "api", like)
     except UsageError:
-        return row_of(model, "dense", like)
+        return find_row(model, "dense", like)
 
 
 def list_price(spec: str, like: str = "", file: Path | None = None) -> Price | None:

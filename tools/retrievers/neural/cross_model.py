@@ -11,7 +11,7 @@ import transformers
 from tokenizers import Tokenizer
 
 from tools.errors import DataError, UsageError
-from tools.retrievers.neural.model_folders import base_of
+from tools.retrievers.neural.model_folders import find_base
 from tools.retrievers.neural.model_table import LocalModel, Row
 from tools.retrievers.neural.transformer import (
     cores,
@@ -19,11 +19,11 @@ from tools.retrievers.neural.transformer import (
     from_files,
     keep_loaded,
     load_adapter_weights,
+    load_tokenizer,
     loading,
+    merge_adapter,
     positions,
     threads,
-    tokenizer_of,
-    with_adapter,
 )
 from tools.text import encodable
 
@@ -51,12 +51,12 @@ def load(found: LocalModel) -> tuple[Any, Any]:
     """The model with its head, ready to compute, and its tokenizer."""
     folder, row = found.folder, found.row
     dtype = getattr(torch, row.dtype or "float32") if device() != "cpu" else torch.float32
-    base = base_of(folder, row.base)
+    base = find_base(folder, row.base)
     model, missing = _with_head(base or folder, row, dtype, labels=1 if base else None)
     if base:
         brought = load_adapter_weights(folder)
         missing = [name for name in missing if not any(key.endswith(f".{name}") for key in brought)]
-        model = with_adapter(model, folder)
+        model = merge_adapter(model, folder)
     if missing:
         raise DataError(
             f"{folder} has no trained {missing[0]}, so it is no cross-encoder; "
@@ -66,7 +66,7 @@ def load(found: LocalModel) -> tuple[Any, Any]:
         raise DataError(f"{folder} gives {model.config.num_labels} numbers for a pair; a cross-encoder gives 1")
     if hasattr(model, "score"):
         model.config.pad_token_id = None  # a decoder's number is its last token's, also where that is the padding token
-    return model.eval().to(device()), tokenizer_of(folder, row)
+    return model.eval().to(device()), load_tokenizer(folder, row)
 
 
 def _with_head(folder: Path, row: Row, dtype: Any, labels: int | None) -> tuple[Any, list[str]]:

@@ -1,7 +1,7 @@
 """A loaded model that makes one vector of a text.
 
 The libraries load the weights; which tokens go in, and what is made of their hidden states, is done here, so that it is
-exactly what the model's row says. Texts are batched by equal length, see in_equal_lengths.
+exactly what the model's row says. Texts are batched by equal length, see batch_equal_lengths.
 """
 
 import json
@@ -17,9 +17,9 @@ from sentence_transformers.sentence_transformer import modules
 
 from tools.errors import DataError
 from tools.retriever import Search
-from tools.retrievers.neural.model_folders import settings
+from tools.retrievers.neural.model_folders import read_settings
 from tools.retrievers.neural.model_table import LocalModel, Row
-from tools.retrievers.neural.transformer import TokenIds, Transformer, cores, in_equal_lengths, keep_loaded, threads
+from tools.retrievers.neural.transformer import TokenIds, Transformer, batch_equal_lengths, cores, keep_loaded, threads
 from tools.retrievers.vectors.embedding import Vectors
 
 
@@ -41,7 +41,7 @@ class SentenceModel:
         tokenizer, positions = for_documents.tokenizer, for_documents.positions
         ends_with_eos = tokenizer("a").input_ids[-1] == tokenizer.eos_token_id
         self._eos = tokenizer.eos_token_id if row.eos and not ends_with_eos else None
-        own = settings(folder / "sentence_bert_config.json")
+        own = read_settings(folder / "sentence_bert_config.json")
 
         def ids(most: int) -> TokenIds:
             most = min(most or own.get("max_seq_length") or positions, positions)
@@ -97,7 +97,7 @@ class SentenceModel:
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         skipped = reader.ids.before(before)
         with threads(reader.threads):
-            for batch in in_equal_lengths(lengths, reader.batch_tokens):
+            for batch in batch_equal_lengths(lengths, reader.batch_tokens):
                 if lengths[batch[0]]:
                     vectors[batch] = self._pooled(reader, np.array([ids[place] for place in batch]), skipped)
         return vectors

@@ -17,11 +17,11 @@ import numpy as np
 
 from tools import disk
 from tools.console.progress import Progress
-from tools.corpus import Corpus, digest_of, indexed_text
+from tools.corpus import Corpus, digest_text, indexed_text
 from tools.errors import DataError, UsageError
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
-from tools.retrievers.neural.model_folders import BUNDLED, architectures, folder_of, kind_of
+from tools.retrievers.neural.model_folders import BUNDLED, find_folder, read_architectures, read_class
 from tools.retrievers.neural.model_table import Row, name_model, open_model, require_model
 from tools.retrievers.neural.token_vectors import TokenVectors, Vectors
 from tools.retrievers.store import open_index
@@ -124,7 +124,7 @@ class LateInteraction(Retriever):
         """Have the token vectors of the documents at these positions."""
         for row in rows:
             if row not in self._digests:
-                self._digests[row] = digest_of(self._text(row))
+                self._digests[row] = digest_text(self._text(row))
         self._tokens.hold([self._digests[row] for row in rows], lambda missing: self._encode(missing, rows))
 
     def _encode(self, missing: Sequence[int], rows: Sequence[int]) -> Iterator[tuple[int, Vectors]]:
@@ -160,7 +160,7 @@ def _load(folder: Path) -> TokenVectors:
 
 def _row(model: str, like: str, run_code: str) -> Row:
     """The row of a model, with what of it sentence-transformers does not do by itself."""
-    trained = is_trained(folder_of(model))
+    trained = is_trained(find_folder(model))
     row = require_model(model, "late" if trained else "dense", like, run_code)
     if row.bidirectional or row.base:
         raise UsageError(f"{row.name} is more than its folder says; late takes ColBERT-style models and plain encoders")
@@ -173,9 +173,9 @@ def is_trained(folder: Path) -> bool:
 
     Of any other, sentence-transformers makes a model with a new random projection at every load.
     """
-    if any(name == "HF_ColBERT" or name.endswith("ForRetrieval") for name in architectures(folder)):
+    if any(name == "HF_ColBERT" or name.endswith("ForRetrieval") for name in read_architectures(folder)):
         return True
-    kind = kind_of(folder)
+    kind = read_class(folder)
     if kind not in ("SentenceTransformer", "MultiVectorEncoder", "ColBERT"):  # the last is PyLate's
         raise DataError(f"the model folder {folder} is a {kind}, which has no vectors of tokens; use another kind")
     return kind != "SentenceTransformer"

@@ -5,7 +5,7 @@ from importlib.metadata import version
 from typing import Any
 
 from tools.retrievers.neural.model_table import Row
-from tools.retrievers.neural.transformer import cores, device, in_equal_lengths, threads
+from tools.retrievers.neural.transformer import batch_equal_lengths, cores, device, threads
 from tools.retrievers.store import code
 from tools.text import encodable
 
@@ -49,7 +49,7 @@ class LibraryEncoder:
     def encode(self, texts: Sequence[str], task: str, most_tokens: int, **how: Any) -> Iterator[tuple[list[int], Any]]:
         """Batch by batch, some of the texts' positions, and what the model makes of these "query" or "document" texts.
 
-        A batch has documents of equal length, and at most `most_tokens` tokens or a single one: see in_equal_lengths.
+        A batch has documents of equal length, `most_tokens` tokens at most or one document: see batch_equal_lengths.
         Queries go one by one, with one thread: that has the same bits for every model and library.
         """
         texts = encodable(texts)
@@ -57,7 +57,7 @@ class LibraryEncoder:
         encode, count = self.model.encode_document, cores()
         if task == "query":
             encode, count, most_tokens = self.model.encode_query, 1, 1
-        for places in in_equal_lengths(self._lengths(texts, task), most_tokens):
+        for places in batch_equal_lengths(self._lengths(texts, task), most_tokens):
             batch = [texts[place] for place in places]
             with threads(count):
                 made = encode(batch, batch_size=len(batch), show_progress_bar=False, **how)

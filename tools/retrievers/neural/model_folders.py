@@ -25,7 +25,7 @@ _SETTINGS_BYTES = 1_000_000  # of a file of settings, at most; larger ones are v
 _SHAPING = (".safetensors", ".bin", ".pt", ".json", ".jinja", ".model", ".txt", ".py")
 
 
-def folder_of(model: str) -> Path:
+def find_folder(model: str) -> Path:
     """The folder of a model: the bundled one, a folder by its path, or one that was downloaded before.
 
     DataError when there is none, or one that lacks something, with how to get it.
@@ -47,12 +47,12 @@ def folder_of(model: str) -> Path:
     return folder
 
 
-def code_of(folder: Path, base: str) -> str:
+def digest_code(folder: Path, base: str) -> str:
     """Sixteen hex digits over the Python code of a model: its folder's, its `base`'s, and of others that they name.
 
     DataError when one of those is not on this machine.
     """
-    folders = [folder, *filter(None, [base_of(folder, base)])]
+    folders = [folder, *filter(None, [find_base(folder, base)])]
     named = {
         name
         for place in folders
@@ -137,12 +137,10 @@ def _has_files(entry: Mapping[str, str]) -> bool:
 
 
 def _lacking_weights(folder: Path) -> str:
-    shards = {
-        name for index in sorted(folder.glob("*.index.json")) for name in settings(index).get("weight_map", {}).values()
-    }
-    files = [folder / name for name in sorted(shards)] or [
-        folder / name for name in _WEIGHTS if (folder / name).is_file()
-    ]
+    indexes = [read_settings(index) for index in sorted(folder.glob("*.index.json"))]
+    shards = {name for index in indexes for name in index.get("weight_map", {}).values()}
+    named = sorted(shards) or [name for name in _WEIGHTS if (folder / name).is_file()]
+    files = [folder / name for name in named]
     if not files:
         return f"its weights ({_WEIGHTS[0]})"
     for file in files:
@@ -172,26 +170,26 @@ def _whole(weights: Path) -> bool:
     return size > 0 and (not archive or zipfile.is_zipfile(weights))
 
 
-def base_of(folder: Path, base: str) -> Path | None:
+def find_base(folder: Path, base: str) -> Path | None:
     """The folder of the model that an adapter was trained on: `base`, or the one it names. None for no adapter."""
     adapter = folder / "adapter_config.json"
     if not adapter.is_file():
         return None
-    name = base or str(settings(adapter).get("base_model_name_or_path") or "")
+    name = base or str(read_settings(adapter).get("base_model_name_or_path") or "")
     try:
-        return folder_of(name)
+        return find_folder(name)
     except DataError as error:
         raise DataError(f"{folder} is an adapter of the model {name!r}: {error}") from error
 
 
-def weights_of(folder: Path, base: str = "") -> str:
+def digest_weights(folder: Path, base: str = "") -> str:
     """Eight hex digits over the files that shape a model's output: weights, configuration, tokenizer, code.
 
-    The model under an adapter counts too, see base_of. All files are read, once in a process: about a second a GB.
+    The model under an adapter counts too, see find_base. All files are read, once in a process: about a second a GB.
     """
     digest = hashlib.blake2b(digest_size=4)
-    if under := base_of(folder, base):
-        digest.update(weights_of(under).encode())
+    if under := find_base(folder, base):
+        digest.update(digest_weights(under).encode())
     for path in _shaping(folder):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
         state = path.stat()
@@ -214,17 +212,17 @@ def _shaping(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def settings(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> dict[str, Any]:
     """Read a JSON file of a model folder; {} when it is not there."""
     content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return content if isinstance(content, dict) else {}
 
 
-def kind_of(folder: Path) -> str:
+def read_class(folder: Path) -> str:
     """The class of sentence-transformers that saved a model folder, as it loads one that says nothing."""
-    return str(settings(folder / "config_sentence_transformers.json").get("model_type", "SentenceTransformer"))
+    return str(read_settings(folder / "config_sentence_transformers.json").get("model_type", "SentenceTransformer"))
 
 
-def architectures(folder: Path) -> list[str]:
+def read_architectures(folder: Path) -> list[str]:
     """The classes of transformers that a model folder names, e.g. ["BertForMaskedLM"]."""
-    return list(settings(folder / "config.json").get("architectures") or [])
+    return list(read_settings(folder / "config.json").get("architectures") or [])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from tools.errors import DataError, UnknownName, UsageError
-from tools.retrievers.neural.model_folders import code_of, folder_of, settings, weights_of
+from tools.retrievers.neural.model_folders import digest_code, digest_weights, find_folder, read_settings
 from tools.retrievers.spec import Value, spell
 
 Kind = Literal["dense", "sparse", "late", "cross", "api"]
@@ -98,7 +98,7 @@ def rows() -> Mapping[str, Row]:
     return table
 
 
-def row_of(model: str, kind: Kind, like: str = "") -> Row:
+def find_row(model: str, kind: Kind, like: str = "") -> Row:
     """Return the row of a model, by its name or its folder's name; `like` names another row to take instead.
 
     A model that is not in the table gets a plain row: query and text as they are, or after the prompts that the folder
@@ -132,7 +132,7 @@ def _plain(model: str, kind: Kind) -> Row:
     if kind == "api":  # what a folder of its name says here may not be so on a server
         return Row(model, kind)
     try:
-        own = settings(folder_of(model) / "config_sentence_transformers.json")
+        own = read_settings(find_folder(model) / "config_sentence_transformers.json")
     except DataError:  # which is said where the folder is opened
         return Row(model, kind)
     prompts = own.get("prompts") or {}
@@ -156,11 +156,11 @@ def require_model(model: str, kind: Kind, like: str, run_code: str = "") -> Row:
     Code of the model's own may do whatever the user may. So it takes `run_code`, the digest of the code that was read;
     UsageError when the folder's is another.
     """
-    row = row_of(model, kind, like)
+    row = find_row(model, kind, like)
     if row.unsupported:
         raise UsageError(f"{row.name} cannot be run here: {row.unsupported}")
-    folder = folder_of(model)
-    if run_code and run_code != (found := code_of(folder, row.base)):
+    folder = find_folder(model)
+    if run_code and run_code != (found := digest_code(folder, row.base)):
         raise UsageError(f"run_code={run_code} is not the code of {folder}, {found or 'which has none'}; read it again")
     return replace(row, run_code=run_code)
 
@@ -171,13 +171,13 @@ class LocalModel:
 
     row: Row
     folder: Path
-    weights: str  # the digest of the files that shape what it gives, see weights_of
+    weights: str  # the digest of the files that shape what it gives, see digest_weights
 
 
 def open_model(row: Row, model: str, weights: str) -> LocalModel:
     """The model of a required row; DataError when `weights` pins other weights than its folder's."""
-    folder = folder_of(model)
-    found = weights_of(folder, row.base)
+    folder = find_folder(model)
+    found = digest_weights(folder, row.base)
     if weights and weights != found:
         raise DataError(f"the weights in {folder} are {found}, not {weights}; give the folder that has those")
     return LocalModel(row, folder, found)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tools.errors import DataError, UsageError
 from tools.retrievers.neural.model_table import LocalModel
-from tools.retrievers.neural.transformer import Transformer, config_of, positions, tokenizer_of
+from tools.retrievers.neural.transformer import Transformer, load_config, load_tokenizer, positions
 from tools.retrievers.store import code, open_index
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "mpnet")  # whose export was compared with the original
@@ -36,10 +36,10 @@ class QuantizedTransformer:
 
     def __init__(self, model: LocalModel, home: Path | None) -> None:
         folder, row = model.folder, model.row
-        config = config_of(folder, row)
+        config = load_config(folder, row)
         if config.model_type not in FAMILIES:
             raise UsageError(f"encoder=int8 is for the families {', '.join(FAMILIES)}; {folder} is {config.model_type}")
-        self.tokenizer = tokenizer_of(folder, row)
+        self.tokenizer = load_tokenizer(folder, row)
         self.width, self.positions = config.hidden_size, positions(config, self.tokenizer)
         key = {
             "kind": "encoder",

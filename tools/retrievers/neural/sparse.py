@@ -24,8 +24,8 @@ from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
-from tools.retrievers.lexical.postings import Postings, finish, in_threads
-from tools.retrievers.neural.model_folders import architectures, folder_of, kind_of
+from tools.retrievers.lexical.postings import Postings, complete_lists, run_in_threads
+from tools.retrievers.neural.model_folders import find_folder, read_architectures, read_class
 from tools.retrievers.neural.model_table import Row, name_model, open_model, require_model
 from tools.retrievers.store import open_index
 from tools.retrievers.vectors.embedding import order_of, require_finite
@@ -64,7 +64,7 @@ class Sparse(Retriever):
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse a model that cannot be run here."""
-        form_of(folder_of(model), require_model(model, "sparse", options["like"], options["run_code"]))
+        form_of(find_folder(model), require_model(model, "sparse", options["like"], options["run_code"]))
 
     def left_out(self, text: str, instruction: str = "") -> int:
         """How many tokens at the end of a query are more than the model takes."""
@@ -81,7 +81,7 @@ class Sparse(Retriever):
             _, rows, known = np.intersect1d(self._terms, terms, assume_unique=True, return_indices=True)
             return self._postings.search(rows, k, amounts=amounts[known], excluded=search.excluded, among=search.among)
 
-        return in_threads(ranked, range(len(searches)))
+        return run_in_threads(ranked, range(len(searches)))
 
     @cached_property
     def _model(self) -> "SparseModel":
@@ -149,7 +149,7 @@ def _save_by_term(blocks: Sequence[_Block], text_of_row: NDArray[np.int64], fold
     np.save(folder / "indptr.npy", np.append(first, len(places)).astype(np.int64))
     np.save(folder / "documents.npy", documents[by_term])
     np.save(folder / "weights.npy", weights[places][by_term])
-    finish(folder, len(text_of_row))
+    complete_lists(folder, len(text_of_row))
 
 
 def _read(file: Path, texts: int) -> _Block | None:
@@ -168,12 +168,12 @@ def form_of(folder: Path, row: Row) -> str:
     DataError for anything else, of which sentence-transformers would make a sparse encoder with random weights.
     """
     if (folder / "modules.json").is_file():
-        if (kind := kind_of(folder)) == "SparseEncoder":
+        if (kind := read_class(folder)) == "SparseEncoder":
             return "saved"
         raise DataError(f"the model folder {folder} is a {kind}, not a SparseEncoder; use another kind of retriever")
     if row.bidirectional:
         return "causal"
-    names = architectures(folder)
+    names = read_architectures(folder)
     if any(name.endswith("ForMaskedLM") for name in names):
         return "masked"
     raise DataError(

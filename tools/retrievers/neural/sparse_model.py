@@ -19,9 +19,9 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from tools.retrievers.neural.library_encoder import LibraryEncoder, options
-from tools.retrievers.neural.model_folders import base_of
+from tools.retrievers.neural.model_folders import find_base
 from tools.retrievers.neural.model_table import LocalModel, Row
-from tools.retrievers.neural.transformer import keep_loaded, loading, require_weights, with_adapter
+from tools.retrievers.neural.transformer import keep_loaded, loading, merge_adapter, require_weights
 
 _BATCH_TOKENS = 1024  # that the model takes at a time: their logits are 125 MB with BERT's vocabulary
 
@@ -65,7 +65,7 @@ def _load_language_model(folder: Path, row: Row, form: str) -> Any:
     """A language model with its head, and SPLADE's pooling over the logits of all tokens."""
     how = options(row)
     where, dtype = how.pop("device"), how.pop("model_kwargs")
-    base = base_of(folder, row.base)
+    base = find_base(folder, row.base)
     _require_head(base or folder, form, how)
     model = Transformer(
         str(base or folder),
@@ -78,7 +78,7 @@ def _load_language_model(folder: Path, row: Row, form: str) -> Any:
         processing_kwargs={"text": {"logits_to_keep": 0}} if form == "causal" else {},  # 0 is all
     )
     if base:
-        model.model = with_adapter(model.model, folder)
+        model.model = merge_adapter(model.model, folder)
     modules = [model, SpladePooling("max")]
     if form == "causal":
         for module in model.modules():  # what holds where there is no mask, as in a batch without padding

@@ -26,7 +26,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTo
 from transformers.utils import logging
 
 from tools.errors import DataError
-from tools.retrievers.neural.model_folders import TOKENIZERS, base_of, code_of
+from tools.retrievers.neural.model_folders import TOKENIZERS, digest_code, find_base
 from tools.retrievers.neural.model_table import Row
 from tools.text import encodable
 
@@ -74,7 +74,7 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def in_equal_lengths(lengths: Sequence[int], most_tokens: int) -> Iterator[list[int]]:
+def batch_equal_lengths(lengths: Sequence[int], most_tokens: int) -> Iterator[list[int]]:
     """Batches of the positions of texts with exactly equal lengths in tokens, the longest first.
 
     A batch has at most `most_tokens` tokens, and at least one text. Nothing is padded, so nothing is wasted, and a
@@ -102,10 +102,10 @@ class Transformer:
     def __init__(self, folder: Path, row: Row, *, task: str = "", where: str = "") -> None:
         self.device = where or device()
         self.dtype = (row.dtype or "float32") if self.device != "cpu" else "float32"
-        self.tokenizer = tokenizer_of(folder, row)
+        self.tokenizer = load_tokenizer(folder, row)
         model = _model(folder, row, getattr(torch, self.dtype))
         if task:
-            model = with_adapter(model, folder / task)
+            model = merge_adapter(model, folder / task)
         self.model = model.eval().to(self.device)
         if row.bidirectional:
             _attend_both_ways(self.model, folder)
@@ -120,9 +120,9 @@ class Transformer:
             return self.model(input_ids=placed, attention_mask=torch.ones_like(placed)).last_hidden_state
 
 
-def tokenizer_of(folder: Path, row: Row) -> Any:
+def load_tokenizer(folder: Path, row: Row) -> Any:
     """The tokenizer of a model folder, or of the base model of an adapter that has none; DataError without one."""
-    base = base_of(folder, row.base)
+    base = find_base(folder, row.base)
     own = any((folder / name).is_file() for name in TOKENIZERS)
     place = folder if own or not base else base
     with loading("tokenizer", place, row):
@@ -132,9 +132,9 @@ def tokenizer_of(folder: Path, row: Row) -> Any:
     return tokenizer
 
 
-def config_of(folder: Path, row: Row) -> Any:
+def load_config(folder: Path, row: Row) -> Any:
     """The configuration of a model folder, or of the base model of an adapter; DataError when it cannot be loaded."""
-    place = base_of(folder, row.base) or folder
+    place = find_base(folder, row.base) or folder
     with loading("configuration", place, row):
         return AutoConfig.from_pretrained(place, **from_files(row))
 
@@ -149,9 +149,9 @@ def positions(config: Any, tokenizer: Any) -> int:
 
 def _model(folder: Path, row: Row, dtype: Any) -> Any:
     """The transformer of a folder in `dtype`, without a head, on the CPU."""
-    if base := base_of(folder, row.base):
-        return with_adapter(_model(base, replace(row, base=""), dtype), folder)
-    config, how = config_of(folder, row), from_files(row)
+    if base := find_base(folder, row.base):
+        return merge_adapter(_model(base, replace(row, base=""), dtype), folder)
+    config, how = load_config(folder, row), from_files(row)
     kind = AutoModelForTextEncoding if config.is_encoder_decoder else AutoModel
     with loading("model", folder, row):
         model, report = kind.from_pretrained(folder, config=config, dtype=dtype, output_loading_info=True, **how)
@@ -166,7 +166,7 @@ def require_weights(folder: Path, missing: Collection[str]) -> None:
         raise DataError(f"the weights in {folder} lack {first} and {len(missing) - 1} more; is it another model?")
 
 
-def with_adapter(model: Any, folder: Path) -> Any:
+def merge_adapter(model: Any, folder: Path) -> Any:
     """`model` with the adapter of `folder` merged into its weights; DataError when it was made for another model."""
     if not (folder / "adapter_config.json").is_file():
         raise DataError(f"{folder} is no adapter: it lacks adapter_config.json")
@@ -222,7 +222,7 @@ def loading(what: str, folder: Path, row: Row) -> Iterator[None]:
         if "trust_remote_code" in str(error) and not row.run_code:
             raise DataError(
                 f"the {what} in {folder} is Python code of its own, which may do anything with your files and keys; "
-                f"read it, and allow just that code with the option run_code={code_of(folder, row.base)} of this "
+                f"read it, and allow just that code with the option run_code={digest_code(folder, row.base)} of this "
                 "retriever"
             ) from error
         line = str(error).strip().partition("\n")[0][:200] or type(error).__name__

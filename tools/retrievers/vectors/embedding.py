@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tools import disk
 from tools.console.progress import Progress
-from tools.corpus import Corpus, digest_of, indexed_text
+from tools.corpus import Corpus, digest_text, indexed_text
 from tools.errors import DataError
 from tools.records import Usage, usage_from_json, usage_json
 from tools.retriever import Search
@@ -129,7 +129,7 @@ def order_of(corpus: Corpus, most: int) -> Order:
     digests = np.empty((len(corpus), 2), dtype=np.uint64)  # 32 bytes a document instead of its text
     for row, text in enumerate(corpus.texts()):
         lengths[row] = len(text)
-        digests[row] = np.frombuffer(digest_of(text), np.uint64)
+        digests[row] = np.frombuffer(digest_text(text), np.uint64)
     rows = np.lexsort((digests[:, 1], digests[:, 0], -lengths))  # a stable sort: of one text, the first row is first
     differs = np.ones(len(corpus), dtype=bool)
     differs[1:] = (digests[rows[1:]] != digests[rows[:-1]]).any(axis=1)
