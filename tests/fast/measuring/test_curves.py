@@ -16,8 +16,7 @@ from run_folders import make
 from evals import curves as module
 from evals.measuring import scored
 from evals.measuring.anytime import Anytime
-from evals.measuring.courses import Seen, find_places, follow, judge_places
-from evals.measuring.curves import AXES, curves
+from evals.measuring.curves import AXES, Seen, curves, find_places, follow, judge_places
 from evals.measuring.metrics import judge_units, ranking_metric
 from evals.showing.curve_tables import to_csv, to_svg
 from tools.console.command import run_command
