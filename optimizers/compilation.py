@@ -29,7 +29,7 @@ from programs.parts.compiled import Compiled, prompts_of, write
 from tools import retrievers
 from tools.console import options
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
-from tools.models import lm
+from tools.models import spec as models
 from tools.records import usage_json
 
 
@@ -51,13 +51,13 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None] = lambd
 
     SextantError for a request that cannot be met, or where not even the program before was evaluated.
     """
-    lm.read_keys()
+    models.read_keys()
     inputs, aim = _prepared(request, tell)
     config = _configuration(inputs, aim)
     path = _place(request, config)
     if not (path / "evaluations.jsonl").exists():
         for spec in filter(None, (request.lm, request.teacher, request.prompt_lm)):
-            lm.check_key(spec)
+            models.check_key(spec)
     with run_folder.claim(path, config):
         inputs.open(path)
         study = Study(

@@ -20,6 +20,8 @@ from programs.parts.compiled import Compiled
 from tools import retrievers
 from tools.errors import UnknownName, UsageError
 from tools.models import lm
+from tools.models.prices import price_is_known
+from tools.models.spec import check
 from tools.records import Usage
 from tools.session import Toolbox
 from tools.table import pick
@@ -126,8 +128,8 @@ def _check_models(request: CompileRequest, row: Teleprompter) -> None:
         raise UsageError(f"{request.optimizer} has no instructions written; leave out --prompt-lm")
     for option, spec in (("--teacher", request.teacher), ("--prompt-lm", request.prompt_lm)):
         if spec:
-            lm.check(spec, option)
-            if request.budget_usd is not None and not lm.price_is_known(spec, request.prices):
+            check(spec, option)
+            if request.budget_usd is not None and not price_is_known(spec, request.prices):
                 raise UsageError(f"the price of {spec} is not known; use --budget-calls instead of --budget-usd")
 
 

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 # Nothing may phone home or spin idle cores; said before the libraries that look here are imported. LiteLLM's own
-# switch is in tools/models/lm.py. NumPy's threads are off; those of the encoders are counted where they work, and
+# switch is in tools/models/spec.py. NumPy's threads are off; those of the encoders are counted where they work, and
 # $OMP_NUM_THREADS bounds them.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -24,7 +24,7 @@ from evals.running.request import Request
 from evals.running.resolve import Resolved, fit, resolve
 from tools.console import options
 from tools.errors import UsageError
-from tools.models import lm
+from tools.models import spec
 from tools.models.cassette import Cassette
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def run(request: Request, report: "Report | None" = None) -> "Result":
         ready = sitting.prepare(resolved, environment, terms)
         place = run_folder.place(request.runs, ready.config)
         if not (place / "outcomes.jsonl").exists() and not terms.replays:
-            lm.check_key(request.lm)
+            spec.check_key(request.lm)
         with run_folder.claim(place, ready.config) as folder:
             ready.begin(folder)
             problem = sitting.answer(ready, folder, report)
@@ -89,7 +89,7 @@ def _children(request: Request) -> AbstractContextManager[None]:
 
 def _fit(request: Request) -> "tuple[Resolved, Environment]":
     """Look up the names of a request, load its task, and see that they fit."""
-    lm.read_keys()
+    spec.read_keys()
     resolved = resolve(request)
     environment = environments.load(
         request.task, request.data, request.split, qrels=request.qrels, instruction=request.instruction

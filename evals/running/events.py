@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from tools.console.command import put_out, say
 from tools.errors import INTERRUPTED, DataError, SextantError
-from tools.models.status import Status
+from tools.models.terms import Status
 
 # A wait is one when it is known to last longer than this many seconds, or has lasted longer.
 SHORT_WAIT = 1.0

@@ -20,7 +20,7 @@ from programs import PROGRAMS
 from tools.console import command, options
 from tools.console.command import clock, dollars, positive
 from tools.console.options import Option, pair
-from tools.models.lm import APIS, EFFORTS
+from tools.models.spec import APIS, EFFORTS
 from tools.retrievers import RETRIEVERS
 
 SYSTEMS = PROGRAMS | AGENTS

@@ -18,7 +18,8 @@ from evals.running.request import SYSTEMS, Request
 from tools import retrievers
 from tools.errors import UsageError
 from tools.home import home
-from tools.models import lm
+from tools.models.prices import price_is_known
+from tools.models.spec import check as check_model
 from tools.table import pick
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def resolve(request: Request) -> Resolved:
     for one in (spec, *(pool.parts if pool else ())):
         _check_retriever(one)
     environments.resolve(request.task)
-    lm.check(request.lm)
+    check_model(request.lm)
     for metric in request.metrics:
         check_metric(metric)
     fixed = frozenset(request.parameters) | kept.keys()
@@ -96,10 +97,10 @@ def _named(values: Mapping[str, Any]) -> "dict[str, Spec]":
 
 
 def _check_retriever(spec: "Spec") -> None:
-    from tools.retrievers.lens import annotate
-
     retrievers.require(spec)
     for lens in retrievers.lenses(spec):
+        from tools.retrievers.lens import annotate  # it imports DSPy, which takes a second
+
         annotate.check(str(lens.options.get("model", "offline")), str(lens.options.get("attribute", "")))
 
 
@@ -114,7 +115,7 @@ def _isolated(request: Request, compiled: "Compiled | None") -> Any:
 def _check_prices(resolved: Resolved) -> None:
     """UsageError where a budget in dollars cannot be kept, because nobody knows what the model or an API takes."""
     request = resolved.request
-    unknown = [] if lm.price_is_known(request.lm, request.prices) else [request.lm]
+    unknown = [] if price_is_known(request.lm, request.prices) else [request.lm]
     searched = (*resolved.retrievers, *(resolved.pool.parts if resolved.pool else ()))
     for api in [api for spec in searched for api in retrievers.apis(spec)]:
         from tools.retrievers.neural.api import list_price  # it imports NumPy, DSPy and OpenAI's client

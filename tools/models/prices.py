@@ -119,6 +119,11 @@ def price(spec: str, file: str | Path | None = None) -> Price | None:
     )
 
 
+def price_is_known(spec: str, file: Path | None = None) -> bool:
+    """Return whether a budget in dollars can be kept for this model; `file` is the user's own prices."""
+    return spec == "offline" or price(spec, file) is not None
+
+
 def window(spec: str, file: str | Path | None = None) -> int | None:
     """Return how many tokens a prompt may have, or None when that is not known; `spec` and `file` as in `price`."""
     own = entry(spec, file)

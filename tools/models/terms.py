@@ -6,7 +6,7 @@ Whoever asks a model (a program, a lens, an index of embeddings) is handed these
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -14,7 +14,6 @@ from tools.errors import ProviderRefused
 from tools.models.answers import Answer, Books, Ledger, open_ledger
 from tools.models.budget import Budget
 from tools.models.sending.gate import Gate
-from tools.models.status import Status
 from tools.records import Usage, total
 
 QUERY_SECONDS = 3600.0  # until a query is given up for this time, where nobody says otherwise
@@ -29,6 +28,20 @@ class Patience:
     before: float = 5.0  # seconds from its first failure on, for a model that has not answered anything yet
     after: float = 30.0  # the same, once it has; and for one that says it is asked too much
     call: float = 600.0  # seconds until a request is cut off
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A snapshot; cheap to make, from any thread."""
+
+    in_flight: int = 0  # requests sent and not answered yet
+    limit: int = 0  # how many may be so at present, between 1 and --max-concurrent
+    waiting: int = 0  # calls that wait to be sent
+    reason: str = ""  # why they wait, in words
+    seconds: float = 0.0  # until they go on, as far as that is known
+    sent: int = 0  # requests sent so far, those of earlier sittings included
+    failed: int = 0  # those of them that were left without an answer
+    usage: Usage = field(default_factory=Usage)  # of the run so far
 
 
 PATIENCE: Patience | None = None  # instead of the default: a test does not wait

@@ -10,7 +10,7 @@ from openai_server import Failure, sensible
 from evals import folder as run_folder
 from programs.rewrite import Rewrite, RewriteDescription
 from tools.errors import BudgetReached, UsageError
-from tools.models import lm
+from tools.models import lm, spec
 from tools.models.budget import Budget
 from tools.models.language_model import LanguageModel
 from tools.models.prices import price
@@ -35,7 +35,7 @@ def test_a_spec_that_names_no_model_is_refused(spec, run):
 
 
 def test_a_providers_name_may_have_an_at_sign_in_it():
-    lm.check("vertex_ai/claude-3-5-sonnet@20240620")
+    spec.check("vertex_ai/claude-3-5-sonnet@20240620")
 
 
 def test_ids_that_were_not_shown_are_dropped_and_counted(run, server):

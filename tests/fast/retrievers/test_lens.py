@@ -14,9 +14,9 @@ import environments
 from tools import retrievers
 from tools.corpus import Corpus
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, UnknownName, UsageError
-from tools.models import lm
 from tools.models.budget import Budget
 from tools.models.offline import lenses as offline_lenses
+from tools.models.prices import price
 from tools.models.sending.faults import fault
 from tools.models.terms import Patience, Terms
 from tools.records import Document, Query, Usage
@@ -282,8 +282,8 @@ class TestMoney:
         opened(server, corpus_of(texts))
         prompts = ["\n".join(m["content"] for m in request["messages"]) for request in server.requests]
         assert tokens_in == pytest.approx(sum(map(annotate.context.tokens, prompts)), rel=0.1)
-        price = lm.list_price("openai/gpt-5-nano")
-        assert f"about ${price.of(tokens_in, 0, tokens_out):.4f}" in line
+        nano = price("openai/gpt-5-nano")
+        assert f"about ${nano.of(tokens_in, 0, tokens_out):.4f}" in line
 
     @pytest.mark.parametrize(
         ("budget", "error", "said"),

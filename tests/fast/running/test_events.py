@@ -14,7 +14,7 @@ from evals.running import events
 from evals.running.events import EVENTS, Ended, Events, Pending, Resumed, Started, Tally, Waiting, Waits
 from evals.running.watch import Watch
 from tools.errors import BudgetReached, DataError, ProviderRefused
-from tools.models.status import Status
+from tools.models.terms import Status
 from tools.records import Usage
 
 ROOT = Path(__file__).parents[3]

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from evals.running.events import Tally
 from evals.running.watch import Watch, plain_line, table
-from tools.models.status import Status
+from tools.models.terms import Status
 from tools.records import Usage
 
 USAGE = Usage(calls=1204, input_tokens=1_240_000, output_tokens=311_000, paid_usd=1.23, list_usd=1.5, cached_calls=311)

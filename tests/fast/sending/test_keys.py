@@ -10,7 +10,7 @@ import pytest
 from bad_server import OWN, PASSING, REFUSING, Fault, always, from_request, mixed, unauthorized
 
 from tools.errors import UsageError
-from tools.models import lm
+from tools.models import spec
 from tools.models.sending.servers import openai_account
 from tools.models.terms import Patience
 
@@ -183,7 +183,7 @@ def test_a_file_of_keys_that_cannot_be_used_is_refused_in_words_that_show_no_key
     file = tmp_path / ".env"
     file.write_bytes(content)
     with pytest.raises(UsageError) as refused:
-        lm.read_keys(tmp_path)
+        spec.read_keys(tmp_path)
     message = str(refused.value)
     assert str(file) in message and said in message and "\n" not in message and not seen(message)
 
@@ -191,9 +191,9 @@ def test_a_file_of_keys_that_cannot_be_used_is_refused_in_words_that_show_no_key
 def test_a_folder_is_no_file_of_keys_but_may_be_a_virtual_environment(tmp_path):
     (tmp_path / ".env").mkdir()
     with pytest.raises(UsageError, match=r"\.env cannot be read: is a directory"):
-        lm.read_keys(tmp_path)
+        spec.read_keys(tmp_path)
     (tmp_path / ".env" / "pyvenv.cfg").touch()
-    lm.read_keys(tmp_path)
+    spec.read_keys(tmp_path)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import dspy
 import pydantic
 
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
-from tools.models import lm
+from tools.models import lm, spec
 from tools.models.offline import lenses
 from tools.models.prompting import context
 from tools.models.prompting.adapter import Adapter
@@ -118,7 +118,7 @@ def annotator_of(
 def check(model: str, attribute: str) -> None:
     """UsageError, or UnknownName, for a model or an attribute that there is not; quick, before anything is loaded."""
     try:
-        lm.check(model)
+        spec.check(model)
     except UsageError as error:
         raise UsageError(str(error).replace("--lm", "lens: the model", 1)) from None
     if " " not in attribute:

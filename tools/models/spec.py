@@ -1,0 +1,107 @@
+"""What `--lm` may name, and what the environment has for it. Light, so that a misspelt name is refused at once.
+
+A spec is `offline` (no model), `MODEL@http://host:port/v1` (any server that speaks OpenAI's protocol: vLLM, llama.cpp,
+Ollama, SGLang), `openai/MODEL`, or `provider/model` as LiteLLM names it. Keys come from the environment, or from a file
+`.env` in the working directory, and go nowhere but to the provider: $SEXTANT_API_KEY for a server of one's own,
+$OPENAI_API_KEY for OpenAI ($OPENAI_BASE_URL leads elsewhere), LiteLLM's usual names for the others.
+"""
+
+import os
+from io import StringIO
+from pathlib import Path
+
+from dotenv import load_dotenv
+
+from tools.errors import ProviderRefused, UnknownName, UsageError
+from tools.models.sending.servers import is_server
+
+# LiteLLM downloads a price map when it is imported, and DSPy on the first call, unless told not to.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+
+APIS = ("chat", "responses")
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+
+
+def is_openai(name: str, url: str) -> bool:
+    """Whether the model speaks OpenAI's protocol, which our own client does, too."""
+    return bool(url) or name.startswith("openai/")
+
+
+def check_provider(name: str, url: str) -> None:
+    """UnknownName for a provider that nobody knows."""
+    if is_openai(name, url):
+        return
+    import litellm  # it takes seconds
+
+    try:
+        litellm.get_llm_provider(name)
+    except litellm.exceptions.BadRequestError:
+        known = [str(getattr(one, "value", one)) for one in litellm.provider_list]
+        raise UnknownName("provider of models", name.partition("/")[0], known) from None
+
+
+def check_key(spec: str) -> None:
+    """ProviderRefused where the environment lacks the key that a model needs; nothing is sent."""
+    name, url = ("", "") if spec == "offline" else parse(spec)
+    if not name or url:
+        return
+    if is_openai(name, url):
+        missing = [] if os.environ.get("OPENAI_API_KEY", "").strip() else ["OPENAI_API_KEY"]
+    else:
+        import litellm  # it takes seconds
+
+        missing = litellm.validate_environment(name)["missing_keys"]
+    # Where something else is missing as well, there may be other ways in: Azure's and Amazon's roles.
+    if missing and all(variable.endswith("_API_KEY") for variable in missing):
+        raise ProviderRefused(f"{spec} needs a key; put it in ${' or $'.join(missing)}, or into the file .env")
+
+
+def check(spec: str, option: str = "--lm") -> None:
+    """UsageError for a spec that names no model, the value of `option`; quick, before anything is loaded."""
+    if spec != "offline":
+        parse(spec, option)
+
+
+def parse(spec: str, option: str = "--lm") -> tuple[str, str]:
+    """(LiteLLM name, base URL or "")."""
+    name, at, url = spec.partition("@")
+    if at and "://" in url:  # a name of a provider's may have an @ in it, too
+        if not name or not is_server(url):
+            raise UsageError(
+                f"{option} {name + '@...'!r} is no server; write MODEL@http://host:port/v1, "
+                "and put a key for it in $SEXTANT_API_KEY"
+            )
+        return f"openai/{name}", url
+    if "?" in spec or "#" in spec:  # it would stand in the names of folders
+        raise UsageError(f"{option} names no model with a ? or # in it; put keys into the environment")
+    provider, slash, model = spec.partition("/")
+    if not (provider and slash and model):
+        raise UsageError(
+            f"{option} {spec!r} names no model; "
+            "write offline, provider/model (openai/gpt-5.2) or MODEL@http://host:port/v1"
+        )
+    return spec, ""
+
+
+def read_keys(folder: Path = Path()) -> None:
+    """Take keys that the environment lacks from the file `.env` in `folder`, if there is one.
+
+    UsageError for a file that cannot be used. It shows nothing of a line, because that may be a key.
+    """
+    file = folder / ".env"
+    try:
+        if not file.is_file() and (not file.is_dir() or (file / "pyvenv.cfg").is_file()):
+            return  # no file, and no folder by mistake: some call their virtual environment so
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{file} is not UTF-8 in line {line}; save it as UTF-8") from None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise UsageError(f"{file} has a NUL in line {line}; write text, as in SEXTANT_API_KEY=...")
+    try:
+        load_dotenv(stream=StringIO(text), override=False)
+    except ValueError:  # e.g. a name with a = in it
+        raise UsageError(f"{file} has a line that no environment takes; write NAME=value in each") from None
