@@ -51,13 +51,13 @@ def _command(arguments: argparse.Namespace, events: "Events") -> int:
     from evals.running.evaluation import forecast, run  # with what it imports, --help would take longer
 
     if arguments.dry_run:
-        from evals.running.forecast import show
+        from evals.running.forecast import show  # imports DSPy
 
         show(forecast(request), as_json=arguments.json)
         return 0
 
     def report(beginning: "Beginning") -> "Watch":
-        from evals.running.watch import Watch
+        from evals.running.watch import Watch  # imports rich
 
         return Watch.of(beginning, events, quiet=arguments.json or events.heard)
 
@@ -69,7 +69,7 @@ def _command(arguments: argparse.Namespace, events: "Events") -> int:
 
 
 def _show(result: "Result", events: "Events", *, as_json: bool) -> None:
-    from evals.showing.terminal import show
+    from evals.showing.terminal import show  # imports rich
 
     if events.heard:
         events.result = result.json()

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from evals.showing.compare_tables import lay_out
 from evals.showing.tables import printed
+from optimizers.teleprompters import TELEPROMPTERS
 from tools.console.command import clean, put_out
 from tools.console.wording import queries
 
@@ -31,8 +32,6 @@ def show(found: Mapping[str, Any], *, as_json: bool = False) -> None:
 
 def show_table(*, as_json: bool) -> None:
     """Print the teleprompters that there are."""
-    from optimizers.teleprompters import TELEPROMPTERS
-
     if as_json:
         rows = {name: {"what": row.what, "options": dict(row.options)} for name, row in TELEPROMPTERS.items()}
         put_out(json.dumps(rows) + "\n")

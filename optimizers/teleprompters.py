@@ -19,7 +19,7 @@ from optimizers.task import Found, Job
 from optimizers.training.objective import TIE
 from optimizers.tune import search
 from programs.parts.compiled import Neighbour, plain
-from programs.parts.ensembles import Neighbours
+from programs.parts.ensembles import Neighbours, assemble, fuse
 from tools.errors import UnknownName, UsageError
 from tools.models.prompting.adapter import Adapter
 from tools.retrievers.lens.attributes import instructed
@@ -291,8 +291,6 @@ def _knn(job: Job) -> Found:
 
 
 def _ensemble(job: Job) -> Found:
-    from programs.parts.ensembles import assemble, fuse
-
     programs = [assemble(member, job.plain()) for member in job.members]
     program = dspy.Ensemble(reduce_fn=fuse).compile(programs)
     parameters = {"members": [member.digest() for member in job.members]}

@@ -7,15 +7,13 @@ import difflib
 import inspect
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tools import disk, retrievers
 from tools.disk import InputFile
 from tools.errors import DataError, UnknownName, UsageError
+from tools.limits import Limits
 from tools.retrievers.spec import Expression, Expressions
-
-if TYPE_CHECKING:
-    from tools.session import Limits
 
 # What one query may use -> the name of that in tools.session.Limits.
 LIMITS = {"max_calls": "calls", "max_searches": "searches", "max_tokens": "tokens"}
@@ -63,10 +61,8 @@ def limits(given: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
-def session_limits(limited: Mapping[str, int], depth: int) -> "Limits":
+def session_limits(limited: Mapping[str, int], depth: int) -> Limits:
     """Return `limited` as a session's limits; `depth` is documents in a ranking."""
-    from tools.session import Limits
-
     return Limits(**{LIMITS[name]: most for name, most in limited.items()}, depth=depth)
 
 

@@ -18,6 +18,7 @@ from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from tools.errors import UsageError
+from tools.retriever import Search
 from tools.retrievers import check
 from tools.retrievers.spec import Spec, parse
 
@@ -81,8 +82,6 @@ def check_room(environment: "Environment", pool: Pool) -> None:
 
 def add_pools(environment: "Environment", pool: Pool, retrievers: "Sequence[Retriever]") -> "Environment":
     """Return `environment` with a pool for every query; `retrievers` are those of the pool's parts."""
-    from tools.retriever import Search
-
     check_room(environment, pool)
     depth = pool.size if pool.kind == "union" else len(environment.documents)
     secret = "" if pool.kind == "union" else environment.fingerprint

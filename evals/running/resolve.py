@@ -15,11 +15,15 @@ from evals.measuring.metrics import check_metric
 from evals.running import parameters, pools
 from evals.running.engines import sends
 from evals.running.request import SYSTEMS, Request
+from programs.parts import compiled as compiled_program
 from tools import retrievers
+from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.home import home
 from tools.models.prices import price_is_known
 from tools.models.spec import check as check_model
+from tools.retriever import NoRetriever
+from tools.session import Toolbox
 from tools.table import pick
 
 if TYPE_CHECKING:
@@ -106,7 +110,7 @@ def _check_retriever(spec: "Spec") -> None:
 
 def _isolated(request: Request, compiled: "Compiled | None") -> Any:
     """Return the program in a process of its own, which is not to read data, home and runs."""
-    from programs.isolation.parent import Isolated
+    from programs.isolation.parent import Isolated  # imports DSPy, and few runs need it
 
     folder = [] if request.data in (None, "mini", "full") else [Path(request.data)]
     return Isolated(request.program, SYSTEMS, [home(), request.runs, *folder], compiled)
@@ -133,9 +137,7 @@ def _compiled(request: Request) -> "Compiled | None":
     """Return the compiled program of the request, if it has one; DataError or UsageError where it cannot be used."""
     if request.compiled is None:
         return None
-    from programs.parts.compiled import read
-
-    compiled = read(request.compiled)
+    compiled = compiled_program.read(request.compiled)
     if compiled.program != request.program:
         raise UsageError(f"{request.compiled} was compiled for --program {compiled.program}, not {request.program}")
     if "run_code" in f"{compiled.parameters} {'' if request.retriever else compiled.retriever}":
@@ -158,18 +160,12 @@ def fit(resolved: Resolved, environment: "Environment") -> Resolved:
 
         check_offline(resolved.request.program, program)
     if resolved.compiled and not resolved.isolated:  # its process has seen to that
-        from programs.parts.compiled import check
-
-        check(resolved.compiled, resolved.request.program, program, str(resolved.request.compiled))
+        compiled_program.check(resolved.compiled, resolved.request.program, program, str(resolved.request.compiled))
     return replace(resolved, retriever=retrievers.with_attribute(resolved.retriever, hints.get("lens", "")))
 
 
 def trial(constructor: Any, values: Mapping[str, Any]) -> Any:
     """Make the program over nothing, so that what its constructor refuses is refused before an index is built."""
-    from tools.corpus import Corpus
-    from tools.retriever import NoRetriever
-    from tools.session import Toolbox
-
     return constructor(Toolbox(Corpus(()), NoRetriever()), **values)
 
 
