@@ -28,7 +28,7 @@ def export(
     Only the queries of `query_ids` and the first `limit` of them, where these are given. `force` writes into a folder
     that holds something else. UsageError for what cannot be written there, DataError for a run that cannot be read.
     """
-    from evals.formats.writing import filling, select, write_manifest  # here, for the sake of --help
+    from evals.formats.writing import fill_folder, select, write_manifest  # here, for the sake of --help
     from evals.measuring.scored import read  # as above
 
     write = pick("format", to, FOLDERS | SERVICES)
@@ -38,7 +38,7 @@ def export(
         if query_ids or limit:
             raise UsageError(f"--to {to} takes whole runs; leave out --query-id and --limit")
         return {"out": out, **about, "notes": notes + write(source, out, force=force)}
-    with filling(Path(out), force=force) as folder:
+    with fill_folder(Path(out), force=force) as folder:
         notes += write(source, folder)
         made = write_manifest(folder, about | {"notes": notes})
     return {"out": out, **made}

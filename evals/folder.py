@@ -264,7 +264,7 @@ def read_rows(
 _VARIES = re.compile(r"""\d+|'[^']*'|"[^"]*\"""")
 
 
-def alike(message: str) -> str:
+def generalize(message: str) -> str:
     """Return the first line of a message with numbers and quoted names replaced, so that like messages are equal."""
     return _VARIES.sub("_", message.strip().partition("\n")[0])
 

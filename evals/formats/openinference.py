@@ -97,6 +97,7 @@ class _Trace:
 def _of_query(one: Answered, source: Source) -> dict[str, Any]:
     config, ranking = source.run.config, one.outcome["ranking"]
     answer = one.outcome.get("answer") or ""
+    named = {"retriever": config["retriever"]["name"], "lm": config["lm"]["name"]}
     return {
         "input.value": one.text,
         "output.value": answer or compact(ranking),
@@ -104,14 +105,7 @@ def _of_query(one: Answered, source: Source) -> dict[str, Any]:
         "session.id": source.run.path.name,
         "agent.name": config["program"],
         "tag.tags": [config["task"], config["split"]],
-        "metadata": compact(
-            {
-                "query_id": one.query_id,
-                "retriever": config["retriever"]["name"],
-                "lm": config["lm"]["name"],
-                "relevant": one.relevant,
-            }
-        ),
+        "metadata": compact({"query_id": one.query_id, **named, "relevant": one.relevant}),
     }
 
 
@@ -120,19 +114,13 @@ def _of_step(step: Step, one: Answered) -> dict[str, Any]:
     if step.refused:
         attributes["output.value"] = step.refused
     if step.tool == "search":
-        told = {"k": step.k, "retriever": step.retriever} | (
-            {"instruction": step.instruction} if step.instruction else {}
-        )
-        return attributes | {"metadata": compact(told)} | _documents("retrieval.documents", step, one)
-    if step.tool == "read":
-        return attributes | {
-            "tool.name": "read",
-            "tool.parameters": compact({"doc_id": step.argument}),
-            **_documents("output.documents", step, one),
-        }
-    return attributes | _documents(
-        "reranker.output_documents" if step.tool == "rank" else "output.documents", step, one
-    )
+        about: dict[str, Any] = {"k": step.k, "retriever": step.retriever}
+        about |= {"instruction": step.instruction} if step.instruction else {}
+        attributes["metadata"] = compact(about)
+    elif step.tool == "read":
+        attributes |= {"tool.name": "read", "tool.parameters": compact({"doc_id": step.argument})}
+    prefix = {"search": "retrieval.documents", "rank": "reranker.output_documents"}.get(step.tool, "output.documents")
+    return attributes | _documents(prefix, step, one)
 
 
 def _documents(prefix: str, step: Step, one: Answered) -> dict[str, Any]:

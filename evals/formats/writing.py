@@ -114,7 +114,7 @@ def name_file(identifier: str) -> str:
 
 
 @contextmanager
-def filling(place: Path, *, force: bool) -> Iterator[Path]:
+def fill_folder(place: Path, *, force: bool) -> Iterator[Path]:
     """Yield an empty folder, which takes `place` when the block ends without an exception.
 
     UsageError where `place` holds something else; with `force` that stays, but for files of the same names.

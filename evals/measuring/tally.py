@@ -37,7 +37,7 @@ class Tally:
         trace, error = outcome["trace"], outcome["error"]
         if error is not None:
             first = {"error": error.strip().partition("\n")[0][:300], "queries": 0, "at": _raised_at(outcome)}
-            self.failures.setdefault(run_folder.alike(error), first)["queries"] += 1
+            self.failures.setdefault(run_folder.generalize(error), first)["queries"] += 1
         self.counts["answered"] += 1
         self.counts["failed"] += error is not None
         self.counts["invented_ids"] += trace["invented_ids"]

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from evals.folder import Outcome, RunFolder, alike, check_outcome
+from evals.folder import Outcome, RunFolder, check_outcome, generalize
 from evals.measuring.anytime import submit_so_far
 from evals.running.submission import check_ranking
 from tools import disk, session
@@ -138,7 +138,7 @@ def _collect(
     on_outcome: Callable[[Outcome], None],
     on_pending: Callable[[str, str], None],
 ) -> str | None:
-    failed = Counter(alike(one["error"]) for one in folder.outcomes.values() if one["error"] is not None)
+    failed = Counter(generalize(one["error"]) for one in folder.outcomes.values() if one["error"] is not None)
     faults = _Faults(crew.model.name, {kind for kind, count in failed.items() if count >= ALIKE})
 
     def take(query_id: str, result: Outcome | Exception) -> None:
@@ -222,7 +222,7 @@ class _Faults:
     def most_ended_alike(self, error: str | None) -> bool:
         """Count a query that ended, with an error or None; whether that is reason to stop the run and look."""
         self._ended += 1
-        if error is None or (kind := alike(error)) in self.known:
+        if error is None or (kind := generalize(error)) in self.known:
             return False
         self._kinds[kind] += 1
         count, first = self._kinds[kind], error.strip().partition("\n")[0]

@@ -19,7 +19,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from evals.formats.writing import filling
+from evals.formats.writing import fill_folder
 from evals.showing.report.absent import Absent
 from evals.showing.report.cells import HEADS, Table
 from evals.showing.report.drawing import Plot
@@ -94,7 +94,7 @@ def write(report: Report, out: Path) -> list[Path]:
     files = {"index.html": to_html(report), "report.md": to_markdown(report)}
     files |= {f"tables/{table.stem}.csv": to_csv(table) for table in report.tables}
     files |= {f"plots/{plot.stem}.svg": plot.light for plot in report.plots}
-    with filling(out, force=True) as folder:
+    with fill_folder(out, force=True) as folder:
         for name, text in files.items():
             disk.make_private((folder / name).parent)
             disk.replace(folder / name, text)
