@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools import disk
+from tools import disk, forms
 from tools.errors import DataError, UsageError
+from tools.models.forms import CompiledForm, Versions
 from tools.retrievers.lens.attributes import instructed
 
 FORMAT = 1
@@ -97,9 +98,6 @@ def read(path: Path) -> Compiled:
 
     DataError when there is none, or it is torn or was edited; UsageError when it is of another version.
     """
-    from tools import forms
-    from tools.models.forms import CompiledForm, Versions
-
     file = path / NAME if path.is_dir() else path
     mend = "it is torn or no compiled program; compile again"
     try:
