@@ -28,7 +28,7 @@ from tools.table import pick
 
 if TYPE_CHECKING:
     from optimizers.study import Study
-    from tools.models.offline.rules import Rules
+    from tools.models.offline.engine import Rules
 
 
 @dataclass(frozen=True, slots=True)

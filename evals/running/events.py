@@ -134,7 +134,7 @@ _NAMES = {kind: name for name, kind in EVENTS.items()}
 class Watcher(Protocol):
     """What follows a run while its queries are answered."""
 
-    def add(self, outcome: Mapping[str, Any], value: float | None) -> None:
+    def add(self, outcome: dict[str, Any], value: float | None) -> None:
         """One more query is answered, with this value of the headline metric."""
 
     def leave(self, query_id: str, reason: str) -> None:

@@ -34,7 +34,7 @@ from tools.session import Toolbox
 
 if TYPE_CHECKING:
     from environments.base import Environment
-    from tools.models.offline.rules import Rules
+    from tools.models.offline.engine import Rules
     from tools.retriever import Retriever
     from tools.text import TermStatistics
 
