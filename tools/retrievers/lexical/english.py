@@ -58,6 +58,6 @@ def _stem(word: str) -> str:
 
 @cache
 def _stemmer() -> "PorterStemmer":
-    from nltk.stem.porter import PorterStemmer
+    from nltk.stem.porter import PorterStemmer  # half a second, for analyzer=english alone
 
     return PorterStemmer(mode="MARTIN_EXTENSIONS")

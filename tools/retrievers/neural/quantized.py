@@ -97,7 +97,7 @@ def _finite(model: Any, folder: Path) -> Any:
 def _export(model: Any, folder: Path) -> None:
     """Write `model` to `folder`, its matrices in 8 bits with a scale a column."""
     import onnx  # an extra, see _versions
-    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.quantization import QuantType, quantize_dynamic  # an extra
 
     class Traced(torch.nn.Module):
         def __init__(self) -> None:

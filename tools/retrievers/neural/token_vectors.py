@@ -21,6 +21,7 @@ from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
+from filelock import unlock_descriptor
 from numpy.typing import NDArray
 
 from tools import disk
@@ -172,8 +173,6 @@ class TokenVectors:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Hold the lock among processes; it goes with the process, however that ends."""
-        from filelock import unlock_descriptor  # brings asyncio, 0.1 s, as in tools/disk.py
-
         if not disk.lock(self._records):
             _LOG.info(f"another process is encoding into {self._folder.name}; waiting for it")
             disk.lock(self._records, wait=True)

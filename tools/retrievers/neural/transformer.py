@@ -172,7 +172,7 @@ def merge_adapter(model: Any, folder: Path) -> Any:
         raise DataError(f"{folder} is no adapter: it lacks adapter_config.json")
     brought = load_adapter_weights(folder)
     from peft import PeftConfig, get_peft_model  # an extra
-    from peft.utils import set_peft_model_state_dict
+    from peft.utils import set_peft_model_state_dict  # an extra
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the base model is not in the place that the adapter names
