@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tools.console.command import Parser, clean, positive, put_out, run_command, say
 from tools.errors import DataError, UsageError
+from tools.models import cassette
 from tools.records import Usage, usage_from_json, usage_json
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Do what is asked."""
-    from tools.models.answers import NAME, open_answers
+    from tools.models.answers import NAME, open_answers  # SQLite and pydantic are behind it
 
     path = arguments.runs / NAME
     if not path.is_file():
@@ -104,7 +105,7 @@ def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
 
 
 def _cells(answers: "Answers", columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
-    from tools.models.forms import cells
+    from tools.models.forms import cells  # pydantic is behind it
 
     try:
         return cells(columns, row)
@@ -129,12 +130,10 @@ def _show(answers: "Answers", arguments: argparse.Namespace) -> None:
 
 
 def _export(answers: "Answers", arguments: argparse.Namespace) -> None:
-    from tools.models.cassette import write
-
     where, values = _where(answers, arguments)
     keys = [key for (key,) in answers.query(f"SELECT DISTINCT key FROM calls WHERE {where} ORDER BY key", values)]
     run = _run(answers, arguments.run) if arguments.run else ""  # whose own answers come first
-    count = write(arguments.file, ((key, found[0]) for key in keys if (found := answers.take(key, run))))
+    count = cassette.write(arguments.file, ((key, found[0]) for key in keys if (found := answers.take(key, run))))
     _done(arguments, f"{count} answers are in {arguments.file}", {"answers": count, "file": str(arguments.file)})
 
 
