@@ -267,9 +267,9 @@ class Request:
         return {"mini": "the bundled miniature", "full": str(release)}.get(self.data, str(self.folder))
 
     def make(self, release: "Release", **fields: Any) -> Environment:
-        """The environment that was asked for, with what a suite knows of it; `fields` may say otherwise."""
+        """Make the requested environment, by gold judgements unless `fields` say otherwise."""
         known = {"task": self.task, "data": self.data, "split": self.split, "source": self.source(release)}
-        return Environment(**known | fields)
+        return Environment(**known | {"headline": "gold"} | fields)
 
     def objective(self, of_task: str) -> str:
         """What the queries' objective says, for a task whose own is `of_task`."""

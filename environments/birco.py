@@ -147,7 +147,6 @@ def load(request: Request) -> Environment:
         documents=documents,
         queries=tuple(queries),
         judgements={"gold": Judgements(qrels)},
-        headline="gold",
         metrics=(*METRICS, TRIPLETS) if request.split == "dev" else METRICS,
         metric="nDCG@10",
         hints={"document": task.document},

@@ -14,6 +14,7 @@ belongs to Query{i}; elsewhere i of its ten conditions are replaced, so the want
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from environments.base import (
     OURS,
@@ -124,7 +125,16 @@ def load(request: Request) -> Environment:
         asked = single if variant == COMPLEXITY else rows
         for record in _chosen(asked, dev, request):
             ask(draft, asked[record - 1], record, request.objective(task.objective))
-    return _environment(request, draft)
+    return _make(
+        request,
+        documents=Corpus(Document(doc_id, text) for doc_id, text in draft.documents.items()),
+        queries=tuple(draft.queries),
+        judgements={"gold": Judgements(draft.grades)},
+        comparisons=draft.comparisons,
+        twins=draft.twins,
+        notes=tuple(draft.notes),
+        split_note="" if request.split == "all" else OURS,
+    )
 
 
 def _chosen(rows: Sequence[Row], dev: DevSplit, request: Request) -> list[int]:
@@ -194,30 +204,15 @@ def _conditions_met(ladder: Sequence[str]) -> dict[str, float]:
     return {doc_id: 10.0 - failed for failed, doc_id in enumerate(ladder)}
 
 
-def _metrics(variant: str) -> tuple[tuple[str, ...], str]:
-    """(the metrics of a variant, the headline)."""
-    if variant == SEARCH:
-        return ("nDCG@10", "R@1", "R@10", "R@100", "R@1000", "RR@10"), "nDCG@10"
-    if variant == FORMAT:
-        return ("Flip", "Win", *WINS), "Flip"
-    return ("Win", *WINS) if variant == COMPLEXITY else ("Win", *WINS, "nDCG@10"), "Win"
-
-
-def _environment(request: Request, draft: _Draft) -> Environment:
-    metrics, headline = _metrics(request.variant)
-    return request.make(
-        RELEASE,
-        documents=Corpus(Document(doc_id, text) for doc_id, text in draft.documents.items()),
-        queries=tuple(draft.queries),
-        judgements={"gold": Judgements(draft.grades)},
-        headline="gold",
-        metrics=metrics,
-        metric=headline,
-        comparisons=draft.comparisons,
-        twins=draft.twins,
-        notes=tuple(draft.notes),
-        split_note="" if request.split == "all" else OURS,
-    )
+def _make(request: Request, **fields: Any) -> Environment:
+    """The environment, with the metrics of its variant; the headline is the first."""
+    wins = ("Win", *WINS)
+    metrics = {
+        SEARCH: ("nDCG@10", "R@1", "R@10", "R@100", "R@1000", "RR@10"),
+        FORMAT: ("Flip", *wins),
+        COMPLEXITY: wins,
+    }.get(request.variant, (*wins, "nDCG@10"))
+    return request.make(RELEASE, metrics=metrics, metric=metrics[0], **fields)
 
 
 def _ported(request: Request, task: Task) -> Environment:
@@ -228,17 +223,13 @@ def _ported(request: Request, task: Task) -> Environment:
     if not beir_folder.is_one(place):
         raise DataError(f"{place} holds neither datasets/ of the release nor a port in BEIR's form")
     port = beir_folder.read(place, request.home)
-    metrics, headline = _metrics(SEARCH)
     objective = request.objective(task.objective)
-    return request.make(
-        RELEASE,
+    return _make(
+        request,
         split="all",
         documents=port.documents,
         queries=tuple(Query(query_id, text, objective) for query_id, text in port.queries.items()),
         judgements={"gold": Judgements(port.gold)},
-        headline="gold",
-        metrics=metrics,
-        metric=headline,
     ).narrow(DEV, request.split)
 
 
