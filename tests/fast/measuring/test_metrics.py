@@ -15,9 +15,10 @@ from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.records import Document, Query
 
-# Every metric of a ranking, at depths that no table of ours has; ir_measures has P and R with one only.
-NAMES = [f"{kind}{depth}" for kind in RANKING for depth in ("@1", "@3", "@10", "@17", "@137", "@1000", "")]
-NAMES = [name for name in NAMES if name not in ("P", "R")]
+# Every metric of a ranking that ir_measures has, at depths that no table of ours has; P and R it has with a depth only.
+KNOWN = {kind: getattr(ir_measures, kind).SUPPORTED_PARAMS["cutoff"] for kind in RANKING if hasattr(ir_measures, kind)}
+NAMES = [f"{kind}@{depth}" for kind in KNOWN for depth in (1, 3, 10, 17, 137, 1000)]
+NAMES += [kind for kind, cutoff in KNOWN.items() if not cutoff.required]
 
 
 def values(rankings, qrels, metric, **judgements) -> dict[str, float | None]:
@@ -189,7 +190,7 @@ def test_a_flip_is_a_comparison_that_comes_out_otherwise_for_the_twin(first, sec
         ("nDGC@10", "no metric is called"),
         ("nDCG@0", "no metric is called 'nDCG@0'"),
         ("nDCG@10 [pooled]", "no metric is called"),
-        ("AP@ten", "metrics are nDCG, R, P, AP, RR, Judged, each at any depth"),
+        ("AP@ten", f"metrics are {', '.join(RANKING)}, each at any depth"),
         ("Win()", "no metric is called"),
         ("P", "needs a depth, e.g. P@10"),
         ("Win(4)", "no comparisons of that kind"),
