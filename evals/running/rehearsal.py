@@ -127,6 +127,7 @@ class StandIn(dspy.LM):
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """A predictor's call."""
+        context.check_room(messages or (), "prompt")  # as the real model's
         self._allow()
         outputs = super().__call__(prompt, messages=messages, **kwargs)
         first = outputs[0] if outputs else ""
