@@ -277,32 +277,28 @@ class Fault:
     away: float = 0.0  # seconds from now on in which new connections are refused, and old ones reset
 
 
-def fine() -> Fault:
-    return Fault("fine")
+def _by(kind: str, way: Way = whole, *, usable: bool = True) -> Callable[[], Fault]:
+    """The fault that is in nothing but the way in which bytes go out."""
+    return lambda: Fault(kind, way=way, usable=usable)
+
+
+fine = _by("fine")
+chunked = _by("chunked", in_chunks)
+continued = _by("continued", after_interim_heads)
+closes = _by("closes", then_closed)
+says_close = _by("says_close", then_closed_politely)
+ends_with_close = _by("ends_with_close", until_close)
+reset = _by("reset", nothing_and_reset, usable=False)
+hung_up = _by("hung_up", nothing_and_closed, usable=False)
+reset_inside = _by("reset_inside", half_and_reset, usable=False)
+silent = _by("silent", silence, usable=False)
+stalls = _by("stalls", half_and_silence, usable=False)
+chunks_stall = _by("chunks_stall", chunk_and_silence, usable=False)
+chunks_end = _by("chunks_end", chunks_without_the_last, usable=False)
 
 
 def latency(seconds: float) -> Fault:
     return Fault("latency", delay=seconds)
-
-
-def chunked() -> Fault:
-    return Fault("chunked", way=in_chunks)
-
-
-def continued() -> Fault:
-    return Fault("continued", way=after_interim_heads)
-
-
-def closes() -> Fault:
-    return Fault("closes", way=then_closed)
-
-
-def says_close() -> Fault:
-    return Fault("says_close", way=then_closed_politely)
-
-
-def ends_with_close() -> Fault:
-    return Fault("ends_with_close", way=until_close)
 
 
 def trickle(every: float) -> Fault:
@@ -358,34 +354,6 @@ def failing(status: int = 500) -> Fault:
 def refused(seconds: float) -> Fault:
     """This connection is reset, and for `seconds` so is every other one that brings a request; new ones are refused."""
     return Fault("refused", way=nothing_and_reset, away=seconds, usable=False)
-
-
-def reset() -> Fault:
-    return Fault("reset", way=nothing_and_reset, usable=False)
-
-
-def hung_up() -> Fault:
-    return Fault("hung_up", way=nothing_and_closed, usable=False)
-
-
-def reset_inside() -> Fault:
-    return Fault("reset_inside", way=half_and_reset, usable=False)
-
-
-def silent() -> Fault:
-    return Fault("silent", way=silence, usable=False)
-
-
-def stalls() -> Fault:
-    return Fault("stalls", way=half_and_silence, usable=False)
-
-
-def chunks_stall() -> Fault:
-    return Fault("chunks_stall", way=chunk_and_silence, usable=False)
-
-
-def chunks_end() -> Fault:
-    return Fault("chunks_end", way=chunks_without_the_last, usable=False)
 
 
 def empty_choice() -> Fault:

@@ -220,7 +220,7 @@ def test_a_second_ctrl_c_waits_for_nothing(server, tmp_path):
     started = time.monotonic()
     err = process.communicate(timeout=60)[1]
     over.set()
-    assert process.returncode == 130 and time.monotonic() - started < 1.5, "well before the grace is over"
+    assert process.returncode == 130 and time.monotonic() - started < 2.5, "well before the grace is over"
     assert "Traceback" not in err and err.splitlines()[-1] == "interrupted"
 
 

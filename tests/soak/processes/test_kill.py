@@ -233,7 +233,6 @@ def main(seed: int, kills: int) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_run_that_is_killed_at_random_moments_is_resumed_to_the_undisturbed_one(seed):
-    started = time.monotonic()
     made = subprocess.run(
         [sys.executable, __file__, str(seed), str(KILLS)], capture_output=True, text=True, timeout=300
     )
@@ -242,7 +241,6 @@ def test_a_run_that_is_killed_at_random_moments_is_resumed_to_the_undisturbed_on
     assert told["kills"] >= KILLS and told["calls"] >= 2 * QUERIES
     assert told["twice"] <= told["kills"] * AT_ONCE
     assert told["twice"], "no kill has met a call in flight, so nothing was tested"
-    assert time.monotonic() - started < 200
 
 
 if __name__ == "__main__":
