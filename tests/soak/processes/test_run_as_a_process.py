@@ -67,53 +67,6 @@ def test_sigterm_is_a_ctrl_c(shell, tmp_path, server):
     assert process.returncode == 130 and "are safe in" in err
 
 
-def test_a_run_killed_in_the_middle_resumes_to_the_uninterrupted_one_and_pays_nothing_twice(
-    shell, tmp_path, run, server
-):
-    server.delay = 0.05
-    arguments = (*MULTIHOP, "--lm", server.spec, "--max-concurrent", 2)
-    process = start(shell, tmp_path, *arguments)
-    path = wait_for_outcomes(tmp_path, 3)
-    process.kill()
-    process.communicate()
-    before = path.read_bytes()
-    kept = run_folder.read_outcomes(path.parent)
-    assert 3 <= len(kept) < 12
-    time.sleep(0.3)  # the two requests in flight end
-    server.delay = 0
-    resumed = run(*arguments, "--json").json
-    assert resumed["owed"] == 0
-    # Paid for twice are at most the calls in flight at the kill, whose answers never arrived.
-    assert resumed["usage"]["calls"] <= len(server.requests) <= resumed["usage"]["calls"] + 2
-    outcomes = run_folder.read_outcomes(path.parent)
-    assert path.read_bytes().startswith(before[: before.rfind(b"\n") + 1]), "what was there is not touched"
-
-    uninterrupted = run(*arguments, "--runs", tmp_path / "other", "--json").json
-    assert uninterrupted["metrics"] == resumed["metrics"]
-    whole = run_folder.read_outcomes(Path(uninterrupted["run"]))
-    assert {q: o["ranking"] for q, o in whole.items()} == {q: o["ranking"] for q, o in outcomes.items()}
-
-
-def test_ctrl_c_ends_with_130_at_once_and_the_run_resumes(shell, tmp_path, run, server):
-    server.delay = 0.3
-    arguments = (*MULTIHOP, "--lm", server.spec, "--max-concurrent", 6)
-
-    def at_a_terminal():
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # these tests may run in a script's background, which ignores it
-
-    process = start(shell, tmp_path, *arguments, preexec_fn=at_a_terminal)
-    wait_for_outcomes(tmp_path, 1)
-    server.delay = 60  # the calls in flight from here on would hold up the end
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    started = time.monotonic()
-    _, err = process.communicate(timeout=LONGEST)
-    assert process.returncode == 130 and time.monotonic() - started < 15
-    assert "are safe in" in err and "Traceback" not in err
-    server.delay = 0
-    assert run(*arguments, "--json").json["owed"] == 0
-
-
 def test_a_full_disk_loses_nothing_that_was_reported_as_done(shell, tmp_path, run):
     def little_room():
         # Stands for a full disk: no file of this process may grow over 60 kB.
