@@ -15,12 +15,17 @@ from tools.errors import DataError, UnknownName, UsageError
 from tools.home import expanded, home
 from tools.table import pick
 
-# To add one: environments/<name>.py with a SUITE, named here, and its miniature under environments/mini/<name>.
+# To add one: environments/<name>.py with a SUITE, named here with its tasks, and its miniature under
+# environments/mini/<name>. A command that names a task imports its suite alone.
 SUITES = {
-    "obliq": "environments.obliq:SUITE",
-    "crumb": "environments.crumb:SUITE",
-    "birco": "environments.birco:SUITE",
-    "multiconir": "environments.multiconir:SUITE",
+    "obliq": ("environments.obliq:SUITE", "twitter wildchat math writing congress"),
+    "crumb": (
+        "environments.crumb:SUITE",
+        "tip_of_the_tongue stack_exchange paper_retrieval set_ops clinical_trial legal_qa theorem_retrieval "
+        "code_retrieval",
+    ),
+    "birco": ("environments.birco:SUITE", "doris_mae arguana whatsthatbook clinical_trial relic"),
+    "multiconir": ("environments.multiconir:SUITE", "books movies people medical_case legal_document"),
 }
 
 MINI = Path(__file__).parent / "mini"  # the bundled miniatures
@@ -28,13 +33,13 @@ MINI = Path(__file__).parent / "mini"  # the bundled miniatures
 
 def suite(name: str) -> Suite:
     """The suite called `name`."""
-    found: Suite = pick("suite", name, SUITES)
+    found: Suite = pick("suite", name, {known: place for known, (place, _) in SUITES.items()})
     return found
 
 
 def tasks() -> list[str]:
     """Every task's full name, e.g. "obliq/congress"."""
-    return [f"{name}/{task}" for name in SUITES for task in suite(name).tasks]
+    return [f"{name}/{task}" for name, (_, names) in SUITES.items() for task in names.split()]
 
 
 def resolve(name: str) -> str:

@@ -177,6 +177,8 @@ def _is_table(node: ast.stmt) -> bool:
 
 
 def _is_reference(node: ast.expr) -> bool:
+    if isinstance(node, ast.Tuple):  # the reference, and names of what is there
+        return bool(node.elts) and _is_reference(node.elts[0])
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and bool(_REFERENCE.fullmatch(node.value))
 
 

@@ -46,7 +46,7 @@ def identity(resolved: Resolved, task: str) -> dict[str, Any]:
     """
     pool, offline = resolved.pool, resolved.request.lm == "offline"
     specs = [*resolved.retrievers, *(pool.parts if pool else ())]
-    references = [SYSTEMS[resolved.request.program], environments.SUITES[environments.parts(task)[0]]]
+    references = [SYSTEMS[resolved.request.program], environments.SUITES[environments.parts(task)[0]][0]]
     references += [one for spec in specs for one in sorted(retrievers.references(spec))]
     modules = [reference.partition(":")[0] for reference in references] + list(_ALWAYS)
     modules += ["evals.running.pools"] * bool(pool) + ["evals.measuring.anytime"] * bool(resolved.limits)

@@ -81,7 +81,7 @@ def github(serve):
 
 @pytest.fixture
 def zenodo(serve, monkeypatch):
-    monkeypatch.setitem(environments.SUITES, "zen", "test_fetch:ZENODO")
+    monkeypatch.setitem(environments.SUITES, "zen", ("test_fetch:ZENODO", "toy"))
     return serve(ZENODO.release, {"a corpus.jsonl": b"x" * 50_000, "qrels.tsv": b"q\td\t1\n"})
 
 

@@ -25,6 +25,11 @@ def load(task, split="all"):
     return environments.load(task, "mini", split)
 
 
+def test_the_table_of_suites_names_the_tasks_that_each_has():
+    for name, (_, names) in environments.SUITES.items():
+        assert names.split() == list(environments.suite(name).tasks), name
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_check_finds_nothing_wrong_and_both_splits_have_queries(task):
     found = {finding.what: finding for finding in findings(task, "mini")}
