@@ -5,7 +5,7 @@ given up and resumed until the provider is well, and then once more. The server'
 (tests/support/bad_server.py), and a run that nobody disturbed has the rankings. One seed alone, with what the server
 saw:
 
-    python tests/soak/sending/test_fault_sequences.py 17
+    PYTHONPATH=.:tests/support python tests/soak/sending/test_fault_sequences.py 17
 """
 
 import random
