@@ -1,6 +1,5 @@
 """`python -m optimizers.compile` as a user meets it: what it refuses, what it leaves behind, what it never copies."""
 
-import gc
 import itertools
 import json
 import re
@@ -22,7 +21,6 @@ from programs.parts.compiled import read, write
 from tools.console.command import run_command
 from tools.corpus import Corpus
 from tools.records import Usage, usage_json
-from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
 SMALL = ("--limit", "4", "-P", "hops=1", "-P", "per_hop=5")
@@ -248,40 +246,6 @@ def test_parameters_that_need_a_prompt_that_was_not_compiled_are_refused(run, co
 # -- what is left behind, and what is never copied
 
 
-def counted():
-    """Corpora, indexes and toolboxes in memory, garbage that nobody has collected yet included."""
-    kinds = dict.fromkeys((Corpus, BM25, Toolbox), 0)
-    for one in gc.get_objects():
-        if type(one) in kinds:
-            kinds[type(one)] += 1
-    return list(kinds.values())
-
-
-@pytest.mark.parametrize("optimizer", ["bootstrap_rs", "mipro", "gepa", "simba"])
-def test_no_optimizer_copies_the_corpus_or_an_index(optimizer, compiles, monkeypatch):
-    opened, counts = [], []
-    whole = Toolbox.open
-
-    def watched(toolbox, query):
-        opened.append(id(toolbox))
-        if len(opened) in (1, 10, 20):
-            counts.append(counted())
-        return whole(toolbox, query)
-
-    gc.collect()
-    before = counted()
-    monkeypatch.setattr(Toolbox, "open", watched)
-    option = {"gepa": "evaluations=6", "simba": "steps=2"}.get(optimizer, "candidates=4")
-    assert compiles("-P", "hops=1", "-P", "per_hop=5", "-O", option, optimizer=optimizer).code == 0
-    assert len(set(opened)) == 1 and len(counts) == 3  # one toolbox for all rollouts
-    for count in counts:
-        corpora, indexes, toolboxes = (now - then for now, then in zip(count, before, strict=True))
-        # Of dev and of test, which was read to leave out what repeats it; and the empty one that checks are made with.
-        assert 1 <= corpora <= 3
-        assert indexes == 1
-        assert 1 <= toolboxes <= 3
-
-
 # -- what makes two compilations one
 
 
@@ -387,21 +351,6 @@ def test_a_budget_without_a_model_counts_earlier_sittings(compiles, tmp_path):
 TUNED = ("--range", "rerank=0|20", "-P", "hops=2")  # which gains on the miniature
 
 
-def test_a_budget_too_small_for_the_held_out_answer_shows_what_was_compiled(compiles, tmp_path):
-    whole = compiles(*TUNED, optimizer="tune", runs=tmp_path / "whole")
-    learnt = json.loads(next((tmp_path / "whole").rglob("learnt.json")).read_text())
-    assert whole.code == 0 and learnt["kept"] == "compiled"
-    calls = learnt["usage"]["calls"]
-    for budget, why in ((calls, "is used up by what was done before"), (calls + 50, "is used up in the run as it was")):
-        result = compiles(*TUNED, "--held-out", "--budget-calls", budget, optimizer="tune")
-        assert result.code == 8 and "(kept)" in result.out and "take it up with" in result.out
-        [error] = [line for line in result.err.splitlines() if line.startswith("error: ")]
-        assert why in error and "the best so far is in" in error and "with a larger budget" in error
-        said = error.replace(str(tmp_path), "").partition("; the best so far")[0]
-        assert set(re.findall(r"\d+", said)) <= {str(budget)}
-        assert any(file.endswith("compiled.json") for file in result.files)
-
-
 def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, monkeypatch):
     from optimizers import held_out
 
@@ -416,13 +365,6 @@ def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, mo
 
 
 # -- the held-out answer, and the command that takes up what was compiled
-
-
-def test_the_held_out_answer_is_in_the_one_metric_that_was_chosen_by(compiles):
-    result = compiles(*TUNED, "--held-out", "--json", optimizer="tune")
-    found = json.loads(result.out)
-    assert [row["metric"] for row in found["held_out"]["comparisons"]] == ["nDCG@10"]
-    assert found["looks"] == 2
 
 
 def test_looks_are_counted_where_the_data_is_named_by_a_relative_path(run, compiles, tmp_path, monkeypatch):
