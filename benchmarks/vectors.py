@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -69,7 +69,9 @@ def _made(documents: int, source: Path | None, seed: int) -> tuple[Vectors, Vect
 class _Given:
     """An embedder that knows the vectors of the texts "0", "1" and so on."""
 
-    sends = loads_weights = needs_lens = False
+    sends: ClassVar[bool] = False
+    loads_weights: ClassVar[bool] = False
+    needs_lens: ClassVar[bool] = False
 
     name = "given"
 
