@@ -42,7 +42,7 @@ def _passages(number: int, folder: Path, source: Path | None, seed: int) -> list
 
 
 def _against_library(texts: Sequence[str], home: Path) -> list[Row]:
-    from sentence_transformers import SentenceTransformer
+    from sentence_transformers import SentenceTransformer  # torch takes seconds, and other parts do without
 
     library = SentenceTransformer(str(find_folder(BUNDLED)), device="cpu")
     rows = []

@@ -14,12 +14,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rank_bm25 import BM25Okapi
 
 from benchmarks import data
 from benchmarks.rows import Row
@@ -85,7 +87,7 @@ def _ranked(retriever: Retriever, query: str) -> list[str]:
 
 def _against_bm25s(corpus: Corpus, home: Path, long: list[str], short: list[str]) -> Iterator[Row]:
     """With the two indexes that `_builds` has left in `home`."""
-    import bm25s
+    import bm25s  # an extra
 
     theirs, ours = bm25s.BM25.load(str(home / "bm25s")), BM25(corpus, home)
 
@@ -108,8 +110,6 @@ def _against_bm25s(corpus: Corpus, home: Path, long: list[str], short: list[str]
 
 
 def _against_rank_bm25(corpus: Corpus, home: Path, queries: list[str]) -> Row:
-    from rank_bm25 import BM25Okapi
-
     # The package counts a document at a time, so the words of all of them need not be held.
     theirs, ours = BM25Okapi(rank_words(text) for text in corpus.texts()), RankBM25(corpus, home)
     ours.search(queries[0], _DEPTH)
@@ -145,7 +145,7 @@ def _build(whose: str, home: Path) -> dict[str, float]:
     if whose == "ours":
         BM25(corpus, home)
     else:
-        import bm25s
+        import bm25s  # an extra
 
         theirs = bm25s.BM25(method="lucene", k1=0.9, b=0.4, backend="numba")
         theirs.index(bm25s.tokenize(corpus.texts(), show_progress=False), show_progress=False)
@@ -156,9 +156,7 @@ def _build(whose: str, home: Path) -> dict[str, float]:
 
 def _against_tantivy(corpus: Corpus, home: Path, queries: list[str]) -> Row:
     """Two threads over queries without repeated words, which tantivy's parser would drop; its stop words stay out."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    import tantivy
+    import tantivy  # an extra
 
     builder = tantivy.SchemaBuilder()
     builder.add_text_field("text", stored=False)

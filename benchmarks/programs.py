@@ -14,13 +14,24 @@ from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import dspy
+
 import environments
 from agents import AGENTS
 from evals import evaluate
+from evals.running import parameters
 from programs import PROGRAMS
+from tools import retrievers
 from tools.console.command import Parser, positive, put_out, run_and_leave, say
 from tools.errors import SextantError, UsageError
 from tools.home import home
+from tools.models.language_model import LanguageModel
+from tools.models.offline import engine as offline
+from tools.models.prompting import context
+from tools.models.prompting.adapter import Adapter
+from tools.models.terms import Terms
+from tools.retrievers.lexical.bm25 import BM25
+from tools.session import Toolbox
 from tools.table import pick
 
 SYSTEMS = PROGRAMS | AGENTS
@@ -98,18 +109,6 @@ def counted(task: str, names: list[str], limit: int) -> list[dict[str, str]]:
 
 def _asked(name: str, environment: Any) -> tuple[list[int], list[Any]]:
     """Tokens of every prompt that a system sends for the queries, and the steps that it makes."""
-    import dspy
-
-    from evals.running import parameters
-    from tools import retrievers
-    from tools.models.language_model import LanguageModel
-    from tools.models.offline import engine as offline
-    from tools.models.prompting import context
-    from tools.models.prompting.adapter import Adapter
-    from tools.models.terms import Terms
-    from tools.retrievers.lexical.bm25 import BM25
-    from tools.session import Toolbox
-
     prompts: list[int] = []
 
     class Counting(offline.OfflineEngine):

@@ -99,7 +99,7 @@ def _retriever(home: Path, vectors: Vectors, queries: Vectors, search: Precision
 
 
 def _against_flat(exact: VectorRetriever, vectors: Vectors, queries: Vectors) -> list[Row]:
-    import faiss
+    import faiss  # an extra
 
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors)
@@ -144,7 +144,7 @@ def _coded_against_exact(exact: VectorRetriever, coded: VectorRetriever, home: P
 
 
 def _against_chroma(exact: VectorRetriever, vectors: Vectors, queries: Vectors, home: Path) -> list[Row]:
-    import chromadb
+    import chromadb  # takes seconds
 
     client = chromadb.PersistentClient(str(home / "chroma"))
     settings: Any = {"hnsw": {"space": "ip", "ef_construction": 100, "ef_search": 100, "max_neighbors": 16}}
@@ -228,7 +228,7 @@ def _row(
 @contextmanager
 def _threads(number: int) -> Iterator[None]:
     """At most so many threads in all libraries, and here."""
-    import faiss
+    import faiss  # an extra
 
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(number)

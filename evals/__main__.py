@@ -1,11 +1,14 @@
 """`sextant` and `python -m evals`: every command by name. `sextant run ...` is `python -m evals.run ...`.
 
-The modules are started by name, as `python -m` would: this file imports none of them.
+The modules are started by name, as `python -m` would: this file imports no command.
 """
 
 import runpy
 import sys
 from importlib.metadata import version
+
+from tools.console.command import say
+from tools.errors import UnknownName
 
 COMMANDS = {
     "run": ("evals.run", "run a program or an agent on a task, and score it"),
@@ -36,9 +39,6 @@ def main() -> None:
         sys.argv = ["sextant" if words else f"sextant {name}", *words, *rest]
         runpy.run_module(module, run_name="__main__")
     else:
-        from tools.console.command import say
-        from tools.errors import UnknownName
-
         say(f"error: {UnknownName('command', name, COMMANDS)}")
         sys.exit(UnknownName.exit_code)
 

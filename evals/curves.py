@@ -34,9 +34,8 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Compute, write what is to be written, print."""
-    # NumPy, rich and matplotlib: not for --help.
-    from evals.measuring.curves import AXES, curves
-    from evals.showing.curve_tables import render, to_csv, to_svg
+    from evals.measuring.curves import AXES, curves  # NumPy: not for --help
+    from evals.showing.curve_tables import render, to_csv, to_svg  # rich and matplotlib: not for --help
 
     for path in filter(None, (arguments.csv, arguments.svg)):
         check_output(path)

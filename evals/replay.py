@@ -25,9 +25,8 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Replay and print."""
-    # NumPy, retrievers and rich: not for --help
-    from evals.measuring.searches import replay
-    from evals.showing.search_tables import show
+    from evals.measuring.searches import replay  # NumPy and retrievers: not for --help
+    from evals.showing.search_tables import show  # rich: not for --help
 
     result = replay(arguments.run, arguments.retriever, arguments.depth)
     if arguments.json:

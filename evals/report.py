@@ -28,7 +28,7 @@ def report(
     UsageError where `out` has something else in it; the other errors are those of `build`.
     """
     from evals.showing.report.build import build  # matplotlib and NumPy: not for --help
-    from evals.showing.report.page import check, write
+    from evals.showing.report.page import check, write  # matplotlib: not for --help
 
     check(out)
     made = build(runs, list(dict.fromkeys(metrics)), force=force)

@@ -36,7 +36,7 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     request = options.from_options(CompileRequest, vars(arguments))
     from optimizers.compilation import compile_program  # imports DSPy, which takes seconds
-    from optimizers.show import show
+    from optimizers.show import show  # as above
 
     terminal = sys.stderr  # which DSPy's bars are kept away from while it works
 

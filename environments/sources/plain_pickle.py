@@ -98,7 +98,7 @@ class _Plain:
 def _limit() -> None:
     """Bound memory and time, where the platform can, and leave no core file."""
     with suppress(ImportError):
-        import resource
+        import resource  # not on Windows
 
         for kind, most in (("RLIMIT_AS", _MEMORY), ("RLIMIT_CPU", _SECONDS), ("RLIMIT_CORE", 0)):
             with suppress(AttributeError, ValueError, OSError):  # macOS has not every one

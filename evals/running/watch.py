@@ -8,7 +8,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -47,19 +47,16 @@ class Watch:
 
     def __init__(
         self,
-        queries: int,
-        earlier: Sequence[float | None],
-        metric: str,
+        tally: Tally,
         status: Callable[[], Status],
         *,
-        failed: int = 0,
         quiet: bool = False,
         events: Events | None = None,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`earlier` has the metric's values of queries answered before, `failed` of them with an error."""
-        self._tally = Tally.after(queries, earlier, metric, failed)
+        """`tally` has the queries that were answered before; `status` says what the model's calls are doing."""
+        self._tally = tally
         self._status = status
         self._events = events or Events(None)
         self._clock = clock
@@ -68,7 +65,7 @@ class Watch:
         self._told = self._started  # when progress was last told to another program
         console = console or _Talk()
         self._table = _LiveTable(console) if console.is_terminal and not quiet else None
-        self._lines = None if quiet or self._table else _Lines(queries, self._tally.ended, self._started)
+        self._lines = None if quiet or self._table else _Lines(tally.queries, tally.ended, self._started)
         self._leaving = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
@@ -81,8 +78,8 @@ class Watch:
         if not quiet:
             resumed = f", {len(earlier)} answered before" if earlier else ""
             say(f"{started.task}: {counted(started.queries)}{resumed}")
-        metric, status, failed = beginning.metric, beginning.status, beginning.failed
-        return cls(started.queries, earlier, metric, status, failed=failed, quiet=quiet, events=events)
+        tally = Tally.after(started.queries, earlier, beginning.metric, beginning.failed)
+        return cls(tally, beginning.status, quiet=quiet, events=events)
 
     def add(self, outcome: Outcome, value: float | None) -> None:
         """Count an answered query, with its value of the headline metric; None where that is undefined for it."""

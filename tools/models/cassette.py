@@ -83,7 +83,7 @@ def write(path: Path, answers: "Iterable[tuple[str, Answer]]") -> int:
 def read(path: Path) -> "Iterator[tuple[str, Answer]]":
     """Read the keys and answers of a cassette. DataError when the file is something else."""
     from tools.models.answers import Answer  # SQLite and pydantic are behind these
-    from tools.models.forms import CassetteLine
+    from tools.models.forms import CassetteLine  # as above
 
     size = number = 0
     for number, text in enumerate(disk.lines(path), start=1):

@@ -1,6 +1,7 @@
 """Nothing grows too large to be read: files, functions, folders, and what the main job imports."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -12,10 +13,9 @@ from conftest import ROOT
 PRODUCT = ("agents", "benchmarks", "environments", "evals", "optimizers", "programs", "tools")
 FILE_LINES = 450
 FUNCTION_LINES = 60
-PARAMETERS = 9  # but for constructors of programs and retrievers, whose parameters are options of the command line
-FILES_OF_A_FOLDER = 16
-LOCAL_IMPORTS = 111  # in functions; each says in its line why it is not at the top
-LOCAL_IMPORTS_UNEXPLAINED = 30
+PARAMETERS = 8  # but for constructors of programs and retrievers, whose parameters are options of the command line
+FILES_OF_A_FOLDER = 16  # beside those that a table of names has: a program more makes nothing harder to find
+LOCAL_IMPORTS = 97  # in functions; each says in its line why it is not at the top
 MODULES_OF_THE_MAIN_JOB = 125  # of ours, packages included
 HEAVY = {"torch", "chromadb", "litellm", "sentence_transformers", "matplotlib", "optuna", "langgraph"}
 HEAVY_FOR_HELP = HEAVY | {"dspy", "numpy", "rich", "numba", "nltk"}
@@ -61,7 +61,12 @@ def test_no_function_has_too_many_parameters():
 
 
 def test_no_folder_has_too_many_files():
-    paths = [path for name in (*PRODUCT, "tests") for path in (ROOT / name).rglob("*.py")]
+    named = {
+        ROOT / f"{module.replace('.', '/')}.py"
+        for text in sources().values()
+        for module in re.findall(r'"([a-z_.]+):[A-Z]\w+"', text)
+    }
+    paths = {path for name in (*PRODUCT, "tests") for path in (ROOT / name).rglob("*.py")} - named
     folders = Counter(str(path.parent.relative_to(ROOT)) for path in paths)
     assert {name: many for name, many in folders.items() if many > FILES_OF_A_FOLDER} == {}
 
@@ -76,7 +81,7 @@ def test_imports_inside_functions_are_few_and_say_why():
                 if not any("#" in line for line in lines[node.lineno - 1 : node.end_lineno]):
                     unexplained.add(where(path, node))
     assert len(found) <= LOCAL_IMPORTS, len(found)
-    assert len(unexplained) <= LOCAL_IMPORTS_UNEXPLAINED, sorted(unexplained)
+    assert not unexplained
 
 
 def loaded(*words: object) -> set[str]:

@@ -164,7 +164,7 @@ def test_waiting_is_told_when_it_is_long_or_has_become_so_and_resuming_after_it(
 def test_a_watch_tells_queries_waits_and_progress_once_a_second():
     lines, now, status = [], [0.0], [BUSY]
     with Events(lines.append) as writer:
-        watch = Watch(3, [], "nDCG@10", lambda: status[0], quiet=True, events=writer, clock=lambda: now[0])
+        watch = Watch(Tally.after(3, [], "nDCG@10"), lambda: status[0], quiet=True, events=writer, clock=lambda: now[0])
 
         def after(seconds, new=BUSY):
             now[0], status[0] = now[0] + seconds, new

@@ -11,26 +11,20 @@ from evals.measuring import scored
 from evals.measuring.searches import replay, searches
 from evals.measuring.stats import paired
 from evals.running.configuration import load_environment
+from evals.running.request import SYSTEMS
 from tools import retrievers
 from tools.console.command import run_command
 from tools.errors import UsageError
 
-# Each program once, made small; `score` breaks ties by a second retriever, which orders what has surfaced.
+# Programs made small; `score` breaks ties by a second retriever, which orders what has surfaced.
 POOL = ["-P", "pool=6"]
-PROGRAMS = {
-    "closed_book": [],
-    "decompose": [],
+PROGRAMS = {name: [] for name in SYSTEMS} | {
     "multihop": ["-P", "hops=3", "-P", "per_hop=8"],
     "notes": ["-P", "hops=2"],
     "planner": ["-P", "rounds=2"],
-    "query_to_answer": [],
-    "query_to_doc": [],
     "rank": POOL,
     "react": ["-P", "steps=4"],
     "reason": [*POOL, "-P", "ties="],
-    "reasoning_trace": [],
-    "retrieve": [],
-    "rewrite": [],
     "score": ["-P", "pool=60", "-P", "ties=rank_bm25"],
     "subtask": ["-P", "pool=3", "-P", "ties="],
     "tournament": ["-P", "pool=25"],
@@ -75,13 +69,6 @@ def hops(made):
 def command(command_of):
     """`python -m evals.replay ARGUMENTS`, in this process."""
     return command_of(module)
-
-
-def test_every_program_and_agent_is_here():
-    from agents import AGENTS
-    from programs import PROGRAMS as KNOWN
-
-    assert PROGRAMS.keys() == KNOWN.keys() | AGENTS.keys()
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

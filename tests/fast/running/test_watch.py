@@ -27,7 +27,7 @@ class Scene:
 
     def __init__(self, queries=20):
         self.now, self.status = 0.0, BUSY
-        self.watch = Watch(queries, (), "nDCG@10", lambda: self.status, clock=lambda: self.now)
+        self.watch = Watch(Tally.after(queries, (), "nDCG@10"), lambda: self.status, clock=lambda: self.now)
 
     def after(self, seconds, status=None):
         self.now += seconds
@@ -149,7 +149,7 @@ def test_waiting_and_going_on_are_said_at_once_where_it_is_long(said):
 
 
 def test_the_last_state_is_shown_however_the_block_ends(said):
-    with pytest.raises(KeyboardInterrupt), Watch(40, [], "nDCG@10", lambda: BUSY) as watch:
+    with pytest.raises(KeyboardInterrupt), Watch(Tally.after(40, [], "nDCG@10"), lambda: BUSY) as watch:
         watch.add(outcome(), 0.25)
         raise KeyboardInterrupt
     assert said()[-1].startswith("1/40 queries  nDCG@10 0.2500 so far")
@@ -165,7 +165,7 @@ def test_a_terminal_that_stands_still_does_not_hold_up_the_run():
     released = threading.Event()
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=80, height=20)
-    watch = Watch(3, [], "nDCG@10", lambda: BUSY, console=console)
+    watch = Watch(Tally.after(3, [], "nDCG@10"), lambda: BUSY, console=console)
     watch._table._live.start()  # it can be written to until here
     console.file = Held()
     watch._thread.start()

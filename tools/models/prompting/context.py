@@ -117,7 +117,7 @@ def _encoding() -> Any:
     bundled = Path(spec.origin).parent / "litellm_core_utils" / "tokenizers" if spec and spec.origin else None
     if bundled is None or not (bundled / _FILE).is_file():
         return None
-    import tiktoken
+    import tiktoken  # few commands count tokens
 
     before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = str(bundled)
