@@ -195,3 +195,41 @@ def folder(tmp_path):
 
 def lines(path: Path, rows) -> None:
     path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+
+
+class Compiled(NamedTuple):
+    code: int
+    out: str
+    err: str
+    files: list[str]  # in the runs folder
+
+
+@pytest.fixture
+def compiles(tmp_path, capsys):
+    """The command in this process; `words` may have other values for what it has by itself."""
+
+    from optimizers import compile
+    from tools.console.command import run_command
+
+    def command(*words, program="multihop", task="congress", optimizer="bootstrap_rs", data="mini", runs=None):
+        runs = runs or tmp_path / "runs"
+        given = {"--program": program, "--task": task, "--optimizer": optimizer, "--data": data, "--runs": runs}
+        line = [str(word) for name, value in given.items() if value for word in (name, value)]
+        capsys.readouterr()
+        code = run_command(compile.parser(), compile.command, [*line, *map(str, words)])
+        files = sorted(str(path.relative_to(runs)) for path in runs.rglob("*") if path.is_file())
+        return Compiled(code, *capsys.readouterr(), files)
+
+    return command
+
+
+@pytest.fixture
+def compiled(compiles, tmp_path):
+    """Compiles something small in a folder of its own; its compiled.json."""
+
+    def made(name, *words, **others):
+        assert compiles(*words, **{"optimizer": "labeled", "runs": tmp_path / name} | others).code == 0
+        [file] = (tmp_path / name).glob("compiled/*/*/compiled.json")
+        return file
+
+    return made

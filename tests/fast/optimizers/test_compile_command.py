@@ -7,59 +7,21 @@ import shlex
 import subprocess
 import sys
 from dataclasses import replace
-from typing import NamedTuple
 
 import pytest
 from conftest import ROOT
 
 from evals.running.sitting import Result as Ran
-from optimizers import compile as module
 from optimizers.request import OPTIMIZERS
 from optimizers.teleprompters import TELEPROMPTERS
 from optimizers.training.demonstrations import CUT, SHOWN
 from programs.parts.compiled import read, write
-from tools.console.command import run_command
 from tools.corpus import Corpus
 from tools.records import Usage, usage_json
 from tools.session import Toolbox
 
 SMALL = ("--limit", "4", "-P", "hops=1", "-P", "per_hop=5")
 SERVER = "tiny@http://127.0.0.1:9/v1"  # nobody is asked
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-    files: list[str]  # in the runs folder
-
-
-@pytest.fixture
-def compiles(tmp_path, capsys):
-    """The command in this process; `words` may have other values for what it has by itself."""
-
-    def command(*words, program="multihop", task="congress", optimizer="bootstrap_rs", data="mini", runs=None):
-        runs = runs or tmp_path / "runs"
-        given = {"--program": program, "--task": task, "--optimizer": optimizer, "--data": data, "--runs": runs}
-        line = [str(word) for name, value in given.items() if value for word in (name, value)]
-        capsys.readouterr()
-        code = run_command(module.parser(), module.command, [*line, *map(str, words)])
-        files = sorted(str(path.relative_to(runs)) for path in runs.rglob("*") if path.is_file())
-        return Result(code, *capsys.readouterr(), files)
-
-    return command
-
-
-@pytest.fixture
-def compiled(compiles, tmp_path):
-    """Compiles something small in a folder of its own; its compiled.json."""
-
-    def made(name, *words, **others):
-        assert compiles(*words, **{"optimizer": "labeled", "runs": tmp_path / name} | others).code == 0
-        [file] = (tmp_path / name).glob("compiled/*/*/compiled.json")
-        return file
-
-    return made
 
 
 def refused(result, code, *words):
