@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from evals.running.request import apply_hints, find_retrievers, parse_parameters
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import dspy
@@ -19,7 +21,6 @@ import dspy
 import environments
 from agents import AGENTS
 from evals import evaluate
-from evals.running import parameters
 from programs import PROGRAMS
 from tools import retrievers
 from tools.console.command import Parser, positive, put_out, run_and_leave, say
@@ -118,11 +119,9 @@ def _asked(name: str, environment: Any) -> tuple[list[int], list[Any]]:
             return super().complete(request)
 
     constructor = pick("program", name, SYSTEMS)
-    values = parameters.apply_hints(parameters.parse(name, constructor, {}), [], environment.hints)
+    values = apply_hints(parse_parameters(name, constructor, {}), [], environment.hints)
     index = BM25(environment.documents, home())
-    others = {
-        text: retrievers.build(text, environment.documents, home()) for text in parameters.find_retrievers(values)
-    }
+    others = {text: retrievers.build(text, environment.documents, home()) for text in find_retrievers(values)}
     system = constructor(Toolbox(environment.documents, index, others=others), **values)
     metered = LanguageModel(offline.VERSION, Terms(), free=True, engine=Counting(index.statistics))
     steps: list[Any] = []

@@ -1,28 +1,44 @@
 """A run folder: config.json, written once, and outcomes.jsonl, to which each query adds a line as it finishes.
 
 A folder belongs to one configuration, and to one process at a time. Scoring is in evals/measuring/scoring.py.
+
+Digests tell edits, and files of another run, from what a run has found: the last key of a line of outcomes.jsonl is a
+digest over the line and its run's configuration, and scores.json names the files that it was made of. They are no
+signatures: who means to deceive can make them again. Folders of old versions have none, which is no error.
 """
 
 import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from evals import seal
 from tools import disk
 from tools.errors import DataError, RunConflict, RunIncomplete, UsageError
 from tools.records import Usage, total, usage_from_json
+
+if TYPE_CHECKING:
+    from tools.records import Document, Query
 
 Config = dict[str, Any]
 Outcome = dict[str, Any]  # query_id, ranking, answer, trace, usage, error, traceback, seconds
 
 # Kept in config.json for the reader; two runs that differ only here are the same run.
 PROVENANCE = "provenance"
+MEND = "remove the line and give the run's command again to have that query answered again"
+
+_RELEASES = {"mini", "full"}
+_NAME_DIGEST = re.compile("-([0-9a-f]{8})$")  # at the end of a run folder's name
+_QUERY_ID = re.compile(rb'\{"query_id": ?("(?:[^"\\]|\\.)*")')  # written first, so a line need not be parsed for it
+_VARIES = re.compile(r"""\d+|'[^']*'|"[^"]*\"""")
+_LENGTH = 16  # hex digits of a digest
+_HEAD = b', "digest": "'
+_TAIL = len(_HEAD) + _LENGTH + len(b'"}')
 
 
 def digest(config: Config) -> str:
@@ -52,12 +68,50 @@ def check_place(runs: Path) -> None:
         raise UsageError(f"run folders cannot be written in {runs}: {error.strerror}; choose --runs") from None
 
 
+def check_output(path: Path) -> None:
+    """Raise UsageError where writing `path` would replace a file of a run."""
+    folder = path.parent
+    if path.exists() and (folder / "config.json").is_file() and (folder / "outcomes.jsonl").is_file():
+        raise UsageError(f"{path} is a file of the run in {folder}; choose another place")
+
+
+class Rows(Mapping[str, dict[str, Any]]):
+    """query_id -> row of a JSON Lines file, read on access: memory holds only the byte at which each line begins."""
+
+    def __init__(
+        self, path: Path, starts: dict[str, int], read: Callable[[bytes], dict[str, Any]] = disk.loads
+    ) -> None:
+        """`read` makes the row of a line; ValueError where it is damaged."""
+        self._path = path
+        self.starts = starts
+        self._read = read
+
+    def __getitem__(self, query_id: str) -> dict[str, Any]:
+        start = self.starts[query_id]
+        with self._path.open("rb", buffering=1 << 15) as file:  # most lines at one go
+            file.seek(start)
+            line = file.readline()
+        try:
+            return self._read(line)
+        except ValueError as error:
+            raise DataError(f"{self._path}, query {query_id!r} is damaged ({error}); {MEND}") from None
+
+    def __contains__(self, query_id: object) -> bool:
+        return query_id in self.starts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.starts)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
 class RunFolder:
     """An open run folder; `claim` makes one."""
 
-    def __init__(self, path: Path, of: str, outcomes: "Rows") -> None:
+    def __init__(self, path: Path, config_digest: str, outcomes: Rows) -> None:
         self.path = path
-        self.digest = of  # of its configuration
+        self.digest = config_digest
         self.outcomes = outcomes  # of this and earlier sittings
 
     @property
@@ -70,67 +124,28 @@ class RunFolder:
 
         Returns a number for each query whose answers could not be used, which tells its new calls from the old.
         """
-        failed = self.outcomes.drop_failed()
-        if failed:
+        errors = {query_id: row["error"] for query_id, row in self.outcomes.items() if row["error"] is not None}
+        starts = {query_id: self.outcomes.starts.pop(query_id) for query_id in errors}
+        if errors:
             for name in ("scores.json", "scores.csv"):
                 (self.path / name).unlink(missing_ok=True)
-        return {query_id: at for query_id, (error, at) in failed.items() if error.startswith("UnusableAnswer")}
+        return {query_id: starts[query_id] for query_id in errors if errors[query_id].startswith("UnusableAnswer")}
 
     def append(self, outcome: Outcome) -> None:
         """Append one outcome; it is on disk when this returns.
 
         RunIncomplete when the disk is full or broken: the outcomes before it are whole, this query is pending.
         """
-        path = self.path / "outcomes.jsonl"
+        path, query_id = self.path / "outcomes.jsonl", outcome["query_id"]
         line = json.dumps(outcome, ensure_ascii=False).encode("utf-8", "backslashreplace")
         try:
-            start = disk.append_line(path, seal.sealed(line, self.digest))
+            start = disk.append_line(path, seal(line, self.digest))
         except OSError as error:
             raise RunIncomplete(
-                f"{path}: {error.strerror}; query {outcome['query_id']!r} could not be written and is pending, "
+                f"{path}: {error.strerror}; query {query_id!r} could not be written and is pending, "
                 f"the {len(self.outcomes)} before it are safe; make room"
             ) from None
-        self.outcomes.add(outcome["query_id"], start)
-
-
-class Rows(Mapping[str, dict[str, Any]]):
-    """query_id -> row of a JSON Lines file, read on access: memory holds only where each line begins."""
-
-    def __init__(
-        self, path: Path, starts: dict[str, int], read: Callable[[bytes], dict[str, Any]] = disk.loads
-    ) -> None:
-        """`read` makes the row of a line; ValueError where it is damaged."""
-        self._path = path
-        self._starts = starts
-        self._read = read
-
-    def add(self, query_id: str, start: int) -> None:
-        """Record a line that begins at byte `start`; it replaces an earlier one of the same query."""
-        self._starts[query_id] = start
-
-    def drop_failed(self) -> dict[str, tuple[str, int]]:
-        """Forget failed queries, whose lines stay in the file; return the error of each and where its line begins."""
-        failed = {query_id: one["error"] for query_id, one in self.items() if one["error"] is not None}
-        return {query_id: (error, self._starts.pop(query_id)) for query_id, error in failed.items()}
-
-    def __getitem__(self, query_id: str) -> dict[str, Any]:
-        start = self._starts[query_id]
-        with self._path.open("rb", buffering=1 << 15) as file:  # most lines at one go
-            file.seek(start)
-            line = file.readline()
-        try:
-            return self._read(line)
-        except ValueError as error:
-            raise DataError(f"{self._path}, query {query_id!r} is damaged ({error}); {MEND}") from None
-
-    def __contains__(self, query_id: object) -> bool:
-        return query_id in self._starts
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._starts)
-
-    def __len__(self) -> int:
-        return len(self._starts)
+        self.outcomes.starts[query_id] = start
 
 
 @contextmanager
@@ -150,41 +165,38 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
     except OSError as error:
         raise UsageError(f"the run folder {path} cannot be written: {error.strerror}; choose --runs") from None
     with lock:
+        if (path / "config.json").exists():
+            _check_same(path, config)
         # Written again on resuming, because the provenance may have changed: the data may have moved.
-        if not (path / "config.json").exists() or _same(path, config):
-            write(path / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
-        of = digest(config)
-        yield RunFolder(path, of, _outcomes(path / "outcomes.jsonl", of, repair=True))
+        write(path / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
+        config_digest = digest(config)
+        yield RunFolder(path, config_digest, _outcomes(path, config_digest, repair=True))
 
 
-def _same(path: Path, config: Config) -> bool:
-    """Return True when `path` is a run of `config`; otherwise RunConflict names the keys that differ."""
+def _check_same(path: Path, config: Config) -> None:
+    """RunConflict, which names the keys that differ, unless `path` is a run of `config`."""
     old, new = _determining(read_config(path, named=False)), _determining(json.loads(json.dumps(config)))
     if changed := sorted(key for key in old | new if old.get(key) != new.get(key)):
         raise RunConflict(
             f"{path} holds a run with another {', '.join(changed)}; choose another --runs, or remove that folder"
         )
-    return True
 
 
-def check_output(path: Path) -> None:
-    """Raise UsageError where writing `path` would replace a file of a run."""
-    folder = path.parent
-    if path.exists() and (folder / "config.json").is_file() and (folder / "outcomes.jsonl").is_file():
-        raise UsageError(f"{path} is a file of the run in {folder}; choose another place")
+def _forms() -> Any:
+    from evals import forms  # Pydantic, which --help does without
+
+    return forms
 
 
 def read_config(path: Path, *, named: bool = True) -> Config:
     """Read the configuration of the run in `path`. DataError for none, or, if `named`, one of another name."""
-    from evals import forms  # Pydantic, which --help does without
-
     try:
-        config: Config = forms.read_file(forms.ConfigForm, path / "config.json", "remove the folder, or mend it")
+        config: Config = _forms().read_file(_forms().ConfigForm, path / "config.json", "remove the folder, or mend it")
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{path} is not a run folder; it holds no config.json") from None
     if config["data"] != (data := config[PROVENANCE]["data"]) and config["data"] in _RELEASES | {data}:
         raise DataError(f"{path / 'config.json'} was edited: its data are {config['data']} and {data}; put it back")
-    ending = _DIGEST.search(path.resolve().name)
+    ending = _NAME_DIGEST.search(path.resolve().name)
     if named and ending and ending[1] != digest(config):
         raise DataError(
             f"{path} has the name of another configuration than config.json holds ({digest(config)}): it was edited; "
@@ -193,48 +205,38 @@ def read_config(path: Path, *, named: bool = True) -> Config:
     return config
 
 
-_RELEASES = {"mini", "full"}
-_DIGEST = re.compile("-([0-9a-f]{8})$")  # at the end of a run folder's name
-
-
 def read_outcomes(path: Path, *, skim: bool = False) -> Rows:
     """Read the outcomes of the queries answered so far by the run in `path`. DataError for a damaged line.
 
     With `skim` only the query ids are read; a line is checked on access.
     """
-    return _outcomes(path / "outcomes.jsonl", digest(read_config(path, named=False)), skim=skim)
+    return _outcomes(path, digest(read_config(path, named=False)), skim=skim)
 
 
-def _outcomes(path: Path, of: str, *, skim: bool = False, repair: bool = False) -> Rows:
-    """Read what is on disk of the configuration `of`. A torn last line is a pending query."""
-    read = partial(check_outcome, of=of)
+def _outcomes(path: Path, config_digest: str, *, skim: bool = False, repair: bool = False) -> Rows:
+    """Read what is on disk. A torn last line is a pending query."""
+    read = partial(check_outcome, config_digest=config_digest)
 
     def query_of(line: bytes) -> str:
         named = _QUERY_ID.match(line)
-        if named and (skim or seal.fits(line, of)):  # what fits its digest was checked when it was written
+        if named and (skim or is_sealed(line, config_digest)):  # a sealed line was checked when it was written
             return str(disk.loads(named[1]))
         return str(read(line)["query_id"])
 
-    return read_rows(path, query_of, read=read if skim else disk.loads, repair=repair, mend=MEND)
+    file = path / "outcomes.jsonl"
+    return read_rows(file, query_of, read=read if skim else disk.loads, repair=repair, mend=MEND)
 
 
-# The runner writes the id first, so a line need not be parsed to know whose it is.
-_QUERY_ID = re.compile(rb'\{"query_id": ?("(?:[^"\\]|\\.)*")')
-MEND = "remove the line and give the run's command again to have that query answered again"
-
-
-def check_outcome(line: bytes, of: str = "") -> Outcome:
+def check_outcome(line: bytes, config_digest: str = "") -> Outcome:
     """Parse a line of outcomes.jsonl. ValueError for one that is malformed or was edited."""
-    from evals import forms  # Pydantic, which --help does without
-
-    outcome: Outcome = forms.read(forms.OutcomeForm, line)
+    outcome: Outcome = _forms().read(_forms().OutcomeForm, line)
     for step in outcome["trace"]["steps"]:
-        told = "shown" in step or "lengths" in step
-        if told and not len(step["doc_ids"]) == len(step.get("shown", ())) == len(step.get("lengths", ())):
+        has_lengths = "shown" in step or "lengths" in step
+        if has_lengths and not len(step["doc_ids"]) == len(step.get("shown", ())) == len(step.get("lengths", ())):
             raise ValueError("'shown' and 'lengths' of a step are not of its documents")
     if (scores := outcome.get("scores")) and len(scores) != len(outcome["ranking"]):
         raise ValueError("'scores' are not of the documents in 'ranking'")
-    if "digest" in outcome and not seal.fits(line, of):
+    if "digest" in outcome and not is_sealed(line, config_digest):
         raise ValueError("another program has written it anew")
     return outcome
 
@@ -259,9 +261,6 @@ def read_rows(
             raise DataError(f"{path}, line {number} is damaged ({error}); {mend}") from None
         start += len(line)
     return Rows(path, starts, read)
-
-
-_VARIES = re.compile(r"""\d+|'[^']*'|"[^"]*\"""")
 
 
 def generalize(message: str) -> str:
@@ -290,3 +289,85 @@ def writing(path: Path) -> Iterator[TextIO]:
         raise RunIncomplete(
             f"{path}: {error.strerror}; the answered queries are safe; make room and give the same command again"
         ) from None
+
+
+def seal(line: bytes, config_digest: str) -> bytes:
+    """Return a JSON object, without a line end, with a digest as its last key."""
+    over = hashlib.sha256(b"%b\n%b" % (config_digest.encode(), line)).hexdigest()[:_LENGTH]
+    return line[:-1] + _HEAD + over.encode() + b'"}'
+
+
+def is_sealed(line: bytes, config_digest: str) -> bool:
+    """Return whether `seal` made a line; ValueError where it has changed since, or is of another run."""
+    line = line.rstrip(b"\r\n")
+    if not line[-_TAIL:].startswith(_HEAD):
+        return False
+    if seal(line[:-_TAIL] + b"}", config_digest) != line:
+        raise ValueError("it was edited, or is of another run")
+    return True
+
+
+def file_digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """Return the digests of files of a run, as "made_of" of scores.json has them."""
+    return {name: disk.sha256(folder / name)[:_LENGTH] for name in names}
+
+
+def check_file(path: Path, scores: Mapping[str, Any]) -> None:
+    """Raise ValueError where a file is not the one that `scores` were made of or with; a missing one is no error."""
+    expected = scores.get("made_of", {}).get(path.name)
+    if expected is not None and path.exists() and expected != disk.sha256(path)[:_LENGTH]:
+        raise ValueError(f"{path.name} has changed since the run was scored")
+
+
+def seal_scores(scores: dict[str, Any]) -> dict[str, Any]:
+    """Return what scores.json holds, with a digest of it."""
+    text = json.dumps({key: value for key, value in scores.items() if key != "digest"})
+    plain = json.dumps(json.loads(text), sort_keys=True)  # keys that are no text become text before they are sorted
+    return scores | {"digest": hashlib.sha256(plain.encode()).hexdigest()[:_LENGTH]}
+
+
+def check_scores(scores: dict[str, Any], config_digest: str) -> None:
+    """Raise ValueError where scores.json was edited, or was made with another configuration."""
+    if "digest" in scores and seal_scores(scores)["digest"] != scores["digest"]:
+        raise ValueError("scores.json was edited")
+    if scores.get("made_of", {}).get("config", config_digest) != config_digest:
+        raise ValueError("config.json was edited after the run was scored")
+
+
+class BadRanking(ValueError):
+    """A ranking that its query cannot have; `doc_id` is the document that is wrong in it."""
+
+    def __init__(self, doc_id: str, why: str) -> None:
+        super().__init__(f"document {doc_id!r} {why}")
+        self.doc_id = doc_id
+
+
+def check_ranking(
+    ranking: Sequence[str], query: "Query", documents: "Mapping[str, Document]", known: set[str] | None = None
+) -> None:
+    """Raise BadRanking for a document that is there twice, not in the corpus, or not to be found for the query.
+
+    `query` is the one that was asked, whatever a program says it has answered. `known` are documents that were looked
+    up before, and gets those that are: a corpus may be on disk. Scores and their order are not checked.
+    """
+    if len(set(ranking)) < len(ranking):
+        twice = next(doc_id for doc_id, count in Counter(ranking).items() if count > 1)
+        raise BadRanking(twice, f"is there twice for query {query.query_id!r}")
+    check_documents(ranking, query, documents, known)
+
+
+def check_documents(
+    doc_ids: Sequence[str], query: "Query", documents: "Mapping[str, Document]", known: set[str] | None = None
+) -> None:
+    """Raise BadRanking as `check_ranking`, for documents that may be named more than once."""
+    for doc_id in set(doc_ids).difference(known or ()):
+        if doc_id not in documents:
+            raise BadRanking(doc_id, "is not in the corpus")
+        if known is not None:
+            known.add(doc_id)
+    if not query.excluded.isdisjoint(doc_ids):
+        hidden = next(doc_id for doc_id in doc_ids if doc_id in query.excluded)
+        raise BadRanking(hidden, f"is excluded for query {query.query_id!r}, so no system may find it")
+    if query.candidates is not None and not query.candidates.issuperset(doc_ids):
+        outside = next(doc_id for doc_id in doc_ids if doc_id not in query.candidates)
+        raise BadRanking(outside, f"is not in the pool of query {query.query_id!r}")

@@ -9,8 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from agents import AGENTS
-from evals.running import parameters
-from evals.running.request import SYSTEMS, Request
+from evals.running.request import SYSTEMS, Request, list_parameters
 from programs import PROGRAMS
 from tools.console import options
 from tools.console.command import Parser, put_out, run_and_leave
@@ -100,7 +99,7 @@ def _describe(kind: str, name: str) -> dict[str, Any]:
     """Name, first line of the documentation, and parameters with their defaults."""
     constructor = pick(kind, name, SYSTEMS)
     about = (inspect.getdoc(constructor) or "").partition("\n")[0]
-    values = {key: parameter.default for key, parameter in parameters.list_declared(constructor).items()}
+    values = {key: parameter.default for key, parameter in list_parameters(constructor).items()}
     return {"name": name, "kind": kind, "about": about, "parameters": values}
 
 

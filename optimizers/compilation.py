@@ -14,7 +14,7 @@ from typing import Any
 
 from evals import folder as run_folder
 from evals.measuring import split_uses
-from evals.running import provenance
+from evals.running import configuration
 from evals.running.configuration import configuration as run_configuration
 from optimizers import held_out, result
 from optimizers.books import Candidate
@@ -128,7 +128,7 @@ def _configuration(inputs: Inputs, aim: Objective) -> run_folder.Config:
     request, plan, environment = inputs.request, inputs.plan, inputs.training.environment
     run = run_configuration(plan.resolved, environment, inputs.retriever, inputs.student)
     # With what scores: values are kept, not made again.
-    own = provenance.uses(["optimizers.teleprompters"], libraries=("gepa", "optuna"))
+    own = configuration.uses(["optimizers.teleprompters"], libraries=("gepa", "optuna"))
     return {
         **run,
         "split_digest": inputs.training.digest,

@@ -5,10 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evals.running import parameters
-from evals.running.engines import Engines
-from evals.running.request import SYSTEMS
-from evals.running.resolve import Resolved, fit, resolve, trial
+from evals.running.request import SYSTEMS, query_limits
+from evals.running.resolve import Engines, Resolved, fit, resolve, trial
 from evals.running.sitting import connect, make_terms
 from optimizers import tune
 from optimizers.offline import RULES
@@ -92,7 +90,7 @@ def plan(request: CompileRequest) -> Plan:
     """Look up every name of a request. UsageError, UnknownName or DataError for what there is not."""
     if request.optimizer not in TELEPROMPTERS:
         raise UnknownName("optimizer", request.optimizer, TELEPROMPTERS)
-    if limits := parameters.limits(request.parameters):
+    if limits := query_limits(request.parameters):
         raise UsageError(f"-P {next(iter(limits))} is a limit of evals.run; a program is compiled without")
     row = TELEPROMPTERS[request.optimizer]
     options = settings(request.optimizer, request.budget, request.options)

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evals.running import parameters
+from evals.running.request import list_parameters, parse_parameters
 from optimizers.task import Found, Job
 from tools.errors import UnknownName, UsageError
 
@@ -49,7 +49,7 @@ def ranges(program: str, constructor: Any, retriever: str, given: Mapping[str, s
 
     Without any, the usual ones of the parameters that the program has. UnknownName and UsageError as for -P.
     """
-    known = parameters.list_declared(constructor)
+    known = list_parameters(constructor)
     places = re.findall(r"\{(\w+)\}", retriever)
     given = given or {name: text for name, text in USUAL.items() if name in known}
     if not given:
@@ -66,7 +66,7 @@ def ranges(program: str, constructor: Any, retriever: str, given: Mapping[str, s
             raise UsageError(f"--range '{name}=' has no values; write NAME=low..high or NAME=a|b|c")
         if name in known:
             texts = _values(name, text)
-            found[name] = [parameters.parse(program, constructor, {name: one})[name] for one in texts]
+            found[name] = [parse_parameters(program, constructor, {name: one})[name] for one in texts]
         elif name in (RETRIEVER, *places):
             found[name] = _values(name, text) if name in places else _split(text)
         else:

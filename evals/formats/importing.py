@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from evals import folder as run_folder
-from evals import seal
 from evals.formats import atif, trajectory
 from evals.formats.trajectory import Trajectory
 from evals.formats.trec import RunFile
 from evals.measuring.scoring import score
-from evals.running.provenance import origin
+from evals.running.configuration import origin
 from tools import disk, forms
 from tools.errors import DataError
 from tools.records import Usage, step_json, usage_json
@@ -63,7 +62,7 @@ def import_run(
             with run_folder.writing(path / "outcomes.jsonl") as outcomes:
                 of = run_folder.digest(config)
                 for line in spool:
-                    outcomes.buffer.write(seal.sealed(line[:-1], of) + b"\n")
+                    outcomes.buffer.write(run_folder.seal(line[:-1], of) + b"\n")
             score(path, environment)
     return path
 

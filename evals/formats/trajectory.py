@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, get_args
 
 from typing_extensions import TypedDict
 
-from evals.running.submission import check_documents
+from evals.folder import check_documents
 from tools import forms
 from tools.forms import Amount, Count, Number, StepFields
 from tools.records import Step, Tool, Usage, total

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 from urllib.parse import unquote
 
-from evals.running.submission import BadRanking, check_ranking
+from evals.folder import BadRanking, check_ranking
 from tools.errors import DataError
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from evals import folder as run_folder
-from evals import seal
 from evals.forms import JudgedForm, ScoresForm
 from evals.running.configuration import load_environment
 from tools import forms
@@ -105,7 +104,7 @@ class Run:
     def _check_file(self, name: str) -> None:
         """DataError where a file of the run has changed since it was scored."""
         try:
-            seal.check_file(self.path / name, self.scores)
+            run_folder.check_file(self.path / name, self.scores)
         except ValueError as error:
             raise DataError(f"{self.path}: {error}; python -m evals.score {self.path} scores it again") from None
 
@@ -184,7 +183,7 @@ def read(path: Path, *, load_data: bool = True) -> Run:
     config = run_folder.read_config(path)
     try:
         scores = read_scores(path, config)
-        seal.check_file(path / "scores.csv", scores)
+        run_folder.check_file(path / "scores.csv", scores)
         columns, errors = _read_columns((path / "scores.csv").read_bytes().decode())
         if len(errors) != scores["queries"] or list(columns) != list(scores["metrics"]):
             raise ValueError("scores.csv is not of scores.json")
@@ -222,7 +221,7 @@ def read_scores(path: Path, config: run_folder.Config) -> dict[str, Any]:
         low, high = one.get("low"), one.get("high")
         if (low is None) != (high is None) or (one.get("mean") is None and low is not None):
             raise ValueError(f"{name!r} has no mean with its interval")
-    seal.check_scores(scores, run_folder.digest(config))
+    run_folder.check_scores(scores, run_folder.digest(config))
     return scores
 
 

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from environments.base import Environment
 from evals import folder as run_folder
-from evals import seal
+from evals.folder import BadRanking, check_ranking
 from evals.formats.trec import run_lines
 from evals.measuring import attribution
 from evals.measuring.bounds import beside
@@ -20,7 +20,6 @@ from evals.measuring.metrics import Ranking, Values, add_metrics, check_metric, 
 from evals.measuring.stats import bootstrap_mean, resampled_mean
 from evals.measuring.tally import Tally
 from evals.running.configuration import load_environment
-from evals.running.submission import BadRanking, check_ranking
 from programs import DIFFERS
 from tools import disk
 from tools.errors import DataError, RunIncomplete
@@ -61,8 +60,8 @@ def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None
     }
     with run_folder.writing(path / "scores.csv") as table:
         _write_table(table, values, errors)
-    of = {"config": run_folder.digest(config), **seal.made_of(path, _FILES)}
-    scores = seal.sealed_scores(scores | {"made_of": of})
+    of = {"config": run_folder.digest(config), **run_folder.file_digests(path, _FILES)}
+    scores = run_folder.seal_scores(scores | {"made_of": of})
     run_folder.write(path / "scores.json", json.dumps(scores, indent=2) + "\n")
     return scores
 

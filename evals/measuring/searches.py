@@ -17,7 +17,7 @@ from evals.measuring import scored
 from evals.measuring.stats import paired
 from evals.running import pools
 from evals.running.configuration import load_environment
-from evals.running.engines import Engines
+from evals.running.resolve import Engines
 from tools import retrievers
 from tools.errors import UsageError
 from tools.models.budget import Budget

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import dspy
 
-from evals.running import parameters, pools
-from evals.running.engines import lexical
-from evals.running.resolve import Resolved, trial
+from evals.running import pools
+from evals.running.request import session_limits
+from evals.running.resolve import Resolved, lexical, trial
 from evals.running.runner import answer
 from programs.base import Program
 from programs.parts.ensembles import assemble
@@ -82,7 +82,7 @@ def rehearse(resolved: Resolved, environment: "Environment", model: "Model", que
     if resolved.pool:
         environment = pools.add_pools(environment, resolved.pool, [build(part) for part in resolved.pool.parts])
     depth = resolved.request.k or environment.depth
-    limits = parameters.session_limits(resolved.limits, depth)
+    limits = session_limits(resolved.limits, depth)
     toolbox = Toolbox(environment.documents, retriever, others=others, limits=limits)
     program = resolved.constructor(toolbox, depth=depth, **resolved.values)
     system = assemble(resolved.compiled, program) if resolved.compiled else program

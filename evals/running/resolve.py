@@ -1,9 +1,10 @@
-"""A request with every name looked up: program, parameters, retrievers, pool, compiled prompts.
+"""A request with every name looked up, and the retrievers that it names, opened: `resolve`, `fit`, `Engines`.
 
 Every check that needs no data comes first (`resolve`), every check that needs no index second (`fit`), so that a
 misspelt word does not wait for a corpus, nor a wrong value for an index.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,9 +13,15 @@ from typing import TYPE_CHECKING, Any
 import environments
 from evals import folder as run_folder
 from evals.measuring.metrics import check_metric
-from evals.running import parameters, pools
-from evals.running.engines import sends
-from evals.running.request import SYSTEMS, Request
+from evals.running import pools
+from evals.running.request import (
+    SYSTEMS,
+    Request,
+    apply_hints,
+    find_retrievers,
+    parse_parameters,
+    query_limits,
+)
 from programs.parts import compiled as compiled_program
 from tools import retrievers
 from tools.corpus import Corpus
@@ -22,6 +29,7 @@ from tools.errors import UsageError
 from tools.home import home
 from tools.models.prices import price_is_known
 from tools.models.spec import check as check_model
+from tools.models.terms import Terms
 from tools.retriever import NoRetriever
 from tools.session import Toolbox
 from tools.table import pick
@@ -29,7 +37,12 @@ from tools.table import pick
 if TYPE_CHECKING:
     from environments.base import Environment
     from programs.parts.compiled import Compiled
+    from tools.retriever import Retriever
+    from tools.retrievers.lexical.bm25 import BM25
     from tools.retrievers.spec import Spec
+
+_LOG = logging.getLogger("sextant")
+LARGE = 10_000  # documents from which on an index may take a while to build, and a word is said before
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +53,7 @@ class Resolved:
     constructor: Any  # of the program
     values: Mapping[str, Any]  # of its parameters
     fixed: frozenset[str]  # the parameters that the request or the compiled program sets
-    limits: Mapping[str, int]  # of each query, by their names in parameters.LIMITS
+    limits: Mapping[str, int]  # of each query, by their names in request.LIMITS
     retriever: "Spec"
     others: "Mapping[str, Spec]"  # the retrievers that parameters name, by their expressions
     pool: pools.Pool | None
@@ -74,11 +87,11 @@ def resolve(request: Request) -> Resolved:
     """
     compiled = _compiled(request)
     constructor = _isolated(request, compiled) if request.isolated else pick("program", request.program, SYSTEMS)
-    limits = parameters.limits(request.parameters)
+    limits = query_limits(request.parameters)
     if compiled and compiled.members and limits:
         raise UsageError("an ensemble has no limits of a query: each member has a session of its own; leave them out")
     kept = compiled.parameters if compiled else {}
-    values = parameters.parse(request.program, constructor, request.parameters, kept)
+    values = parse_parameters(request.program, constructor, request.parameters, kept)
     own = compiled.retriever if compiled else "bm25"
     spec = retrievers.check(own if request.retriever is None else request.retriever)
     pool = None if request.pool is None else pools.read(request.pool, spec)
@@ -97,7 +110,7 @@ def resolve(request: Request) -> Resolved:
 
 
 def _named(values: Mapping[str, Any]) -> "dict[str, Spec]":
-    return {name: retrievers.check(name) for name in parameters.find_retrievers(values)}
+    return {name: retrievers.check(name) for name in find_retrievers(values)}
 
 
 def _check_retriever(spec: "Spec") -> None:
@@ -152,7 +165,7 @@ def fit(resolved: Resolved, environment: "Environment") -> Resolved:
     """Return `resolved` with the task's own choices; UsageError for what does not fit it, before an index is built."""
     hints = environment.hints
     if resolved.request.instruction == "task":
-        resolved = resolved.with_values(parameters.apply_hints(resolved.values, resolved.fixed, hints))
+        resolved = resolved.with_values(apply_hints(resolved.values, resolved.fixed, hints))
     _check_pools(resolved, environment)
     program = trial(resolved.constructor, resolved.values)
     if resolved.request.lm == "offline":
@@ -186,3 +199,48 @@ def _check_pools(resolved: Resolved, environment: "Environment") -> None:
     largest = max((len(query.candidates or ()) for query in environment.queries), default=0)
     if k and environment.comparisons and k < largest:
         raise UsageError(f"{environment.task} compares all of a pool, up to {largest} documents; leave out --k")
+
+
+class Engines:
+    """The retrievers of a run, each opened once. Their models are asked on the terms of the run."""
+
+    def __init__(self, environment: "Environment", terms: Terms) -> None:
+        self._documents = environment.documents
+        self._lens = environment.hints.get("lens", "")
+        self._terms = terms
+        self._built: dict[str, Retriever] = {}
+
+    def build(self, spec: "Spec") -> "Retriever":
+        """The retriever of an expression; a word is said before one that may take a while.
+
+        ProviderRefused where the key of a model of embeddings is missing and no cassette has its answers.
+        """
+        spec = retrievers.with_attribute(spec, self._lens)
+        if str(spec) not in self._built:
+            if not self._terms.replays:
+                check_keys(spec)
+            if len(self._documents) >= LARGE:
+                _LOG.info("opening %s over %d documents", spec, len(self._documents))
+            self._built[str(spec)] = retrievers.build(spec, self._documents, home(), terms=self._terms)
+        return self._built[str(spec)]
+
+
+def check_keys(spec: "Spec") -> None:
+    """ProviderRefused where a model of embeddings in `spec` needs a key that is not set."""
+    for api in retrievers.apis(spec):
+        from tools.models.embeddings import check_key  # it imports DSPy and OpenAI's client, which takes seconds
+
+        check_key(api.subject)
+
+
+def sends(spec: "Spec") -> bool:
+    """Whether searching with `spec`, or building it, may send something to a model."""
+    lenses = (lens.options.get("model", "offline") for lens in retrievers.lenses(spec))
+    return bool(retrievers.apis(spec)) or any(model != "offline" for model in lenses)
+
+
+def lexical(environment: "Environment") -> "BM25":
+    """The index that knows the corpus' words."""
+    from tools.retrievers.lexical.bm25 import BM25  # NumPy is behind it, and --help imports this module
+
+    return BM25(environment.documents, home())

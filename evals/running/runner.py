@@ -18,9 +18,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from evals.folder import Outcome, RunFolder, check_outcome, generalize
+from evals.folder import Outcome, RunFolder, check_outcome, check_ranking, generalize
 from evals.measuring.anytime import submit_so_far
-from evals.running.submission import check_ranking
 from tools import disk, session
 from tools.console import interrupts
 from tools.errors import DataError, LimitReached, RunIncomplete, SextantError

@@ -14,12 +14,11 @@ from evals.measuring.bounds import beside
 from evals.measuring.metrics import compute
 from evals.measuring.scoring import ranking_of, score, score_partly
 from evals.measuring.tally import summarise
-from evals.running import parameters, pools, runner
+from evals.running import pools, runner
 from evals.running.configuration import configuration
-from evals.running.engines import Engines, lexical
 from evals.running.events import Beginning, Report, Started
-from evals.running.request import WORKERS, Common
-from evals.running.resolve import Resolved
+from evals.running.request import WORKERS, Common, session_limits
+from evals.running.resolve import Engines, Resolved, lexical
 from programs.parts.ensembles import assemble
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError
 from tools.models import lm
@@ -184,7 +183,7 @@ def prepare(resolved: Resolved, environment: "Environment", terms: Terms) -> Rea
         config["pool"] = resolved.pool.config(parts, environment)
         retriever, others = RanksOnly(retriever), {name: RanksOnly(other) for name, other in others.items()}
     depth, path = config["depth"], run_folder.place(request.runs, config)
-    limits = parameters.session_limits(resolved.limits, depth)
+    limits = session_limits(resolved.limits, depth)
     toolbox = Toolbox(environment.documents, retriever, others=others, limits=limits, checkpoints=path)
     system = resolved.constructor(toolbox, depth=depth, **resolved.values)
     if resolved.compiled and not resolved.isolated:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from evals import folder as run_folder
-from evals import seal
 from evals.forms import JudgedForm
 from evals.measuring.attribution import fate_at
 from evals.measuring.scored import Run
@@ -79,7 +78,7 @@ def _read_judged(run: Run) -> Judged:
     starts, start = dict[str, int](), 0
     cutoff = losses["cutoff"] if losses else 0
     try:
-        seal.check_file(path, run.scores)
+        run_folder.check_file(path, run.scores)
         for line in disk.lines(path):
             row = forms.read(JudgedForm, line)
             query_id = row["query_id"]

@@ -13,9 +13,8 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from environments.base import Environment, Judgements
-from evals.folder import digest
+from evals.folder import digest, file_digests, seal, seal_scores
 from evals.measuring.scoring import score
-from evals.seal import made_of, sealed, sealed_scores
 from tools.corpus import Corpus
 from tools.records import Document, Query, Step, Trace, Usage, trace_json, usage_json
 
@@ -64,7 +63,7 @@ def _write(path: Path, query_ids: list[str], drawn: list[dict], environment: Env
     with (path / "outcomes.jsonl").open("wb") as file:
         for number, query_id in enumerate(query_ids):
             line = f'{{"query_id": "{query_id}", {rows[number % len(rows)]}'
-            file.write(sealed(line.encode(), digest(config)) + b"\n")
+            file.write(seal(line.encode(), digest(config)) + b"\n")
 
 
 _ID = "QUERY-ID"
@@ -100,8 +99,8 @@ def _score(path: Path, environment: Environment, drawn: int) -> None:
     scores["losses"]["queries"] *= times
     scores["losses"]["documents"] = {fate: times * many for fate, many in scores["losses"]["documents"].items()}
     scores["usage"] = {key: value and times * value for key, value in scores["usage"].items()}
-    scores["made_of"] |= made_of(path, tuple(scores["made_of"].keys() - {"config"}))
-    (path / "scores.json").write_text(json.dumps(sealed_scores(scores), indent=2), encoding="utf-8")
+    scores["made_of"] |= file_digests(path, tuple(scores["made_of"].keys() - {"config"}))
+    (path / "scores.json").write_text(json.dumps(seal_scores(scores), indent=2), encoding="utf-8")
 
 
 def _environment(query_ids: list[str], gold: list[list[str]]) -> Environment:

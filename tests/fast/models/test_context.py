@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agents import AGENTS
 from evals.measuring.comparison import compare
-from evals.running import parameters
+from evals.running.request import find_retrievers, parse_parameters
 from programs import PROGRAMS
 from programs.multihop import MultiHop, ReadPassages
 from tools.corpus import Corpus
@@ -170,8 +170,8 @@ def test_every_program_that_shows_documents_leaves_the_model_room_to_answer(name
     window = 3700 if name in TOGETHER else 2400
     engine = Measuring(toolbox._retrievers[""].statistics)
     constructor = pick("program", name, SYSTEMS)
-    values = parameters.parse(name, constructor, {})
-    others = dict.fromkeys(parameters.find_retrievers(values), toolbox._retrievers[""])
+    values = parse_parameters(name, constructor, {})
+    others = dict.fromkeys(find_retrievers(values), toolbox._retrievers[""])
     system = constructor(Toolbox(toolbox._documents, toolbox._retrievers[""], others=others), **values)
     with dspy.context(lm=LanguageModel("x/1", Terms(), window=window, engine=engine), adapter=Adapter(), trace=[]):
         trace = system(query=Query("q1", "ferries in the fog, at dusk. " * repeats)).trace

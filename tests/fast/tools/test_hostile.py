@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agents import AGENTS
 from agents.verifier import Judgement
-from evals.running import parameters
+from evals.running.request import find_retrievers, parse_parameters
 from programs import PROGRAMS
 from programs.multihop import MultiHop, ReadPassages
 from tools import injection
@@ -94,8 +94,8 @@ def searched(name, *, obeys):
     """(submission, prompts) of one system on the hostile corpus."""
     index = BM25(CORPUS)
     constructor = pick("program", name, SYSTEMS)
-    values = parameters.parse(name, constructor, {})
-    others = dict.fromkeys(parameters.find_retrievers(values), index)
+    values = parse_parameters(name, constructor, {})
+    others = dict.fromkeys(find_retrievers(values), index)
     engine = Watched(index, obeys=obeys)
     model = LanguageModel("watched/1", Terms(), free=True, engine=engine)
     system = constructor(Toolbox(CORPUS, index, others=others), **values)

@@ -11,7 +11,15 @@ import environments
 from agents import AGENTS
 from evals import folder as run_folder
 from evals.measuring.attribution import Fate, attribute
-from evals.running import parameters
+from evals.running.request import (
+    LIMITS,
+    apply_hints,
+    find_retrievers,
+    list_parameters,
+    parse_parameters,
+    query_limits,
+    session_limits,
+)
 from evals.running.runner import answer
 from programs import PROGRAMS
 from tools.corpus import Corpus
@@ -37,10 +45,10 @@ def outcome_of(congress, name, limits=(), query=0):
     environment, index = congress
     constructor = pick("program", name, SYSTEMS)
     limits = dict(limits)
-    small = {"pool": 20} if "pool" in parameters.list_declared(constructor) else {}
-    values = parameters.apply_hints(parameters.parse(name, constructor, limits | small), (), environment.hints)
-    others = dict.fromkeys(parameters.find_retrievers(values), index)
-    bounds = parameters.session_limits(parameters.limits(limits), environment.depth)
+    small = {"pool": 20} if "pool" in list_parameters(constructor) else {}
+    values = apply_hints(parse_parameters(name, constructor, limits | small), (), environment.hints)
+    others = dict.fromkeys(find_retrievers(values), index)
+    bounds = session_limits(query_limits(limits), environment.depth)
     system = constructor(Toolbox(environment.documents, index, others=others, limits=bounds), **values)
     model = lm.connect("offline", statistics=index.statistics)
     with model.active():
@@ -196,11 +204,11 @@ def test_a_session_that_is_over_takes_no_further_step_and_goes_on_counting_from_
 )
 def test_a_limit_that_cannot_be_kept_is_refused(given, says):
     with pytest.raises(UsageError, match=says):
-        parameters.parse("planner", pick("program", "planner", SYSTEMS), given)
+        parse_parameters("planner", pick("program", "planner", SYSTEMS), given)
 
 
 def test_no_program_has_a_parameter_of_that_name():
     for name in SYSTEMS:
-        declared = parameters.list_declared(pick("program", name, SYSTEMS))
-        assert declared.keys().isdisjoint(parameters.LIMITS)
-        assert not parameters.parse(name, pick("program", name, SYSTEMS), {"max_calls": 2}).keys() & parameters.LIMITS
+        declared = list_parameters(pick("program", name, SYSTEMS))
+        assert declared.keys().isdisjoint(LIMITS)
+        assert not parse_parameters(name, pick("program", name, SYSTEMS), {"max_calls": 2}).keys() & LIMITS

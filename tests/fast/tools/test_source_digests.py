@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evals.running import provenance
+from evals.running import configuration
 from evals.running.request import SYSTEMS, Request
 from evals.running.resolve import resolve
 from tools import sources
@@ -134,7 +134,7 @@ def test_a_users_own_program_is_its_file_and_what_it_imports_from_its_folder(tmp
 
 def identity(program, retriever="bm25", **how):
     request = Request(program=program, task="congress", retriever=retriever, **{"lm": "offline"} | how)
-    return provenance.identity(resolve(request), "obliq/congress")
+    return configuration.identity(resolve(request), "obliq/congress")
 
 
 def test_a_table_brings_the_program_that_is_named_and_no_other():
