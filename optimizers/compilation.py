@@ -6,17 +6,23 @@ to look for its texts in the prompts, and with `held_out` to run the program on 
 """
 
 import json
+import math
 import shlex
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from evals import folder as run_folder
 from evals.measuring import split_uses
+from evals.measuring.comparison import compare
 from evals.running import configuration
 from evals.running.configuration import configuration as run_configuration
-from optimizers import held_out, result
+from evals.running.evaluation import run
+from evals.running.request import Request
+from evals.running.sitting import Result
+from optimizers import result
 from optimizers.books import Candidate
 from optimizers.inputs import Inputs, plan
 from optimizers.request import CompileRequest
@@ -30,7 +36,7 @@ from tools import retrievers
 from tools.console import options
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
 from tools.models import spec as models
-from tools.records import usage_json
+from tools.records import Usage, usage_from_json, usage_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +132,11 @@ def _place(request: CompileRequest, config: run_folder.Config) -> Path:
 def _configuration(inputs: Inputs, aim: Objective) -> run_folder.Config:
     """Everything that determines what is found; budgets, concurrency and places do not."""
     request, plan, environment = inputs.request, inputs.plan, inputs.training.environment
-    run = run_configuration(plan.resolved, environment, inputs.retriever, inputs.student)
+    own_run = run_configuration(plan.resolved, environment, inputs.retriever, inputs.student)
     # With what scores: values are kept, not made again.
     own = configuration.uses(["optimizers.teleprompters"], libraries=("gepa", "optuna"))
     return {
-        **run,
+        **own_run,
         "split_digest": inputs.training.digest,
         "optimizer": {"name": request.optimizer, "seed": request.seed, **plan.options},
         # Here judgements decide what is found; of a run they only decide how it is scored.
@@ -140,8 +146,8 @@ def _configuration(inputs: Inputs, aim: Objective) -> run_folder.Config:
         "members": [member.digest() for member in plan.members],
         "ranges": {name: list(values) for name, values in plan.ranges.items()},
         "tuned": plan.template if plan.ranges else None,
-        "code": run["code"] + own["code"],
-        "versions": run["versions"] | own["versions"],
+        "code": own_run["code"] + own["code"],
+        "versions": own_run["versions"] | own["versions"],
     }
 
 
@@ -170,14 +176,14 @@ def _concluded(inputs: Inputs, study: Study, ended: Ended) -> Learnt:
 def _held_out(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:
     plan = inputs.plan
     before = {"parameters": plan.parameters(plan.start), "retriever": str(plan.resolved.retriever)}
-    left = held_out.Left(inputs.request, inputs.spent(study), inputs.terms.budget.ends)
+    left = Left(inputs.request, inputs.spent(study), inputs.terms.budget.ends)
     metric = study.objective.metric  # the one that was chosen by, so that there is nothing to correct for
-    return held_out.compare_on_test(inputs.request, before, file, left, metric, inputs.tell)
+    return compare_on_test(inputs.request, before, file, left, metric, inputs.tell)
 
 
 def _take_up(request: CompileRequest, file: Path) -> str:
     """Return the command that runs what was compiled on test."""
-    words = options.words(held_out.request_on_test(request, compiled=file), leave_out=held_out.BUDGETS)
+    words = options.words(request_on_test(request, compiled=file), leave_out=BUDGETS)
     return shlex.join(["python", "-m", "evals.run", *words])
 
 
@@ -268,3 +274,71 @@ def _about(inputs: Inputs, study: Study) -> dict[str, Any]:
             "left_out": [asdict(one) for one in training.left_out],
         },
     }
+
+
+BUDGETS = ("budget_usd", "budget_tokens", "budget_calls", "time_limit")
+
+
+class Left:
+    """What a compilation leaves of its budgets and of its time."""
+
+    def __init__(self, request: CompileRequest, spent: Usage, ends: float) -> None:
+        """`spent` is what is used up already; the time `ends` at so many seconds of the monotonic clock."""
+        self._request, self._spent, self._ends = request, spent, ends
+
+    def take(self, result: Result) -> None:
+        """Count a run: requests sent, answered or not, and nothing for what was there already."""
+        used = result.usage
+        if ledger := result.json().get("ledger"):
+            used = replace(usage_from_json(ledger), calls=ledger["sent"])
+        self._spent += used
+
+    def budgets(self) -> dict[str, Any]:
+        """Return the budgets of the next run, as fields of a request. BudgetReached when nothing is left."""
+        request, spent = self._request, self._spent
+        left: dict[str, Any] = {}
+        if self._ends < math.inf:
+            left["time_limit"] = self._ends - time.monotonic()
+            if left["time_limit"] < 0.001:
+                raise BudgetReached(f"the time limit of {request.time_limit:g} s is reached", larger=False)
+        for name, budget, used in (
+            ("budget_usd", request.budget_usd, spent.paid_usd),
+            ("budget_tokens", request.budget_tokens, spent.input_tokens + spent.output_tokens),
+            ("budget_calls", request.budget_calls, spent.calls),
+        ):
+            if budget is not None and (used is None or used >= budget):
+                option = f"--{name.replace('_', '-')}"
+                raise BudgetReached(f"{option} {budget:g} is used up by what was done before")
+            left[name] = None if budget is None else budget - (used or 0)
+        return left
+
+
+def request_on_test(request: CompileRequest, **fields: Any) -> Request:
+    """Return the request of a run of the program on all queries of the test split; `fields` are what is otherwise."""
+    return request.run(**{"split": "test", "limit": None, "retriever": None, "parameters": {}} | fields)
+
+
+def compare_on_test(
+    request: CompileRequest,
+    before: Mapping[str, Any],
+    compiled: Path,
+    left: Left,
+    metric: str,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Run both programs on test and compare them in `metric`. BudgetReached or RunIncomplete with queries pending.
+
+    `before` are the fields that make the program as it was; the compiled one brings them along.
+    """
+    folders = []
+    for name, fields in (("as it was", before), ("compiled", {"compiled": compiled})):
+        tell(f"test split, {name}")
+        result = run(request_on_test(request, **fields, **left.budgets()))
+        if isinstance(result.problem, BudgetReached):  # it names what was left, a number that nobody gave
+            used = "budget" if result.problem.larger else "budget or the time"
+            raise result.problem.saying(f"the {used} is used up in the run {name}")
+        if result.problem:
+            raise result.problem
+        left.take(result)
+        folders.append(result.folder)
+    return compare(folders, [metric])

@@ -1,16 +1,17 @@
 """What a compilation works with: its request with every name looked up, then models, retrievers and programs."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evals.running.request import SYSTEMS, query_limits
 from evals.running.resolve import Engines, Resolved, fit, resolve, trial
 from evals.running.sitting import connect, make_terms
 from optimizers import tune
-from optimizers.offline import RULES
 from optimizers.request import CompileRequest
+from optimizers.study import Study
 from optimizers.teleprompters import TELEPROMPTERS, Teleprompter, settings
 from optimizers.training.splits import Training
 from programs.parts import compiled
@@ -18,15 +19,13 @@ from programs.parts.compiled import Compiled
 from tools import retrievers
 from tools.errors import UnknownName, UsageError
 from tools.models import lm
+from tools.models.offline.engine import Rules
 from tools.models.prices import price_is_known
 from tools.models.spec import check
 from tools.records import Usage
 from tools.session import Toolbox
 from tools.table import pick
-
-if TYPE_CHECKING:
-    from optimizers.study import Study
-    from tools.models.offline.engine import Rules
+from tools.text import TermStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +149,7 @@ class Inputs:
         self._offline = all(model.name == "offline" for model in models)  # no ledger has their calls
         self.workers = request.workers
 
-    def _connect(self, spec: str, rules: "Rules | None" = None) -> lm.Model:
+    def _connect(self, spec: str, rules: Rules | None = None) -> lm.Model:
         return connect(self.request, self.terms, self._environment, self.retriever, spec=spec, rules=rules)
 
     def _prompter(self, spec: str) -> lm.Model:
@@ -173,16 +172,16 @@ class Inputs:
         """Wait until the books of what all models were sent are on disk."""
         self.terms.settle()
 
-    def resume(self, study: "Study") -> None:
+    def resume(self, study: Study) -> None:
         """Count what earlier sittings used; with a ledger, `open` did."""
         if self._offline:
             self.terms.budget.resume(self.usage(study))
 
-    def usage(self, study: "Study") -> Usage:
+    def usage(self, study: Study) -> Usage:
         """Of all model calls so far, those that wrote instructions included; offline, those of evaluations."""
         return Usage(calls=study.calls) if self._offline or not self.terms.books else self.terms.books.usage
 
-    def spent(self, study: "Study") -> Usage:
+    def spent(self, study: Study) -> Usage:
         """Return what is off the budgets: requests sent, answered or not."""
         books = self.terms.books
         return replace(books.usage, calls=books.sent) if books else self.usage(study)
@@ -198,3 +197,47 @@ class Inputs:
         toolbox = Toolbox(self._environment.documents, retriever, others=self._others)
         depth = self.request.k or self._environment.depth
         return self.plan.resolved.constructor(toolbox, depth=depth, **values | one_line)
+
+
+def same_instruction(inputs: Mapping[str, Any], statistics: TermStatistics) -> str:
+    """Return the instruction that is to be improved; of several attempts the last one, which scored best."""
+    for name in ("basic_instruction", "current_instruction", "instruction"):
+        if name in inputs:
+            return str(inputs[name])
+    attempts = re.findall(r"Instruction #\d+: (.*?)(?=\n*(?:Prefix|Instruction) #|\Z)", _joined(inputs), re.DOTALL)
+    return attempts[-1].strip() if attempts else ""
+
+
+def _joined(inputs: Mapping[str, Any]) -> str:
+    attempts = inputs.get("attempted_instructions", "")
+    return attempts if isinstance(attempts, str) else "\n".join(map(str, attempts))
+
+
+def nothing(inputs: Mapping[str, Any], statistics: TermStatistics) -> str:
+    """Answer nothing: no description of program or data, no rule."""
+    return ""
+
+
+def no_advice(inputs: Mapping[str, Any], statistics: TermStatistics) -> dict[str, str]:
+    """Answer no advice for any predictor."""
+    return {}
+
+
+RULES: Rules = {
+    # COPRO and MIPROv2; GEPA
+    "proposed_instruction": same_instruction,
+    "proposed_prefix_for_output_field": nothing,
+    "new_instruction": same_instruction,
+    "shortened_instruction": same_instruction,
+    # what MIPROv2 asks about data and program
+    "observations": nothing,
+    "summary": nothing,
+    "program_description": nothing,
+    "module_description": nothing,
+    # SIMBA
+    "discussion": nothing,
+    "module_advice": no_advice,
+    # InferRules
+    "reasoning": nothing,
+    "natural_language_rules": nothing,
+}

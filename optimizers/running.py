@@ -1,23 +1,30 @@
 """A teleprompter at work: what it is given, how it is watched, and why it stopped if it did not come to its end."""
 
+import contextvars
 import logging
-from collections.abc import Iterator, Mapping
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import dspy
 
+from evals.running.runner import GRACE, TICK
 from optimizers.inputs import Inputs
-from optimizers.study import Study
-from optimizers.task import Job
-from optimizers.threads import run_interruptible
-from optimizers.training.labels import label_examples
+from optimizers.study import Job, Study
+from optimizers.training.demonstrations import label_examples
+from tools.console import interrupts
 from tools.console.command import say
 from tools.errors import Halt, RunIncomplete, SextantError
 from tools.models.prompting.adapter import Adapter
 from tools.models.sending.faults import fault, refusal
 from tools.models.sending.servers import hide_keys
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -63,6 +70,36 @@ def _work(inputs: Inputs, study: Study, forms: dict[str, Mapping[str, Any]]) -> 
         forms[study.returned] = found.form
     finally:
         inputs.settle()
+
+
+def run_interruptible(work: Callable[[], T], halt: Callable[[], None]) -> T:
+    """Run `work` in a thread of its own, and return what it does: Ctrl-C breaks off no model call half-way.
+
+    The first one calls `halt`. What is in flight is then waited for, GRACE seconds at most, so that it is not paid for
+    in vain. At the second one nothing is waited for.
+    """
+    done = Future[T]()
+
+    def begin() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001  # raised again by who waits
+            done.set_exception(error)
+
+    threading.Thread(target=contextvars.copy_context().run, args=[begin], daemon=True).start()
+    try:
+        _wait(done)
+        return done.result()
+    except KeyboardInterrupt:
+        halt()
+        _wait(done, until=time.monotonic() + GRACE)
+        raise
+
+
+def _wait(done: Future[T], until: float = math.inf) -> None:
+    while not done.done() and time.monotonic() < until:
+        interrupts.check()
+        wait([done], TICK)
 
 
 def _halt(inputs: Inputs, study: Study) -> None:

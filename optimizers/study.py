@@ -14,10 +14,12 @@ are not made again, and model calls are answered from the ledger (tools/models/a
 
 import contextvars
 import math
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -29,11 +31,11 @@ from evals.folder import Outcome, usage
 from evals.measuring.scoring import ranking_of
 from evals.running.runner import OUTAGE, answer
 from optimizers.books import Books, Candidate, Evaluation
-from optimizers.threads import run_at_once
 from optimizers.training.demonstrations import trim
 from optimizers.training.feedback import feedback
 from optimizers.training.objective import Objective
 from optimizers.training.splits import Training
+from programs.parts.compiled import Compiled
 from tools.console.wording import queries as counted
 from tools.errors import Halt, Interrupted, RunIncomplete, SextantError
 from tools.models.call import DEADLINE
@@ -259,3 +261,68 @@ def _rollout(evaluation: Evaluation, outcome: Outcome | None, outputs: Mapping[s
     made = Rollout(ranking=list(evaluation.ranking), error=evaluation.error or "")
     made.evaluation, made.outcome, made.outputs = evaluation, outcome, outputs
     return made
+
+
+def run_at_once(function: Callable[[Any], Any], data: Sequence[Any], workers: int) -> list[Any]:
+    """Call `function` on every item, `workers` at a time, each once. The first exception ends it and is raised here."""
+    todo = queue.SimpleQueue[tuple[int, contextvars.Context]]()
+    done = queue.SimpleQueue[tuple[int, Any, BaseException | None]]()
+    stopped = threading.Event()
+    for place in range(len(data)):
+        todo.put((place, contextvars.copy_context()))
+
+    def work() -> None:
+        while not stopped.is_set():
+            try:
+                place, context = todo.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                done.put((place, context.run(function, data[place]), None))
+            except BaseException as error:  # noqa: BLE001  # raised again by who waits
+                done.put((place, None, error))
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(workers, len(data)))]
+    for thread in threads:
+        thread.start()
+    results: list[Any] = [None] * len(data)
+    for _ in data:
+        place, results[place], error = done.get()
+        if error is not None:
+            stopped.set()
+            for thread in threads:  # what is on its way is paid for, and written down when it is there
+                thread.join()
+            raise error
+    return results
+
+
+@dataclass(slots=True)
+class Job:
+    """All that a teleprompter works with."""
+
+    study: Study
+    student: Any  # the program, instrumented
+    plain: Callable[[], Any]  # makes a program that is not
+    lm: Any  # the student's model
+    prompt_lm: Any | None  # that writes instructions, where any are written
+    teacher_lm: Any | None  # that makes demonstrations in the student's place
+    labelled: Callable[[], list[dspy.Example]]  # the training examples with labels (demonstrations.py)
+    options: Mapping[str, Any]
+    workers: int
+    seed: int
+    members: Sequence[Compiled] = ()  # of an ensemble
+    ranges: Mapping[str, list[Any]] = field(default_factory=dict)  # of what is tuned
+    variant: Callable[[Mapping[str, Any]], Any] = lambda parameters: None  # the program with other parameters
+
+    @property
+    def teacher_settings(self) -> dict[str, Any]:
+        """DSPy's form of the teacher."""
+        return {} if self.teacher_lm is None else {"lm": self.teacher_lm}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a teleprompter returns: a program to validate, and what of it is no prompt."""
+
+    program: Any
+    form: Mapping[str, Any] = field(default_factory=dict)  # fields of programs.parts.compiled.Compiled

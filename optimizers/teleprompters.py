@@ -15,7 +15,7 @@ from typing import Any
 import dspy
 from dspy.teleprompt.gepa import InstructionProposer
 
-from optimizers.task import Found, Job
+from optimizers.study import Found, Job
 from optimizers.training.objective import TIE
 from optimizers.tune import search
 from programs.parts.compiled import Neighbour, plain

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evals.running.request import list_parameters, parse_parameters
-from optimizers.task import Found, Job
+from optimizers.study import Found, Job
 from tools.errors import UnknownName, UsageError
 
 RETRIEVER = "retriever"

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 
 from evals.measuring.attribution import WORDS, Fate
 from evals.showing.plots import INCHES, figure
-from evals.showing.report.drawing import PAPER, Plot, draw
 from evals.showing.report.groups import Group, System, short
 from evals.showing.report.page import Words
+from evals.showing.report.plots import PAPER, Plot, draw
 
 # As in the page: what was found in blue, then the warmer, the earlier it was lost.
 _COLOURS = {

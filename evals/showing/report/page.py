@@ -20,10 +20,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from evals.formats.writing import fill_folder
-from evals.showing.report.absent import Absent
-from evals.showing.report.cells import HEADS, Table
-from evals.showing.report.drawing import Plot
 from evals.showing.report.groups import readable, short
+from evals.showing.report.plots import Plot
+from evals.showing.report.tables import HEADS, Table
 from evals.showing.tables import in_markdown
 from tools import disk
 from tools.errors import UsageError
@@ -55,6 +54,15 @@ class Section:
     title: str
     items: list[Table | Words | Plot]
     notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A plot that is not there, why, and what would make it."""
+
+    title: str
+    why: str
+    command: str
 
 
 @dataclass(slots=True)

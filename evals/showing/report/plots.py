@@ -7,50 +7,181 @@ conditions          MultiConIR, Figures 3 and 4: Win by conditions in the query,
 instruction         CRUMB, Figure 5: what a generic instruction, or none, changes
 losses              what became of relevant documents (losses.py)
 
-Drawn on white and for a dark page (drawing.py). Published values are hollow, and only where the tables have them.
+Drawn on white and for a dark page. Published values are hollow, and only where the tables have them.
 Figure 3's smoothing and projections are left out, because what is drawn here was measured.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from evals.measuring.scored import Run, pair
 from evals.measuring.stats import paired
-from evals.showing.plots import MUTED, figure
-from evals.showing.report.cells import Row, Table
-from evals.showing.report.drawing import (
-    KINDS,
-    Panel,
-    Plot,
-    Point,
-    Series,
-    draw,
-    draw_panels,
-    number_names,
-    series_style,
-    shorten,
-)
-from evals.showing.report.groups import Group, System, in_file, short
-from evals.showing.report.published import figures_for, is_bound
-from evals.showing.report.tables import (
-    LADDERS,
-    condition_columns,
-    leading_judgements,
-    mean_over,
-    measured_in,
-    task_columns,
-)
-from programs import FLOOR
+from evals.showing.plots import INCHES, MUTED, figure, style, svg
+from evals.showing.report.groups import Group, System, in_file, readable, short
+from evals.showing.report.tables import LADDERS, Row, Table, condition_columns, figures_for, mean_over
 
 SWEPT = "R@10"  # the metric of OBLIQ-Bench's Figure 3
-GAP = "nDCG@10"  # that of its Figure 1
 INTERVALS = "Bars and bands are 95 % bootstrap intervals over queries."
 HOLLOW = " Hollow: the systems of the paper."
+KINDS = ("task", "sweep", "gap", "complexity", "monotonicity", "conditions", "instruction", "losses")
+LONGEST = 60  # characters of a name in a legend
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A plot, drawn."""
+
+    kind: str  # one of KINDS
+    stem: str  # of its file's name
+    title: str
+    caption: str
+    light: str  # SVG, on white
+    dark: str
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A value at a place, with its interval."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points that belong together; `number` is its colour and marker."""
+
+    label: str
+    points: list[Point]
+    number: int
+    dashed: bool = False
+
+
+@dataclass(slots=True)
+class Panel:
+    """One pair of axes."""
+
+    title: str
+    x: str
+    y: str
+    series: list[Series]
+    ticks: dict[float, str] = field(default_factory=dict)  # where the axis has names instead of numbers
+    published: list[Point] = field(default_factory=list)
+    lines: bool = False
+    zero: bool = False  # a line at 0: values are differences
+
+
+# Ink, faint lines and paper, on white and on a dark page; nothing else in a plot has one of these colours.
+INK, FAINT, PAPER = LIGHT = ("#222222", "#d9d9d9", "#ffffff")
+DARK = ("#e8e6e1", "#4a4d52", "#17191c")
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    """Matplotlib set up: ink on paper, no mathematics in names that have a dollar in them."""
+    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    papered = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
+    settings: Any = dict.fromkeys(inked, INK) | dict.fromkeys(papered, PAPER)
+    settings |= {"grid.color": FAINT, "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False}
+    settings |= {"legend.frameon": False, "legend.fontsize": 8.5, "axes.titlesize": 10.5, "font.size": 9.5}
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a glyph that the font lacks is the reader's browser's affair
+        yield
+
+
+def draw(kind: str, stem: str, title: str, caption: str, draw_figure: Callable[[], Figure]) -> Plot:
+    """A plot on both papers: drawn once, since to draw is slow, with its ink and paper exchanged for the dark page."""
+    with _settings():
+        light = svg(draw_figure(), readable(title))
+    dark = light
+    for of_light, of_dark in zip(LIGHT, DARK, strict=True):
+        dark = dark.replace(f": {of_light}", f": {of_dark}")
+    return Plot(kind, stem, readable(title), readable(caption), light, dark)
+
+
+def series_style(number: int) -> dict[str, str]:
+    """Colour and marker of a series; black is the ink, or it would not be seen on a dark page."""
+    look = style(number)
+    return look | {"color": INK} if look["color"] == "#000000" else look
+
+
+def draw_panels(panels: Sequence[Panel]) -> Figure:
+    """Panels side by side, with one legend below for all of them."""
+    labels = dict.fromkeys(one.label for panel in panels for one in panel.series)
+    longest = max((len(label) for label in labels), default=0)
+    columns = len(panels) * (1 if longest > 44 else 2 if longest > 24 else 3)
+    published = any(panel.published for panel in panels)
+    rows = ceil((len(labels) + published) / columns)
+    wide, high = INCHES
+    drawing = figure((wide + 2.6 * (len(panels) - 1), high - 0.2 + 0.21 * rows))
+    handles: dict[str, Any] = {}
+    for number, panel in enumerate(panels, start=1):
+        axes = drawing.add_subplot(1, len(panels), number)
+        _panel(axes, panel, handles)
+    drawing.legend(handles.values(), map(shorten, handles), loc="outside lower center", ncols=columns, handlelength=3)
+    return drawing
+
+
+def _panel(axes: Axes, panel: Panel, handles: dict[str, Any]) -> None:
+    axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
+    axes.grid(axis="y", linewidth=0.7)
+    axes.set_axisbelow(True)
+    if panel.ticks:
+        turned = sum(map(len, panel.ticks.values())) > 64
+        axes.set_xticks(
+            list(panel.ticks),
+            list(panel.ticks.values()),
+            rotation=30 if turned else 0,
+            ha="right" if turned else "center",
+        )
+        axes.set_xlim(min(panel.ticks) - 0.5, max(panel.ticks) + 0.5)
+    if panel.zero:
+        axes.axhline(0, color=INK, linewidth=0.8)
+    if panel.published:
+        x, y = [point.x for point in panel.published], [point.y for point in panel.published]
+        hollow = axes.plot(x, y, "o", markersize=5, markerfacecolor="none", color=MUTED, linestyle="none")
+        handles.setdefault("published", hollow[0])
+    for one in panel.series:
+        handles.setdefault(one.label, _series(axes, one, lines=panel.lines))
+    if not panel.zero:
+        axes.set_ylim(bottom=0)
+    if not panel.ticks and panel.lines:
+        axes.set_xticks(sorted({point.x for one in panel.series for point in one.points}))
+
+
+def _series(axes: Axes, one: Series, *, lines: bool) -> Any:
+    look = series_style(one.number)
+    x, y = [point.x for point in one.points], [point.y for point in one.points]
+    low = [point.y if point.low is None else point.low for point in one.points]
+    high = [point.y if point.high is None else point.high for point in one.points]
+    if lines:
+        axes.fill_between(x, low, high, color=look["color"], alpha=0.07, linewidth=0)
+    else:
+        axes.vlines(x, low, high, color=look["color"], linewidth=1.4, alpha=0.75)
+    shape = ("--" if one.dashed else "-") if lines else "none"
+    filled: Any = look | ({"markerfacecolor": axes.get_facecolor()} if one.dashed else {})
+    return axes.plot(x, y, linestyle=shape, linewidth=1.6, markersize=5, **filled)[0]
+
+
+def shorten(label: str) -> str:
+    """A name in a legend: not too long, and not begun with what hides it there."""
+    label = label if len(label) <= LONGEST else f"{label[: LONGEST - 4]} ..."
+    return f" {label}" if label.startswith("_") else label
+
+
+def number_names(names: Iterable[str]) -> dict[str, int]:
+    """A colour for each name, in their order."""
+    return {name: number for number, name in enumerate(dict.fromkeys(names))}
 
 
 def plot_by_task(group: Group, table: Table) -> Plot | None:
@@ -98,103 +229,6 @@ def plot_sweep(group: Group, table: Table) -> Plot:
         f"missing relevant document put in, an upper bound. {INTERVALS}"
     )
     return draw("sweep", table.stem, f"{table.title}: {group.title}", caption, lambda: draw_panels([panel]))
-
-
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """A task in the gap plot."""
-
-    label: str
-    ceiling: Point  # x is not used
-    best: Point
-    systems: str  # which runs these are
-    published: bool = False
-
-
-def find_spots(group: Group, metric: str = "") -> list[Spot]:
-    """Tasks for which both the best search and the best ranking of the largest pool with gold in it are known."""
-    found = []
-    for task in group.tasks:
-        runs, named = group.of_task(task), metric or GAP
-        searched = _best(group, [run for run in runs if not run.config.get("pool")], named)
-        oracle = [run for run in runs if group.system(run).pool == "oracle" and run.config["program"] != FLOOR]
-        # The largest pool is the hardest to rank, and the nearest to all documents.
-        largest = max((group.system(run).size for run in oracle), default=0)
-        ranked = _best(group, [run for run in oracle if group.system(run).size == largest], named)
-        if searched and ranked:
-            what = f"{short(task)}: {searched[1]} against {ranked[1]}"
-            found.append(Spot(short(task), ranked[0], searched[0], what))
-        if printed := _published_spot(group, task, named):
-            found.append(printed)
-    return found
-
-
-def _best(group: Group, runs: Sequence[Run], metric: str) -> tuple[Point, str] | None:
-    measured = [(run, found[1]) for run in runs if (found := measured_in(run, metric, leading_judgements(run)))]
-    if not measured:
-        return None
-    run, best = max(measured, key=lambda pair: pair[1]["mean"])
-    return Point(0, best["mean"], best["low"], best["high"]), str(group.system(run))
-
-
-def _published_spot(group: Group, task: str, metric: str) -> Spot | None:
-    columns = task_columns(group, task, metric)
-    figures = figures_for(group, columns[0]) if columns else []
-    ceilings = [figure for figure in figures if is_bound(figure) and figure.system.startswith("Oracle")]
-    systems = [figure for figure in figures if not is_bound(figure)]
-    if not ceilings or not systems:
-        return None
-    ceiling, best = (max(known, key=lambda figure: figure.value) for known in (ceilings, systems))
-    what = f"{short(task)}, published: {best.system} against {ceiling.system} ({best.table})"
-    return Spot(short(task), Point(0, ceiling.value), Point(0, best.value), what, published=True)
-
-
-def plot_gap(groups: Sequence[Group], metric: str = "") -> Plot | None:
-    """OBLIQ-Bench's Figure 1 over groups of the same data and split; None without a task for it."""
-    spots = [spot for group in groups for spot in find_spots(group, metric)]
-    if not spots:
-        return None
-    first, named = groups[0], metric or GAP
-    title = f"{named} of the best search against the ceiling, {first.data} data, split {first.split}"
-    caption = (
-        "As OBLIQ-Bench's Figure 1. On the diagonal a search reaches what recognising relevant documents in a pool "
-        f"allows; below it documents can be recognised and are not found. {'; '.join(spot.systems for spot in spots)}."
-    )
-    stem = f"{first.data}-{first.split}{first.part}-gap-{in_file(named)}"
-    return draw("gap", stem, title, caption, lambda: _gap_figure(spots, named))
-
-
-def _gap_figure(spots: Sequence[Spot], metric: str) -> Figure:
-    ends = [point.y if point.high is None else point.high for spot in spots for point in (spot.ceiling, spot.best)]
-    end = min(1.0, ceil(max(0.1, *ends) * 10) / 10)
-    drawing = figure((5.4, 5.6))
-    axes = drawing.add_subplot()
-    axes.plot([0, end], [0, end], color=MUTED, linewidth=0.9, linestyle="--")
-    axes.set(xlim=(0, end * 1.02), ylim=(0, end * 1.02), xlabel=f"ceiling: {metric} over a pool with gold in it")
-    axes.set(ylabel=f"best search: {metric}", aspect="equal")
-    axes.grid(linewidth=0.7)
-    axes.set_axisbelow(True)
-    numbers = number_names(spot.label for spot in spots)
-    ours = {spot.label for spot in spots if not spot.published}
-    handles: dict[str, Any] = {}
-    for spot in sorted(spots, key=lambda spot: spot.published):
-        hollow = "published" if spot.label in ours else f"{spot.label}, published"
-        drawn = _draw_spot(axes, spot, series_style(numbers[spot.label]))
-        handles.setdefault(hollow if spot.published else spot.label, drawn)
-    drawing.legend(handles.values(), map(shorten, handles), loc="outside lower center", ncols=4)
-    return drawing
-
-
-def _draw_spot(axes: Axes, spot: Spot, style: dict[str, str]) -> Any:
-    """Draw a task with both its intervals; hollow where it is a paper's."""
-    x, y = spot.ceiling, spot.best
-    if y.low is not None and y.high is not None:
-        axes.vlines(x.y, y.low, y.high, color=style["color"], linewidth=1, alpha=0.6)
-    if x.low is not None and x.high is not None:
-        axes.hlines(y.y, x.low, x.high, color=style["color"], linewidth=1, alpha=0.6)
-    fill = "none" if spot.published else style["color"]
-    shape: Any = style | {"markerfacecolor": fill, "linestyle": "none", "markersize": 7}
-    return axes.plot([x.y], [y.y], **shape)[0]
 
 
 def plot_conditions(group: Group) -> Plot | None:

@@ -5,7 +5,8 @@ as columns (its Tables 1 and 13 to 20). Whether a difference is significant is f
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,9 +14,7 @@ import environments
 from evals import published
 from evals.measuring.metrics import is_pairwise
 from evals.measuring.scored import Run
-from evals.showing.report.cells import Cell, Column, Kind, Row, Table
-from evals.showing.report.groups import Group, System, in_file, short
-from evals.showing.report.published import mean_task, published_rows
+from evals.showing.report.groups import PAPERS, Group, System, in_file, short
 
 DECLINE = "Decline"  # Win(1) - Win(10), in Table 1 of MultiConIR
 LOWER_IS_BETTER = ("Flip", DECLINE)
@@ -28,6 +27,82 @@ NOTES = {
     "Flip": "Flip: the share of comparisons that come out otherwise when the query is told as prose; lower is better",
     DECLINE: "Decline is Win(1) - Win(10); lower is better",
 }
+DECIMALS = {"multiconir": 4}  # as the papers print them; the others have 3
+MEAN = "*"  # a task that is the mean of all of a suite's, as in evals.published
+
+Kind = Literal["ours", "union", "gold", "published"]
+# What stands above the rows of a kind.
+HEADS: dict[Kind, str] = {
+    "ours": "",
+    "union": "Over pools as retrieved: lower bounds",
+    "gold": "Over pools with gold put in: upper bounds",
+    "published": "Published, as printed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A task by some judgements in a metric, or the mean of such over tasks."""
+
+    tasks: tuple[str, ...]
+    metric: str
+    judgements: str
+    label: str
+    below: str = ""  # a second line under it
+    figure_task: str = ""  # what evals.published calls it
+    leads: bool = True  # by the judgements that lead its task; others stand beside them
+
+
+@dataclass(slots=True)
+class Cell:
+    """One figure with where it comes from."""
+
+    value: float
+    text: str
+    source: str  # a run folder, or a paper's table and row
+    low: float | None = None
+    high: float | None = None
+    error: float | None = None  # the standard error that a paper prints
+    queries: int | None = None
+    failed: int | None = None
+    resampled: tuple[float, float] | None = None  # BIRCO's mean over bootstrap resamples, and its error
+    note: str = ""
+    best: bool = False
+
+    @property
+    def title(self) -> str:
+        """What is behind the figure, in a line."""
+        interval = "" if self.low is None else f"95 % interval {self.low:.4f} to {self.high:.4f}"
+        error = "" if self.error is None else f"standard error {self.error}"
+        many = "" if self.queries is None else f"{self.queries} queries"
+        failed = f"{self.failed} of them failed and count 0" if self.failed else ""
+        return "; ".join(filter(None, [interval, error, many, failed, self.note, self.source]))
+
+
+@dataclass(slots=True)
+class Row:
+    """A system's figures, a cell for each column."""
+
+    kind: Kind
+    label: str
+    cells: list[Cell | None]
+    system: System | None = None  # None for a paper's
+    ranked: bool = True  # may be the best of its column: not a bound
+
+
+@dataclass(slots=True)
+class Table:
+    """One table of a report."""
+
+    stem: str  # of its file's name
+    title: str
+    columns: list[Column]
+    rows: list[Row]
+    notes: list[str] = field(default_factory=list)
+
+    def of_kind(self, kind: Kind) -> list[Row]:
+        """Its rows of one kind."""
+        return [row for row in self.rows if row.kind == kind]
 
 
 def make_tables(group: Group, metrics: Sequence[str] = ()) -> list[Table]:
@@ -285,3 +360,90 @@ def _mark_best(table: Table) -> None:
             best = choose(cell.value for cell in cells)
             for cell in cells:
                 cell.best = abs(cell.value - best) < MARGIN
+
+
+def mean_task(group: Group) -> str:
+    """The name of the mean over a suite's tasks in evals.published."""
+    return f"{group.suite}/{MEAN}" + (f":{group.variant}" if group.variant else "")
+
+
+def published_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
+    """The papers' rows for these columns, by system; several of one where the paper's tables contradict each other."""
+    found: dict[str, dict[str, dict[int, published.Figure]]] = {}
+    for place, column in enumerate(columns):
+        for figure in figures_for(group, column):
+            found.setdefault(figure.system, {}).setdefault(figure.table, {}).setdefault(place, figure)
+    return [
+        _published_row(group, system, row, len(columns))
+        for system in sorted(found)
+        for row in _together(list(found[system].values()))
+    ]
+
+
+def _together(rows: list[dict[int, published.Figure]]) -> list[list[dict[int, published.Figure]]]:
+    """Rows of several tables in as few as hold them: what continues or repeats a row goes with it."""
+    kept: list[list[dict[int, published.Figure]]] = []
+    for row in sorted(rows, key=len, reverse=True):
+        for members in kept:
+            if all(row[place].value == one[place].value for one in members for place in row.keys() & one.keys()):
+                members.append(row)
+                break
+        else:
+            kept.append([row])
+    return kept
+
+
+def figures_for(group: Group, column: Column) -> list[published.Figure]:
+    """What the paper prints for a column, whatever the system; nothing for runs that it may not stand beside."""
+    if not group.whole or not column.figure_task:
+        return []
+    return [
+        figure
+        for figure in published.figures()
+        if (figure.task, figure.metric, figure.split) == (column.figure_task, column.metric, group.split)
+        and figure.judgements in ("", column.judgements)
+    ]
+
+
+def is_bound(figure: published.Figure) -> bool:
+    """Whether a published figure is no system's: the maximum, or a ranking of pools with gold in them."""
+    return "bound, not a" in figure.note
+
+
+def _published_row(group: Group, system: str, rows: list[dict[int, published.Figure]], many: int) -> Row:
+    paper, decimals = PAPERS.get(group.suite, group.suite), DECIMALS.get(group.suite, 3)
+    figures = [figure for row in rows for figure in row.values()]
+    numbers = sorted({int(figure.table.split()[-1]) for figure in figures})
+    cells: list[Cell | None] = [None] * many
+    for place, figure in ((place, figure) for row in rows for place, figure in row.items()):
+        source = f"{paper}, {figure.table}, row {figure.row}"
+        text = f"{figure.value:.{decimals}f}"
+        cells[place] = cells[place] or Cell(figure.value, text, source, error=figure.error, note=figure.note)
+    where = f"Table{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+    label = f"{system} ({paper}, {where})"
+    return Row("published", label, cells, None, ranked=not any(map(is_bound, figures)))
+
+
+def why_no_published(group: Group, made: Sequence[Table]) -> str:
+    """Why a group has no published row; empty where it has some."""
+    if any(table.of_kind("published") for table in made):
+        return ""
+    if group.data == "mini":
+        task = group.tasks[0]
+        return (
+            "No published figures: these are the bundled miniatures, which are invented. They stand beside runs over "
+            f"the full release: python -m environments fetch {task}, then python -m evals.run --data full"
+        )
+    if group.data != "full":
+        return "No published figures: the data is a folder's, not the pinned release that evals.run --data full reads"
+    if group.asked:
+        return "No published figures: only a part of the queries was asked"
+    splits = {
+        figure.split
+        for figure in published.figures()
+        for task in group.tasks
+        if figure.task in (task, mean_task(group))
+    }
+    if splits and group.split not in splits:
+        return f"No published figures: the paper's are for --split {' and '.join(sorted(splits))}"
+    return "No published figures: the paper has none for this variant and these metrics"

@@ -314,14 +314,14 @@ TUNED = ("--range", "rerank=0|20", "-P", "hops=2")  # which gains on the miniatu
 
 
 def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, monkeypatch):
-    from optimizers import held_out
+    from optimizers import compilation
 
     handed = []
     found = {"usage": usage_json(Usage())}
     monkeypatch.setattr(
-        held_out, "run", lambda request: handed.append(request.time_limit) or Ran(tmp_path, None, found)
+        compilation, "run", lambda request: handed.append(request.time_limit) or Ran(tmp_path, None, found)
     )
-    monkeypatch.setattr(held_out, "compare", lambda runs, metrics: {"comparisons": []})
+    monkeypatch.setattr(compilation, "compare", lambda runs, metrics: {"comparisons": []})
     assert compiles(*TUNED, "--held-out", "--json", "--time-limit", "10m", optimizer="tune").code == 0
     assert len(handed) == 2 and 0 < handed[1] <= handed[0] < 600
 

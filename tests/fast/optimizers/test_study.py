@@ -11,10 +11,9 @@ import pytest
 from evals.measuring.stats import paired
 from optimizers import result, show
 from optimizers.running import _quiet
-from optimizers.study import Study
-from optimizers.threads import run_at_once
+from optimizers.study import Study, run_at_once
+from optimizers.training.demonstrations import relevant
 from optimizers.training.feedback import feedback
-from optimizers.training.labels import relevant
 from optimizers.training.leaks import collect_passages
 from optimizers.training.objective import objective
 from optimizers.training.splits import divide
