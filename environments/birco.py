@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from itertools import combinations, product
 
 from environments.base import Comparison, Environment, Facts, Judgements, Release, Request, Suite
-from environments.sources import beir_folder, birco_sets
+from environments.sources import birco_sets
 from environments.sources.birco_sets import BircoSet
+from environments.sources.layouts import is_beir, read_beir
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
 from tools.records import Document, Query
@@ -160,7 +161,7 @@ def _parts(request: Request, task: Task) -> dict[str, BircoSet]:
     place = request.place([f"datasets/{task.folder}", task.folder], [other.folder for other in TASKS.values()])
     if any(place.glob("*_set.*")):
         return {split: birco_sets.read(place, split) for split in splits}
-    if beir_folder.is_one(request.folder):
+    if is_beir(request.folder):
         return _from_beir(request, splits)
     raise DataError(
         f"{request.folder} holds no datasets/{task.folder}/test_set.pickle; "
@@ -172,7 +173,7 @@ def _from_beir(request: Request, splits: tuple[str, ...]) -> dict[str, BircoSet]
     """A port in BEIR's form, as MTEB has: test queries only, and DORIS-MAE's labels cut to whole numbers."""
     if splits != ("test",):
         raise UsageError(f"{request.folder} is a port without dev queries; use --split test")
-    port = beir_folder.read(request.folder, request.home)
+    port = read_beir(request.folder, request.home)
     if request.name == "doris_mae" and all(
         grade == int(grade) for labels in port.gold.values() for grade in labels.values()
     ):

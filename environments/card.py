@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import environments
 from environments.base import Environment, Facts, Suite
-from environments.sources import collection
+from environments.sources.layouts import forget_digests
 from tools import disk
 from tools.errors import DataError
 from tools.home import home
@@ -129,7 +129,7 @@ class Finding(NamedTuple):
 def findings(task: str, data: str | None = None) -> Iterator[Finding]:
     """Yield the findings of `check` on a task's data; the first is whether it loads."""
     full_name = environments.resolve(task)
-    collection.forget(home())  # so that every byte is read
+    forget_digests(home())  # so that every byte is read
     try:
         parts = {split: environments.load(full_name, data, split) for split in ("dev", "test")}
     except DataError as error:

@@ -28,7 +28,8 @@ from environments.base import (
     Request,
     Suite,
 )
-from environments.sources import beir_folder, multiconir_csv
+from environments.sources import multiconir_csv
+from environments.sources.layouts import is_beir, read_beir
 from environments.sources.multiconir_csv import HARD, TENS, Row
 from tools.corpus import Corpus
 from tools.errors import DataError
@@ -220,9 +221,9 @@ def _ported(request: Request, task: Task) -> Environment:
     if request.variant != SEARCH:
         raise DataError(f"{request.folder} holds no datasets/ of the release, and :{request.variant} needs them")
     place = request.place([task.name], [other.name for other in TASKS.values()])
-    if not beir_folder.is_one(place):
+    if not is_beir(place):
         raise DataError(f"{place} holds neither datasets/ of the release nor a port in BEIR's form")
-    port = beir_folder.read(place, request.home)
+    port = read_beir(place, request.home)
     objective = request.objective(task.objective)
     return _make(
         request,

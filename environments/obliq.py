@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from environments.base import DevSplit, Environment, Facts, Judgements, Release, Request, Suite
-from environments.sources import beir_folder, obliq_folder, trec_files
-from environments.sources.collection import Collection
+from environments.sources import layouts
+from environments.sources.layouts import Collection
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
 from tools.records import Query
@@ -120,8 +120,12 @@ def load(request: Request) -> Environment:
     """One task, read from the release, the task's own folder in it, or a copy in BEIR's or TREC's form."""
     task = TASKS[request.name]
     place = request.place([task.folder], [other.folder for other in TASKS.values()])
-    form = next((one for one in (trec_files, beir_folder) if one.is_one(place)), obliq_folder)
-    files = form.read(place, request.home)
+    read = layouts.read_obliq
+    if layouts.is_trec(place):
+        read = layouts.read_trec
+    elif layouts.is_beir(place):
+        read = layouts.read_beir
+    files = read(place, request.home)
     if task.masked and not files.excluded:
         raise DataError(
             f"{place} has no queries+qrels/per_query_excluded_ids.json, and obliq/{request.name} is not to be searched "

@@ -1,1 +1,1 @@
-"""One reader per public form of a data set. Readers check what they read, and know nothing of tasks."""
+"""Readers of the public forms of data sets. They check what they read, and know nothing of tasks."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from environments.sources import checks
+from environments.sources import tables
 from tools.errors import DataError
 
 Row = dict[str, str]
@@ -26,31 +26,25 @@ COLUMNS = {
 
 
 def read(folder: Path, domain: str, file: str) -> list[Row]:
-    """The rows of `file` (a key of COLUMNS) of `domain` ("Legal Document"). DataError names row and column."""
+    """Read the rows of `file` (a key of COLUMNS) of `domain` ("Legal Document"). DataError names row and column."""
     inside = "Task4" if file in ("512", "1024") else file
     name = f"{inside}/{domain}_{file}.csv"
-    for path in (folder / "datasets" / name, folder / name):
-        if path.is_file():
-            return _rows(path, COLUMNS[file])
-    raise DataError(f"{folder} holds no datasets/{name}; a data folder has the release's layout")
-
-
-def _rows(path: Path, columns: Sequence[str]) -> list[Row]:
+    path = next((path for path in (folder / "datasets" / name, folder / name) if path.is_file()), None)
+    if path is None:
+        raise DataError(f"{folder} holds no datasets/{name}; a data folder has the release's layout")
     csv.field_size_limit(sys.maxsize)  # the module's own limit is 128 KiB a cell
     rows: list[Row] = []
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
-            if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
-                has = ", ".join(map(checks.brief, reader.fieldnames or ())) or "nothing"
-                raise DataError(f"{path} has no column {missing[0]!r}; it has {has:.300}")
-            if twice := [name for name in columns if (reader.fieldnames or []).count(name) > 1]:
-                raise DataError(f"{path} has the column {twice[0]!r} twice")
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            reader = csv.DictReader(lines, strict=True)
+            _check_header(reader.fieldnames or (), COLUMNS[file], path)
             for number, row in enumerate(reader, start=1):
                 where = f"{path}, row {number}"
                 if None in row:
                     raise DataError(f"{where} has more cells than there are columns")
-                rows.append({name: _cell(row[name], where, name) for name in columns})
+                if empty := [column for column in COLUMNS[file] if not (row[column] or "").strip()]:
+                    raise DataError(f"{where}: column {empty[0]!r} is empty")
+                rows.append({column: tables.check_text(row[column], where, column) for column in COLUMNS[file]})
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.object[error.start]:#04x} after row {len(rows)} is not UTF-8") from None
     except csv.Error as error:
@@ -62,7 +56,9 @@ def _rows(path: Path, columns: Sequence[str]) -> list[Row]:
     return rows
 
 
-def _cell(value: str | None, where: str, name: str) -> str:
-    if value is None or not value.strip():
-        raise DataError(f"{where}: column {name!r} is empty")
-    return checks.check_text(value, where, name)
+def _check_header(there: Sequence[str], columns: Sequence[str], path: Path) -> None:
+    has = ", ".join(map(tables.brief, there)) or "nothing"
+    if missing := [name for name in columns if name not in there]:
+        raise DataError(f"{path} has no column {missing[0]!r}; it has {has:.300}")
+    if twice := [name for name in columns if there.count(name) > 1]:
+        raise DataError(f"{path} has the column {twice[0]!r} twice")

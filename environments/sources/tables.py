@@ -1,4 +1,7 @@
-"""Files of data sets: JSON, JSON Lines, tab-separated and Parquet, plain or gzipped, whose errors name the place."""
+"""Files of data sets (JSON, JSON Lines, tab-separated, Parquet; plain or gzipped) and checks of the cells in them.
+
+Every error is a DataError that names the file and the line or row.
+"""
 
 import gzip
 import json
@@ -6,19 +9,26 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
-from environments.sources import checks
 from tools.errors import DataError
 
 LONGEST = 64 << 20  # bytes in a line; a file that has lost its line ends must not fill the memory
 UNPACKED = 100  # times its own size that a compressed file may hold, and LONGEST more; text comes to 3 to 10 times
+LARGEST_GRADE = 10_000  # trec_eval counts gains in 32 bits
+LONGEST_ID = 500  # characters; a longer one is a text that slipped into the wrong column
+
+# A lone surrogate is half a character, as a cut-off emoji leaves it in JSON; no provider takes a text with one.
+_HALF = re.compile("[\ud800-\udfff]")
+# Control characters, line ends of every kind, and half characters: they would break run files and terminals.
+_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# Python's own float() also reads "1_0" and digits of other scripts, which in a data file are damage.
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
 
 
 def find_file(folder: Path, name: str) -> Path:
-    """`folder/name`, or the same file gzipped; DataError when neither is there."""
+    """Return `folder/name`, or the same file gzipped. DataError when neither is there."""
     if found := seek_file(folder, name):
         return found
     raise DataError(f"{folder / name} is missing (nor is there a {name}.gz)")
@@ -29,12 +39,61 @@ def seek_file(folder: Path, name: str) -> Path | None:
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
+def find_tables(folder: Path, *stems: str) -> list[Path]:
+    """Return the files of the first of `stems` that is there: `stem.jsonl`, `.gz`, `.parquet`, or parts in `stem/`.
+
+    DataError that lists what was looked for when none is, and for parts of which one is missing.
+    """
+    if found := seek_tables(folder, *stems):
+        return _check_parts(found)
+    raise DataError(
+        f"{folder} holds no {' or '.join(f'{stem}.jsonl' for stem in stems)} (nor the same as .gz or .parquet)"
+    )
+
+
+def seek_tables(folder: Path, *stems: str) -> list[Path]:
+    """Return the files of the first of `stems` that is there, complete or not; none when there is none."""
+    for stem in stems:
+        for ending in (".jsonl", ".gz", ".parquet"):
+            if (path := folder / f"{stem}{ending}").is_file():
+                return [path]
+        for ending in (".parquet", ".jsonl", ".gz"):
+            if parts := sorted((folder / stem).glob(f"*{ending}")):
+                return parts
+    return []
+
+
+def _check_parts(parts: list[Path]) -> list[Path]:
+    """Return all of `parts`, or those of the test split where it is told apart. DataError where one is missing."""
+    chosen = [path for path in parts if re.match(r"test\b", path.name)] or parts
+    for path in chosen:
+        if of := re.search(r"-(\d+)-of-(\d+)\.", path.name):
+            stem = path.name[: of.start()]
+            there = sum(other.name.startswith(f"{stem}-") for other in chosen)
+            if there != int(of[2]):
+                raise DataError(f"{path.parent} holds {there} of the {int(of[2])} parts of {stem}; fetch it again")
+    numbers = [int(path.name.partition(".")[0]) for path in chosen if re.fullmatch(r"\d{4,9}\.\w+(\.gz)?", path.name)]
+    if numbers and (gap := next((n for n, number in enumerate(numbers) if n != number), None)) is not None:
+        raise DataError(f"{chosen[0].parent} has no part {gap:04}, but later ones; fetch it again")
+    return chosen
+
+
+def most_unpacked(*paths: Path) -> int:
+    """Return how many bytes files may hold in all once they are unpacked; a plain file never holds more."""
+    return LONGEST + UNPACKED * sum(path.stat().st_size for path in paths)
+
+
+def unpacks_too_far(where: str) -> DataError:
+    """Return the error for a file that unpacks to more than that, such as one made to fill a disk."""
+    return DataError(f"{where}: it unpacks to more than {UNPACKED} times its size, so it is none of this data")
+
+
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, text without its line end) of each line that is not blank."""
     number = 0
     try:
         left = most_unpacked(path)
-        with _opened(path) as file:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             while raw := file.readline(LONGEST + 1):
                 number += 1
                 if (left := left - len(raw)) < 0:
@@ -68,57 +127,34 @@ def read_cells(
         yield f"{path}, line {number}", row
 
 
-def most_unpacked(*paths: Path) -> int:
-    """How many bytes files may hold in all once they are unpacked; a plain file never holds more."""
-    return LONGEST + UNPACKED * sum(path.stat().st_size for path in paths)
-
-
-def unpacks_too_far(where: str) -> DataError:
-    """Return the error for a file that unpacks to more than that, such as one made to fill a disk."""
-    return DataError(f"{where}: it unpacks to more than {UNPACKED} times its size, so it is none of this data")
-
-
-def read_objects(path: Path, *required: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, object) of each line; every field in `required` is there and is a string."""
+def read_objects(path: Path, *required: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (where it stands, object) of each line; every field in `required` is there and is a string."""
     for number, text in read_lines(path):
-        try:
-            row = _DECODER.decode(text)
-        except json.JSONDecodeError as error:
-            raise DataError(
-                f"{path}, line {number}: not a whole JSON object (column {error.colno}: {error.msg})"
-            ) from None
-        except _KeyTwice as error:
-            raise DataError(f"{path}, line {number}: {error}") from None
-        except (RecursionError, ValueError):
-            raise DataError(f"{path}, line {number}: the JSON is nested too deeply, or has too long a number") from None
+        where = f"{path}, line {number}"
+        row = _parse(text, where)
         if not isinstance(row, dict):
-            raise DataError(f"{path}, line {number}: not a JSON object")
+            raise DataError(f"{where}: not a JSON object")
         for name in required:
             if not isinstance(row.get(name), str):
-                raise DataError(f"{path}, line {number}: field {name!r} is missing or not a string")
-        yield number, row
+                raise DataError(f"{where}: field {name!r} is missing or not a string")
+        yield where, row
 
 
 def read_json(path: Path) -> Any:
-    """Read a file of one JSON value."""
+    """Return the value in a file of one JSON value."""
+    return _parse("\n".join(text for _, text in read_lines(path)), str(path))
+
+
+def _parse(text: str, where: str) -> Any:
     try:
-        most = most_unpacked(path)
-        with _opened(path) as file:
-            content = file.read(most + 1)
-        if len(content) > most:
-            raise unpacks_too_far(str(path))
-        return json.loads(content, object_pairs_hook=_object)
+        return _DECODER.decode(text)
     except json.JSONDecodeError as error:
-        raise DataError(
-            f"{path}, line {error.lineno}: not whole JSON (column {error.colno}: {error.msg}); fetch it again"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else error
-        raise DataError(f"{path} is not whole JSON ({reason}); fetch it again") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: the gzip file breaks off ({error})") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+        place = f"line {error.lineno}, " if error.lineno > 1 else ""
+        raise DataError(f"{where}: not whole JSON ({place}column {error.colno}: {error.msg})") from None
+    except _KeyTwice as error:
+        raise DataError(f"{where}: {error}") from None
+    except (RecursionError, ValueError):
+        raise DataError(f"{where}: the JSON is nested too deeply, or has too long a number") from None
 
 
 class _KeyTwice(ValueError):
@@ -136,63 +172,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
-def _opened(path: Path) -> BufferedIOBase:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
-
-
-def find(folder: Path, *stems: str) -> list[Path]:
-    """The files of the first of `stems` that is there: `stem.jsonl`, `.gz`, `.parquet`, or parts in `stem/`.
-
-    DataError that lists what was looked for when none is, and for parts of which one is missing.
-    """
-    if found := seek(folder, *stems):
-        return _of_test(found)
-    raise DataError(
-        f"{folder} holds no {' or '.join(f'{stem}.jsonl' for stem in stems)} (nor the same as .gz or .parquet)"
-    )
-
-
-def seek(folder: Path, *stems: str) -> list[Path]:
-    """Return the files of the first of `stems` that is there, complete or not; none when there is none."""
-    for stem in stems:
-        for ending in (".jsonl", ".gz", ".parquet"):
-            path = folder / f"{stem}{ending}"
-            if path.is_file():
-                return [path]
-        for ending in (".parquet", ".jsonl", ".gz"):
-            if parts := sorted((folder / stem).glob(f"*{ending}")):
-                return parts
-    return []
-
-
-def _of_test(parts: list[Path]) -> list[Path]:
-    """All of `parts`, or those of the test split where that is told apart; DataError when one of a row is missing."""
-    chosen = [path for path in parts if re.match(r"test\b", path.name)] or parts
-    for path in chosen:
-        if of := re.search(r"-(\d+)-of-(\d+)\.", path.name):
-            stem = path.name[: of.start()]
-            there = sum(other.name.startswith(f"{stem}-") for other in chosen)
-            if there != int(of[2]):
-                raise DataError(f"{path.parent} holds {there} of the {int(of[2])} parts of {stem}; fetch it again")
-    numbers = [int(path.name.partition(".")[0]) for path in chosen if re.fullmatch(r"\d{4,9}\.\w+(\.gz)?", path.name)]
-    if numbers and (gap := next((n for n, number in enumerate(numbers) if n != number), None)) is not None:
-        raise DataError(f"{chosen[0].parent} has no part {gap:04}, but later ones; fetch it again")
-    return chosen
-
-
 def read_rows(paths: Sequence[Path], columns: Sequence[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (where it stands, row) of each row of the files, in order; `columns` are all that a caller needs."""
     for path in paths:
-        if path.suffix == ".parquet":
-            yield from _parquet(path, columns)
-        else:
-            for number, row in read_objects(path):
-                yield f"{path}, line {number}", row
+        yield from _read_parquet(path, columns) if path.suffix == ".parquet" else read_objects(path)
 
 
-def _parquet(path: Path, columns: Sequence[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    import pyarrow  # here, because most data is JSON Lines
-    import pyarrow.parquet  # as above
+def _read_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    import pyarrow.parquet  # here, because most data is JSON Lines
 
     number = 0
     try:
@@ -201,8 +188,8 @@ def _parquet(path: Path, columns: Sequence[str] | None) -> Iterator[tuple[str, d
             if sum(file.metadata.row_group(n).total_byte_size for n in groups) > most_unpacked(path):
                 raise unpacks_too_far(str(path))
             there = set(file.schema_arrow.names)
-            wanted = None if columns is None else [name for name in columns if name in there]
-            for batch in file.iter_batches(batch_size=1024, columns=wanted):
+            needed = None if columns is None else [name for name in columns if name in there]
+            for batch in file.iter_batches(batch_size=1024, columns=needed):
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{path}, row {number}", row
@@ -214,9 +201,65 @@ def _parquet(path: Path, columns: Sequence[str] | None) -> Iterator[tuple[str, d
 
 
 def pick_column(where: str, row: dict[str, Any], *names: str) -> Any:
-    """The value of the first of `names` that the row has; DataError lists the row's columns when it has none."""
+    """Return the value of the first of `names` that the row has. DataError lists its columns when it has none."""
     for name in names:
         if name in row:
             return row[name]
-    has = ", ".join(checks.brief(name) for name in row) or "none"
+    has = ", ".join(map(brief, row)) or "none"
     raise DataError(f"{where}: none of the columns {', '.join(names)}; it has {has:.300}")
+
+
+def brief(value: Any) -> str:
+    """Describe `value` in a message: briefly, on one line, and quickly whatever it is."""
+    if isinstance(value, str):
+        return f"{value[:60]!r:.60}"
+    if isinstance(value, int) and abs(value) > 10**20:  # Python refuses to write out the longest
+        return "a huge number"
+    # What a container holds can be nested without end, or hold itself.
+    return repr(value) if value is None or isinstance(value, (int, float)) else f"a {type(value).__name__}"
+
+
+def check_id(value: Any, where: str) -> str:
+    """Return `value` if it is an id; blanks and slashes are allowed in it."""
+    if not isinstance(value, str):
+        raise DataError(f"{where}: the id {brief(value)} is not a string")
+    if not value.strip() or _UNFIT.search(value):
+        raise DataError(f"{where}: the id {brief(value)} is empty or has a character that no id may have")
+    if len(value) > LONGEST_ID:
+        raise DataError(f"{where}: the id that begins {value[:40]!r} is longer than {LONGEST_ID} characters")
+    return value
+
+
+def check_text(value: Any, where: str, name: str = "text", *, optional: bool = False) -> str:
+    """Return `value` if it is a text, with lone surrogates replaced; an empty one for None if it is `optional`."""
+    if optional and value is None:
+        return ""
+    if not isinstance(value, str):
+        raise DataError(f"{where}: field {name!r} is missing or not a string")
+    return _HALF.sub("\N{REPLACEMENT CHARACTER}", value)
+
+
+def check_grade(value: Any, where: str) -> float:
+    """Return `value`, a number or one in a cell of a table, as a grade."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST_GRADE:
+        return float(value)
+    if isinstance(value, str) and _NUMBER.fullmatch(value) and abs(number := float(value)) <= LARGEST_GRADE:
+        return number
+    shown = repr(value[:20]) if isinstance(value, str) else brief(value)
+    raise DataError(f"{where}: the score {shown} is not a number up to {LARGEST_GRADE}")
+
+
+def add_query(queries: dict[str, str], query_id: Any, content: Any, where: str) -> None:
+    """Add one query to `queries`; an id can come once."""
+    if (name := check_id(query_id, where)) in queries:
+        raise DataError(f"{where}: the id {name!r} was there before")
+    queries[name] = check_text(content, where)
+
+
+def add_judgement(qrels: dict[str, dict[str, float]], query_id: Any, doc_id: Any, score: Any, where: str) -> None:
+    """Add one judgement to `qrels`; a pair can be judged once."""
+    check_id(query_id, where)
+    check_id(doc_id, where)
+    if doc_id in qrels.setdefault(query_id, {}):
+        raise DataError(f"{where}: {query_id!r} and {doc_id!r} are judged twice")
+    qrels[query_id][doc_id] = check_grade(score, where)

@@ -11,18 +11,17 @@ Left out: comparisons (Win, Flip, Triplets), which no TREC file can hold.
 
 import gzip
 import math
-import re
 import zlib
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 from urllib.parse import unquote
 
 from evals.folder import BadRanking, check_ranking
+from evals.measuring.scoring import encode_id, run_lines
 from tools.errors import DataError
 
 if TYPE_CHECKING:
@@ -30,27 +29,6 @@ if TYPE_CHECKING:
     from evals.formats.writing import Source
 
 _COLUMNS = "query, Q0, document, rank, score, tag"
-_SPECIAL = re.compile(r"[\s%]")
-
-
-@lru_cache(1 << 16)
-def encode_id(identifier: str) -> str:
-    """Return an id as it stands in TREC files: blanks and % are percent-encoded."""
-    if not _SPECIAL.search(identifier):
-        return identifier
-    return _SPECIAL.sub(lambda match: "".join(f"%{b:02X}" for b in match[0].encode()), identifier)
-
-
-def run_lines(query_id: str, ranking: Sequence[str], tag: str) -> str:
-    """Return a query's lines in a run file; scores fall strictly, so that no tool breaks our ties its own way."""
-    start, ends = f"{encode_id(query_id)}\tQ0\t", _line_ends(len(ranking), tag)
-    return "".join([f"{start}{doc_id}{end}" for doc_id, end in zip(map(encode_id, ranking), ends, strict=True)])
-
-
-@lru_cache(8)
-def _line_ends(many: int, tag: str) -> list[str]:
-    """What follows the documents in so many lines; rankings of a run are of few lengths."""
-    return [f"\t{rank}\t{many + 1 - rank}\t{tag}\n" for rank in range(1, many + 1)]
 
 
 def _qrels_lines(query_id: str, grades: Mapping[str, float]) -> str:

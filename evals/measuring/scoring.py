@@ -6,14 +6,15 @@ unanswered queries gets no score at all.
 
 import csv
 import json
+import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
 from environments.base import Environment
 from evals import folder as run_folder
 from evals.folder import BadRanking, check_ranking
-from evals.formats.trec import run_lines
 from evals.measuring import attribution
 from evals.measuring.bounds import beside
 from evals.measuring.metrics import Ranking, Values, add_metrics, check_metric, collapse, compute_all
@@ -197,3 +198,26 @@ def _write_table(file: TextIO, values: Values, errors: Mapping[str, str]) -> Non
         row = ["" if value is None else repr(value) for value in cells]
         # A lone carriage return is not quoted, and would be read as the end of the row.
         writer.writerow([query_id, *row, error.replace("\r", " ")])
+
+
+_SPECIAL = re.compile(r"[\s%]")
+
+
+@lru_cache(1 << 16)
+def encode_id(identifier: str) -> str:
+    """Return an id as it stands in TREC files, whose columns blanks separate: blanks and % are percent-encoded."""
+    if not _SPECIAL.search(identifier):
+        return identifier
+    return _SPECIAL.sub(lambda match: "".join(f"%{b:02X}" for b in match[0].encode()), identifier)
+
+
+def run_lines(query_id: str, ranking: Sequence[str], tag: str) -> str:
+    """Return a query's lines in run.trec; scores fall strictly, so that no tool breaks our ties its own way."""
+    start, ends = f"{encode_id(query_id)}\tQ0\t", _line_ends(len(ranking), tag)
+    return "".join([f"{start}{doc_id}{end}" for doc_id, end in zip(map(encode_id, ranking), ends, strict=True)])
+
+
+@lru_cache(8)
+def _line_ends(many: int, tag: str) -> list[str]:
+    """Return what follows the documents in so many lines; rankings of a run are of few lengths."""
+    return [f"\t{rank}\t{many + 1 - rank}\t{tag}\n" for rank in range(1, many + 1)]

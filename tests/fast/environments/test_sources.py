@@ -25,7 +25,7 @@ from mutations import mutated
 
 import environments
 from environments.card import findings
-from environments.sources import collection
+from environments.sources import layouts
 from evals.measuring.metrics import collapse
 from tools.errors import DataError, UsageError
 from tools.stored_corpus import StoredCorpus
@@ -666,7 +666,7 @@ def test_a_part_that_is_missing_is_missed(form, name, message, tmp_path):
 
 
 LONG = {
-    "a text that breaks off": (b'{"_id": "p9", "text": "' + b"word " * 4_000_000, "line 5: not a whole JSON object"),
+    "a text that breaks off": (b'{"_id": "p9", "text": "' + b"word " * 4_000_000, "line 5: not whole JSON"),
     "one number": (b'{"_id": "p9", "text": ' + b"9" * 20_000_000 + b"}\n", "line 5: .* or has too long a number"),
     "brackets": (b"[" * 20_000_000 + b"\n", "line 5: the JSON is nested too deeply"),
     "no line end": (b"\0" * 70_000_000, "line 5: longer than 64 MiB"),
@@ -700,7 +700,7 @@ def test_a_small_file_that_unpacks_to_very_much_is_refused(name, tmp_path):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_large_corpus_is_known_by_its_content_and_not_by_its_times(packed, tmp_path, monkeypatch):
-    monkeypatch.setattr(collection, "_SETTLED", -1)  # files that have just been written are not waited for
+    monkeypatch.setattr(layouts, "_SETTLED", -1)  # files that have just been written are not waited for
     put(tmp_path, obliq())
     [path] = tmp_path.rglob("corpus.jsonl")
     whole = path.read_bytes() + json.dumps({"_id": "long", "text": "ferry " * 1_500_000}).encode()
@@ -714,7 +714,7 @@ def test_a_large_corpus_is_known_by_its_content_and_not_by_its_times(packed, tmp
     path.write_bytes(second)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert path.stat().st_size == times.st_size and load("math", tmp_path).fingerprint != world.fingerprint
-    [noted] = tmp_path.rglob(collection._DIGESTS)
+    [noted] = tmp_path.rglob(layouts._DIGESTS)
     noted.write_text(json.dumps(dict.fromkeys(json.loads(noted.read_text()), "of another content")))
     list(findings("obliq/math", str(tmp_path)))
     assert "of another content" not in noted.read_text()

@@ -8,8 +8,8 @@ import pytest
 import pytrec_eval
 
 from environments.base import Comparison, Environment, Judgements
-from evals.formats.trec import run_lines
 from evals.measuring.metrics import RANKING, Ranking, add_metrics, compute_all, judge, ranking_metric
+from evals.measuring.scoring import run_lines
 from evals.measuring.stats import bootstrap_mean, resampled_mean
 from tools.corpus import Corpus
 from tools.errors import UsageError

@@ -1,0 +1,336 @@
+"""Collections (documents, queries, judgements) in the layouts of OBLIQ-Bench, BEIR and TREC.
+
+OBLIQ-Bench: corpus/corpus.jsonl and queries+qrels/queries.jsonl with rows {"_id", "text"}, and queries+qrels/qrels.tsv
+with a header line (`query-id corpus-id score`, with hyphens or underscores). Some tasks have pooled judgements beside
+the gold ones (qrels_pool.tsv), some a list of documents that must not be shown (per_query_excluded_ids.json).
+
+BEIR, and MTEB with its ports: corpus.jsonl, queries.jsonl and qrels/<split>.tsv (or qrels.tsv), or the same tables as
+Parquet or JSON Lines in folders of those names, where MTEB calls the judgements "default". Rows are {"_id" or "id",
+"title", "text"} and {"query-id", "corpus-id", "score"}.
+
+TREC: topics.txt or topics.xml, qrels.txt of four columns, and corpus.jsonl with {"id" or "_id" or "docno", "title",
+"text"}. Topics are <top><num>...<title>...<desc>...</top>, closed or not, or <topic number="1">...</topic>; a query's
+text is the title, with the description and the narrative after it where there are any.
+
+Large corpora are stored under the home, in the form of tools/stored_corpus.py, and open at once. What is stored is
+named by the content of the files that it was read from and by the code that read it, so that another content or
+another reader never meets it. Small corpora are read again every time.
+"""
+
+import hashlib
+import html
+import json
+import re
+import time
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from environments.base import Qrels
+from environments.sources import tables
+from tools import disk
+from tools.console import interrupts
+from tools.corpus import Corpus
+from tools.errors import DataError
+from tools.records import Document
+from tools.stored_corpus import FORMAT, open_or_store
+
+LARGE = 8_000_000  # characters of documents from which on a corpus is kept: about a quarter of a second of reading
+_SETTLED = 2_000_000_000  # nanoseconds after which another change of a file has another time, on every file system
+_DIGESTS = ".digests.json"  # beside what is stored
+
+# Where a document stands, for messages ("FILE, line 7"), and the document.
+Placed = tuple[str, Document]
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """One collection, read whole."""
+
+    documents: Corpus
+    queries: Mapping[str, str]  # query_id -> text
+    gold: Qrels
+    pooled: Qrels | None = None
+    excluded: Mapping[str, frozenset[str]] = field(default_factory=dict)  # query_id -> doc_ids not to be shown
+
+
+# --- Corpora ---------------------------------------------------------------------------------------------------------
+
+
+def open_corpus(home: Path, files: Sequence[Path], read: Callable[[], Iterator[Placed]]) -> Corpus:
+    """Open the corpus of the documents that `read()` yields from `files`, in that order.
+
+    DataError when an id comes twice, or when there is no word in all of them.
+    """
+    # What was made of an earlier state of the same files is in the same folder, and goes when a new one is made.
+    # Another version of this program has a folder of its own, so that two of them don't undo each other's.
+    folder = home / "corpora" / _digest([_code(), *(str(path.resolve()) for path in files)])
+    if not folder.is_dir():
+        held, size = list[Document](), 0
+        for document in _check_documents(read(), files):
+            held.append(document)
+            if (size := size + len(document.title) + len(document.text)) >= LARGE:  # counted: files may be compressed
+                break
+        else:
+            return Corpus(held)
+    place = folder / _digest({"format": FORMAT, "code": _code(), "files": _hash_files(folder / _DIGESTS, files)})
+    return open_or_store(place, lambda: _check_documents(read(), files))
+
+
+def forget_digests(home: Path) -> None:
+    """Forget the digests of files, so that they are read again whatever their times say."""
+    for path in (home / "corpora").glob(f"*/{_DIGESTS}"):
+        path.unlink(missing_ok=True)
+
+
+def _hash_files(digests: Path, files: Sequence[Path]) -> list[str]:
+    """Return the SHA-256 of each file. `digests` has those of files whose inode, size and times are unchanged."""
+    known: dict[str, str] = {}
+    with suppress(OSError, ValueError, TypeError):
+        known = dict(json.loads(digests.read_bytes()))
+    found, settled = list[str](), dict[str, str]()
+    for path in files:
+        s = path.stat()
+        name = f"{s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns}"
+        found.append(known.get(name) or disk.sha256(path))
+        if time.time_ns() - s.st_ctime_ns > _SETTLED:  # else it may yet change within the same tick of the clock
+            settled[name] = found[-1]
+    if settled != known:
+        with suppress(OSError):  # a home that cannot be written: they are read again next time
+            digests.parent.mkdir(parents=True, exist_ok=True)
+            disk.replace(digests, json.dumps(settled), disk.SHARED)
+    return found
+
+
+def _digest(key: object) -> str:
+    return hashlib.blake2b(json.dumps(key).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+@cache
+def _code() -> str:
+    """Return a digest over the readers: an edited one reads again."""
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.blake2b(b"\0".join(path.read_bytes() for path in sources), digest_size=8).hexdigest()
+
+
+def _check_documents(placed: Iterator[Placed], files: Sequence[Path]) -> Iterator[Document]:
+    seen = set[str]()
+    has_words = False
+    left = tables.most_unpacked(*files)
+    for where, document in placed:
+        interrupts.check()
+        if document.doc_id in seen:
+            raise DataError(f"{where}: the id {document.doc_id!r} was there before")
+        seen.add(document.doc_id)
+        if (left := left - len(document.title) - len(document.text)) < 0:
+            raise tables.unpacks_too_far(where)
+        has_words = has_words or any(character.isalnum() for character in document.text)
+        yield document
+    if not has_words:
+        raise DataError(f"{files[0]} has no words in it; nothing can be searched")
+
+
+# --- OBLIQ-Bench's layout --------------------------------------------------------------------------------------------
+
+
+def read_obliq(folder: Path, home: Path) -> Collection:
+    """Read the task in `folder`. DataError for anything missing or damaged."""
+    if not (folder / "corpus").is_dir():
+        raise DataError(
+            f"{folder} holds no corpus/corpus.jsonl; "
+            "a data folder has the release's layout, e.g. tip-of-tongue/congress/corpus/corpus.jsonl"
+        )
+    inside, corpus_file = folder / "queries+qrels", tables.find_file(folder / "corpus", "corpus.jsonl")
+
+    def read_documents() -> Iterator[Placed]:
+        for where, row in tables.read_objects(corpus_file, "_id", "text"):
+            yield where, Document(tables.check_id(row["_id"], where), tables.check_text(row["text"], where))
+
+    documents = open_corpus(home, [corpus_file], read_documents)
+    queries_file, qrels_file = (tables.find_file(inside, name) for name in ("queries.jsonl", "qrels.tsv"))
+    queries: dict[str, str] = {}
+    for where, row in tables.read_objects(queries_file, "_id", "text"):
+        tables.add_query(queries, row["_id"], row["text"], where)
+    if not queries:
+        raise DataError(f"{queries_file} has no queries in it")
+    gold = _read_judgements(qrels_file, queries)
+    if unjudged := queries.keys() - gold.keys():
+        raise DataError(f"{queries_file}: query {min(unjudged)!r} has no judgement in {qrels_file}")
+    pool_file = tables.seek_file(inside, "qrels_pool.tsv")
+    pooled = None if pool_file is None else _read_judgements(pool_file, queries, documents)
+    masks = tables.seek_file(inside, "per_query_excluded_ids.json")
+    return Collection(documents, queries, gold, pooled, {} if masks is None else _read_excluded(masks, queries))
+
+
+def _read_judgements(
+    path: Path, queries: Mapping[str, str], documents: Container[str] = ()
+) -> dict[str, dict[str, float]]:
+    """Read judgements; `documents` are checked here where no environment will be led by these judgements."""
+    qrels: dict[str, dict[str, float]] = {}
+    for count, (where, (query_id, doc_id, score)) in enumerate(tables.read_cells(path, 3, form=", tab separated")):
+        if count == 0 and query_id.replace("_", "-") == "query-id":
+            continue
+        tables.add_judgement(qrels, query_id, doc_id, score, where)
+        if documents and doc_id not in documents:
+            raise DataError(f"{where}: the document {doc_id!r} is not in the corpus")
+    if strangers := qrels.keys() - queries.keys():
+        raise DataError(f"{path} judges the query {min(strangers)!r}, which queries.jsonl has not")
+    return qrels
+
+
+def _read_excluded(path: Path, queries: Mapping[str, str]) -> dict[str, frozenset[str]]:
+    masks = tables.read_json(path)
+    if not isinstance(masks, dict):
+        raise DataError(f"{path} is not an object of lists of ids, one a query; fetch it again")
+    listed: dict[str, frozenset[str]] = {}
+    for query_id, doc_ids in masks.items():
+        where = f"{path}, query {tables.brief(query_id)}"
+        if not isinstance(doc_ids, list):
+            raise DataError(f"{where}: {tables.brief(doc_ids)} where a list of ids is expected; fetch it again")
+        listed[query_id] = frozenset(tables.check_id(doc_id, where) for doc_id in doc_ids)
+    if unlisted := queries.keys() - listed.keys():
+        raise DataError(f"{path} has no entry for query {min(unlisted)!r}; a search would show what it must not")
+    if strangers := listed.keys() - queries.keys():
+        raise DataError(f"{path} has an entry for the query {min(strangers)!r}, which queries.jsonl has not")
+    return listed
+
+
+# --- BEIR's layout ---------------------------------------------------------------------------------------------------
+
+_ID = ("_id", "id", "doc_id", "docid", "document_id", "query_id", "qid", "docno")
+_TEXT = ("text", "contents", "content", "body")
+_QUERY, _DOCUMENT = ("query-id", "query_id", "qid"), ("corpus-id", "corpus_id", "doc_id", "docid", "document_id")
+_SCORE = ("score", "relevance", "label")
+
+
+def is_beir(folder: Path) -> bool:
+    """Return whether `folder` looks like BEIR's layout."""
+    place = _beir_root(folder)
+    return bool(tables.seek_tables(place, "corpus")) and not (place / "queries+qrels").exists()
+
+
+def read_beir(folder: Path, home: Path) -> Collection:
+    """Read the data set in `folder`. DataError for anything missing or damaged."""
+    place = _beir_root(folder)
+    documents = _open_tables(home, place)
+    queries: dict[str, str] = {}
+    for where, row in tables.read_rows(tables.find_tables(place, "queries")):
+        tables.add_query(queries, tables.pick_column(where, row, *_ID), tables.pick_column(where, row, *_TEXT), where)
+    named = [path for path in (place / "qrels" / "test.tsv", place / "qrels.tsv") if path.is_file()]
+    others = sorted((place / "qrels").glob("*.tsv"))
+    if not named and len(others) > 1:
+        raise DataError(f"{place / 'qrels'} holds several splits and no test.tsv; leave only the one that is meant")
+    found = next(iter(named or others), None)
+    qrels: dict[str, dict[str, float]] = {}
+    for where, row in _tsv(found) if found else tables.read_rows(tables.find_tables(place, "qrels", "default")):
+        query_id, doc_id, score = (tables.pick_column(where, row, *names) for names in (_QUERY, _DOCUMENT, _SCORE))
+        tables.add_judgement(qrels, query_id, doc_id, score, where)
+    return Collection(documents, _keep_judged(queries, qrels, found or place, "queries.jsonl"), qrels)
+
+
+def _beir_root(folder: Path) -> Path:
+    return folder / "data" if (folder / "data" / "corpus").is_dir() else folder
+
+
+def _open_tables(home: Path, folder: Path) -> Corpus:
+    """Open a corpus of rows with an id, a text, and a title where there is one."""
+    files = tables.find_tables(folder, "corpus")
+
+    def read() -> Iterator[Placed]:
+        for where, row in tables.read_rows(files):
+            doc_id = tables.check_id(tables.pick_column(where, row, *_ID), where)
+            text = tables.check_text(tables.pick_column(where, row, *_TEXT), where)
+            yield where, Document(doc_id, text, tables.check_text(row.get("title"), where, "title", optional=True))
+
+    return open_corpus(home, files, read)
+
+
+def _tsv(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    rows = tables.read_cells(path)
+    _, header = next(rows, ("", []))
+    for where, row in rows:
+        yield where, dict(zip(header, row, strict=True))
+
+
+def _keep_judged(queries: Mapping[str, str], qrels: Qrels, judged_in: Path, asked_in: str) -> dict[str, str]:
+    """Return the queries that are judged: files often have those of other splits. DataError for an unknown one."""
+    if not qrels:
+        raise DataError(f"{judged_in} has no judgements in it")
+    if strangers := qrels.keys() - queries.keys():
+        raise DataError(f"{judged_in} judges the query {min(strangers)!r}, which {asked_in} has not")
+    return {query_id: text for query_id, text in queries.items() if query_id in qrels}
+
+
+# --- TREC's layout ---------------------------------------------------------------------------------------------------
+
+_START = re.compile(r"(?=<top>|<topic\b)", re.I)
+_TOPIC = re.compile(r"<(top)>(.*?)</top>(.*)|<topic\b([^<>]*)>(.*?)</topic>(.*)", re.DOTALL | re.I)
+_NUMBER = re.compile(r"\bnumber\s*=\s*[\"']?([^\"'>\s]+)", re.I)
+# A field ends where the next tag begins; "p < 0.05" is no tag.
+_TAG = re.compile(r"(</?[a-z][\w-]*(?:\s[^<>]*)?>)", re.I)
+_FIELDS = ("title", "desc", "narr", "question", "description", "narrative")
+_LABEL = re.compile(r"^\s*(number|topic|title|description|narrative)\s*:\s*", re.I)
+# What may stand between topics: the declaration, comments, and the tags of a root element.
+_BETWEEN = re.compile(r"<(?!/top(?:ic)?\s*>)[^<>]*>|\s+", re.I)
+
+
+def is_trec(folder: Path) -> bool:
+    """Return whether `folder` looks like TREC's layout."""
+    return any((folder / name).is_file() for name in ("topics.txt", "topics.xml"))
+
+
+def read_trec(folder: Path, home: Path) -> Collection:
+    """Read the data set in `folder`. DataError for anything missing or damaged."""
+    topics = next(path for name in ("topics.txt", "topics.xml") if (path := folder / name).is_file())
+    documents = _open_tables(home, folder)
+    qrels_file = tables.find_file(folder, "qrels.txt")
+    qrels: dict[str, dict[str, float]] = {}
+    for where, (topic, _, doc_id, score) in tables.read_cells(qrels_file, 4, None, ": topic, 0, document, grade"):
+        tables.add_judgement(qrels, topic, doc_id, score, where)
+    return Collection(documents, _keep_judged(_read_topics(topics), qrels, qrels_file, str(topics)), qrels)
+
+
+def _read_topics(path: Path) -> dict[str, str]:
+    before, *pieces = _START.split("\n".join(line for _, line in tables.read_lines(path)))
+    topics: dict[str, str] = {}
+    between = [before]
+    for count, piece in enumerate(pieces, start=1):
+        where = f"{path}, topic {count}"
+        match = _TOPIC.fullmatch(piece)
+        if not match:
+            raise DataError(f"{where} has no end; was the file broken off?")
+        top, inside, after, attributes, content, behind = match.groups()
+        between.append(after if top else behind)
+        number, text = _parse_topic(attributes or "", inside if top else content, where, of_xml=not top)
+        if number in topics:
+            raise DataError(f"{path}: topic {number!r} is there twice")
+        topics[number] = text
+    if not topics:
+        raise DataError(f"{path} has no <top> or <topic> in it")
+    if rest := _BETWEEN.sub("", "".join(between)):
+        raise DataError(f"{path}: {tables.brief(rest)} stands outside of any topic")
+    return topics
+
+
+def _parse_topic(attributes: str, inside: str, where: str, *, of_xml: bool) -> tuple[str, str]:
+    """Return (number, text) of one topic."""
+    outside, *rest = _TAG.split(inside)
+    fields = list[tuple[str, str]]()
+    if of_xml and not rest:  # the query stands in the element itself
+        fields, outside = [("title", html.unescape(outside))], ""
+    for tag, value in zip(rest[::2], rest[1::2], strict=True):
+        if tag.startswith("</"):
+            outside += value
+        else:
+            fields.append((tag.strip("<>").split()[0].lower(), _LABEL.sub("", html.unescape(value))))
+    if outside.strip():
+        raise DataError(f"{where}: {tables.brief(outside.strip())} stands outside of any field")
+    numbers = _NUMBER.findall(attributes) or [value for name, value in fields if name == "num"]
+    if len(numbers) != 1:
+        raise DataError(f"{where} has {len(numbers)} numbers where one is expected")
+    parts = [value for name, value in fields if name in _FIELDS]
+    if not (text := tables.check_text(" ".join(" ".join(parts).split()), where)):
+        raise DataError(f"{where} has neither a title nor a description")
+    return tables.check_id(numbers[0].strip(), where), text
