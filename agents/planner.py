@@ -29,10 +29,9 @@ from programs.parts import reading
 from tools.errors import LimitReached, at_least
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
-from tools.models.prompting.asking import Check, Fault, Outputs, ask, known_ids
+from tools.models.prompting.asking import Check, Fault, Outputs, ask, known_ids, lens, through
 from tools.models.prompting.passage import DESCRIPTION, Passage
 from tools.records import Query, Submission
-from tools.retrievers.lens.attributes import lens, through
 from tools.session import Session
 
 
@@ -116,9 +115,9 @@ class Planner(Program):
         at_least(1, "planner", **most)
         at_least(0, "planner", read_chars=self.read_chars)
         self.limit = 1 + 5 * self.rounds  # steps of the graph: the plan, and five nodes a round
-        search = getattr(lens(self.lens), "search", "")
+        search = lens(self.lens).search
         self.plan_searches = dspy.Predict(through(PlanSearches, search))
-        self.read_passages = dspy.Predict(through(ReadForQuestion, getattr(lens(self.lens), "recognise", "")))
+        self.read_passages = dspy.Predict(through(ReadForQuestion, lens(self.lens).recognise))
         self.reflect = dspy.Predict(through(Reflect, search))
 
     def most_calls(self, pool: int) -> int:

@@ -29,11 +29,10 @@ from programs.parts import reading
 from tools.errors import LimitReached, at_least
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
-from tools.models.prompting.asking import Check, Outputs, ask, filled, known_ids
+from tools.models.prompting.asking import Check, Outputs, ask, filled, known_ids, lens, through
 from tools.models.prompting.passage import DESCRIPTION, Passage
 from tools.records import Query, Submission
 from tools.retrievers.fusion import CONSTANT
-from tools.retrievers.lens.attributes import lens, through
 from tools.retrievers.spec import Expressions
 from tools.session import Session
 
@@ -125,8 +124,8 @@ class Verifier(Program):
         at_least(0, "verifier", read_chars=self.read_chars, reads=self.reads)
         self.engines = Expressions(self.retrievers).each() or [""]
         self.limit = 6 * self.rounds  # steps of the graph: six nodes a round
-        self.reformulate = dspy.Predict(through(Reformulate, getattr(lens(self.lens), "search", "")))
-        self.verify_passages = dspy.Predict(through(VerifyPassages, getattr(lens(self.lens), "recognise", "")))
+        self.reformulate = dspy.Predict(through(Reformulate, lens(self.lens).search))
+        self.verify_passages = dspy.Predict(through(VerifyPassages, lens(self.lens).recognise))
         self.learn_common = dspy.Predict(LearnCommon)
 
     def most_calls(self, pool: int) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks import data
 from benchmarks.rows import Row
 from tools.retrievers.neural.dense import SentenceEmbedder
-from tools.retrievers.neural.model_folders import BUNDLED, find_folder
+from tools.retrievers.neural.models import BUNDLED, find_folder
 from tools.retrievers.neural.transformer import threads
 from tools.retrievers.vectors.embedding import Vectors
 

@@ -22,7 +22,7 @@ from programs.parts.compiled import Neighbour, plain
 from programs.parts.ensembles import Neighbours, assemble, fuse
 from tools.errors import UnknownName, UsageError
 from tools.models.prompting.adapter import Adapter
-from tools.retrievers.lens.attributes import instructed
+from tools.models.prompting.asking import instructed
 
 LEVELS = ("light", "medium", "heavy")
 

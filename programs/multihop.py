@@ -21,10 +21,9 @@ from programs.parts.reading import look_back, read, recall
 from tools.errors import LimitReached, at_least
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
-from tools.models.prompting.asking import ask, known_ids
+from tools.models.prompting.asking import ask, known_ids, lens, through
 from tools.models.prompting.passage import DESCRIPTION, Passage
 from tools.records import Query, Submission
-from tools.retrievers.lens.attributes import lens, through
 from tools.session import Session
 
 
@@ -134,8 +133,8 @@ class Reader(dspy.Module):
     def __init__(self, read_chars: int, lens_name: str) -> None:
         super().__init__()
         self.read_chars = read_chars
-        self.next_search = dspy.Predict(through(NextSearch, getattr(lens(lens_name), "search", "")))
-        self.read_passages = dspy.Predict(through(ReadPassages, getattr(lens(lens_name), "recognise", "")))
+        self.next_search = dspy.Predict(through(NextSearch, lens(lens_name).search))
+        self.read_passages = dspy.Predict(through(ReadPassages, lens(lens_name).recognise))
 
     def hop(self, session: Session, query: Query, found: Found, per_hop: int, *, hops_left: int) -> str:
         """One search and one reading, added to `found`; says why, when nothing more can be searched."""

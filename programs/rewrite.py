@@ -12,10 +12,9 @@ import dspy
 from programs.base import Program
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
-from tools.models.prompting.asking import ask, filled
+from tools.models.prompting.asking import ask, filled, lens, through
 from tools.models.prompting.passage import DESCRIPTION
 from tools.records import Query, Submission
-from tools.retrievers.lens import attributes
 
 
 class RewriteDescription(dspy.Signature):
@@ -35,11 +34,10 @@ class Rewrite(Program):
 
     offline: ClassVar[Rules] = {"rewritten": rules.rewrite}
 
-    lens: str = ""  # a name of tools/retrievers/lens/attributes.py: what makes a document relevant in this task
+    lens: str = ""  # a name of tools/models/prompting/asking.py: what makes a document relevant in this task
 
     def __post_init__(self) -> None:
-        advice = getattr(attributes.lens(self.lens), "search", "")
-        self.rewrite = dspy.Predict(attributes.through(RewriteDescription, advice))
+        self.rewrite = dspy.Predict(through(RewriteDescription, lens(self.lens).search))
 
     def forward(self, query: Query) -> Submission:
         """The first `depth` documents for the rewritten text."""

@@ -28,11 +28,9 @@ from tools.errors import UsageError, at_least
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
 from tools.models.prompting import context
-from tools.models.prompting.asking import ask, filled, known_ids
+from tools.models.prompting.asking import ask, filled, known_ids, lens, through
 from tools.models.prompting.passage import DESCRIPTION, Passage, show
 from tools.records import Query, Submission
-from tools.retrievers.lens.attributes import lens as lens_named
-from tools.retrievers.lens.attributes import through
 from tools.session import Session
 
 RankBatch = Callable[[list[str], int, int], Sequence[str]]
@@ -128,8 +126,8 @@ class Tournament(Program):
                 f"tournament needs promote below batch={self.batch}, not {self.promote}: no round would end"
             )
         self.solved = read(self.solutions)
-        seen_through = lens_named(self.lens)
-        advice = ((self.solved and seen_through.solved) or seen_through.recognise) if seen_through else ""
+        seen_through = lens(self.lens)
+        advice = (self.solved and seen_through.solved) or seen_through.recognise
         signature = ThinkThenRank if self.think else listwise.RankCandidates
         self.rank_candidates = dspy.Predict(through(signature, advice))
 

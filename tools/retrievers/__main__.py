@@ -16,7 +16,7 @@ from tools.console.command import Parser, clean, put_out, run_and_leave, say
 from tools.errors import UsageError
 from tools.home import home
 from tools.retrievers import RETRIEVERS, kind_of
-from tools.retrievers.neural.model_table import rows
+from tools.retrievers.neural.models import rows
 
 
 def parser() -> Parser:

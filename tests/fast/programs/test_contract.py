@@ -24,10 +24,10 @@ from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.models import lm
 from tools.models.offline import rules
+from tools.models.prompting.asking import LENSES
 from tools.models.prompting.passage import Passage, defuse, show
 from tools.records import Document, Query, total
 from tools.retrievers import build
-from tools.retrievers.lens.attributes import LENSES
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox
 from tools.table import pick

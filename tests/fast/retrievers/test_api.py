@@ -16,7 +16,7 @@ from tools.models.terms import Patience
 from tools.records import Document, Query, Usage
 from tools.retriever import Search
 from tools.retrievers import build, check
-from tools.retrievers.neural import model_table
+from tools.retrievers.neural import models
 from tools.retrievers.neural.api import Api, ApiEmbedder
 from tools.retrievers.vectors.embedding import open_vectors
 from tools.session import Toolbox
@@ -31,8 +31,8 @@ def no_waiting(monkeypatch):
 def table(monkeypatch):
     """Rows of models, in place of those of models.toml."""
 
-    def put(*rows: model_table.Row) -> None:
-        monkeypatch.setattr(model_table, "rows", lambda: {row.name: row for row in rows})
+    def put(*rows: models.Row) -> None:
+        monkeypatch.setattr(models, "rows", lambda: {row.name: row for row in rows})
 
     return put
 
@@ -84,7 +84,7 @@ def test_the_name_parses_and_means_the_same_retriever(server, corpus):
 
 
 def test_a_repeated_text_is_sent_and_paid_for_once(as_openai, table, corpus, tmp_path):
-    table(model_table.Row("openai/tiny", "api", price=2.0))
+    table(models.Row("openai/tiny", "api", price=2.0))
     retriever = Api(corpus, tmp_path, "openai/tiny")
     as_openai.requests.clear()
     toolbox = Toolbox(corpus, retriever)
@@ -100,7 +100,7 @@ def test_a_repeated_text_is_sent_and_paid_for_once(as_openai, table, corpus, tmp
 
 
 def test_what_documents_cost_is_kept_with_their_vectors(as_openai, table, corpus, tmp_path):
-    table(model_table.Row("openai/tiny", "api", price=2.0))
+    table(models.Row("openai/tiny", "api", price=2.0))
     open_vectors(ApiEmbedder("openai/tiny"), corpus, tmp_path)
     [record] = tmp_path.glob("indexes/vectors-*/embedded.json")
     usage = json.loads(record.read_text())["usage"]
@@ -109,7 +109,7 @@ def test_what_documents_cost_is_kept_with_their_vectors(as_openai, table, corpus
 
 
 def test_a_cost_that_nobody_knows_is_not_nothing(as_openai, table):
-    table(model_table.Row("openai/tiny", "api", price=0.0))
+    table(models.Row("openai/tiny", "api", price=0.0))
     embedder = ApiEmbedder("openai/tiny")
     embedder.documents(["one text"])
     used = embedder.take_usage()
@@ -118,11 +118,7 @@ def test_a_cost_that_nobody_knows_is_not_nothing(as_openai, table):
 
 
 def test_formats_and_instructions_of_the_row_reach_the_server(server, table):
-    table(
-        model_table.Row(
-            "org/tiny", "dense", query="Instruct: {instruction}\nQuery: {query}", document="passage: {text}"
-        )
-    )
+    table(models.Row("org/tiny", "dense", query="Instruct: {instruction}\nQuery: {query}", document="passage: {text}"))
     embedder = ApiEmbedder(server.spec.replace("tiny@", "org/tiny@"))
     embedder.documents(["a text"])
     embedder.queries([Search("a query", "find it")])
@@ -183,7 +179,7 @@ def test_a_server_that_takes_fewer_texts_gets_fewer(server):
 
 
 def test_a_text_that_is_too_long_loses_its_end_and_the_loss_is_counted(server, table):
-    table(model_table.Row("tiny", "dense", max_query_tokens=50, max_document_tokens=50))
+    table(models.Row("tiny", "dense", max_query_tokens=50, max_document_tokens=50))
 
     def embed(texts):
         if any(len(text.split()) > 50 for text in texts):
@@ -407,7 +403,7 @@ def test_a_model_that_is_nowhere_is_a_mistake_in_the_command(spec):
 
 
 def test_the_models_of_the_table_have_what_a_client_must_know():
-    rows = [row for row in model_table.rows().values() if row.kind == "api"]
+    rows = [row for row in models.rows().values() if row.kind == "api"]
     assert {row.name.partition("/")[0] for row in rows} == set(PROVIDERS)
     assert all(row.price > 0 and row.max_document_tokens == row.max_query_tokens > 0 and row.source for row in rows)
 

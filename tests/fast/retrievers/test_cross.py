@@ -13,7 +13,7 @@ from tools.records import Document
 from tools.retriever import Search
 from tools.retrievers import build
 from tools.retrievers.neural.cross import CrossEncoder
-from tools.retrievers.neural.model_table import find_row
+from tools.retrievers.neural.models import find_row
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -17,12 +17,12 @@ from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplet
 from tools.models.budget import Budget
 from tools.models.offline import lenses as offline_lenses
 from tools.models.prices import price
+from tools.models.prompting.asking import LENSES
 from tools.models.sending.faults import fault
 from tools.models.terms import Patience, Terms
 from tools.records import Document, Query, Usage
 from tools.retrievers import check, lenses, with_attribute
 from tools.retrievers.lens import annotate
-from tools.retrievers.lens.attributes import LENSES
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 from tools.text import TermStatistics

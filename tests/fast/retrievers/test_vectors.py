@@ -19,7 +19,7 @@ from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document, Usage
 from tools.retriever import Search
-from tools.retrievers.vectors import embedding, estimates
+from tools.retrievers.vectors import embedding, exact_search
 from tools.retrievers.vectors.embedding import open_vectors
 from tools.retrievers.vectors.exact_search import VectorRetriever
 
@@ -186,7 +186,7 @@ def test_no_estimate_is_further_off_than_its_bound(large, tmp_path):
     made = open_vectors(Digests(), large, tmp_path)
     query = Digests().vector("anything")
     true = made.astype(np.float64) @ query.astype(np.float64)
-    rounded, coded = estimates.from_vectors(made), estimates.from_codes(tmp_path, {"of": "test"}, made)
+    rounded, coded = exact_search.from_vectors(made), exact_search.from_codes(tmp_path, {"of": "test"}, made)
     assert (np.abs(rounded.of_all(query) - true) <= rounded.errors).all()
     off = true - coded.of_all(query)
     off -= made.mean(axis=0, dtype=np.float64) @ query  # the same for all documents
@@ -195,11 +195,11 @@ def test_no_estimate_is_further_off_than_its_bound(large, tmp_path):
 
 
 def test_estimates_are_the_same_from_two_threads_as_from_one(large, monkeypatch):
-    of = estimates.from_vectors(open_vectors(Digests(), large, None))
+    of = exact_search.from_vectors(open_vectors(Digests(), large, None))
     query = Digests().vector("anything")
     whole = of.of_all(query)
-    monkeypatch.setattr(estimates, "_SPLIT", 1)
-    monkeypatch.setattr(estimates, "_two_threads", lambda: True)
+    monkeypatch.setattr(exact_search, "_SPLIT", 1)
+    monkeypatch.setattr(exact_search, "_two_threads", lambda: True)
     assert of.of_all(query).tolist() == whole.tolist()
 
 

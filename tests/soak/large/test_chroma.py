@@ -19,7 +19,7 @@ from tools.errors import DataError, RunIncomplete, UsageError
 from tools.records import Document, Query
 from tools.retriever import Search
 from tools.retrievers import store
-from tools.retrievers.vectors import chroma_index
+from tools.retrievers.vectors import chroma
 from tools.retrievers.vectors.chroma import Chroma
 from tools.retrievers.vectors.exact_search import VectorRetriever
 from tools.session import Toolbox
@@ -110,8 +110,8 @@ def server_of_all(tmp_path_factory):
 @pytest.fixture
 def served(server_of_all, monkeypatch):
     """A server without collections; a test that stops it starts it again."""
-    monkeypatch.setattr(chroma_index, "WAITS", (0.0,))
-    client = chroma_index._connected(server_of_all.url)
+    monkeypatch.setattr(chroma, "WAITS", (0.0,))
+    client = chroma._connected(server_of_all.url)
     for collection in client.list_collections():
         client.delete_collection(collection.name)
     return server_of_all
@@ -183,7 +183,7 @@ def test_ties_are_broken_by_doc_id_at_the_cut_too():
 
 
 def test_reading_leaves_the_index_as_it_was_published(home, monkeypatch):
-    monkeypatch.setattr(chroma_index, "_build", lambda *_: pytest.fail("it was built again"))
+    monkeypatch.setattr(chroma, "_build", lambda *_: pytest.fail("it was built again"))
     folders = [index for index in store.list_kept(home) if index.name.startswith("chroma-")]
     before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
     first = Chroma(CORPUS, home, Words()).search_many(SEARCHES, 5)
@@ -198,15 +198,13 @@ def test_a_disk_that_is_full_for_chroma_is_one_line(tmp_path, monkeypatch):
     def full(folder):
         raise InternalError("error returned from database: (code: 778) disk I/O error")
 
-    monkeypatch.setattr(chroma_index, "_client", full)
+    monkeypatch.setattr(chroma, "_client", full)
     with pytest.raises(DataError, match="disk I/O error; make room there"):
         Chroma(CORPUS, tmp_path, Words())
 
 
 def test_a_build_that_stopped_half_way_is_redone_without_embedding_again(home, exact, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        chroma_index, "_client", lambda folder, client=chroma_index._client: Failing(client(folder), calls=2)
-    )
+    monkeypatch.setattr(chroma, "_client", lambda folder, client=chroma._client: Failing(client(folder), calls=2))
     embedder = Words()
     with pytest.raises(DataError, match="power cut"):
         Chroma(CORPUS, tmp_path, embedder)
@@ -268,9 +266,9 @@ def test_a_collection_that_is_not_whole_is_filled_up_and_not_overwritten(served,
     collection = whole._index._collection
     name, settings = (
         collection.name,
-        chroma_index.settings_of(200, 32, 2500),
+        chroma.settings_of(200, 32, 2500),
     )
-    client = chroma_index._connected(served.url)
+    client = chroma._connected(served.url)
     client.delete_collection(name)
     client.create_collection(name, **settings).add(ids=["3", "1700"], embeddings=vectors[[3, 1700]] * 2)
     filled = Chroma(CORPUS, tmp_path, Words(), url=served.url)
@@ -290,7 +288,7 @@ def test_two_who_fill_a_collection_at_once_get_one_index(served, exact, tmp_path
 
 @pytest.mark.parametrize("hangs", [True, False])
 def test_a_server_that_is_away_or_hangs_is_named(hangs, monkeypatch, corpus):
-    monkeypatch.setattr(chroma_index, "TIMEOUT", 0.2)
+    monkeypatch.setattr(chroma, "TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         if not hangs:
@@ -320,7 +318,7 @@ def test_a_server_that_goes_away_leaves_the_query_owed_and_may_come_back(served,
 
 
 def test_a_server_that_hangs_later_is_asked_again_and_given_up(served, tmp_path, monkeypatch):
-    monkeypatch.setattr(chroma_index, "TIMEOUT", 1.0)
+    monkeypatch.setattr(chroma, "TIMEOUT", 1.0)
     retriever = Chroma(CORPUS, tmp_path, Words(), url=served.url)
     served.process.send_signal(signal.SIGSTOP)
     try:
@@ -332,7 +330,7 @@ def test_a_server_that_hangs_later_is_asked_again_and_given_up(served, tmp_path,
 
 def test_a_collection_that_was_deleted_is_named(served, tmp_path):
     retriever = Chroma(CORPUS, tmp_path, Words(), url=served.url)
-    chroma_index._connected(served.url).delete_collection(retriever._index._collection.name)
+    chroma._connected(served.url).delete_collection(retriever._index._collection.name)
     with pytest.raises(DataError, match=f"{served.url} does not fit or was deleted"):
         retriever.search("w1", 3)
 
@@ -354,19 +352,19 @@ def test_an_index_works_while_it_is_deleted(tmp_path):
 
 def test_a_server_that_goes_away_while_it_is_filled_keeps_what_it_has(served, tmp_path, monkeypatch):
     embedder = Words()
-    asked = chroma_index.ServerIndex._ask
+    asked = chroma.ServerIndex._ask
 
     def fails_at_the_third_block(self, call, *arguments, **options):
         if "embeddings" in options and options["ids"][0] == "2000":
             served.stop()
         return asked(self, call, *arguments, **options)
 
-    monkeypatch.setattr(chroma_index.ServerIndex, "_ask", fails_at_the_third_block)
+    monkeypatch.setattr(chroma.ServerIndex, "_ask", fails_at_the_third_block)
     with pytest.raises(RunIncomplete, match="what it has is kept, and the same command goes on"):
         Chroma(CORPUS, tmp_path, embedder, url=served.url)
-    monkeypatch.setattr(chroma_index.ServerIndex, "_ask", asked)
+    monkeypatch.setattr(chroma.ServerIndex, "_ask", asked)
     served.start()
-    [before] = [collection.count() for collection in chroma_index._connected(served.url).list_collections()]
+    [before] = [collection.count() for collection in chroma._connected(served.url).list_collections()]
     retriever = Chroma(CORPUS, tmp_path, embedder, url=served.url)
     assert (before, retriever._index._collection.count()) == (2000, DOCUMENTS)
     assert embedder.embedded == len(set(CORPUS.texts()))

@@ -1,7 +1,7 @@
 """What a lens has a model write down of every document, for the latent index (tools/retrievers/lens/index.py).
 
 OBLIQ-Bench, section 4, steps 1 and 2: somebody says in words what attribute of a document is wanted, and a model reads
-the whole corpus once for it. The attributes are those of tools/retrievers/lens/attributes.py, in our words, or the
+the whole corpus once for it. The attributes are those of tools/models/prompting/asking.py, in our words, or the
 user's own. Documents are given a few at a time, to pay for the instructions once; one that the answer leaves out is
 asked for alone.
 
@@ -23,13 +23,12 @@ from tools.models import lm, spec
 from tools.models.offline import lenses
 from tools.models.prompting import context
 from tools.models.prompting.adapter import Adapter
-from tools.models.prompting.asking import Check, Outputs, UnusableAnswer, ask, known_ids
+from tools.models.prompting.asking import LENSES, Check, Outputs, UnusableAnswer, ask, known_ids, lens
 from tools.models.prompting.passage import Passage, batches, defuse
 from tools.models.sending.faults import fault, refusal
 from tools.models.terms import Terms
 from tools.records import Document, Query, Usage
 from tools.retriever import NoRetriever
-from tools.retrievers.lens.attributes import LENSES, lens
 from tools.retrievers.store import code
 from tools.session import Session, Toolbox
 from tools.text import TermStatistics

@@ -20,7 +20,7 @@ from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
 from tools.records import Hit
 from tools.retriever import Retriever, Search, best
-from tools.retrievers.neural.model_table import name_model, open_model, require_model
+from tools.retrievers.neural.models import name_model, open_model, require_model
 
 _REMEMBERED = 1 << 18  # scores that are kept in memory, at about 200 bytes each
 

@@ -11,8 +11,7 @@ import transformers
 from tokenizers import Tokenizer
 
 from tools.errors import DataError, UsageError
-from tools.retrievers.neural.model_folders import find_base
-from tools.retrievers.neural.model_table import LocalModel, Row
+from tools.retrievers.neural.models import LocalModel, Row, find_base
 from tools.retrievers.neural.transformer import (
     cores,
     device,

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tools.corpus import Corpus
 from tools.retriever import Search
-from tools.retrievers.neural.model_folders import BUNDLED
-from tools.retrievers.neural.model_table import name_model, open_model, require_model
+from tools.retrievers.neural.models import BUNDLED, name_model, open_model, require_model
 from tools.retrievers.store import code
 from tools.retrievers.vectors.embedding import Vectors
 from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
@@ -100,7 +99,7 @@ class SentenceEmbedder:
             "run_code": self._model.row.run_code,
             "encoder": self._encoder,
             "versions": {name: version(name) for name in libraries},
-            "code": code("tools/text", neural="dense_model transformer model_table model_folders quantized"),
+            "code": code("tools/text", neural="dense_model transformer models quantized"),
             **self._sentences.settings(),
         }
 

@@ -17,8 +17,7 @@ from sentence_transformers.sentence_transformer import modules
 
 from tools.errors import DataError
 from tools.retriever import Search
-from tools.retrievers.neural.model_folders import read_settings
-from tools.retrievers.neural.model_table import LocalModel, Row
+from tools.retrievers.neural.models import LocalModel, Row, read_settings
 from tools.retrievers.neural.transformer import TokenIds, Transformer, batch_equal_lengths, cores, keep_loaded, threads
 from tools.retrievers.vectors.embedding import Vectors
 

@@ -21,8 +21,16 @@ from tools.corpus import Corpus, digest_text, indexed_text
 from tools.errors import DataError, UsageError
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
-from tools.retrievers.neural.model_folders import BUNDLED, find_folder, read_architectures, read_class
-from tools.retrievers.neural.model_table import Row, name_model, open_model, require_model
+from tools.retrievers.neural.models import (
+    BUNDLED,
+    Row,
+    find_folder,
+    name_model,
+    open_model,
+    read_architectures,
+    read_class,
+    require_model,
+)
 from tools.retrievers.neural.token_vectors import TokenVectors, Vectors
 from tools.retrievers.store import open_index
 from tools.retrievers.vectors.embedding import require_finite

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from tools.retrievers.neural.model_table import Row
+from tools.retrievers.neural.models import Row
 from tools.retrievers.neural.transformer import batch_equal_lengths, cores, device, threads
 from tools.retrievers.store import code
 from tools.text import encodable
@@ -33,7 +33,7 @@ def key(kind: str, name: str, row: Row, modules: str, **rooms: str) -> dict[str,
         "run_code": row.run_code,
         "device": device() if row.dtype else "any",  # a row's precision is used on an accelerator alone
         "versions": {library: version(library) for library in libraries},
-        "code": code("tools/text", neural=f"{modules} library_encoder transformer model_table model_folders", **rooms),
+        "code": code("tools/text", neural=f"{modules} library_encoder transformer models", **rooms),
     }
 
 

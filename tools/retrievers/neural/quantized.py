@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from tools.errors import DataError, UsageError
-from tools.retrievers.neural.model_table import LocalModel
+from tools.retrievers.neural.models import LocalModel
 from tools.retrievers.neural.transformer import Transformer, load_config, load_tokenizer, positions
 from tools.retrievers.store import code, open_index
 

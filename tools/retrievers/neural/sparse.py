@@ -25,8 +25,15 @@ from tools.errors import DataError
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
 from tools.retrievers.lexical.postings import Postings, complete_lists, run_in_threads
-from tools.retrievers.neural.model_folders import find_folder, read_architectures, read_class
-from tools.retrievers.neural.model_table import Row, name_model, open_model, require_model
+from tools.retrievers.neural.models import (
+    Row,
+    find_folder,
+    name_model,
+    open_model,
+    read_architectures,
+    read_class,
+    require_model,
+)
 from tools.retrievers.store import open_index
 from tools.retrievers.vectors.embedding import order_of, require_finite
 

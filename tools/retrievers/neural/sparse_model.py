@@ -19,8 +19,7 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from tools.retrievers.neural.library_encoder import LibraryEncoder, options
-from tools.retrievers.neural.model_folders import find_base
-from tools.retrievers.neural.model_table import LocalModel, Row
+from tools.retrievers.neural.models import LocalModel, Row, find_base
 from tools.retrievers.neural.transformer import keep_loaded, loading, merge_adapter, require_weights
 
 _BATCH_TOKENS = 1024  # that the model takes at a time: their logits are 125 MB with BERT's vocabulary

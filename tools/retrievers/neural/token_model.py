@@ -14,7 +14,7 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
 from tools.retrievers.neural.library_encoder import LibraryEncoder, options
-from tools.retrievers.neural.model_table import LocalModel
+from tools.retrievers.neural.models import LocalModel
 from tools.retrievers.neural.token_vectors import Vectors
 from tools.retrievers.neural.transformer import keep_loaded, loading
 

@@ -26,8 +26,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTo
 from transformers.utils import logging
 
 from tools.errors import DataError
-from tools.retrievers.neural.model_folders import TOKENIZERS, digest_code, find_base
-from tools.retrievers.neural.model_table import Row
+from tools.retrievers.neural.models import TOKENIZERS, Row, digest_code, find_base
 from tools.text import encodable
 
 logging.disable_progress_bar()  # type: ignore[no-untyped-call]

@@ -9,27 +9,47 @@ process finds the same. A folder of Chroma's is neither safe to share between pr
 each process reads a private copy of its small database, beside the graph's own files, which are only read.
 """
 
+import shutil
+import sqlite3
+import time
+import weakref
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+import chromadb
+import httpx
 import numpy as np
+from chromadb.config import Settings
+from chromadb.errors import ChromaError, InvalidArgumentError, NotFoundError
 from numpy.typing import NDArray
 
+from tools import disk
+from tools.console.progress import Progress
 from tools.corpus import Corpus
-from tools.errors import UsageError
+from tools.errors import DataError, RunIncomplete, UsageError
 from tools.models.sending.servers import is_server
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
 from tools.retrievers.spec import Value, spell
-from tools.retrievers.store import name_of
+from tools.retrievers.store import name_of, open_index
 from tools.retrievers.vectors.embedding import Embedder, Vectors, embed_queries, open_vectors, vectors_key
+from tools.retrievers.vectors.exact_search import exact
 
+T = TypeVar("T")
 Rows = NDArray[np.int64]  # positions in the corpus
+Scores = NDArray[np.float64]
 
 _FORMAT = 1  # raised when what is put into Chroma changes its meaning
+WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before a server that did not answer is asked again
+TIMEOUT = 60.0  # seconds; Chroma's own client waits for ever
+_BLOCK = 1000  # vectors in one call; Chroma takes at most 5,461
+_QUERIES = 100  # in one call
+_NAME = "vectors"  # of the one collection in a folder
 
 
 class Chroma(Retriever):
@@ -57,8 +77,6 @@ class Chroma(Retriever):
         self._embedder = embedder
         self._ranker = Ranker(corpus.doc_ids)
         key = {**vectors_key(embedder, corpus), "kind": "chroma", "chroma": _FORMAT, **graph}
-        from tools.retrievers.vectors.chroma_index import FolderIndex, ServerIndex, settings_of  # imports chromadb
-
         settings = settings_of(ef_construction, neighbors, len(corpus))
 
         def vectors() -> Vectors:
@@ -116,3 +134,198 @@ class Chroma(Retriever):
             allowed = self._ranker.allowed(search.excluded, search.among)
             found = np.arange(len(self._ranker)) if allowed is None else np.flatnonzero(allowed)
         return self._ranker.hits(found, self._index.scores(found, query), k)
+
+
+def settings_of(ef_construction: int, neighbors: int, documents: int) -> dict[str, Any]:
+    """How Chroma makes a collection. What it has not written to its graph's files, it adds in every process anew, at
+    random; so it writes when the last document is in, and not every thousand.
+    """
+    written = max(2, documents)
+    graph = {
+        "space": "ip",  # the distance is 1 - the inner product, and vectors are stored as they are
+        "ef_search": 2,  # the least, see _near
+        "ef_construction": ef_construction,
+        "max_neighbors": neighbors,
+        "sync_threshold": written,
+        "batch_size": min(100, written),
+    }
+    return {"configuration": {"hnsw": graph}, "embedding_function": None}
+
+
+def _blocks(documents: int) -> Iterator[slice]:
+    for first in range(0, documents, _BLOCK):
+        yield slice(first, min(first + _BLOCK, documents))
+
+
+def _near(collection: Any, queries: Vectors, n: int, ef_search: int) -> list[Rows]:
+    found = list[Rows]()
+    for first in range(0, len(queries), _QUERIES):
+        some = queries[first : first + _QUERIES]
+        # Chroma keeps in view at least as many as it is asked for; so one graph serves every ef_search.
+        answer = collection.query(query_embeddings=some, n_results=max(n, ef_search), include=["distances"])
+        for ids, distances in zip(answer["ids"], answer["distances"], strict=True):
+            last = np.searchsorted(distances, distances[min(n, len(ids)) - 1], side="right")
+            found.append(np.array(ids[:last], dtype=np.int64))
+    return found
+
+
+class FolderIndex:
+    """A folder of the index store, and the file of vectors."""
+
+    def __init__(
+        self, home: Path | None, key: Mapping[str, object], settings: dict[str, Any], vectors: Vectors
+    ) -> None:
+        self._vectors = vectors
+        self.dimension = vectors.shape[1]
+        key = {**key, "chromadb": version("chromadb")}
+        self._collection = open_index(
+            home,
+            key,
+            build=lambda folder: _written(folder / "chroma", settings, vectors),
+            load=lambda folder: self._open(folder / "chroma"),
+        )
+
+    def _open(self, folder: Path) -> Any:
+        stack = ExitStack()
+        private = stack.enter_context(disk.temporary_folder())
+        weakref.finalize(self, stack.close)
+        for path in folder.iterdir():
+            if path.is_dir():
+                (private / path.name).symlink_to(path.resolve())
+            else:
+                shutil.copy(path, private)
+        client = _client(str(private))
+        stack.callback(client.close)
+        collection = client.get_collection(_NAME, embedding_function=None)
+        if len(self._vectors):
+            _near(collection, self._vectors[:1], 1, 1)  # reads the graph, whose files may go away now
+        return collection
+
+    def near(self, queries: Vectors, n: int, ef_search: int) -> list[Rows]:
+        """The `n` nearest of the documents that the graph finds for each query, or fewer, and what ties with them."""
+        return _near(self._collection, queries, n, ef_search)
+
+    def scores(self, rows: Rows, query: Vectors) -> Scores:
+        """The exact inner products of documents with one query, in the order of `rows`; shape (rows,)."""
+        scores: Scores = exact(np.asarray(self._vectors), rows, query)
+        return scores
+
+
+def _written(folder: Path, settings: dict[str, Any], vectors: Vectors) -> None:
+    """A new collection of all `vectors`, by row number. OSError when Chroma cannot write it, as on a full disk."""
+    try:
+        _build(folder, settings, vectors)
+    except (ChromaError, sqlite3.Error) as error:
+        raise OSError(f"Chroma says {_line(error)}") from error
+
+
+def _build(folder: Path, settings: dict[str, Any], vectors: Vectors) -> None:
+    """A new collection of all `vectors`, by row number."""
+    shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed; the vectors are what takes long
+    client = _client(str(folder))
+    try:
+        collection = client.create_collection(_NAME, **settings)
+        progress = Progress("chroma", len(vectors))
+        for block in _blocks(len(vectors)):
+            ids = [str(row) for row in range(block.start, block.stop)]
+            collection.add(ids=ids, embeddings=vectors[block])
+            progress.add(len(ids))
+    finally:
+        client.close()
+    database = sqlite3.connect(folder / "chroma.sqlite3")
+    database.execute("VACUUM")  # every vector went through it
+    database.close()
+
+
+def _client(folder: str) -> Any:
+    return chromadb.PersistentClient(folder, settings=_quiet())
+
+
+def _quiet() -> Settings:
+    return Settings(anonymized_telemetry=False)  # each client's own, for it writes into them
+
+
+def _connected(url: str) -> Any:
+    """A client of the server at `url`, which answers."""
+    parts = urlsplit(url)
+    secure = parts.scheme == "https"
+    port = parts.port or (443 if secure else 8000)
+    try:
+        httpx.get(f"{url.rstrip('/')}/api/v2/heartbeat", timeout=TIMEOUT).raise_for_status()
+        client = chromadb.HttpClient(host=parts.hostname or "", port=port, ssl=secure, settings=_quiet())
+        session = client._server._session  # type: ignore[attr-defined]  # noqa: SLF001  # there is no setting for it
+        session.timeout = TIMEOUT
+        return client
+    except Exception as error:  # Chroma raises what it likes, ValueError for a server that is away
+        raise DataError(f"no Chroma server answers at {url} ({_line(error)}); start it with `chroma run`") from error
+
+
+class ServerIndex:
+    """A collection of a Chroma server, which whoever needs it first fills.
+
+    It is whole when it says its dimension. Two who fill it at once do not disturb one another: what is there stays.
+    """
+
+    def __init__(
+        self, url: str, name: str, settings: dict[str, Any], documents: int, vectors: Callable[[], Vectors]
+    ) -> None:
+        self._url = url
+        client = _connected(url)
+        self._collection = self._ask(client.get_or_create_collection, name, **settings)
+        if "dimension" not in (self._collection.metadata or {}):
+            whole = vectors()
+            try:
+                self._fill(whole, documents)
+            except RunIncomplete as outage:
+                raise RunIncomplete(f"{outage}; what it has is kept, and the same command goes on") from outage
+        self.dimension = int(self._collection.metadata["dimension"])
+
+    def _fill(self, vectors: Vectors, documents: int) -> None:
+        progress = Progress(f"chroma at {self._url}", documents)
+        for block in _blocks(documents):
+            ids = [str(row) for row in range(block.start, block.stop)]
+            there = set(self._ask(self._collection.get, ids=ids, include=[])["ids"])
+            if missing := [row for row in ids if row not in there]:
+                self._ask(self._collection.add, ids=missing, embeddings=vectors[list(map(int, missing))])
+            progress.add(len(ids))
+        if (count := self._ask(self._collection.count)) != documents:
+            raise DataError(f"the index on {self._url} has {count} vectors for {documents} documents; delete it there")
+        self._ask(self._collection.modify, metadata={"dimension": vectors.shape[1]})  # it is whole
+
+    def near(self, queries: Vectors, n: int, ef_search: int) -> list[Rows]:
+        """As in FolderIndex."""
+        return self._ask(_near, self._collection, queries, n, ef_search)
+
+    def scores(self, rows: Rows, query: Vectors) -> Scores:
+        """As in FolderIndex."""
+        scores = np.empty(len(rows))
+        for block in _blocks(len(rows)):
+            vectors = self._vectors(rows[block])
+            scores[block] = exact(vectors, np.arange(len(vectors)), query)
+        return scores
+
+    def _vectors(self, rows: Rows) -> Vectors:
+        ids = [str(row) for row in rows.tolist()]
+        found = self._ask(self._collection.get, ids=ids, include=["embeddings"])
+        place = {row: i for i, row in enumerate(found["ids"])}  # they come in an order of Chroma's
+        if len(place) < len(ids):
+            raise DataError(f"the index on {self._url} has lost {len(ids) - len(place)} vectors; delete it there")
+        vectors: Vectors = np.asarray(found["embeddings"], dtype=np.float32)[[place[row] for row in ids]]
+        return vectors
+
+    def _ask(self, call: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """Ask the server, again after a wait where it does not answer."""
+        for wait in (*WAITS, None):
+            try:
+                return call(*arguments, **options)
+            except (InvalidArgumentError, NotFoundError) as error:
+                raise DataError(f"the index on {self._url} does not fit or was deleted: {_line(error)}") from error
+            except Exception as error:  # Chroma raises what it likes
+                if wait is None:
+                    raise RunIncomplete(f"the Chroma server at {self._url} does not answer: {_line(error)}") from error
+                time.sleep(wait)
+        raise AssertionError  # the last wait is None
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).partition("\n")[0]

@@ -1,33 +1,40 @@
 """Exact search in the vectors of a corpus, memory-mapped, so that several processes share them.
 
-First all scores are estimated, with bounds on their errors (tools/retrievers/vectors/estimates.py); every document that
-could be among the best k within those bounds is a candidate. Then one fixed routine scores the candidates in float64,
-and that decides. So the ranking is that of float64 brute force, the same to the last bit for one query and in a batch,
-in any thread, and whether the estimates come from the vectors or from 8-bit codes.
+First all scores are estimated as fast as memory allows, with bounds on their errors: from float32 vectors, where the
+error is that of rounding, or from 8-bit codes, which take a quarter of the memory and whose error is known for every
+document. Every document that could be among the best k within those bounds is a candidate. Then one fixed routine
+scores the candidates in float64, and that decides. So the ranking is that of float64 brute force, the same to the last
+bit for one query and in a batch, in any thread, and whatever the estimates come from.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from threading import Thread
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numba import njit
+from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from tools.corpus import Corpus
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
+from tools.retrievers.store import new_array, open_index
 from tools.retrievers.vectors.embedding import Embedder, Vectors, embed_queries, open_vectors, vectors_key
-from tools.retrievers.vectors.estimates import from_codes, from_vectors, lengths
-from tools.retrievers.vectors.inner_products import Candidates, exact, keep_candidates
 
 Precision = Literal["float32", "int8"]
 Rows = NDArray[np.integer]  # documents, by their place in the corpus
 
+FORMAT = 1  # raised when the files of 8-bit codes change their meaning
 _LOWEST = np.finfo(np.float32).min
+_BLOCK = 8192  # vectors that are worked on at a time
+_SPLIT = 1 << 23  # numbers from which on a second thread pays for its start
 _DOCUMENTS, _QUERIES = 8192, 1024  # of one matrix product, at most: 32 MB of scores
 _FEW = 3  # queries that are faster one by one than in a matrix product
 _MANY = 8192  # rows that are better read from the map than one by one from the file
+_ANY_ORDER = {"reassoc", "contract", "nsz", "nnan"}  # sums may be regrouped; infinities keep their meaning
 
 
 class VectorRetriever(Retriever):
@@ -128,3 +135,196 @@ def _within_reach(scores: NDArray[np.float32], errors: NDArray[np.float32], k: i
     if k < len(scores):
         floor = max(floor, np.partition(scores - errors, len(scores) - k)[len(scores) - k])
     return np.flatnonzero(scores + errors >= floor)
+
+
+class Estimates(NamedTuple):
+    """Numbers from which scores are estimated, and how far an estimate can be off.
+
+    The score of a document with a query is within `errors[row] * |query|` of `numbers[row] @ query * scales[row]`, up
+    to an amount that is the same for all documents.
+    """
+
+    numbers: NDArray[np.float32] | NDArray[np.int8]  # shape (documents, dimension)
+    scales: NDArray[np.float32] | None  # shape (documents,); None is 1
+    errors: NDArray[np.float32]  # shape (documents,)
+
+    def of_all(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The estimates of one query, shape (documents,)."""
+        scores = np.empty(len(self.numbers), dtype=np.float32)
+        middle = 0
+        if self.numbers.size >= _SPLIT and _two_threads():
+            middle = len(scores) // 2
+            other = Thread(target=estimate, args=(self.numbers, query, 0, middle, scores))
+            other.start()
+        estimate(self.numbers, query, middle, len(scores), scores)
+        if middle:
+            other.join()
+        return scores if self.scales is None else scores * self.scales
+
+    def of_block(self, queries: Vectors, first: int, last: int) -> NDArray[np.float32]:
+        """The estimates of many queries for the documents from `first` to `last`, shape (queries, last - first)."""
+        block = self.numbers[first:last].astype(np.float32, copy=False)
+        scores: NDArray[np.float32] = queries @ block.T
+        return scores if self.scales is None else scores * self.scales[first:last]
+
+
+def from_vectors(vectors: Vectors) -> Estimates:
+    """Estimates from the vectors themselves; nothing is copied."""
+    return Estimates(np.asarray(vectors), None, _rounding(lengths(vectors), vectors.shape[1]))
+
+
+def from_codes(home: Path, key: Mapping[str, object], vectors: Vectors) -> Estimates:
+    """Estimates from 8-bit codes of the vectors, which `key` determines; made when they are not kept under `home`."""
+    key = {**key, "kind": "codes", "codes": FORMAT}
+    return open_index(home, key, build=lambda folder: _write_codes(vectors, folder), load=_load_codes)
+
+
+def lengths(vectors: Vectors) -> NDArray[np.float32]:
+    """The Euclidean lengths of vectors, shape (vectors,)."""
+    found = np.empty(len(vectors), dtype=np.float32)
+    for start in range(0, len(vectors), _BLOCK):
+        block = vectors[start : start + _BLOCK]
+        found[start : start + _BLOCK] = np.sqrt(np.einsum("ij,ij->i", block, block))
+    return found
+
+
+def _two_threads() -> bool:
+    """Whether two cores may be used; as all numerical libraries do, it asks OMP_NUM_THREADS."""
+    return len(os.sched_getaffinity(0)) > 1 and os.environ.get("OMP_NUM_THREADS", "2").strip() != "1"
+
+
+def _rounding(lengths: NDArray[Any], dimension: int) -> NDArray[np.float32]:
+    """How far float32 inner products with a query of length 1 can be off, in whatever order they are summed.
+
+    d u |x| |y|, with u = 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1); the 8 and
+    the 1.01 are for the few operations around it, of which this one is one.
+    """
+    return (lengths * (1.01 * (dimension + 8) * 2.0**-24)).astype(np.float32)
+
+
+def _write_codes(vectors: Vectors, folder: Path) -> None:
+    """Fill `folder` with codes, scales and errors.
+
+    The mean of all vectors is taken off first: it adds the same to all scores of a query, and the vectors of many
+    models have much in common. The largest number of what is left of a vector becomes 127.
+    """
+    mean = np.zeros(vectors.shape[1])
+    for start in range(0, len(vectors), _BLOCK):
+        mean += vectors[start : start + _BLOCK].sum(axis=0, dtype=np.float64) / len(vectors)
+    codes = new_array(folder / "codes.npy", vectors.shape, np.int8)
+    scales, errors = np.empty(len(vectors), dtype=np.float32), np.empty(len(vectors), dtype=np.float32)
+    for start in range(0, len(vectors), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        rest = vectors[block] - mean
+        scales[block] = np.abs(rest).max(axis=1) / 127
+        scale = scales[block, None].astype(np.float64)
+        codes[block] = np.rint(np.divide(rest, scale, out=np.zeros_like(rest), where=scale > 0))
+        coded = codes[block] * scale
+        rounding = _rounding(np.linalg.norm(coded, axis=1), vectors.shape[1])
+        # By Cauchy and Schwarz, |query @ (rest - coded)| is at most |query| |rest - coded|.
+        errors[block] = 1.01 * np.linalg.norm(rest - coded, axis=1) + rounding
+    codes.flush()
+    np.save(folder / "scales.npy", scales)
+    np.save(folder / "errors.npy", errors)
+
+
+def _load_codes(folder: Path) -> Estimates:
+    return Estimates(*(np.asarray(open_memmap(folder / f"{name}.npy", "r")) for name in ("codes", "scales", "errors")))
+
+
+@njit(nogil=True, cache=True, fastmath=_ANY_ORDER)
+def estimate(vectors, query, first, last, out):  # type: ignore[no-untyped-def]
+    """Inner products of the float32 or int8 rows `first` to `last` with a float32 query, into the same places of `out`.
+
+    Two threads can each take a half. It reads memory as fast as one core can.
+    """
+    for row in range(first, last):
+        total = np.float32(0)
+        for i in range(len(query)):
+            total += np.float32(vectors[row, i]) * query[i]
+        out[row] = total
+
+
+@njit(nogil=True, cache=True)
+def exact(vectors, rows, query):  # type: ignore[no-untyped-def]
+    """Inner products of some rows of float32 vectors with a float32 query, shape (rows,), float64.
+
+    A product of two float32 numbers is exact in float64, and the sums below are made in one order, so the result is
+    the same on every machine, in every batch and whatever else is scored with it.
+    """
+    scores = np.empty(len(rows))
+    fours = len(query) // 4 * 4
+    for place in range(len(rows)):
+        vector = vectors[rows[place]]
+        a = b = c = d = 0.0  # four sums, because an addition has to wait for the one before it
+        for i in range(0, fours, 4):
+            a += np.float64(vector[i]) * np.float64(query[i])
+            b += np.float64(vector[i + 1]) * np.float64(query[i + 1])
+            c += np.float64(vector[i + 2]) * np.float64(query[i + 2])
+            d += np.float64(vector[i + 3]) * np.float64(query[i + 3])
+        for i in range(fours, len(query)):
+            a += np.float64(vector[i]) * np.float64(query[i])
+        scores[place] = (a + b) + (c + d)
+    return scores
+
+
+class Candidates(NamedTuple):
+    """The documents that may be among the best of each of some queries."""
+
+    floors: Any  # (queries,) what a candidate's true score may reach, at least; it rises as more is seen
+    counts: Any  # (queries,) how many candidates there are; -1 when there are more than there is room for
+    rows: Any  # (queries, room) the candidates
+    kept: Any  # (queries, room) their estimates
+
+
+@njit(nogil=True, cache=True, fastmath=_ANY_ORDER)
+def keep_candidates(scores, errors, norms, first, k, found):  # type: ignore[no-untyped-def]
+    """Add to each query's candidates those of a block of documents that may be among its best `k`.
+
+    scores   (queries, block) estimates of documents `first` and on; -inf is no candidate
+    errors   (documents,) how far an estimate can be off, for a query of length 1
+    norms    (queries,) the lengths of the queries
+    found    the Candidates, which are changed
+    """
+    counts, rows = found.counts, found.rows
+    room, width = rows.shape[1], scores.shape[1]
+    for query in range(len(scores)):
+        if counts[query] < 0:
+            continue
+        norm = norms[query]
+        for start in range(0, width, 64):
+            some = scores[query, start : start + 64]
+            off = errors[first + start : first + start + 64]
+            reached = np.int32(0)
+            for i in range(len(some)):  # without a branch, it takes 8 documents at a time; few reach the floor
+                reached |= np.int32(some[i] + off[i] * norm >= found.floors[query])
+            if not reached:
+                continue
+            full = counts[query] + 64 > room
+            if full and not _raise_floor(errors, norm, k, query, found):
+                break
+            count = counts[query]
+            for i in range(len(some)):
+                if some[i] + off[i] * norm >= found.floors[query]:
+                    rows[query, count] = first + start + i
+                    found.kept[query, count] = some[i]
+                    count += 1
+            counts[query] = count
+
+
+@njit(nogil=True, cache=True, fastmath=_ANY_ORDER)
+def _raise_floor(errors, norm, k, query, found):  # type: ignore[no-untyped-def]
+    """Drop the candidates of one query that are now surely beaten; False when hardly any can be dropped."""
+    rows, kept = found.rows[query], found.kept[query]
+    count = found.counts[query]
+    lowest = np.empty(count, np.float32)
+    for i in range(count):
+        lowest[i] = kept[i] - errors[rows[i]] * norm
+    found.floors[query] = np.partition(lowest, count - k)[count - k]
+    left = 0
+    for i in range(count):
+        if kept[i] + errors[rows[i]] * norm >= found.floors[query]:
+            rows[left], kept[left] = rows[i], kept[i]
+            left += 1
+    found.counts[query] = left if left <= len(rows) // 2 else -1
+    return found.counts[query] >= 0
