@@ -21,13 +21,11 @@ from langgraph.graph import END, START, StateGraph
 
 from programs.base import Program
 from tools.errors import DocumentNotFound, LimitReached, UsageError, at_least
+from tools.models import prompting
+from tools.models.adapter import notice_leak, refuses
 from tools.models.offline import rules
 from tools.models.offline.engine import Call, Rules, publish
-from tools.models.prompting import context
-from tools.models.prompting.adapter import notice_leak, refuses
-from tools.models.prompting.asking import Fault, Kind, UnusableAnswer, ask
-from tools.models.prompting.passage import DESCRIPTION, defuse
-from tools.models.sending.protocol import Message
+from tools.models.prompting import DESCRIPTION, Fault, Kind, Message, UnusableAnswer, ask, defuse
 from tools.records import Query, Submission, Usage
 from tools.session import Session
 
@@ -149,7 +147,7 @@ class React(Program):
         inputs = self._make_inputs(query, turns) | {"tools": [_describe(tool) for tool in desk.tools]}
 
         forgotten = _count_forgotten(
-            desk.session, turns, lambda n: context.fits(self.next_step, **inputs, history=_tell_history(turns, n))
+            desk.session, turns, lambda n: prompting.fits(self.next_step, **inputs, history=_tell_history(turns, n))
         )
         step = ask(self.next_step, _calls_something, **inputs, history=_tell_history(turns, forgotten))
         calls = [{"name": one.name, "args": one.args} for one in step.calls.tool_calls]
@@ -172,11 +170,11 @@ class React(Program):
             return made
 
         def fits(forgotten: int) -> bool:
-            room = context.window()
-            return room is None or context.tokens(json.dumps([messages(forgotten), tools])) + 4096 <= room
+            room = prompting.window()
+            return room is None or prompting.tokens(json.dumps([messages(forgotten), tools])) + 4096 <= room
 
         said = messages(_count_forgotten(desk.session, turns, fits))
-        context.check_room([{"content": json.dumps([said, tools])}], "conversation")
+        prompting.check_room([{"content": json.dumps([said, tools])}], "conversation")
         inputs = {**self._make_inputs(query, turns), "history": _tell_history(turns, 0)}
         with publish(Call(None, self.next_step.signature, inputs)):  # for who answers without a model
             message = model.converse(said, tools)
@@ -227,7 +225,7 @@ class _Desk:
     def read(self, doc_id: str) -> str:
         """Read one document that a search returned, by its doc_id."""
         text = self.session.read(
-            doc_id, self.read_chars or None, fit=lambda text: context.cut_to_share(text, A_READING)
+            doc_id, self.read_chars or None, fit=lambda text: prompting.cut_to_share(text, A_READING)
         )
         return _json({"doc_id": doc_id, "text": text})
 

@@ -29,8 +29,7 @@ from programs.parts import reading
 from tools.errors import LimitReached, at_least
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
-from tools.models.prompting.asking import Check, Outputs, ask, filled, known_ids, lens, through
-from tools.models.prompting.passage import DESCRIPTION, Passage
+from tools.models.prompting import DESCRIPTION, Check, Outputs, Passage, ask, filled, known_ids, lens, through
 from tools.records import Query, Submission
 from tools.retrievers.fusion import CONSTANT
 from tools.retrievers.spec import Expressions

@@ -41,7 +41,7 @@ from tools.corpus import Corpus
 from tools.errors import RunIncomplete, UsageError
 from tools.home import home
 from tools.models import lm
-from tools.models.sending.gate import Gate
+from tools.models.gate import Gate
 from tools.models.terms import Terms
 from tools.records import Query, Usage
 from tools.session import Toolbox
@@ -51,22 +51,11 @@ EVERY = 0.001  # seconds of CPU between two looks of --profile; the system's clo
 
 # Part -> the files that belong to it. A moment belongs to the innermost frame that is of any of these.
 PARTS = {
-    "HTTP and protocol": (
-        "tools/models/sending/post.py",
-        "tools/models/sending/client.py",
-        "tools/models/sending/protocol.py",
+    "HTTP and protocol": ("tools/models/sending/",),
+    "answers kept, budget, gate": tuple(
+        f"tools/models/{name}.py" for name in ("call", "lm", "terms", "answers", "prices", "gate")
     ),
-    "answers kept, budget, gate": (
-        *("tools/models/call.py", "tools/models/language_model.py", "tools/models/terms.py", "tools/models/answers.py"),
-        *("tools/models/usage.py", "tools/models/prices.py"),
-        *("tools/models/budget.py", "tools/models/sending/gate.py", "tools/models/lm.py"),
-    ),
-    "prompts and answers": (
-        "tools/models/prompting/adapter.py",
-        "tools/models/prompting/fields.py",
-        "tools/models/prompting/passage.py",
-        "tools/models/prompting/context.py",
-    ),
+    "prompts and answers": ("tools/models/adapter.py", "tools/models/prompting.py"),
     "search and documents": ("tools/retrievers/", "tools/stored_corpus.py", "tools/corpus.py"),
     "trace": ("tools/session.py", "tools/records.py", "tools/injection.py"),
     "outcomes on disk": ("evals/", "tools/disk.py"),

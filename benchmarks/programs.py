@@ -26,10 +26,10 @@ from tools import retrievers
 from tools.console.command import Parser, positive, put_out, run_and_leave, say
 from tools.errors import SextantError, UsageError
 from tools.home import home
-from tools.models.language_model import LanguageModel
+from tools.models import prompting
+from tools.models.adapter import Adapter
+from tools.models.lm import LanguageModel
 from tools.models.offline import engine as offline
-from tools.models.prompting import context
-from tools.models.prompting.adapter import Adapter
 from tools.models.terms import Terms
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
@@ -115,7 +115,7 @@ def _asked(name: str, environment: Any) -> tuple[list[int], list[Any]]:
     class Counting(offline.OfflineEngine):
         def complete(self, request: Any) -> Any:
             texts = [request.system or "", *(message.text or "" for message in request.messages)]
-            prompts.append(sum(context.tokens(str(text)) for text in texts))
+            prompts.append(sum(prompting.tokens(str(text)) for text in texts))
             return super().complete(request)
 
     constructor = pick("program", name, SYSTEMS)

@@ -141,7 +141,7 @@ class Environment:
     split_note: str = ""  # whose split it is, where that limits what it can be compared with
     notes: tuple[str, ...] = ()  # what else a reader of its scores should know
     # What programs are told of the task where they have a parameter of that name: "lens" is what makes a document
-    # relevant (tools/models/prompting/asking.py), "document" what its documents are, in words.
+    # relevant (tools/models/prompting.py), "document" what its documents are, in words.
     hints: Mapping[str, str] = field(default_factory=dict)
 
     @property

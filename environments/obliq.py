@@ -38,7 +38,7 @@ class Task:
 
     folder: str  # inside the release
     objective: str  # what counts as a find, in our words; shown to models
-    lens: str  # what makes a document relevant, by the name of its lens (tools/models/prompting/asking.py)
+    lens: str  # what makes a document relevant, by the name of its lens (tools/models/prompting.py)
     document: str  # what a document is, in words
     documents: int  # in the paper's Table 1, as are the queries
     queries: int

@@ -17,7 +17,7 @@ from tools import disk, forms
 from tools.errors import DataError, Halt, RunIncomplete
 from tools.forms import Amount, Count, Number
 from tools.models.forms import CandidateForm
-from tools.models.sending.servers import hide_keys
+from tools.models.spec import hide_keys
 from tools.records import Query
 
 

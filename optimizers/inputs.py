@@ -20,8 +20,7 @@ from tools import retrievers
 from tools.errors import UnknownName, UsageError
 from tools.models import lm
 from tools.models.offline.engine import Rules
-from tools.models.prices import price_is_known
-from tools.models.spec import check
+from tools.models.spec import check, price_is_known
 from tools.records import Usage
 from tools.session import Toolbox
 from tools.table import pick

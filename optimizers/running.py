@@ -20,9 +20,9 @@ from optimizers.training.demonstrations import label_examples
 from tools.console import interrupts
 from tools.console.command import say
 from tools.errors import Halt, RunIncomplete, SextantError
-from tools.models.prompting.adapter import Adapter
-from tools.models.sending.faults import fault, refusal
-from tools.models.sending.servers import hide_keys
+from tools.models.adapter import Adapter
+from tools.models.faults import fault, refusal
+from tools.models.spec import hide_keys
 
 T = TypeVar("T")
 

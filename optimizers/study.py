@@ -39,7 +39,7 @@ from programs.parts.compiled import Compiled
 from tools.console.wording import queries as counted
 from tools.errors import Halt, Interrupted, RunIncomplete, SextantError
 from tools.models.call import DEADLINE
-from tools.models.sending.faults import fault, refusal
+from tools.models.faults import fault, refusal
 from tools.records import Query, Submission, trace_from_json
 
 PAUSE = 15.0  # seconds between words of progress, where no candidate is through

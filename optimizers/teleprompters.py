@@ -21,8 +21,8 @@ from optimizers.tune import search
 from programs.parts.compiled import Neighbour, plain
 from programs.parts.ensembles import Neighbours, assemble, fuse
 from tools.errors import UnknownName, UsageError
-from tools.models.prompting.adapter import Adapter
-from tools.models.prompting.asking import instructed
+from tools.models.adapter import Adapter
+from tools.models.prompting import instructed
 
 LEVELS = ("light", "medium", "heavy")
 

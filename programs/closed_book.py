@@ -25,7 +25,7 @@ from programs.parts.rewriting import LIKE, instruct
 from tools.errors import LimitReached, at_least
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
-from tools.models.prompting.asking import ask, filled
+from tools.models.prompting import ask, filled
 from tools.records import Query, Submission
 from tools.session import Session
 

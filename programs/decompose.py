@@ -22,7 +22,7 @@ from programs.base import Program
 from tools.errors import LimitReached, at_least
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
-from tools.models.prompting.asking import Check, Fault, Outputs, ask, filled
+from tools.models.prompting import Check, Fault, Outputs, ask, filled
 from tools.records import Query, Submission
 from tools.retrievers.fusion import CONSTANT
 from tools.session import Session

@@ -21,8 +21,7 @@ from programs.parts.reading import look_back, read, recall
 from tools.errors import LimitReached, at_least
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
-from tools.models.prompting.asking import ask, known_ids, lens, through
-from tools.models.prompting.passage import DESCRIPTION, Passage
+from tools.models.prompting import DESCRIPTION, Passage, ask, known_ids, lens, through
 from tools.records import Query, Submission
 from tools.session import Session
 

@@ -11,8 +11,7 @@ import dspy
 from programs.parts.pointwise import OBJECTIVE, QUOTES, Pointwise, Score
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
-from tools.models.prompting.asking import ask, filled
-from tools.models.prompting.passage import DESCRIPTION, Passage
+from tools.models.prompting import DESCRIPTION, Passage, ask, filled
 from tools.session import Session
 
 

@@ -12,8 +12,7 @@ import dspy
 from programs.base import Program
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
-from tools.models.prompting.asking import ask, filled, lens, through
-from tools.models.prompting.passage import DESCRIPTION
+from tools.models.prompting import DESCRIPTION, ask, filled, lens, through
 from tools.records import Query, Submission
 
 
@@ -34,7 +33,7 @@ class Rewrite(Program):
 
     offline: ClassVar[Rules] = {"rewritten": rules.rewrite}
 
-    lens: str = ""  # a name of tools/models/prompting/asking.py: what makes a document relevant in this task
+    lens: str = ""  # a name of tools/models/prompting.py: what makes a document relevant in this task
 
     def __post_init__(self) -> None:
         self.rewrite = dspy.Predict(through(RewriteDescription, lens(self.lens).search))

@@ -14,7 +14,7 @@ from programs.parts.pointwise import OBJECTIVE, QUOTES, Pointwise
 from programs.parts.pointwise import Score as Scorer
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
-from tools.models.prompting.passage import DESCRIPTION, Passage
+from tools.models.prompting import DESCRIPTION, Passage
 from tools.session import Session
 
 

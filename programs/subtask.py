@@ -16,8 +16,7 @@ from programs.parts.pointwise import OBJECTIVE, Pointwise, Score
 from tools.errors import at_least
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
-from tools.models.prompting.asking import ask, filled
-from tools.models.prompting.passage import DESCRIPTION, Passage
+from tools.models.prompting import DESCRIPTION, Passage, ask, filled
 from tools.session import Session
 
 FACETS = 30  # the most that a query of BIRCO has (Table 4), where nothing limits the requirements

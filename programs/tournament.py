@@ -27,9 +27,7 @@ from tools.disk import InputFile
 from tools.errors import UsageError, at_least
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
-from tools.models.prompting import context
-from tools.models.prompting.asking import ask, filled, known_ids, lens, through
-from tools.models.prompting.passage import DESCRIPTION, Passage, show
+from tools.models.prompting import DESCRIPTION, Passage, ask, filled, fits, known_ids, lens, show, through
 from tools.records import Query, Submission
 from tools.session import Session
 
@@ -177,7 +175,7 @@ class Tournament(Program):
 
         def fit(passages: list[Passage], chars: int) -> bool:
             solved = add_solutions(passages, self.solved, chars)
-            return context.fits(self.rank_candidates, **asked(chars), passages=solved)
+            return fits(self.rank_candidates, **asked(chars), passages=solved)
 
         chars = 0
         if self.solved:

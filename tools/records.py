@@ -117,7 +117,7 @@ class Trace:
     steps: list[Step] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     invented_ids: int = 0  # ids that a model named without having been shown them; dropped
-    # Answers that could not be used, by kind (tools/models/prompting/asking.py): each was asked for once more, or ended
+    # Answers that could not be used, by kind (tools/models/prompting.py): each was asked for once more, or ended
     # the query.
     unusable: dict[str, int] = field(default_factory=dict)
     # Documents whose text speaks to the model, and what happened that they ask for (tools/injection.py).

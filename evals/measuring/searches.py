@@ -20,8 +20,7 @@ from evals.running.configuration import load_environment
 from evals.running.resolve import Engines
 from tools import retrievers
 from tools.errors import UsageError
-from tools.models.budget import Budget
-from tools.models.terms import Terms
+from tools.models.terms import Budget, Terms
 from tools.records import Query
 from tools.retriever import Retriever, Search
 from tools.retrievers.spec import Spec

@@ -42,7 +42,7 @@ _LIBRARIES = {
 }
 _ALWAYS = (
     *("environments", "tools.retrievers"),  # what opens a task, and what builds a retriever
-    "tools.models.prompting.adapter",  # writes the prompts and reads the answers of every program
+    "tools.models.adapter",  # writes the prompts and reads the answers of every program
 )
 
 

@@ -25,7 +25,6 @@ from evals.running.resolve import Resolved, fit, resolve
 from tools.console import options
 from tools.errors import UsageError
 from tools.models import spec
-from tools.models.cassette import Cassette
 
 if TYPE_CHECKING:
     from environments.base import Environment
@@ -54,7 +53,11 @@ def run(request: Request, report: "Report | None" = None) -> "Result":
         from evals.running import sitting  # takes a second; a misspelt name is refused before
 
         terms = sitting.make_terms(request)
-        cassette = Cassette(request.cassette, terms, sends=resolved.sends) if request.cassette else None
+        cassette = None
+        if request.cassette:
+            from tools.models.cassette import Cassette  # few runs have one
+
+            cassette = Cassette(request.cassette, terms, sends=resolved.sends)
         ready = sitting.prepare(resolved, environment, terms)
         place = run_folder.place(request.runs, ready.config)
         if not (place / "outcomes.jsonl").exists() and not terms.replays:

@@ -1,7 +1,7 @@
 """A rehearsal for `--dry-run`: the program as it is, on a few queries, with nothing sent.
 
 The engine without a model answers in the model's place, and what a retriever would send, or load weights for, is left
-to bm25. Every prompt is counted by OpenAI's o200k_base (tools/models/prompting/context.py).
+to bm25. Every prompt is counted by OpenAI's o200k_base (tools/models/prompting.py).
 """
 
 import contextvars
@@ -22,9 +22,9 @@ from programs.parts.ensembles import assemble
 from tools import retrievers, session
 from tools.errors import RunIncomplete
 from tools.home import home
+from tools.models import prompting
+from tools.models.adapter import ANSWERED, Adapter, Answered
 from tools.models.offline import engine as offline
-from tools.models.prompting import context
-from tools.models.prompting.adapter import ANSWERED, Adapter, Answered
 from tools.records import Query, Usage
 from tools.session import Toolbox
 
@@ -127,7 +127,7 @@ class StandIn(dspy.LM):
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """A predictor's call."""
-        context.check_room(messages or (), "prompt")  # as the real model's
+        prompting.check_room(messages or (), "prompt")  # as the real model's
         self._allow()
         outputs = super().__call__(prompt, messages=messages, **kwargs)
         first = outputs[0] if outputs else ""
@@ -156,7 +156,7 @@ class StandIn(dspy.LM):
 
     def _book(self, messages: Sequence[Mapping[str, Any]], beside: Sequence[str], written: Sequence[str]) -> None:
         texts = [*beside, *(text for message in messages for text in _texts(message))]
-        made = Call(MESSAGE * len(messages) + sum(map(context.tokens, texts)), sum(map(context.tokens, written)))
+        made = Call(MESSAGE * len(messages) + sum(map(prompting.tokens, texts)), sum(map(prompting.tokens, written)))
         self.made.append(made)
         if payer := session.current():
             payer.charge(Usage(calls=1, input_tokens=made.prompt, output_tokens=made.answer))

@@ -27,8 +27,8 @@ from tools import retrievers
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.home import home
-from tools.models.prices import price_is_known
 from tools.models.spec import check as check_model
+from tools.models.spec import price_is_known
 from tools.models.terms import Terms
 from tools.retriever import NoRetriever
 from tools.session import Toolbox

@@ -23,9 +23,9 @@ from evals.measuring.anytime import submit_so_far
 from tools import disk, session
 from tools.console import interrupts
 from tools.errors import DataError, LimitReached, RunIncomplete, SextantError
+from tools.models.faults import fault, refusal
 from tools.models.lm import Model
-from tools.models.sending.faults import fault, refusal
-from tools.models.sending.servers import hide_keys
+from tools.models.spec import hide_keys
 from tools.records import Document, Query, Submission, Trace, Usage, trace_json, usage_json
 from tools.session import Session
 

@@ -22,10 +22,9 @@ from evals.running.resolve import Engines, Resolved, lexical
 from programs.parts.ensembles import assemble
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError
 from tools.models import lm
-from tools.models.budget import Budget
+from tools.models.gate import Gate
 from tools.models.lm import Model
-from tools.models.sending.gate import Gate
-from tools.models.terms import QUERY_SECONDS, Patience, Terms
+from tools.models.terms import QUERY_SECONDS, Budget, Patience, Terms
 from tools.records import Usage, usage_from_json
 from tools.retriever import RanksOnly
 from tools.retrievers.lexical.bm25 import BM25

@@ -9,7 +9,7 @@ import dspy
 from environments.base import Environment
 from programs.parts.compiled import plain
 from tools.corpus import Corpus
-from tools.models.prompting.passage import defuse
+from tools.models.prompting import defuse
 from tools.records import Query
 from tools.retriever import Retriever
 

@@ -27,9 +27,9 @@ from programs.parts.compiled import NAME, check, read
 from tools import errors, session
 from tools.errors import UsageError
 from tools.models import lm
-from tools.models.language_model import LanguageModel
+from tools.models.adapter import ANSWERED, Answered
+from tools.models.lm import LanguageModel
 from tools.models.offline import engine as offline
-from tools.models.prompting.adapter import ANSWERED, Answered
 from tools.models.terms import Terms
 from tools.records import Query, Snippet, Submission, Usage, trace_from_json, usage_from_json
 from tools.table import pick

@@ -38,9 +38,9 @@ from programs.parts.ensembles import fuse
 from tools import errors, session
 from tools.disk import InputFile
 from tools.errors import RunIncomplete, SextantError, UnknownName, UsageError
+from tools.models.adapter import ANSWERED, Answered
 from tools.models.call import DEADLINE
 from tools.models.offline.engine import publish
-from tools.models.prompting.adapter import ANSWERED, Answered
 from tools.records import Query, Submission, Trace, Usage, trace_json, usage_json
 from tools.retrievers.spec import Expression, Expressions
 from tools.session import Session, Toolbox

@@ -19,7 +19,7 @@ from typing import Any
 from tools import disk, forms
 from tools.errors import DataError, UsageError
 from tools.models.forms import CompiledForm, Versions
-from tools.models.prompting.asking import instructed
+from tools.models.prompting import instructed
 
 FORMAT = 1
 NAME = "compiled.json"

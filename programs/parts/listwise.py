@@ -5,8 +5,7 @@ import dspy
 from programs.parts.reading import show_all
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
-from tools.models.prompting.asking import ask, known_ids
-from tools.models.prompting.passage import DESCRIPTION, Passage
+from tools.models.prompting import DESCRIPTION, Passage, ask, known_ids
 from tools.records import Query
 from tools.session import Session
 

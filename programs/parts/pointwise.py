@@ -13,7 +13,7 @@ from programs.base import Program
 from programs.parts.pool import find_candidates, hand_in
 from programs.parts.reading import show_all
 from tools.errors import at_least
-from tools.models.prompting.asking import ask, within
+from tools.models.prompting import ask, within
 from tools.records import Query, Submission
 from tools.retrievers.spec import Expression
 from tools.session import Session

@@ -5,9 +5,7 @@ from typing import Any
 
 import dspy
 
-from tools.models.prompting import context
-from tools.models.prompting.asking import Check, ask
-from tools.models.prompting.passage import Passage, batches, fit_notes, show
+from tools.models.prompting import Check, Passage, ask, batches, fit_notes, fits, show
 from tools.session import Session
 
 
@@ -25,7 +23,7 @@ def read(
     """
 
     def fit(passages: list[Passage]) -> bool:
-        return context.fits(predictor, **asked, passages=passages)
+        return fits(predictor, **asked, passages=passages)
 
     left = list(doc_ids)
     for passages in batches(session, left, chars, fit):
@@ -37,12 +35,12 @@ def read(
 
 def show_all(session: Session, predictor: dspy.Predict, doc_ids: Sequence[str], chars: int, **asked: Any) -> Any:
     """The documents as passages of one call, `chars` characters of each (0 all), cut where they do not fit."""
-    return show(session, doc_ids, chars, lambda passages: context.fits(predictor, **asked, passages=passages))
+    return show(session, doc_ids, chars, lambda passages: fits(predictor, **asked, passages=passages))
 
 
 def recall(session: Session, predictor: dspy.Predict, name: str, notes: Sequence[str], **asked: Any) -> list[str]:
     """The latest of the notes for the input `name`: half of the room at most, so that passages fit beside them."""
-    return fit_notes(session, notes, lambda some: context.fits(predictor, **asked, **{name: some * 2}, passages=[]))
+    return fit_notes(session, notes, lambda some: fits(predictor, **asked, **{name: some * 2}, passages=[]))
 
 
 def look_back(
@@ -52,7 +50,7 @@ def look_back(
     asked["earlier_searches"] = fit_notes(
         session,
         searches,
-        lambda some: context.fits(predictor, **asked | {"earlier_searches": some, name: []}),
+        lambda some: fits(predictor, **asked | {"earlier_searches": some, name: []}),
         what="earlier searches",
     )
-    return asked | {name: fit_notes(session, notes, lambda some: context.fits(predictor, **asked, **{name: some}))}
+    return asked | {name: fit_notes(session, notes, lambda some: fits(predictor, **asked, **{name: some}))}

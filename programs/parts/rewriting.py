@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import dspy
 
 from programs.base import Program
+from tools.models import prompting
 from tools.models.offline import rules
 from tools.models.offline.engine import Rules
-from tools.models.prompting import context
-from tools.models.prompting.asking import ask, filled
+from tools.models.prompting import ask, filled
 from tools.records import Query, Submission
 
 ANSWER = 8192  # tokens that the model may write, its thinking in the fields included
@@ -59,5 +59,5 @@ def room() -> int:
     """Tokens that the model which is active here may write: at most half of its window, where that is known."""
     settings = getattr(dspy.settings.lm, "kwargs", {})
     most = REASONING_ANSWER if "max_completion_tokens" in settings else ANSWER  # DSPy's name for it in those models
-    window = context.window()
+    window = prompting.window()
     return most if window is None else min(most, window // 2)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.errors import DataError
-from tools.models.prompting import context
-from tools.models.prompting.passage import Passage, defuse
+from tools.models.prompting import Passage, defuse, fit_length
 from tools.session import Session
 
 
@@ -55,7 +54,7 @@ def add_solutions(passages: Sequence[Passage], solutions: Mapping[str, str], cha
 
 def fit_solutions(session: Session, chars: int, fit: Callable[[int], bool]) -> int:
     """How many characters of each solution fit: `chars`, or fewer, down to none."""
-    most = context.fit_length(chars, fit)
+    most = fit_length(chars, fit)
     if most < chars:
         session.shorten(f"solutions: cut to {most} characters each, instead of {chars}")
     return most

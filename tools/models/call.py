@@ -10,18 +10,18 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import dspy
 
+from tools.models import faults
 from tools.models.answers import Answer
-from tools.models.budget import Expected
-from tools.models.prices import Price
-from tools.models.sending import faults
-from tools.models.sending.gate import LONGEST_WAIT
-from tools.models.terms import Terms
-from tools.models.usage import read_report
+from tools.models.gate import LONGEST_WAIT
+from tools.models.terms import Expected, Terms
 from tools.records import Usage
+
+if TYPE_CHECKING:
+    from tools.models.prices import Price
 
 DEADLINE: ContextVar[float] = ContextVar("deadline", default=float("inf"))  # of the query, by time.monotonic
 _BILLED = 2  # answers that are paid for and cannot be read, after which a call is not made again
@@ -63,7 +63,7 @@ class Caller:
         model: str,
         terms: Terms,
         *,
-        cost: Price | None = None,
+        cost: "Price | None" = None,
         free: bool = False,
         output_tokens: float = 500.0,
         longest: float = float("inf"),
@@ -245,3 +245,99 @@ class Caller:
 
 def _out_of_time(why: str = "") -> dspy.LMTimeoutError:
     return dspy.LMTimeoutError(f"the query's time is up (--query-timeout){why and ': '}{why}")
+
+
+# No model takes or writes so much in one call (the largest windows have 2 million); a report of more is a mistake.
+MOST_TOKENS = 10_000_000
+
+# Gemini, which counts thinking in the total alone, ends an answer at 65,536 tokens. Four times that leaves room.
+THINKING = 262_144
+
+# Some servers count thinking by tokenising its text a second time, its marks included, and come out a few tokens
+# higher than the output that it is part of. So much more than the output is taken for all of the output.
+RECOUNT_TOKENS = 8
+RECOUNT_SHARE = 0.02
+
+
+class Metered(NamedTuple):
+    """Tokens of one call."""
+
+    input_tokens: int  # all of the prompt
+    cached_tokens: int  # of the input: what the provider had cached
+    output_tokens: int  # all that was written, the thinking too
+    reasoning_tokens: int  # of the output: thinking; 0 where it is not told apart
+    cache_write_tokens: int = 0  # of the input: what the provider put into its cache at a price of its own
+
+
+class _Absurd(Exception):
+    """A report that cannot be true."""
+
+
+def read_report(usage: Any) -> Metered | None:
+    """Read a provider's usage block, as parsed from JSON; None when it is missing or cannot be true."""
+    if not isinstance(usage, dict):
+        return None
+    try:
+        if usage.get("prompt_tokens") is not None:
+            return _read(usage, "prompt_tokens", "completion_tokens")
+        return _read(usage, "input_tokens", "output_tokens")
+    except _Absurd:
+        return None
+
+
+def report_of_embeddings(usage: Any) -> dict[str, int] | None:
+    """The usage block of an answer with vectors in the form of a chat's: they have no output tokens."""
+    usage = usage if isinstance(usage, dict) else {}
+    try:
+        counts = [_count(usage, name) for name in ("prompt_tokens", "total_tokens") if usage.get(name) is not None]
+    except _Absurd:
+        return None
+    return {"prompt_tokens": counts[0], "completion_tokens": 0} if counts else None
+
+
+def _read(usage: dict[str, Any], name_in: str, name_out: str) -> Metered | None:
+    if usage.get(name_in) is None or usage.get(name_out) is None:
+        return None
+    tokens_in, tokens_out = _count(usage, name_in), _count(usage, name_out)
+    of_input, of_output = _details(usage, f"{name_in}_details"), _details(usage, f"{name_out}_details")
+    read = _count(usage, "cache_read_input_tokens")
+    written = _count(usage, "cache_creation_input_tokens")
+    if name_in == "input_tokens" and not of_input:
+        tokens_in += read + written  # Anthropic's own block
+    cached = _count(of_input, "cached_tokens") or read or _count(usage, "prompt_cache_hit_tokens")
+    written = written or _count(of_input, "cache_creation_tokens") or _count(of_input, "cache_write_tokens")
+    if not tokens_in or cached + written > tokens_in:
+        raise _Absurd  # a prompt of no tokens comes from a server that does not count
+    reasoning = _count(of_output, "reasoning_tokens")
+    beside = max(0, _count(usage, "total_tokens") - tokens_in - tokens_out)
+    if beside > (_recounted(reasoning) if reasoning else THINKING):
+        raise _Absurd
+    tokens_out += beside
+    if reasoning > _recounted(tokens_out):
+        raise _Absurd
+    return Metered(tokens_in, cached, tokens_out, min(reasoning, tokens_out), written)
+
+
+def _recounted(tokens: int) -> float:
+    """The most that a second count of as many tokens comes to."""
+    return tokens + max(RECOUNT_TOKENS, RECOUNT_SHARE * tokens)
+
+
+def _count(block: dict[str, Any], name: str) -> int:
+    """A count of tokens; 0 where the block has none."""
+    count = block.get(name)
+    if count is None:
+        return 0
+    if type(count) is not int or not 0 <= count <= MOST_TOKENS:  # isinstance would let True through
+        raise _Absurd
+    return count
+
+
+def _details(usage: dict[str, Any], name: str) -> dict[str, Any]:
+    """A block in the block; {} where there is none. Some gateways write an empty one as []."""
+    details = usage.get(name)
+    if not details:
+        return {}
+    if not isinstance(details, dict):
+        raise _Absurd
+    return details

@@ -19,14 +19,13 @@ from openai import APIConnectionError, OpenAI
 
 from tools import session
 from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
-from tools.models.call import Caller, Sent
+from tools.models import faults
+from tools.models.call import Caller, Sent, report_of_embeddings
+from tools.models.faults import Subject
 from tools.models.prices import Price
-from tools.models.sending import faults, protocol
-from tools.models.sending.client import Wire
-from tools.models.sending.refusals import Subject
-from tools.models.sending.servers import PROVIDERS, SERVER_KEY, hide_keys, is_server, secret
+from tools.models.sending.wire import Unreadable, Wire, parse
+from tools.models.spec import PROVIDERS, SERVER_KEY, hide_keys, is_server, secret
 from tools.models.terms import Terms
-from tools.models.usage import report_of_embeddings
 from tools.records import Usage
 
 FORMAT = 1  # of the key; raised when equal keys would stand for other answers
@@ -65,7 +64,7 @@ def check_key(spec: str) -> None:
         raise ProviderRefused(f"api:{spec} needs a key; put it in ${PROVIDERS[provider][2]}, or into the file .env")
 
 
-class _NotVectors(protocol.Unreadable):
+class _NotVectors(Unreadable):
     """An answer that is not one vector a text."""
 
 
@@ -120,7 +119,7 @@ class Embeddings:
             )
         except APIConnectionError as failure:
             raise failure.__cause__ or failure from None  # what the transport has raised
-        body = protocol.parse(answer.content, self.model, clean=self._wire.clean)
+        body = parse(answer.content, self.model, clean=self._wire.clean)
         usage = report_of_embeddings(body.get("usage") if isinstance(body, dict) else None)
         try:
             vectors = self._vectors(getattr(answer.parse(), "data", None), len(texts))

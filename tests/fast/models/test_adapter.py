@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evals.running.resolve import SYSTEMS, trial
-from tools.models.prompting.adapter import Adapter
-from tools.models.prompting.asking import Fault
-from tools.models.prompting.passage import Passage
+from tools.models.adapter import Adapter
+from tools.models.prompting import Fault, Passage
 from tools.table import pick
 
 

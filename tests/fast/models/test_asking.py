@@ -9,8 +9,7 @@ import pytest
 from evals import folder as run_folder
 from programs.multihop import ReadPassages
 from tools.models import lm
-from tools.models.prompting.asking import Fault, UnusableAnswer, ask, filled, known_ids, within
-from tools.models.prompting.passage import Passage
+from tools.models.prompting import Fault, Passage, UnusableAnswer, ask, filled, known_ids, within
 from tools.records import Query, Usage
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox, current

@@ -10,7 +10,7 @@ import pytest
 from evals import folder as run_folder
 from tools.errors import BudgetReached, UsageError
 from tools.models import prices
-from tools.models.budget import NOTHING, Budget, Expected
+from tools.models.terms import NOTHING, Budget, Expected
 from tools.records import Usage
 
 CENT = 0.01

@@ -11,10 +11,9 @@ from openai_server import annotate, sensible
 from waiting import wait_for
 
 from tools.models import lm
-from tools.models.budget import Budget
 from tools.models.call import DEADLINE
-from tools.models.sending.gate import Gate
-from tools.models.terms import Patience, Terms
+from tools.models.gate import Gate
+from tools.models.terms import Budget, Patience, Terms
 from tools.records import Usage
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")

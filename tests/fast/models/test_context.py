@@ -17,12 +17,11 @@ from evals.running.request import find_retrievers, parse_parameters
 from programs import PROGRAMS
 from programs.multihop import MultiHop, ReadPassages
 from tools.corpus import Corpus
-from tools.models import lm
-from tools.models.language_model import LanguageModel
+from tools.models import lm, prompting
+from tools.models.adapter import Adapter
+from tools.models.lm import LanguageModel
 from tools.models.offline import engine as offline
-from tools.models.prompting import context
-from tools.models.prompting.adapter import Adapter
-from tools.models.prompting.passage import batches, fit_notes, show
+from tools.models.prompting import batches, fit_notes, show
 from tools.models.terms import Terms
 from tools.records import Document, Query
 from tools.retrievers.lexical.bm25 import BM25
@@ -45,7 +44,7 @@ def room(window):
 
 
 def prompts_fit(server, window):
-    sizes = [sum(context.tokens(str(m["content"])) for m in request["messages"]) for request in server.requests]
+    sizes = [sum(prompting.tokens(str(m["content"])) for m in request["messages"]) for request in server.requests]
     return all(size <= window for size in sizes)
 
 
@@ -53,24 +52,24 @@ def test_tokens_are_counted_as_tiktoken_counts_them_and_markers_in_a_text_are_te
     from litellm import token_counter
 
     for text in ("The octopus has three hearts.", "naïve 東京", "<|endoftext|>"):
-        assert context.tokens(text) == token_counter("gpt-4o", text=text)
+        assert prompting.tokens(text) == token_counter("gpt-4o", text=text)
 
 
 def test_the_tokenizer_is_not_downloaded_whatever_the_surroundings_say(monkeypatch, tmp_path):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    script = "from tools.models.prompting import context; print(context.tokens('The octopus has three hearts.'))"
+    script = "from tools.models.prompting import tokens; print(tokens('The octopus has three hearts.'))"
     counted = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert counted == "7\n" and not list(tmp_path.iterdir())
 
 
 def test_without_a_known_window_everything_fits():
     with lm.connect("tiny@http://127.0.0.1:9/v1").active():
-        assert context.fits(dspy.Predict(ReadPassages), description="x" * 10**7)
+        assert prompting.fits(dspy.Predict(ReadPassages), description="x" * 10**7)
 
 
 def test_a_models_window_is_in_the_price_table():
     with lm.connect("openai/gpt-4o").active():
-        assert context.window() == int(128_000 * 0.9)
+        assert prompting.window() == int(128_000 * 0.9)
 
 
 @given(st.lists(st.integers(1, 9), max_size=12), st.integers(0, 40))
@@ -79,9 +78,9 @@ def test_the_largest_beginning_and_the_latest_end_that_fit_are_those_of_a_search
         return sum(items) <= room
 
     beginnings = [sizes[:n] for n in range(1, len(sizes) + 1) if fit(sizes[:n])]
-    assert context.fit_beginning(sizes, fit) == (beginnings[-1] if beginnings else sizes[:1])
+    assert prompting.fit_beginning(sizes, fit) == (beginnings[-1] if beginnings else sizes[:1])
     ends = [sizes[n:] for n in range(len(sizes) + 1) if fit(sizes[n:])]
-    assert context.fit_end(sizes, fit) == ends[0]
+    assert prompting.fit_end(sizes, fit) == ends[0]
 
 
 def test_a_reading_that_does_not_fit_is_split_and_the_trace_says_so(toolbox):
@@ -156,7 +155,7 @@ class Measuring(offline.OfflineEngine):
 
     def complete(self, request):
         texts = [request.system or "", *(message.text or "" for message in request.messages)]
-        self.sizes.append(sum(context.tokens(str(text)) for text in texts))
+        self.sizes.append(sum(prompting.tokens(str(text)) for text in texts))
         return super().complete(request)
 
 

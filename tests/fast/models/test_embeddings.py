@@ -7,8 +7,7 @@ import pytest
 from openai_server import Failure, bag_of_words
 
 from tools.errors import BudgetReached
-from tools.models.budget import Budget
-from tools.models.terms import Patience, Terms
+from tools.models.terms import Budget, Patience, Terms
 from tools.records import Usage
 from tools.retriever import Search
 from tools.retrievers import apis, check

@@ -11,10 +11,9 @@ from evals import folder as run_folder
 from programs.rewrite import Rewrite, RewriteDescription
 from tools.errors import BudgetReached, UsageError
 from tools.models import lm, spec
-from tools.models.budget import Budget
-from tools.models.language_model import LanguageModel
+from tools.models.lm import LanguageModel
 from tools.models.prices import price
-from tools.models.terms import Patience, Terms
+from tools.models.terms import Budget, Patience, Terms
 from tools.session import current
 
 TASK = ("--task", "congress", "--split", "dev", "--limit", "3")

@@ -4,8 +4,8 @@ import pytest
 from bad_server import ABSURD_USAGE
 
 from tools.errors import UnknownName, UsageError
+from tools.models.call import MOST_TOKENS, THINKING, Metered, read_report
 from tools.models.prices import price, window
-from tools.models.usage import MOST_TOKENS, THINKING, Metered, read_report
 
 TINY = "tiny@http://127.0.0.1:8000/v1"
 

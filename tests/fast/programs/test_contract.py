@@ -24,8 +24,7 @@ from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.models import lm
 from tools.models.offline import rules
-from tools.models.prompting.asking import LENSES
-from tools.models.prompting.passage import Passage, defuse, show
+from tools.models.prompting import LENSES, Passage, defuse, show
 from tools.records import Document, Query, total
 from tools.retrievers import build
 from tools.retrievers.lexical.bm25 import BM25

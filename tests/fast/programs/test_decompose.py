@@ -11,7 +11,7 @@ from programs.decompose import Decompose, Part, fuse
 from tools.corpus import Corpus
 from tools.models import lm
 from tools.models.offline import rules
-from tools.models.prompting.asking import UnusableAnswer
+from tools.models.prompting import UnusableAnswer
 from tools.records import Document, Query
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox

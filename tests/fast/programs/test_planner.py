@@ -7,7 +7,7 @@ from openai_server import asked, given, ids, prompts
 
 from agents.planner import Planner, ranking
 from tools.models import lm
-from tools.models.prompting.asking import UnusableAnswer
+from tools.models.prompting import UnusableAnswer
 from tools.records import Query
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox

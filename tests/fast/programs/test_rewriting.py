@@ -9,7 +9,7 @@ from programs.query_to_doc import QueryToDoc
 from programs.reasoning_trace import ReasoningTrace
 from programs.rewrite import Rewrite
 from tools.models import lm
-from tools.models.prompting.asking import LENSES, UnusableAnswer
+from tools.models.prompting import LENSES, UnusableAnswer
 from tools.records import Query
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox

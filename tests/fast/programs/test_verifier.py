@@ -11,7 +11,7 @@ from openai_server import asked, given, ids, prompts
 from agents.verifier import Verifier, fuse, ranking
 from tools.corpus import Corpus
 from tools.models import lm
-from tools.models.prompting.asking import UnusableAnswer
+from tools.models.prompting import UnusableAnswer
 from tools.records import Document, Query
 from tools.retrievers import build
 from tools.retrievers.lexical.bm25 import BM25

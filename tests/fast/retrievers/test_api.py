@@ -11,7 +11,7 @@ from openai_server import Failure, bag_of_words
 
 from tools.corpus import Corpus
 from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
-from tools.models.sending.servers import PROVIDERS
+from tools.models.spec import PROVIDERS
 from tools.models.terms import Patience
 from tools.records import Document, Query, Usage
 from tools.retriever import Search

@@ -14,12 +14,11 @@ import environments
 from tools import retrievers
 from tools.corpus import Corpus
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, UnknownName, UsageError
-from tools.models.budget import Budget
+from tools.models.faults import fault
 from tools.models.offline import lenses as offline_lenses
 from tools.models.prices import price
-from tools.models.prompting.asking import LENSES
-from tools.models.sending.faults import fault
-from tools.models.terms import Patience, Terms
+from tools.models.prompting import LENSES
+from tools.models.terms import Budget, Patience, Terms
 from tools.records import Document, Query, Usage
 from tools.retrievers import check, lenses, with_attribute
 from tools.retrievers.lens import annotate
@@ -281,7 +280,7 @@ class TestMoney:
         server.answer = written()
         opened(server, corpus_of(texts))
         prompts = ["\n".join(m["content"] for m in request["messages"]) for request in server.requests]
-        assert tokens_in == pytest.approx(sum(map(annotate.context.tokens, prompts)), rel=0.1)
+        assert tokens_in == pytest.approx(sum(map(annotate.tokens, prompts)), rel=0.1)
         nano = price("openai/gpt-5-nano")
         assert f"about ${nano.of(tokens_in, 0, tokens_out):.4f}" in line
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from evals.running.request import SYSTEMS
+from tools.models import prompting
 from tools.models.prices import Price
-from tools.models.prompting import context
 from tools.table import pick
 
 ASK = ("--task", "congress", "--data", "mini")
@@ -84,7 +84,7 @@ def test_the_run_uses_what_was_foretold(run, server, program, parameters):
         server.answer = lambda prompt: {"thought": "", "calls": json.dumps({"tool_calls": []})}  # asked for again
     ended = run(*ask, "--json").json
     assert ended["queries"] == told["queries"] == 8
-    tokens = sum(context.tokens(text) for request in server.requests for text in texts(request))
+    tokens = sum(prompting.tokens(text) for request in server.requests for text in texts(request))
     for name, true in (("calls", len(server.requests)), ("input_tokens", tokens)):
         assert told[name]["low"] <= true <= told[name]["high"], (name, true, told[name])
 

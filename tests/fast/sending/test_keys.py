@@ -11,7 +11,7 @@ from bad_server import OWN, PASSING, REFUSING, Fault, always, from_request, mixe
 
 from tools.errors import UsageError
 from tools.models import spec
-from tools.models.sending.servers import openai_account
+from tools.models.spec import openai_account
 from tools.models.terms import Patience
 
 KEY = "sk-Kd7f9Qx2LmV8tRz3WpB6nHy4JcG5sA1e"

@@ -11,8 +11,8 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsNon
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 from pydantic import TypeAdapter
 
-from tools.models.sending import faults
-from tools.models.sending.protocol import Reply, Unreadable, body, failure, read
+from tools.models import faults
+from tools.models.sending.wire import Reply, Unreadable, body, failure, read
 from tools.records import Query
 
 SEARCH = {

@@ -9,7 +9,7 @@ import pytest
 from openai_server import Failure
 
 from tools.models import lm
-from tools.models.sending.faults import fault
+from tools.models.faults import fault
 from tools.models.terms import Patience, Terms
 from tools.records import Usage
 

@@ -18,10 +18,10 @@ from tools import injection
 from tools.corpus import Corpus
 from tools.injection import appeal
 from tools.models import lm
-from tools.models.language_model import LanguageModel
+from tools.models.adapter import Adapter
+from tools.models.lm import LanguageModel
 from tools.models.offline import engine as offline
-from tools.models.prompting.adapter import Adapter
-from tools.models.prompting.passage import Passage, defuse
+from tools.models.prompting import Passage, defuse
 from tools.models.terms import Terms
 from tools.records import Document, Query
 from tools.retrievers.lexical.bm25 import BM25

@@ -19,7 +19,7 @@ from evals.running import runner
 from programs.rewrite import Rewrite
 from tools.errors import UsageError
 from tools.models import lm
-from tools.models.sending.gate import Gate
+from tools.models.gate import Gate
 from tools.models.terms import Terms
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox

@@ -30,7 +30,7 @@ from programs.rewrite import Rewrite
 from programs.score import Score
 from tools.errors import ProviderRefused
 from tools.models import lm
-from tools.models.sending.gate import Gate
+from tools.models.gate import Gate
 from tools.models.terms import Patience, Terms
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox

@@ -9,8 +9,7 @@ import pytest
 from bad_server import OWN, REFUSING, UNCLEAR, always, empty_choice, fine, moved, once, silent, throttled, trickle
 from openai_server import Failure, OpenAIServer, sensible
 
-from tools.models import lm
-from tools.models.sending import faults, redirects
+from tools.models import faults, lm
 from tools.models.terms import Patience, Terms
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")
@@ -170,7 +169,7 @@ def test_a_redirect_is_named_and_not_followed_with_a_key_or_a_prompt(run, bad, e
 def test_neither_does_an_awaited_call_follow_one(bad, elsewhere):
     bad.script = always(moved(elsewhere.url))
     asked = {"model": SPEC, "messages": [{"role": "user", "content": "?"}], "api_base": bad.url, "num_retries": 0}
-    with redirects.refused(), pytest.raises(library.APIError):
+    with lm.refuse_redirects(), pytest.raises(library.APIError):
         asyncio.run(library.acompletion(**asked))
     assert bad.tries and not elsewhere.tries
 

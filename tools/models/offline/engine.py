@@ -6,7 +6,7 @@ searches have used, keeps the passages that share the most weight, and takes the
 invents no word, understands none, and gives the same answer to the same input always. What it wins and loses
 against the bare retriever is in docs/results.md.
 
-DSPy hands an engine the rendered prompt only; `tools/models/prompting/adapter.py` publishes the structured call beside
+DSPy hands an engine the rendered prompt only; `tools/models/adapter.py` publishes the structured call beside
 it. What is counted for which field, each program says (programs/base.py); tools/models/offline/rules.py has the rules.
 """
 

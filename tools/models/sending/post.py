@@ -294,17 +294,3 @@ def _trust() -> dict[int, str]:
     except OSError as error:
         raise UsageError(f"$SSL_CERT_FILE is {file!r}, which holds no certificates that can be read") from error
     return {option: value for option, value in ((pycurl.CAINFO, file), (pycurl.CAPATH, folder)) if value}
-
-
-def explain_tls(words: str) -> str:
-    """Say that TLS failed, and what to do."""
-    return f"{words}; the certificates of an authority of one's own go into the file that $SSL_CERT_FILE names"
-
-
-def explain_redirect(status: int, headers: Mapping[str, str]) -> str:
-    """Say where an answer redirects to."""
-    place = headers.get("location", "nowhere").partition("?")[0]
-    return (
-        f"the server redirects to {place} (status {status}), where nothing is sent; if that is the right place, "
-        "name it as the server"
-    )

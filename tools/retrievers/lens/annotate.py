@@ -1,7 +1,7 @@
 """What a lens has a model write down of every document, for the latent index (tools/retrievers/lens/index.py).
 
 OBLIQ-Bench, section 4, steps 1 and 2: somebody says in words what attribute of a document is wanted, and a model reads
-the whole corpus once for it. The attributes are those of tools/models/prompting/asking.py, in our words, or the
+the whole corpus once for it. The attributes are those of tools/models/py, in our words, or the
 user's own. Documents are given a few at a time, to pay for the instructions once; one that the answer leaves out is
 asked for alone.
 
@@ -20,12 +20,23 @@ import pydantic
 
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
 from tools.models import lm, spec
+from tools.models.adapter import Adapter
+from tools.models.faults import fault, refusal
 from tools.models.offline import lenses
-from tools.models.prompting import context
-from tools.models.prompting.adapter import Adapter
-from tools.models.prompting.asking import LENSES, Check, Outputs, UnusableAnswer, ask, known_ids, lens
-from tools.models.prompting.passage import Passage, batches, defuse
-from tools.models.sending.faults import fault, refusal
+from tools.models.prompting import (
+    LENSES,
+    Check,
+    Outputs,
+    Passage,
+    UnusableAnswer,
+    ask,
+    batches,
+    defuse,
+    fits,
+    known_ids,
+    lens,
+    tokens,
+)
 from tools.models.terms import Terms
 from tools.records import Document, Query, Usage
 from tools.retriever import NoRetriever
@@ -153,8 +164,8 @@ class ModelAnnotator:
         """Say in one line what it will cost. BudgetReached when that is more than what the run has left."""
         calls = -(-texts // BATCH)
         prompt = Adapter().format(AnnotateDocuments, [], {"attribute": self._told, "passages": []})
-        overhead = sum(context.tokens(str(message["content"])) for message in prompt)
-        rate = sum(map(context.tokens, sample)) / max(1, sum(map(len, sample)))  # tokens a character
+        overhead = sum(tokens(str(message["content"])) for message in prompt)
+        rate = sum(map(tokens, sample)) / max(1, sum(map(len, sample)))  # tokens a character
         tokens_in = calls * overhead + texts * _PASSAGE_TOKENS + round(rate * characters)
         tokens_out = texts * ANSWER_TOKENS
         price = self._model.price
@@ -214,7 +225,7 @@ class ModelAnnotator:
         """Annotate all, in as many calls as the model's window makes necessary; what is left out, one by one."""
 
         def fit(passages: list[Passage]) -> bool:
-            return context.fits(self._predictor, attribute=self._told, passages=passages)
+            return fits(self._predictor, attribute=self._told, passages=passages)
 
         for passages in batches(session, doc_ids, chars, fit):
             notes |= self._asked(passages)

@@ -55,7 +55,7 @@ class Builder(Protocol):
 class LensIndex(Retriever):
     """An index of what a model wrote down of each document, fused with an index of the texts.
 
-    `attribute` is a lens of tools/models/prompting/asking.py, or in words what to write down; empty, it is the
+    `attribute` is a lens of tools/models/prompting.py, or in words what to write down; empty, it is the
     task's own lens. The `model` reads `chars` characters of each document. `query` has the query annotated too, for
     tasks whose query is itself a document. `weights` are of text and annotations, and `constant` and `depth` those of
     reciprocal rank fusion. `context` is the model's window in tokens, where the price table does not say. `digest` pins

@@ -32,7 +32,7 @@ from tools import disk
 from tools.console.progress import Progress
 from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete, UsageError
-from tools.models.sending.servers import is_server
+from tools.models.spec import is_server
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
 from tools.retrievers.spec import Value, spell

@@ -5,24 +5,27 @@ believed. Pure functions: no network, no books. Left out: images, audio, streams
 """
 
 import json
+import os
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import dspy
 import orjson
 
-from tools.models.sending import refusals
-from tools.models.sending.gate import retry_after
-from tools.models.sending.post import explain_redirect
-from tools.models.usage import read_report
+from tools.models import faults
+from tools.models.call import read_report
+from tools.models.gate import retry_after
+from tools.models.prompting import Message
+from tools.models.sending.post import Answer, Server, Unanswered
+from tools.models.spec import PROVIDERS, SECRET, SERVER_KEY, openai_account, secret
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 
 FINISH = 100  # letters of why an answer ended; the longest word for it has 20
-
-Message = dict[str, Any]  # of the chat protocol: "role", "content", "tool_calls", ...
 
 
 class Reply(NamedTuple):
@@ -198,22 +201,22 @@ def failure(
 ) -> dspy.LMError:
     """Make the error for an answer of another status than 200; `clean` takes secrets out of the server's words."""
     if 300 <= status < 400:
-        return dspy.LMConfigurationError(clean(explain_redirect(status, headers)), model=model, status=status)
+        return dspy.LMConfigurationError(clean(faults.explain_redirect(status, headers)), model=model, status=status)
     try:
-        said = refusals.read_error(orjson.loads(data))
-        about = refusals.classify(status, said.codes, said.words)
+        said = faults.read_error(orjson.loads(data))
+        about = faults.classify(status, said.codes, said.words)
     except ValueError:
         page = _start(data, 4000, clean)
-        about = refusals.classify(status, (), page)
+        about = faults.classify(status, (), page)
         words = " ".join(_MARKUP.sub(" ", page).split())[:200]
-        said = refusals.Said(f"status {status}" + (f", with a page that begins {words!r}" if words else ""), ())
+        said = faults.Said(f"status {status}" + (f", with a page that begins {words!r}" if words else ""), ())
     return _error(status, said, about, model, clean, tools=tools, asked=retry_after(headers))
 
 
 def _error(
     status: int,
-    said: refusals.Said,
-    about: refusals.Subject,
+    said: faults.Said,
+    about: faults.Subject,
     model: str,
     clean: Callable[[str], str],
     *,
@@ -227,11 +230,11 @@ def _error(
         provider_code=clean(said.codes[0]) if said.codes else None,
         retry_after=asked,
     )
-    error.about = about  # for tools/models/sending/faults.py
+    error.about = about  # for tools/models/faults.py
     return error
 
 
-def _kind(status: int, about: refusals.Subject, said: refusals.Said, tools: bool) -> Any:
+def _kind(status: int, about: faults.Subject, said: faults.Said, tools: bool) -> Any:
     """The type of DSPy's for an error."""
     if about == "account":
         return (
@@ -267,8 +270,8 @@ def _failure_inside(error: Any, usage: Any, model: str, clean: Callable[[str], s
     """Make the error for one that came with status 200: its own code is the status, else it is the server's."""
     code = error.get("code") if isinstance(error, dict) else None
     status = code if isinstance(code, int) and 400 <= code < 600 else 500
-    said = refusals.read_error({"error": error})
-    made = _error(status, said, refusals.classify(status, said.codes, said.words), model, clean)
+    said = faults.read_error({"error": error})
+    made = _error(status, said, faults.classify(status, said.codes, said.words), model, clean)
     made.kind = f"error {status}"
     made.usage, made.billed = usage, read_report(usage) is not None
     return made
@@ -277,3 +280,91 @@ def _failure_inside(error: Any, usage: Any, model: str, clean: Callable[[str], s
 def _start(data: bytes, most: int, clean: Callable[[str], str]) -> str:
     """Return the beginning of a body, cleaned before it is cut: a secret that is cut in two would not be recognised."""
     return clean(data[: most + 4096].decode("utf-8", "replace"))[:most]
+
+
+LARGEST = 32 << 20  # bytes of an answer; three times what 100 vectors of 4,096 numbers have, written out
+
+
+class Unreached(dspy.LMTransportError):
+    """No answer came back: no connection, or one that broke."""
+
+    def __init__(self, words: str, model: str, kind: str) -> None:
+        super().__init__(words, model=model)
+        self.kind = kind
+
+
+@dataclass
+class Wire:
+    """The connection to one model on a server. Threads share it, and so do copies of a language model."""
+
+    model: str  # as the server calls it
+    url: str
+    variable: str  # of the environment, which has the key
+    needs_key: bool = False
+    api: str = "chat"  # or "responses"
+    key: str = field(default="", init=False, repr=False)  # "" is none
+    _server: Server | None = field(default=None, init=False, repr=False)  # made for the first request
+    _lock: Any = field(default_factory=threading.Lock, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.key = secret(self.variable)
+
+    @classmethod
+    def to_server(cls, model: str, url: str, api: str = "chat") -> "Wire":
+        """The connection to a server of the user's own."""
+        return cls(model, url, SERVER_KEY, api=api)
+
+    @classmethod
+    def to_provider(cls, model: str, provider: str, api: str = "chat") -> "Wire":
+        """The connection to a provider, or to where its variable in the environment leads."""
+        url, elsewhere, variable = PROVIDERS[provider]
+        place = next((os.environ[name] for name in elsewhere if os.environ.get(name)), url)
+        return cls(model, place, variable, needs_key=True, api=api)
+
+    def body(self, messages: Sequence[Any], tools: Sequence[Any], settings: Mapping[str, Any]) -> bytes:
+        """A request of a chat as it is sent."""
+        return body(self.api, self.model, messages, tools, settings)
+
+    def send(self, body: bytes, deadline: float, *, tools: bool = False) -> tuple[Reply, Mapping[str, str]]:
+        """Send a request of a chat; the answer is there by `deadline`, a time.monotonic. Raises DSPy's LM errors."""
+        answer = self.post(PATHS[self.api], body, deadline, tools=tools)
+        try:
+            reply = read(self.api, answer.body, self.model, clean=self.clean)
+        except Unreadable as error:
+            raise Unreadable(self.clean(error.what), self.model, error.usage) from None
+        if len(self.key) >= SECRET:
+            calls = [{name: self.clean(text) for name, text in call.items()} for call in reply.tool_calls]
+            reply = reply._replace(text=self.clean(reply.text), tool_calls=calls, finish=self.clean(reply.finish))
+        return reply, answer.headers
+
+    def post(self, path: str, body: bytes, deadline: float, *, tools: bool = False) -> Answer:
+        """Send any request and return its answer, of status 200. Raises DSPy's LM errors."""
+        try:
+            answer = self._connect().post(path, body, deadline=deadline)
+        except Unanswered as error:
+            words = self.clean(str(error))
+            if error.kind == "timeout":
+                raise dspy.LMTimeoutError(words, model=self.model) from None
+            if error.kind == "TLS":
+                raise faults.tls_error(words, self.model) from None
+            raise Unreached(words, self.model, error.kind) from None
+        if answer.status != 200:
+            raise failure(answer.status, answer.headers, answer.body, self.model, tools=tools, clean=self.clean)
+        return answer
+
+    def _connect(self) -> Server:
+        with self._lock:
+            if self._server is None:
+                if not self.key and self.needs_key:
+                    raise dspy.LMNotConfiguredError(f"${self.variable} is not set", model=self.model)
+                headers = {"authorization": f"Bearer {self.key or 'none'}", "content-type": "application/json"}
+                self._server = Server(self.url, headers | openai_account(self.url), largest=LARGEST)
+            return self._server
+
+    def clean(self, text: str) -> str:
+        """Remove the key from what a server said."""
+        return text.replace(self.key, "***") if self.key else text
+
+    def __deepcopy__(self, memo: object) -> Self:
+        # DSPy's optimizers copy the language model with the program.
+        return self

@@ -3,24 +3,33 @@
     read = ask(self.read_passages, known_ids("selected", unread), **about, passages=passages)
 
 An answer that cannot be used is asked for once more, with what was wrong with it; that happens in the adapter
-(tools/models/prompting/adapter.py), inside one call of the predictor, so that DSPy's own trace has the answer that was
+(tools/models/adapter.py), inside one call of the predictor, so that DSPy's own trace has the answer that was
 used. A second one raises UnusableAnswer, which is a fault of the system. Every one is counted by kind in the session's
 trace.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import importlib.util
+import os
+import re
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, Literal
 
 import dspy
+import pydantic
 
 from tools import session
 from tools.errors import UnknownName
+from tools.session import Session
 
 Kind = Literal["unparsable", "wrong type", "unknown ids", "unknown tool", "empty", "cut off", "refused"]
 Outputs = Mapping[str, Any]
+Message = dict[str, Any]  # of the chat protocol: "role", "content", "tool_calls", ...
 
 
 class Fault(Exception):
@@ -114,6 +123,203 @@ def within(field: str, low: float, high: float) -> Check:
             raise Fault("wrong type", f"{field} is {outputs[field]}; it is a number from {low:g} to {high:g}")
 
     return in_range
+
+
+# What the input `description` is, as the model is told: in some tasks the query is itself a text like the wanted ones.
+DESCRIPTION = "the query: words about what is wanted, or a text to find the like of; the objective says which"
+
+
+class Passage(pydantic.BaseModel):
+    """One document as a model sees it."""
+
+    id: str
+    text: str
+
+
+Fits = Callable[[list[Passage]], bool]
+_FEWEST_CHARS = 50  # of a passage, below which it says nothing
+
+
+def show(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits = lambda passages: True) -> list[Passage]:
+    """The documents as passages of at most `chars` characters each, 0 for whole ones, recorded as shown together.
+
+    All are shown; where they do not `fit`, each is cut to as many characters as do, down to 50.
+    """
+    return _passages(doc_ids, session.judge(doc_ids, chars or None, fit=partial(_cut, session, doc_ids, fit)))
+
+
+def batches(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits) -> Iterator[list[Passage]]:
+    """The documents as passages in as few batches as `fit`, each recorded as shown when it is asked for."""
+    left = list(doc_ids)
+    while left:
+        tried: list[Passage] = []
+        shown = session.judge(left, chars or None, fit=partial(_beginning, session, left, fit, tried))
+        passages = tried or _passages(left, shown)
+        yield passages
+        left = left[len(passages) :]
+
+
+def _cut(session: Session, doc_ids: Sequence[str], fit: Fits, texts: list[str]) -> list[str]:
+    longest = max(map(len, texts), default=0)
+    most = fit_length(longest, lambda chars: fit(_passages(doc_ids, [text[:chars] for text in texts])), _FEWEST_CHARS)
+    if most < longest:
+        session.shorten(f"passages: {len(texts)} are cut to {most} characters each, instead of {longest}")
+    return [text[:most] for text in texts]
+
+
+def _beginning(
+    session: Session, doc_ids: Sequence[str], fit: Fits, tried: list[Passage], texts: list[str]
+) -> list[str]:
+    """Return as many of the texts as fit; their passages go into `tried`, unless the only one had to be cut."""
+    kept = fit_beginning(_passages(doc_ids, texts), fit)
+    if len(kept) < len(texts):
+        session.shorten(f"passages: {len(kept)} of {len(texts)} in one reading, the others in the next")
+    if len(kept) > 1:
+        tried += kept
+        return texts[: len(kept)]
+    return _cut(session, doc_ids, fit, texts[:1])
+
+
+def _passages(doc_ids: Sequence[str], texts: Sequence[str]) -> list[Passage]:
+    return [Passage(id=defuse(doc_id), text=defuse(text)) for doc_id, text in zip(doc_ids, texts, strict=False)]
+
+
+def fit_notes(
+    session: Session, notes: Sequence[str], fit: Callable[[list[str]], bool], *, what: str = "notes"
+) -> list[str]:
+    """The latest of `notes` that `fit` into a prompt together, oldest first; `what` they are is for the trace."""
+    kept = fit_end(list(notes), fit)
+    if len(kept) < len(notes):
+        session.shorten(f"{what}: the {len(notes) - len(kept)} oldest of {len(notes)} are left out")
+    return kept
+
+
+def defuse(text: str) -> str:
+    """`text` without a field marker of DSPy's prompts, [[ ## name ## ]]: a blank goes between its brackets.
+
+    And without the marks between which DSPy would take text for an image or a file to be sent.
+    """
+    text = text.replace("<<CUSTOM-TYPE-", "< <CUSTOM-TYPE-")
+    return re.sub(r"\](?=\])", "] ", re.sub(r"\[(?=\[)", "[ ", text)) if "##" in text else text
+
+
+_ANSWER = 4096  # tokens kept for the answer, where the call names no limit of its own; a third of the room at most
+_MARGIN = 0.9  # share of the window that is used
+_SHORTEST = 64  # tokens without which no answer is possible
+_MESSAGE = 8  # tokens of a message beside its text, at most
+
+
+class TooLong(Exception):
+    """A prompt that the model cannot take, and that nothing in it can be left out of: it is not sent."""
+
+
+def fits(predictor: Any, **inputs: Any) -> bool:
+    """Whether the prompt of `predictor` for `inputs` leaves the model room for its answer."""
+    room = window()
+    if room is None:
+        return True
+    predict = getattr(predictor, "predict", predictor)  # of a ChainOfThought
+    messages = dspy.settings.adapter.format(predict.signature, predict.demos, inputs)
+    answer = min(int(predict.config.get("max_tokens") or _ANSWER), room // 3)
+    return _bound(messages, room - answer) <= room - answer
+
+
+def count_in_messages(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Count the tokens of a prompt in the protocol's form."""
+    return sum(tokens(str(message["content"])) + _MESSAGE for message in messages)
+
+
+def _bound(messages: Sequence[Mapping[str, Any]], room: int) -> int:
+    """`count_in_messages`; or a bound that is within `room`, which is made a thousand times as fast and says as much.
+
+    A token has one byte at least, so a prompt with fewer bytes than there is room for fits, however it is cut.
+    """
+    bound = sum(len(str(message["content"]).encode("utf-8", "surrogatepass")) + _MESSAGE for message in messages)
+    return bound if bound <= room else count_in_messages(messages)
+
+
+def overflows(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Return by how many tokens a prompt exceeds the active model's window; 0 where it fits, or nobody knows."""
+    most = getattr(dspy.settings.lm, "window", None)
+    return 0 if most is None else max(0, _bound(messages, most - _SHORTEST) + _SHORTEST - most)
+
+
+def check_room(messages: Sequence[Mapping[str, Any]], what: str) -> None:
+    """TooLong for messages that the active model cannot take; `what` they are is for its words."""
+    if more := overflows(messages):
+        raise TooLong(f"the {what} is {more} tokens larger than what the model takes")
+
+
+def window() -> int | None:
+    """Tokens that prompt and answer together may have, of the model that is active here; None when not known."""
+    most = getattr(dspy.settings.lm, "window", None)
+    return None if most is None else int(most * _MARGIN)
+
+
+def fit_beginning(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[Any]:
+    """Return the longest beginning of `items` that fits, by bisection; one item at least, if there is one."""
+    if fit(items):
+        return items
+    low, high = min(1, len(items)), len(items)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fit(items[:middle]) else (low, middle)
+    return items[:low]
+
+
+def fit_length(chars: int, fit: Callable[[int], bool], fewest: int = 0) -> int:
+    """Return how many of `chars` characters `fit`: all, or the most to a sixteenth; `fewest` where not even they do."""
+    low, high = chars, chars
+    while low > fewest and not fit(low):
+        low, high = max(low // 2, fewest), low
+    while high - low > max(1, low // 16):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fit(middle) else (low, middle)
+    return low
+
+
+def cut_to_share(text: str, share: float) -> str:
+    """Return the beginning of `text` that takes at most `share` of the model's window; all where that is not known."""
+    room = window()
+    return text if room is None else text[: fit_length(len(text), lambda chars: tokens(text[:chars]) <= room * share)]
+
+
+def fit_end(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[Any]:
+    """Return the longest end of `items` that fits; it may be empty."""
+    first = next((first for first in range(len(items)) if fit(items[first:])), len(items))
+    return items[first:]
+
+
+def tokens(text: str) -> int:
+    """Count the tokens of `text`; an upper bound, where the tokenizer is not there."""
+    with _LOADING:  # the first calls of several threads would undo each other's variable
+        encoding = _encoding()
+    # A token of text in a Latin script has some four bytes.
+    return len(encoding.encode(text, disallowed_special=())) if encoding else len(text.encode("utf-8", "replace")) // 2
+
+
+@cache
+def _encoding() -> Any:
+    """The tokenizer, from the file that LiteLLM ships: tiktoken by itself would download it."""
+    spec = importlib.util.find_spec("litellm")  # which is not imported: that takes seconds
+    bundled = Path(spec.origin).parent / "litellm_core_utils" / "tokenizers" if spec and spec.origin else None
+    if bundled is None or not (bundled / _FILE).is_file():
+        return None
+    import tiktoken  # few commands count tokens
+
+    before = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = str(bundled)
+    try:
+        return tiktoken.get_encoding("o200k_base")
+    finally:
+        os.environ.pop(_VARIABLE)
+        if before is not None:
+            os.environ[_VARIABLE] = before
+
+
+_LOADING = threading.Lock()
+_VARIABLE = "TIKTOKEN_CACHE_DIR"
+_FILE = "fb374d419588a4632f3f557e76b4b70aebbca790"  # tiktoken's name for o200k_base: the SHA-1 of its address
 
 
 # What makes a document relevant, for each of OBLIQ-Bench's mechanisms. The paper's prompts differ by task (appendix D);

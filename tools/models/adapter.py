@@ -1,21 +1,30 @@
 """DSPy's chat prompts and parser, with one repair: an unusable answer goes back to the model with what was wrong.
 
 Every predictor's call passes here, so this is also where answers are checked and unusable ones counted by kind
-(tools/models/prompting/asking.py), and where a prompt that came back as an answer is noticed.
+(tools/models/prompting.py), and where a prompt that came back as an answer is noticed.
 """
 
+import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from inspect import isclass
+from typing import Any, Literal, NamedTuple, Union, get_origin
 
 import dspy
+import json_repair
+import orjson
+import pydantic
 
 from tools import session
+from tools.models import prompting
 from tools.models.offline import engine
-from tools.models.prompting import context, fields
-from tools.models.prompting.asking import Fault, UnusableAnswer, check
+from tools.models.prompting import Fault, UnusableAnswer, check
 from tools.records import Usage
 
 
@@ -76,7 +85,7 @@ class Adapter(dspy.ChatAdapter):
 
     def format_system_message(self, signature: Any) -> str:
         """DSPy's, made once for a signature: pydantic takes as long for it as all the rest of a prompt takes."""
-        return fields.system_message(signature, signature.__doc__)
+        return _system_message(signature, signature.__doc__)
 
     def format_user_message_content(
         self,
@@ -87,11 +96,11 @@ class Adapter(dspy.ChatAdapter):
         main_request: bool = False,
     ) -> str:
         """DSPy's, with what depends on the signature alone made once."""
-        form = fields.form(signature)
+        form = _form(signature)
         if any(isinstance(inputs.get(name), list) and form.inputs[name].annotation is str for name in form.inputs):
             return str(super().format_user_message_content(signature, inputs, prefix, suffix, main_request))
         parts = [prefix]
-        parts += [f"[[ ## {name} ## ]]\n{fields.write_value(inputs[name])}" for name in form.inputs if name in inputs]
+        parts += [f"[[ ## {name} ## ]]\n{_write_value(inputs[name])}" for name in form.inputs if name in inputs]
         if main_request and form.requirements is not None:
             parts.append(form.requirements)
         return "\n\n".join([*parts, suffix]).strip()
@@ -106,7 +115,7 @@ class Adapter(dspy.ChatAdapter):
                 "content": f"That answer cannot be used: {wrong}. Answer again, in full and in the form asked for.",
             }
             whole = [*messages, {"role": "assistant", "content": answer or "(no answer)"}, repair]
-            if context.overflows(whole):
+            if prompting.overflows(whole):
                 whole[-2]["content"] = _LEFT_OUT
                 if payer := session.current():
                     payer.shorten("an answer that could not be used is left out where it is asked for again")
@@ -116,9 +125,9 @@ class Adapter(dspy.ChatAdapter):
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
         """DSPy's values. An answer that is not read at once is DSPy's to read: its defaults, its errors."""
         try:
-            found = fields.read(signature, completion)
+            found = _read(signature, completion)
             return super().parse(signature, completion) if found is None else found
-        except (fields.TooBroken, RecursionError, MemoryError):  # the last two of Python's parser, which DSPy asks
+        except (_TooBroken, RecursionError, MemoryError):  # the last two of Python's parser, which DSPy asks
             raise Fault("unparsable", "a field of it is no JSON, and too broken to be repaired") from None
 
 
@@ -220,3 +229,135 @@ def _repeats(instructions: str, text: str) -> bool:
         return False  # each run has one of these words
     starts = range(len(words) - _FEWEST_WORDS + 1)
     return any(" ".join(words[start : start + _FEWEST_WORDS]) in told for start in starts)
+
+
+_MARKER = re.compile(r"\[\[ ## (\w+) ## \]\]")  # of a field, in an answer
+_SIGNATURES = 1024  # kept at once; optimizers make them by the hundred
+_LOOKS = 500_000  # characters that a repair may look at, about half a second; a list of 1,000 ids takes a tenth of it
+
+
+class _TooBroken(Exception):
+    """A field's text that would take too long to repair, or is nested too deep."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """The fields of one signature."""
+
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Callable[[Any], Any] | None]  # what checks the value of each field; None is DSPy's to read
+    requirements: str | None  # how a prompt ends: the fields to answer with
+
+
+@lru_cache(maxsize=_SIGNATURES)
+def _form(signature: Any) -> _Form:
+    """The fields of `signature`, which nobody changes: DSPy makes a new signature for other fields."""
+    outputs = {name: _validator(field.annotation) for name, field in signature.output_fields.items()}
+    return _Form(signature.input_fields, outputs, dspy.ChatAdapter().user_message_output_requirements(signature))
+
+
+@lru_cache(maxsize=_SIGNATURES)
+def _system_message(signature: Any, doc: str) -> str:
+    """DSPy's. `doc` is a part of the key because instructions can be changed on the signature itself."""
+    return str(dspy.ChatAdapter().format_system_message(signature))
+
+
+def _read(signature: Any, answer: str) -> dict[str, Any] | None:
+    """The values of a model's answer in the order of the fields; None where DSPy has to read it.
+
+    _TooBroken for one that DSPy should not try to read, either: its own repair has no end.
+    """
+    outputs = _form(signature).outputs
+    texts = dict[str, str]()
+    for name, text in _sections(answer):
+        if name in outputs:
+            texts.setdefault(name, text)
+    found = {name: texts[name] if outputs[name] is str else _repair(texts[name]) for name in outputs if name in texts}
+    try:
+        return {name: _valid(validate, found[name]) for name, validate in outputs.items()}
+    except (KeyError, ValueError):
+        return None
+
+
+def _valid(validate: Callable[[Any], Any] | None, value: Any) -> Any:
+    """The value of a field; ValueError where DSPy has to read it."""
+    if validate is None or (value == "" and validate is not str):  # "": it is not JSON
+        raise ValueError
+    return validate(value)
+
+
+def _sections(answer: str) -> list[tuple[str, str]]:
+    """Divide an answer at its markers, as DSPy does."""
+    sections: list[tuple[str, list[str]]] = [("", [])]
+    for line in answer.splitlines():
+        if "[[ ##" in line and (marker := _MARKER.match(line.strip())):
+            sections.append((marker[1], [line[marker.end() :].strip()]))
+        else:
+            sections[-1][1].append(line)
+    return [(name, "\n".join(lines).strip()) for name, lines in sections]
+
+
+def _validator(annotation: Any) -> Callable[[Any], Any] | None:
+    """Return a function from JSON to values of `annotation`; None for types that DSPy reads in a way of its own."""
+    if annotation is str:
+        return str
+    union = get_origin(annotation) in (Union, types.UnionType, Literal)
+    if union or (isclass(annotation) and get_origin(annotation) is None and issubclass(annotation, dspy.Type | Enum)):
+        return None
+    try:
+        return pydantic.TypeAdapter(annotation).validate_python
+    except Exception:  # noqa: BLE001  # a type that pydantic does not know: DSPy says so when the answer is there
+        return None
+
+
+class _Watched(str):
+    """Text that may be looked at only so often: stray quotes take json_repair a time that grows with their square."""
+
+    left: int  # characters
+
+    def __getitem__(self, place: Any) -> str:
+        found = super().__getitem__(place)
+        self.left -= len(found)
+        if self.left < 0:
+            raise _TooBroken
+        return found
+
+
+def _repair(text: str) -> Any:
+    """`json_repair.loads(text)`, with an end."""
+    watched = _Watched(text)
+    watched.left = _LOOKS
+    try:
+        with suppress(ValueError):
+            return json.loads(text)
+        return json_repair.loads(watched, skip_json_loads=True)
+    except RecursionError:
+        raise _TooBroken from None
+
+
+def _write_value(value: Any) -> str:
+    """Write the value of an input field as DSPy does; but for lists in a field of text."""
+    if isinstance(value, str):
+        return value
+    try:
+        plain = _serializer(value.__class__).dump_python(value, mode="json", fallback=str)
+    except Exception:  # noqa: BLE001  # as in DSPy: what pydantic cannot take is written as Python prints it
+        plain = str(value)
+    return _json(plain) if isinstance(plain, dict | list) else str(plain)
+
+
+def _json(value: Any) -> str:
+    """`json.dumps(value, ensure_ascii=False)`, with orjson for the texts: documents are long."""
+    if isinstance(value, str):
+        with suppress(TypeError):  # lone surrogates
+            return orjson.dumps(value).decode()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_json, value))}]"
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return "{" + ", ".join(f"{_json(key)}: {_json(one)}" for key, one in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+@lru_cache(maxsize=256)
+def _serializer(kind: Any) -> Any:
+    return pydantic.TypeAdapter(kind)
