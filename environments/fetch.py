@@ -1,41 +1,70 @@
-"""Fetch a task's public release: download it, check it, and mark it complete at the end.
+"""Fetch a task's public release: list it, download it, check it, and mark it complete at the end.
 
 What a file must be is said by the release's own listing at the pinned revision: its size, and its content's address
 (the Hub's LFS SHA-256, git's blob id, Zenodo's MD5). A file takes its place only when both are right, and the marker
 `<task>.complete.json` is written when all of them have. Whatever ends a fetch before that, an interrupt included,
 leaves `<file>.<address>.part` behind, and the same command goes on where it stopped.
 
+A listing is of the pinned revision or it is refused, and so is one whose paths lead out of their folder. What the
+address proves is that a file is what the server lists under that name. That the listing is the release's own rests on
+HTTPS, and on the pinned commit (Zenodo has none).
+
 All three kinds of release are downloaded here, the Hub's files too: `hf_hub_download` of huggingface_hub 1.33 throws
-away what it has of a file when it fails. What the address proves is that a file is what the server lists under that
-name. That the listing is the release's own rests on HTTPS, and on the pinned commit (Zenodo has none).
+away what it has of a file when it fails.
 """
 
 import hashlib
 import json
+import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
+from time import monotonic, sleep
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
 
 import httpx
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
 import environments
 from environments.base import Release
-from environments.remote import Listed, connect, list_files, name_release, name_status, try_again
 from tools import disk
 from tools.console import interrupts
 from tools.errors import DataError, RunConflict, UsageError
 
+WAITS = (1.0, 4.0)  # seconds before the second and the third try; a fourth is not made
+WORTH = 1_000_000  # a try that brought so many new bytes was none in vain, and the count begins again
+LISTING_SECONDS = 30.0  # for all of a listing
+LISTING_BYTES = 64 << 20  # of a listing, at most; 100,000 files, GitHub's most, take some 25 MB
+TIMEOUT = httpx.Timeout(30.0, connect=10.0)  # seconds without a byte, not for a whole file
 PLAIN_LINES = 10  # of progress, at most, where there is no terminal
 
-Say = Callable[[str], None]
-Tell = Callable[[int], None]  # is told how many bytes there are
+_T = TypeVar("_T")
+_Row = tuple[str, Any, Any, Any]  # path, size, address and URL of a listed file, unchecked
 
 
-def fetch(full_name: str, *, say: Say) -> Path:
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file as the pinned release lists it."""
+
+    path: str  # inside the release, with slashes
+    size: int  # in bytes
+    address: str  # "sha256:<hex>", "git:<hex>" (a blob id) or "md5:<hex>"
+    url: str
+
+    def part(self, folder: Path) -> Path:
+        """Return where the beginning of the file lies; another revision's has another name."""
+        return folder / f"{self.path}.{self.address.partition(':')[2][:12]}.part"
+
+
+def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
     """Download what `full_name` ("obliq/congress"; a variant is ignored) needs, and return the suite's data folder.
 
     Does nothing when that is there already. `say` is given lines for people. DataError when the release, the network
@@ -47,27 +76,33 @@ def fetch(full_name: str, *, say: Say) -> Path:
     release, paths = suite.release, suite.tasks[name].files
     marker = environments.marker_of(task)
     folder = marker.parent
+
+    def busy() -> None:
+        raise RunConflict(f"another process is fetching {task} into {folder}; wait for it")
+
     try:
         if _is_whole(marker, release, paths):
             say(f"{task}: all {len(paths)} files from {release} are in {folder} already")
             return folder
-        with _lock(folder, name, task), connect(release) as client:
-            listed = list_files(client, release, paths)
-            here = {file.path: found for file in listed if (found := _find(folder, file))}
+        folder.mkdir(parents=True, exist_ok=True)
+        # One fetch of a task at a time: two would write the same parts. The lock goes with the process.
+        with disk.hold(folder / f".{name}.lock", busy), _connect(release) as client:
+            listed = _list_files(client, release, paths)
+            digests = {file.path: _find(folder, file) for file in listed}
+            missing = [file for file in listed if not digests[file.path]]
             total = sum(file.size for file in listed)
-            already = sum(file.size if file.path in here else _size_of(_part(folder, file)) for file in listed)
-            begun = f"; {_size(already)} of it are here already" if already else ""
-            say(f"{task}: {len(listed)} files, {_size(total)} from {release} ({release.licence}){begun}")
-            _check_room(folder, total - already)
+            done = total - sum(file.size - _size_of(file.part(folder)) for file in missing)
+            begun = f"; {decimal(done)} of it are here already" if done else ""
+            say(f"{task}: {len(listed)} files, {decimal(total)} from {release} ({release.licence}){begun}")
+            _check_room(folder, total - done)
             # A marker that has come this far is of another revision, or of files that are gone.
             marker.unlink(missing_ok=True)
-            with _progress(total, already, say) as tell:
-                for file in listed:
-                    if file.path not in here:
-                        before = already - _size_of(_part(folder, file))
-                        here[file.path] = _download(client, release, folder, file, _after(before, tell))
-                        already = before + file.size
-            _mark(marker, task, release, listed, here)
+            with _progress(total, done, say) as tell:
+                for file in missing:
+                    done -= _size_of(file.part(folder))
+                    digests[file.path] = _download(client, release, folder, file, partial(tell, done))
+                    done += file.size
+            _mark(marker, task, release, listed, digests)
     except OSError as error:
         if error.errno in disk.FULL:
             why = f"{folder}: {error.strerror}. Make room, and the same command goes on from there"
@@ -79,18 +114,18 @@ def fetch(full_name: str, *, say: Say) -> Path:
 
 
 @contextmanager
-def _progress(total: int, done: int, say: Say) -> Iterator[Tell]:
-    """Yield a function to call with the number of bytes that are here of `total`; `done` are here already.
+def _progress(total: int, done: int, say: Callable[[str], None]) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that is told how many bytes of `total` are here: those of earlier files, and of this one.
 
     It draws a live bar on stderr when that is a terminal, and else says a plain line at every tenth.
     """
     console, step = Console(stderr=True), done * PLAIN_LINES // max(total, 1)
 
-    def tell(now: int) -> None:
+    def tell(before: int, count: int) -> None:
         nonlocal step
-        if (reached := now * PLAIN_LINES // max(total, 1)) > step:
+        if (reached := (before + count) * PLAIN_LINES // max(total, 1)) > step:
             step = reached
-            say(f"{now / total:.0%} of {_size(total)}")
+            say(f"{(before + count) / total:.0%} of {decimal(total)}")
 
     if not console.is_terminal:
         yield tell
@@ -98,15 +133,11 @@ def _progress(total: int, done: int, say: Say) -> Iterator[Tell]:
     columns = (BarColumn(bar_width=20), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as live:
         row = live.add_task("", total=total, completed=done)
-        yield lambda now: live.update(row, completed=now)
-
-
-def _after(before: int, tell: Tell) -> Tell:
-    return lambda count: tell(before + count)
+        yield lambda before, count: live.update(row, completed=before + count)
 
 
 def _is_whole(marker: Path, release: Release, paths: tuple[str, ...]) -> bool:
-    """Whether the marker is of this revision, and the files are what they were when it was written."""
+    """Return whether the marker is of this revision, and the files are what they were when it was written."""
     if not environments.fetched_from(marker, release):
         return False
     try:
@@ -116,67 +147,43 @@ def _is_whole(marker: Path, release: Release, paths: tuple[str, ...]) -> bool:
         return False
 
 
-@contextmanager
-def _lock(folder: Path, name: str, task: str) -> Iterator[None]:
-    """One fetch of a task at a time: two would write the same parts. The lock goes with the process."""
-
-    def busy() -> None:
-        raise RunConflict(f"another process is fetching {task} into {folder}; wait for it")
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with disk.hold(folder / f".{name}.lock", busy):
-        yield
-
-
 def _find(folder: Path, file: Listed) -> str:
-    """The SHA-256 of a file that has its place already, as an earlier fetch leaves it; empty when it has not."""
+    """Return the SHA-256 of a file that has its place already, as an earlier fetch leaves it; "" when it has not."""
     path = folder / file.path
     if not path.is_file() or path.stat().st_size != file.size:
         return ""
-    sha256, address = _digests(path, file)
+    sha256, address = _hash(path, file)
     return sha256 if address == file.address else ""
 
 
 def _check_room(folder: Path, needed: int) -> None:
     if needed > (room := shutil.disk_usage(folder).free):
         raise DataError(
-            f"{folder} has room for {_size(room)}, and {_size(needed)} more are needed; "
+            f"{folder} has room for {decimal(room)}, and {decimal(needed)} more are needed; "
             "make room, or set SEXTANT_HOME to a folder on another disk"
         )
-
-
-def _size(count: int) -> str:
-    for unit, bytes_in_it in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= bytes_in_it:
-            return f"{count / bytes_in_it:,.1f} {unit}"
-    return f"{count} bytes"
-
-
-def _part(folder: Path, file: Listed) -> Path:
-    """The beginning of a file. It is named after the content's address, so another revision's has another name."""
-    return folder / f"{file.path}.{file.address.partition(':')[2][:12]}.part"
 
 
 def _size_of(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _download(client: httpx.Client, release: Release, folder: Path, file: Listed, tell: Tell) -> str:
+def _download(client: httpx.Client, release: Release, folder: Path, file: Listed, tell: Callable[[int], None]) -> str:
     """Download one file to its place, and return its SHA-256.
 
     DataError, with nothing left of it, when it is another file than the listed one; DataError, with the part left,
     when the disk is full or the server gone.
     """
-    part, what = _part(folder, file), f"{file.path} of {name_release(release)}"
+    part, what = file.part(folder), f"{file.path} of {_name(release)}"
     part.parent.mkdir(parents=True, exist_ok=True)
     try:
-        try_again(lambda: _receive(client, file, part, tell), what, file.url, lambda: _size_of(part))
-        sha256, got = _digests(part, file)
-        if (size := _size_of(part)) != file.size or got != file.address:
+        _try_again(lambda: _receive(client, file, part, tell), what, file.url, lambda: _size_of(part))
+        sha256, address = _hash(part, file)
+        if (size := _size_of(part)) != file.size or address != file.address:
             part.unlink()
             raise DataError(
-                f"{what} is not what is listed: expected {file.address}, {file.size} bytes, got {got}, {size} bytes; "
-                "fetch again; if it stays so, the release has changed"
+                f"{what} is not what is listed: expected {file.address}, {file.size} bytes, got {address}, {size} "
+                "bytes; fetch again; if it stays so, the release has changed"
             )
         # Content and name go to disk, because the marker must not outlive them.
         disk.sync(part)
@@ -188,13 +195,13 @@ def _download(client: httpx.Client, release: Release, folder: Path, file: Listed
         if error.errno not in disk.FULL:
             raise
         raise DataError(
-            f"{part}: {error.strerror}; {_size(_size_of(part))} of {_size(file.size)} are here. "
+            f"{part}: {error.strerror}; {decimal(_size_of(part))} of {decimal(file.size)} are here. "
             "Make room, and the same command goes on from there"
         ) from None
     return sha256
 
 
-def _receive(client: httpx.Client, file: Listed, part: Path, tell: Tell) -> None:
+def _receive(client: httpx.Client, file: Listed, part: Path, tell: Callable[[int], None]) -> None:
     """Bring the part to its end by one request; an error of httpx when that fails or breaks off."""
     have = _size_of(part)
     if have >= file.size > 0:
@@ -207,7 +214,7 @@ def _receive(client: httpx.Client, file: Listed, part: Path, tell: Tell) -> None
             part.unlink(missing_ok=True)  # so that the next try asks for the whole file
             raise httpx.RemoteProtocolError("it does not go on where the part ends")
         elif response.raise_for_status().status_code != 206:
-            raise httpx.RemoteProtocolError(f"{name_status(response)} is no file")
+            raise httpx.RemoteProtocolError(f"{_status(response)} is no file")
         # Unbuffered, so that the part has every byte that came, however this ends.
         with part.open("ab" if have else "wb", buffering=0) as out:
             tell(have)
@@ -222,8 +229,8 @@ def _receive(client: httpx.Client, file: Listed, part: Path, tell: Tell) -> None
                     return  # it is not the listed file, and might have no end
 
 
-def _digests(path: Path, file: Listed) -> tuple[str, str]:
-    """The SHA-256 of a file's content in hex, and its address in the form that the listing has."""
+def _hash(path: Path, file: Listed) -> tuple[str, str]:
+    """Return the SHA-256 of a file's content in hex, and its address in the form that the listing has."""
     kind = file.address.partition(":")[0]
     sha256 = hashlib.sha256()
     address = hashlib.new("sha1" if kind == "git" else kind, usedforsecurity=False)
@@ -236,14 +243,168 @@ def _digests(path: Path, file: Listed) -> tuple[str, str]:
     return sha256.hexdigest(), f"{kind}:{address.hexdigest()}"
 
 
-def _mark(marker: Path, task: str, release: Release, listed: list[Listed], here: Mapping[str, str]) -> None:
+def _mark(marker: Path, task: str, release: Release, listed: list[Listed], digests: Mapping[str, str]) -> None:
     """Write, in one step, that the task's files are whole; `environments.folder_of` looks for this file."""
     content = {
         "task": task,
         "repository": release.repository,
         "revision": release.revision,
         "licence": release.licence,
-        "files": {file.path: {"bytes": file.size, "sha256": here[file.path]} for file in listed},
+        "files": {file.path: {"bytes": file.size, "sha256": digests[file.path]} for file in listed},
         "fetched": datetime.now(UTC).date().isoformat(),
     }
     disk.replace(marker, json.dumps(content, indent=2) + "\n", disk.SHARED)
+
+
+# --- Listings --------------------------------------------------------------------------------------------------------
+
+
+def _connect(release: Release) -> httpx.Client:
+    """Make a client for the release's listing and files. UsageError when the Hub may not be used."""
+    # A compressed answer could not be resumed: its ranges count compressed bytes.
+    headers = {"accept-encoding": "identity", "user-agent": "sextant"}
+    if release.kind == "hub":
+        os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+        import huggingface_hub.utils  # here, because it reads the line above when it is imported
+
+        if huggingface_hub.is_offline_mode():
+            name = "HF_HUB_OFFLINE" if os.environ.get("HF_HUB_OFFLINE") else "TRANSFORMERS_OFFLINE"
+            raise UsageError(f"{name} is set; unset it to fetch")
+        # httpx does not send the user's token on to the hosts that files come from.
+        headers |= huggingface_hub.utils.build_hf_headers(library_name="sextant")  # type: ignore[attr-defined]
+    try:
+        return httpx.Client(headers=headers, follow_redirects=True, timeout=TIMEOUT)
+    except (ImportError, OSError, ValueError) as error:  # of *_PROXY or SSL_CERT_* in the environment
+        reason = " ".join(str(error).split())
+        raise UsageError(f"the network cannot be used as *_PROXY and SSL_CERT_* say: {reason}") from None
+
+
+def _list_files(client: httpx.Client, release: Release, paths: tuple[str, ...]) -> list[Listed]:
+    """Return the files named by `paths`, as listed. DataError when one is missing or the listing not to be trusted."""
+    base, ask = {
+        "hub": (_server("HF_ENDPOINT", "https://huggingface.co"), _list_hub),
+        "github": (_server("SEXTANT_GITHUB_API", "https://api.github.com"), _list_github),
+        "zenodo": (_server("SEXTANT_ZENODO", "https://zenodo.org"), _list_zenodo),
+    }[release.kind]
+    what = _name(release)
+    try:
+        rows = {row[0]: row for row in _try_again(lambda: ask(client, release, base), what, base)}
+        for path in rows:  # of all files, also of those that are not needed
+            inside = PurePosixPath(path)
+            if inside.is_absolute() or ".." in inside.parts or "\0" in path:
+                raise DataError(f"the listing of {what} is refused: {path!r:.200} leads out of its folder")
+        listed = [_check_row(*rows[path]) for path in paths if path in rows]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise DataError(
+            f"{base} answers for {what} with what is no listing of files; is it the right address?"
+        ) from None
+    if missing := [path for path in paths if path not in rows]:
+        raise DataError(f"{what} has no file {missing[0]!r}")
+    return listed
+
+
+def _server(variable: str, usual: str) -> str:
+    address = (os.environ.get(variable) or usual).rstrip("/")
+    if not re.match(r"https?://[^/?#\s]", address):
+        raise UsageError(f"{variable} is {address[:100]!r}, which is no http:// or https:// address")
+    return address
+
+
+def _list_hub(client: httpx.Client, release: Release, base: str) -> list[_Row]:
+    info = _get_json(client, f"{base}/api/datasets/{release.repository}/revision/{release.revision}?blobs=true")
+    if info["sha"] != release.revision:
+        raise DataError(f"{base} answers for {_name(release)} with revision {info['sha']!r:.50}")
+    files = f"{base}/datasets/{release.repository}/resolve/{release.revision}"
+    rows = []
+    for file in info["siblings"]:
+        name, lfs = file["rfilename"], file.get("lfs")
+        address = f"sha256:{lfs['sha256']}" if lfs else f"git:{file['blobId']}"
+        rows.append((name, file["size"], address, f"{files}/{quote(name)}"))
+    return rows
+
+
+def _list_github(client: httpx.Client, release: Release, base: str) -> list[_Row]:
+    raw = _server("SEXTANT_GITHUB_RAW", "https://raw.githubusercontent.com")
+    files = f"{raw}/{release.repository}/{release.revision}"
+    tree = _get_json(client, f"{base}/repos/{release.repository}/git/trees/{release.revision}?recursive=1")["tree"]
+    blobs = [entry for entry in tree if entry["type"] == "blob"]
+    return [(blob["path"], blob["size"], f"git:{blob['sha']}", f"{files}/{quote(blob['path'])}") for blob in blobs]
+
+
+def _list_zenodo(client: httpx.Client, release: Release, base: str) -> list[_Row]:
+    record = _get_json(client, f"{base}/api/records/{release.repository}")
+    if str(record["id"]) != release.repository:  # the number of all versions leads to the newest
+        raise DataError(f"{base} answers for {_name(release)} with record {record['id']!r:.50}")
+    return [(file["key"], file["size"], file["checksum"], file["links"]["self"]) for file in record["files"]]
+
+
+def _get_json(client: httpx.Client, url: str) -> Any:
+    """Return the JSON at `url`. DataError, or an error of httpx, when it has no end in size or time."""
+    content, ends = bytearray(), monotonic() + LISTING_SECONDS
+    with client.stream("GET", url) as answer:
+        for block in answer.raise_for_status().iter_raw():  # raw: compressed was not asked for, and might have no end
+            content += block
+            if len(content) > LISTING_BYTES:
+                raise DataError(f"{url} answers with more than {LISTING_BYTES >> 20} MiB; is it the right address?")
+            if monotonic() > ends:
+                raise httpx.ReadTimeout(f"its listing takes longer than {LISTING_SECONDS:g} s")
+    return json.loads(content)
+
+
+def _check_row(path: str, size: Any, address: Any, url: Any) -> Listed:
+    """Check a row of a listing. ValueError when a file could not be checked by it."""
+    known = re.fullmatch(r"sha256:[0-9a-f]{64}|git:[0-9a-f]{40}|md5:[0-9a-f]{32}", address)
+    if not known or not isinstance(size, int) or size < 0 or not isinstance(url, str):
+        raise ValueError(path)
+    return Listed(path, size, address, url)
+
+
+def _name(release: Release) -> str:
+    """Return the release as messages name it."""
+    if not release.revision:
+        return f"record {release.repository} of Zenodo"
+    return f"revision {release.revision[:8]} of {release.repository}"
+
+
+def _try_again(call: Callable[[], _T], what: str, address: str, size: Callable[[], int] = int) -> _T:
+    """Return what `call` returns, tried up to three times; DataError when the server refuses `what`, or is not reached.
+
+    `size` returns the bytes that are here of a file. A try that brought a good many is not counted, so that a large
+    file comes through a bad line; each such try gets further than all before it, so there is an end.
+    """
+    tries, most = 0, size()
+    while True:
+        try:
+            return call()
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            response = getattr(error, "response", None)  # of a status; the Hub's own errors are httpx's, too
+            if response is not None and response.status_code < 500 and response.status_code not in (408, 429):
+                raise _refused(response, what) from None
+            tries += 1
+            if (now := size()) >= most + WORTH:
+                tries, most = 1, now
+            if tries > len(WAITS):
+                reason = str(error) or type(error).__name__ if response is None else _status(response)
+                raise DataError(
+                    f"{urlsplit(address).netloc or address} cannot be reached ({reason}); "
+                    "the same command goes on where this one stopped"
+                ) from None
+        sleep(WAITS[tries - 1])
+
+
+def _refused(response: httpx.Response, what: str) -> DataError:
+    status, host = _status(response), response.url.host
+    if response.status_code in (404, 410, 422):  # 422 is GitHub's answer for what cannot be a commit
+        return DataError(f"{what} is not there any more ({status} from {host})")
+    if response.headers.get("x-ratelimit-remaining") == "0":
+        return DataError(f"{host} takes no more requests from here for now ({status}); try again in an hour")
+    if response.status_code in (401, 403):
+        return DataError(
+            f"{host} does not give {what} to everybody, or not any more ({status}); "
+            "a token may be needed: set HF_TOKEN for the Hugging Face Hub"
+        )
+    return DataError(f"{host} refuses {what} ({status})")
+
+
+def _status(response: httpx.Response) -> str:
+    return f"{response.status_code} {response.reason_phrase}".strip()

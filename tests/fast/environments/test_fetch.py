@@ -18,7 +18,7 @@ import pytest
 from hub_server import HubServer
 
 import environments
-from environments import birco, obliq, remote
+from environments import birco, obliq
 from environments.base import Facts, Release, Suite
 from environments.card import findings, row, state
 from environments.fetch import fetch
@@ -94,7 +94,7 @@ def lines():
 def waits(monkeypatch):
     """The waits between tries, in seconds, which take no time."""
     waits = []
-    monkeypatch.setattr(remote, "sleep", waits.append)
+    monkeypatch.setattr("environments.fetch.sleep", waits.append)
     return waits
 
 
