@@ -27,7 +27,7 @@ from langgraph.graph import END, START, StateGraph
 from agents.graph import walk
 from programs.multihop import Found, MultiHop
 from tools import disk
-from tools.console.command import AT_END
+from tools.console import AT_END
 from tools.errors import DataError, RunIncomplete
 from tools.records import Query, Submission
 from tools.session import Session

@@ -31,8 +31,8 @@ from tools.models.offline import rules
 from tools.models.offline.engine import Rules
 from tools.models.prompting import DESCRIPTION, Check, Outputs, Passage, ask, filled, known_ids, lens, through
 from tools.records import Query, Submission
+from tools.retrievers import Expressions
 from tools.retrievers.fusion import CONSTANT
-from tools.retrievers.spec import Expressions
 from tools.session import Session
 
 RETRIEVERS = Expressions("bm25,dense")  # words and meaning: what one misses the other may find

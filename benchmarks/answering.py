@@ -13,7 +13,7 @@ from collections import deque
 
 import orjson
 
-from tools.console.command import put_out
+from tools.console import put_out
 
 KEPT = 256
 FIRST_ID = re.compile(r'\{"id": "((?:[^"\\]|\\.)*)"')

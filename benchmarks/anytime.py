@@ -15,7 +15,7 @@ from typing import NamedTuple
 from evals.measuring import scored
 from evals.measuring.anytime import Anytime
 from evals.measuring.metrics import judge_units, ranking_metric
-from tools.console.command import Parser, put_out, run_and_leave
+from tools.console import Parser, put_out, run_and_leave
 
 METRIC = "nDCG@10"
 FIRST = 10

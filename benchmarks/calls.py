@@ -36,10 +36,10 @@ from evals.folder import Rows, RunFolder
 from evals.running import runner
 from programs.multihop import MultiHop
 from tools import retrievers
-from tools.console.command import Parser, positive, put_out, run_command, say
+from tools.console import Parser, positive, put_out, run_command, say
 from tools.corpus import Corpus
+from tools.disk import home
 from tools.errors import RunIncomplete, UsageError
-from tools.home import home
 from tools.models import lm
 from tools.models.gate import Gate
 from tools.models.terms import Terms
@@ -56,7 +56,7 @@ PARTS = {
         f"tools/models/{name}.py" for name in ("call", "lm", "terms", "answers", "prices", "gate")
     ),
     "prompts and answers": ("tools/models/adapter.py", "tools/models/prompting.py"),
-    "search and documents": ("tools/retrievers/", "tools/stored_corpus.py", "tools/corpus.py"),
+    "search and documents": ("tools/retrievers/", "tools/corpus.py"),
     "trace": ("tools/session.py", "tools/records.py", "tools/injection.py"),
     "outcomes on disk": ("evals/", "tools/disk.py"),
     "DSPy": ("dspy/",),

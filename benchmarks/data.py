@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 
 import environments
-from tools.corpus import Corpus
+from tools.corpus import Corpus, StoredCorpus, store
 from tools.records import Document
-from tools.stored_corpus import StoredCorpus, store
 from tools.text import sentences
 
 LENGTH = 2_545  # mean characters of a document: that of OBLIQ-Bench's Congress corpus

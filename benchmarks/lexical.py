@@ -25,12 +25,11 @@ from rank_bm25 import BM25Okapi
 
 from benchmarks import data
 from benchmarks.rows import Row
-from tools.corpus import Corpus
+from tools.corpus import Corpus, StoredCorpus
 from tools.retriever import Retriever, Search
-from tools.retrievers.lexical.bm25 import BM25
-from tools.retrievers.lexical.rank_bm25 import RankBM25
-from tools.retrievers.lexical.rank_bm25 import words as rank_words
-from tools.stored_corpus import StoredCorpus
+from tools.retrievers.bm25 import BM25
+from tools.retrievers.rank_bm25 import RankBM25
+from tools.retrievers.rank_bm25 import words as rank_words
 from tools.text import words
 
 _LOG = logging.getLogger("sextant")

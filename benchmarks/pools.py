@@ -16,8 +16,8 @@ from environments.base import SPLITS, Environment
 from evals.measuring.metrics import Ranking, compute
 from evals.running import pools
 from tools import retrievers
-from tools.console.command import Parser, put_out, run_and_leave
-from tools.home import home
+from tools.console import Parser, put_out, run_and_leave
+from tools.disk import home
 from tools.retriever import Retriever, Search
 
 METRIC = "nDCG@10"

@@ -23,17 +23,16 @@ from agents import AGENTS
 from evals import evaluate
 from programs import PROGRAMS
 from tools import retrievers
-from tools.console.command import Parser, positive, put_out, run_and_leave, say
-from tools.errors import SextantError, UsageError
-from tools.home import home
+from tools.console import Parser, positive, put_out, run_and_leave, say
+from tools.disk import home
+from tools.errors import SextantError, UsageError, pick
 from tools.models import prompting
 from tools.models.adapter import Adapter
 from tools.models.lm import LanguageModel
 from tools.models.offline import engine as offline
 from tools.models.terms import Terms
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
-from tools.table import pick
 
 SYSTEMS = PROGRAMS | AGENTS
 SUITES = ("obliq", "crumb", "birco")  # whose tasks are asked as searches; MultiConIR's are comparisons

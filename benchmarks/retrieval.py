@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks.rows import Row
-from tools.console.command import Parser, positive, put_out, run_and_leave, say
+from tools.console import Parser, positive, put_out, run_and_leave, say
 from tools.errors import UnknownName
 
 CONGRESS = 213_650  # passages

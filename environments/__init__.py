@@ -11,9 +11,8 @@ if list(getattr(tools, "__path__", [])) != [str(Path(__file__).parents[1] / "too
     raise SystemExit(2) if sys.argv[0] == "-m" else ImportError("a module of yours hides Sextant's 'tools'")
 
 from environments.base import INSTRUCTIONS, SPLITS, Environment, Release, Request, Suite, check
-from tools.errors import DataError, UnknownName, UsageError
-from tools.home import expanded, home
-from tools.table import pick
+from tools.disk import expanded, home
+from tools.errors import DataError, UnknownName, UsageError, pick
 
 # To add one: environments/<name>.py with a SUITE, named here with its tasks, and its miniature under
 # environments/mini/<name>. A command that names a task imports its suite alone.

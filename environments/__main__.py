@@ -11,9 +11,9 @@ from typing import Any
 import environments
 from environments.base import SPLITS
 from tools import retrievers
-from tools.console.command import Parser, clean, positive, put_out, run_and_leave, say
+from tools.console import Parser, clean, positive, put_out, run_and_leave, say
+from tools.disk import home
 from tools.errors import DataError, UsageError
-from tools.home import home
 from tools.records import Query
 
 SHOWN = 280  # characters of a text in a card or a search result

@@ -14,8 +14,8 @@ import environments
 from environments.base import Environment, Facts, Suite
 from environments.sources.layouts import forget_digests
 from tools import disk
+from tools.disk import home
 from tools.errors import DataError
-from tools.home import home
 from tools.records import Query
 
 SAMPLES = 3

@@ -36,7 +36,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 import environments
 from environments.base import Release
 from tools import disk
-from tools.console import interrupts
+from tools.console import check_interrupts
 from tools.errors import DataError, RunConflict, UsageError
 
 WAITS = (1.0, 4.0)  # seconds before the second and the third try; a fourth is not made
@@ -219,7 +219,7 @@ def _receive(client: httpx.Client, file: Listed, part: Path, tell: Callable[[int
         with part.open("ab" if have else "wb", buffering=0) as out:
             tell(have)
             for chunk in response.iter_bytes():
-                interrupts.check()
+                check_interrupts()
                 left = memoryview(chunk)
                 while left:  # a disk that is nearly full takes only some of it
                     left = left[out.write(left) :]

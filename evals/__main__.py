@@ -7,7 +7,7 @@ import runpy
 import sys
 from importlib.metadata import version
 
-from tools.console.command import say
+from tools.console import say
 from tools.errors import UnknownName
 
 COMMANDS = {

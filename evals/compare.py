@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from evals.measuring.metrics import LANGUAGE
-from tools.console.command import Parser, put_out, run_and_leave
+from tools.console import Parser, put_out, run_and_leave
 
 
 def parser() -> Parser:

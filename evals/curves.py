@@ -9,7 +9,7 @@ from pathlib import Path
 
 from evals.folder import check_output
 from tools import disk
-from tools.console.command import Parser, put_out, run_and_leave
+from tools.console import Parser, put_out, run_and_leave
 from tools.errors import UsageError
 
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from evals.formats import FOLDERS, SERVICES
-from tools.console.command import Parser, clean, positive, put_out, run_and_leave, say
-from tools.errors import UnknownName, UsageError
-from tools.table import pick
+from tools.console import Parser, clean, positive, put_out, run_and_leave, say
+from tools.errors import UnknownName, UsageError, pick
 
 LIST = "list"
 

@@ -8,8 +8,7 @@ import argparse
 import json
 from pathlib import Path
 
-from tools.console.command import Parser, run_and_leave, say
-from tools.console.wording import queries
+from tools.console import Parser, queries, run_and_leave, say
 from tools.errors import DataError, UsageError
 
 

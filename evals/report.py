@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evals.measuring.metrics import LANGUAGE
-from tools.console.command import Parser, put_out, run_and_leave
-from tools.console.wording import plural
+from tools.console import Parser, plural, put_out, run_and_leave
 
 if TYPE_CHECKING:
     from evals.showing.report.page import Report

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from agents import AGENTS
 from evals.running.request import SYSTEMS, Request, list_parameters
 from programs import PROGRAMS
-from tools.console import options
-from tools.console.command import Parser, put_out, run_and_leave
-from tools.table import pick
+from tools import options
+from tools.console import Parser, put_out, run_and_leave
+from tools.errors import pick
 
 if TYPE_CHECKING:
     from evals.running.events import Beginning, Events

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from evals.measuring.metrics import LANGUAGE
-from tools.console.command import Parser, run_and_leave
+from tools.console import Parser, run_and_leave
 
 
 def parser() -> Parser:

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tools.console.command import Parser, clean, positive, put_out, run_and_leave, say
-from tools.console.wording import plural
+from tools.console import Parser, clean, plural, positive, put_out, run_and_leave, say
 from tools.errors import DataError, UsageError
 
 PORT = 8017  # as page_server has it, which takes longer to import than --help may

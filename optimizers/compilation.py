@@ -32,8 +32,7 @@ from optimizers.training.leaks import Leak, collect_passages, collect_task_passa
 from optimizers.training.objective import Objective, objective
 from optimizers.training.splits import divide
 from programs.parts.compiled import Compiled, prompts_of, write
-from tools import retrievers
-from tools.console import options
+from tools import options, retrievers
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
 from tools.models import spec as models
 from tools.records import Usage, usage_from_json, usage_json

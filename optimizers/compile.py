@@ -11,8 +11,8 @@ import time
 os.environ.setdefault("TQDM_DISABLE", "1")  # DSPy's and GEPA's bars; before the libraries that look here are imported
 
 from optimizers.request import CompileRequest
-from tools.console import options
-from tools.console.command import Parser, run_and_leave, say
+from tools import options
+from tools.console import Parser, run_and_leave, say
 
 
 def parser() -> Parser:

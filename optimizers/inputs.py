@@ -17,13 +17,12 @@ from optimizers.training.splits import Training
 from programs.parts import compiled
 from programs.parts.compiled import Compiled
 from tools import retrievers
-from tools.errors import UnknownName, UsageError
+from tools.errors import UnknownName, UsageError, pick
 from tools.models import lm
 from tools.models.offline.engine import Rules
 from tools.models.spec import check, price_is_known
 from tools.records import Usage
 from tools.session import Toolbox
-from tools.table import pick
 from tools.text import TermStatistics
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from evals.running.request import Common, Request
-from tools.console.options import Option, pair
+from tools.options import Option, pair
 
 EFFORT = ("light", "medium", "heavy")
 # The names in optimizers/teleprompters.py, which takes seconds to import.

@@ -17,8 +17,7 @@ from evals.running.runner import GRACE, TICK
 from optimizers.inputs import Inputs
 from optimizers.study import Job, Study
 from optimizers.training.demonstrations import label_examples
-from tools.console import interrupts
-from tools.console.command import say
+from tools.console import check_interrupts, say
 from tools.errors import Halt, RunIncomplete, SextantError
 from tools.models.adapter import Adapter
 from tools.models.faults import fault, refusal
@@ -98,7 +97,7 @@ def run_interruptible(work: Callable[[], T], halt: Callable[[], None]) -> T:
 
 def _wait(done: Future[T], until: float = math.inf) -> None:
     while not done.done() and time.monotonic() < until:
-        interrupts.check()
+        check_interrupts()
         wait([done], TICK)
 
 

@@ -12,8 +12,7 @@ from rich.table import Table
 from evals.showing.compare_tables import lay_out
 from evals.showing.tables import printed
 from optimizers.teleprompters import TELEPROMPTERS
-from tools.console.command import clean, put_out
-from tools.console.wording import queries
+from tools.console import clean, put_out, queries
 
 ROWS = 12  # candidates in the table; learnt.json has all
 MOVED = 5  # queries with the largest gains, and with the largest losses; learnt.json has all

@@ -36,7 +36,7 @@ from optimizers.training.feedback import feedback
 from optimizers.training.objective import Objective
 from optimizers.training.splits import Training
 from programs.parts.compiled import Compiled
-from tools.console.wording import queries as counted
+from tools.console import queries as counted
 from tools.errors import Halt, Interrupted, RunIncomplete, SextantError
 from tools.models.call import DEADLINE
 from tools.models.faults import fault, refusal

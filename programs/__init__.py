@@ -1,7 +1,7 @@
 """Search programs: DSPy modules that turn a Query into a ranking, by name."""
 
 # To add one: a Program (programs/base.py) in its own file, named here. Its annotated attributes are what
-# `-P name=value` may set: int, float, bool, str, Expression or Expressions (retrievers, tools/retrievers/spec.py) or
+# `-P name=value` may set: int, float, bool, str, Expression or Expressions (retrievers, tools.retrievers) or
 # InputFile (tools/disk.py). For `--lm offline`, `offline` names a rule for every output field of its signatures;
 # tools/models/offline/rules.py has some.
 PROGRAMS = {

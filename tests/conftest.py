@@ -57,7 +57,7 @@ class Result(NamedTuple):
 def run(tmp_path, capsys):
     """`python -m evals.run ARGUMENTS`, in this process."""
     from evals import run as module
-    from tools.console.command import run_command
+    from tools.console import run_command
 
     def command(*arguments: object) -> Result:
         words = [str(argument) for argument in arguments]
@@ -84,7 +84,7 @@ def command_of(capsys):
 
     def of(module):
         def command(*arguments: object) -> Result:
-            from tools.console.command import run_command
+            from tools.console import run_command
 
             capsys.readouterr()
             code = run_command(module.parser(), module.command, [str(argument) for argument in arguments])
@@ -209,7 +209,7 @@ def compiles(tmp_path, capsys):
     """The command in this process; `words` may have other values for what it has by itself."""
 
     from optimizers import compile
-    from tools.console.command import run_command
+    from tools.console import run_command
 
     def command(*words, program="multihop", task="congress", optimizer="bootstrap_rs", data="mini", runs=None):
         runs = runs or tmp_path / "runs"

@@ -1,15 +1,47 @@
 """A corpus: documents by id, in a fixed order, with a fingerprint for the indexes made of it.
 
-There are two kinds with the same interface. `Corpus` holds its documents in memory. `StoredCorpus`
-(tools/stored_corpus.py) reads them from disk one at a time, for releases of a million passages.
+`Corpus` holds its documents in memory. `StoredCorpus` reads them from disk one at a time, for releases of a million
+passages. Its folder has
+
+    fields.bin              id, title, text and parent of every document, one after another
+    ends.bin                where each field of fields.bin ends
+    sums.bin                a CRC-32 of every document, compared when it is read
+    ids.bin, id_ends.bin    the ids again, close together, and where they end
+    order.bin               row numbers in the order of the ids, which are searched by bisection
+    meta.json               a CRC-32 of every other file but fields.bin, compared when the folder is opened
+
+The small files are memory-mapped. The texts are read with pread instead: pages of a map that were touched would count
+as this process's memory until the system wants them back.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+import json
+import logging
+import mmap
+import os
+import shutil
+import zlib
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
 
+from tools import disk
 from tools.errors import DataError
 from tools.records import Document
+
+_LOG = logging.getLogger("sextant")
+
+FORMAT = 3  # raised when the files above change their meaning
+_APART = 64  # ids between two signposts, which are held in memory: a million documents have 16,000
+# Documents in memory are about so many bytes of the file, because what a search has found is read to be shown in the
+# next moment, and searches of one run find much the same. At least what 32 searches at once have found stays.
+_KEPT_BYTES = 32_000_000
+_KEPT = (1024, 32_768)  # documents, at least and at most
 
 
 class Corpus(Mapping[str, Document]):
@@ -45,8 +77,7 @@ class Corpus(Mapping[str, Document]):
 
     def repeats(self) -> dict[str, str]:
         """Map each repeated document to the first one with the same title and text; other documents are left out."""
-        first: dict[bytes, str] = {}
-        repeats = {}
+        first, repeats = dict[bytes, str](), dict[str, str]()
         for document in self.stream():
             _, title, text, _ = encode_document(document)
             digest = hashlib.blake2b(title + b"\0" + text, digest_size=16).digest()
@@ -57,9 +88,9 @@ class Corpus(Mapping[str, Document]):
     @cached_property
     def fingerprint(self) -> str:
         """Sixteen hex digits over every id, title, text and parent, in order; corpora with equal ones index alike."""
-        fingerprint = Fingerprint()
+        fingerprint = _Fingerprint()
         for document in self.stream():
-            fingerprint.add(*encode_document(document))
+            fingerprint.add(encode_document(document))
         return str(fingerprint)
 
 
@@ -80,14 +111,13 @@ def digest_text(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-class Fingerprint:
+class _Fingerprint:
     """A digest over the fields of many documents."""
 
     def __init__(self) -> None:
         self._digest = hashlib.blake2b(digest_size=8)
 
-    def add(self, *fields: bytes) -> None:
-        """Add one document."""
+    def add(self, fields: Iterable[bytes]) -> None:
         for field in fields:
             # Lengths keep ("ab", "c") and ("a", "bc") apart.
             self._digest.update(len(field).to_bytes(8, "little"))
@@ -95,3 +125,138 @@ class Fingerprint:
 
     def __str__(self) -> str:
         return self._digest.hexdigest()
+
+
+class StoredCorpus(Corpus):
+    """A corpus that `store` wrote to `folder`. Threads may share it. ValueError or OSError when it cannot be read."""
+
+    def __init__(self, folder: Path) -> None:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        if meta["format"] != FORMAT:
+            raise ValueError(f"{folder} was written in another format")
+        for name, crc in meta["crc32"].items():
+            if zlib.crc32((folder / name).read_bytes()) != crc:
+                raise ValueError(f"{folder / name} is damaged")
+        self._folder = folder
+        self._count = int(meta["documents"])
+        self.fingerprint = str(meta["fingerprint"])
+        self._ends, self._id_ends, self._order = (
+            _map(folder / f"{name}.bin", "q") for name in ("ends", "id_ends", "order")
+        )
+        self._sums = _map(folder / "sums.bin", "I")
+        self._ids = _map(folder / "ids.bin", "B")
+        self._file = (folder / "fields.bin").open("rb")
+        if len(self._ends) != 4 * self._count + 1 or os.fstat(self._file.fileno()).st_size != self._ends[-1]:
+            raise ValueError(f"{folder} is not whole")
+        kept = _KEPT_BYTES * self._count // max(1, self._ends[-1])
+        read = lru_cache(maxsize=min(max(kept, _KEPT[0]), _KEPT[1]))
+        self._read = read(lambda doc_id: self._document(self._row(doc_id)))
+
+    def __getitem__(self, doc_id: str) -> Document:
+        return self._read(doc_id)
+
+    def __contains__(self, doc_id: object) -> bool:
+        try:
+            self._row(doc_id)  # type: ignore[arg-type]
+        except (KeyError, AttributeError):
+            return False
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        for start, end in pairwise(self._id_ends):
+            yield self._ids[start:end].tobytes().decode("utf-8", "surrogatepass")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def stream(self) -> Iterator[Document]:
+        """Yield every document, in corpus order."""
+        yield from map(self._document, range(self._count))
+
+    def _row(self, doc_id: str) -> int:
+        key = doc_id.encode("utf-8", "surrogatepass")
+        near = max(0, bisect_right(self._signposts, key) - 1) * _APART
+        place = bisect_left(self._order, key, near, min(near + _APART, self._count), key=self._id)
+        if place < self._count and self._id(row := self._order[place]) == key:
+            return row
+        raise KeyError(doc_id)
+
+    def _id(self, row: int) -> bytes:
+        return self._ids[self._id_ends[row] : self._id_ends[row + 1]].tobytes()
+
+    @cached_property
+    def _signposts(self) -> list[bytes]:
+        """Some of the ids in their order, so that only the last steps of a bisection read from the map."""
+        return [self._id(row) for row in self._order[::_APART]]
+
+    def _document(self, row: int) -> Document:
+        ends = self._ends[4 * row : 4 * row + 5].tolist()
+        data = os.pread(self._file.fileno(), ends[4] - ends[0], ends[0])
+        if zlib.crc32(data) != self._sums[row]:
+            with suppress(OSError):
+                (self._folder / "meta.json").unlink(missing_ok=True)  # so that the next opening makes it again
+            raise DataError(
+                f"{self._file.name} has been damaged since it was made; "
+                "the same command makes it again, or else remove its folder"
+            )
+        fields = (
+            data[start - ends[0] : end - ends[0]].decode("utf-8", "surrogatepass") for start, end in pairwise(ends)
+        )
+        doc_id, title, text, parent = fields
+        return Document(doc_id, text, title, parent)
+
+
+def _map(path: Path, kind: Literal["q", "I", "B"]) -> "memoryview[int]":
+    """Memory-map a file of numbers, of a kind of the module `array`."""
+    with path.open("rb") as file:
+        empty = not os.fstat(file.fileno()).st_size
+        return memoryview(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)).cast(kind)
+
+
+def store(documents: Iterable[Document], folder: Path) -> None:
+    """Write `documents` to the new folder `folder`, one at a time. DataError when an id comes twice."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ends, id_ends, sums, rows = array("q", [0]), array("q", [0]), array("I"), dict[bytes, int]()
+    fingerprint = _Fingerprint()
+    with (folder / "fields.bin").open("wb") as fields, (folder / "ids.bin").open("wb") as ids:
+        for row, document in enumerate(documents):
+            parts = encode_document(document)
+            if rows.setdefault(parts[0], row) != row:
+                raise DataError(f"two documents have the id {document.doc_id!r}")
+            fingerprint.add(parts)
+            fields.write(whole := b"".join(parts))
+            sums.append(zlib.crc32(whole))
+            for part in parts:
+                ends.append(ends[-1] + len(part))
+            ids.write(parts[0])
+            id_ends.append(id_ends[-1] + len(parts[0]))
+    order = array("q", (rows[key] for key in sorted(rows)))
+    for name, numbers in {"ends": ends, "id_ends": id_ends, "order": order, "sums": sums}.items():
+        (folder / f"{name}.bin").write_bytes(numbers)
+    crc = {path.name: zlib.crc32(path.read_bytes()) for path in sorted(folder.iterdir()) if path.name != "fields.bin"}
+    meta = {"format": FORMAT, "documents": len(rows), "fingerprint": str(fingerprint), "crc32": crc}
+    (folder / "meta.json").write_text(json.dumps(meta) + "\n", encoding="utf-8")
+
+
+def open_or_store(place: Path, documents: Callable[[], Iterable[Document]]) -> Corpus:
+    """Open the corpus kept in `place`; where there is none yet, `documents()` are written there first.
+
+    `place` is alone in its folder: what else is there is outdated, and is removed when a new one is made. Where it
+    cannot be written, for lack of room or permission, the documents are read once more and held in memory.
+    """
+    with suppress(OSError, ValueError, KeyError, EOFError, TypeError, AttributeError):
+        return StoredCorpus(place)
+    _LOG.info(f"reading the documents, and keeping them in {place}; this is done once")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with disk.drafting(place, disk.SHARED, folder=True) as beside:
+            store(documents(), beside)
+            shutil.rmtree(place, ignore_errors=True)  # a damaged one, or that of another process, no worse than ours
+            beside.rename(place)
+        for outdated in place.parent.glob("[!.]*"):
+            if outdated != place:  # who has it open keeps it: an open file outlives its name
+                shutil.rmtree(outdated, ignore_errors=True)
+        return StoredCorpus(place)
+    except OSError as error:
+        _LOG.info(f"{place} cannot be written ({error.strerror}); the documents are held in memory")
+        return Corpus(documents())

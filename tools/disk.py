@@ -19,6 +19,8 @@ from typing import IO, Any, TextIO
 
 import orjson
 
+from tools.errors import UsageError
+
 PRIVATE, SHARED = 0o600, 0o666  # modes of files; who may read a folder may enter it as well
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # there is no room
 _DRAFT = ".sextant-draft"
@@ -234,3 +236,18 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def home() -> Path:
+    """Return the folder for fetched data and built indexes: $SEXTANT_HOME, or ~/.cache/sextant."""
+    return expanded(os.environ.get("SEXTANT_HOME") or "~/.cache/sextant")
+
+
+def expanded(text: str) -> Path:
+    """Expand the ~ of a path as a user typed it. UsageError when it is empty, or ~NAME is unknown."""
+    if not text.strip():
+        raise UsageError("the name of a folder is empty")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise UsageError(f"{text!r} starts with a home directory that is not known; write the whole path") from None

@@ -18,8 +18,9 @@ message alone, on one line; any other exception is a bug and keeps its traceback
 """
 
 import difflib
-from collections.abc import Iterable
-from typing import Self
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
 INTERRUPTED = 130  # the shell's convention for Ctrl-C: 128 + SIGINT
 
@@ -120,3 +121,14 @@ def at_least(least: int, who: str, **values: int) -> None:
     for name, value in values.items():
         if value < least:
             raise UsageError(f"{who} needs {name} of at least {least}, not {value}")
+
+
+def pick(kind: str, name: str, table: Mapping[str, str]) -> Any:
+    """Import and return what a table of "module:attribute" calls `name`; UnknownName, with the nearest names, else.
+
+    Tables are plain data, so the whole list is in one place and nothing heavy is imported until it is asked for.
+    """
+    if name not in table:
+        raise UnknownName(kind, name, table)
+    module, _, attribute = table[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)

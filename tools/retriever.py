@@ -23,7 +23,7 @@ class Search(NamedTuple):
 class Retriever(ABC):
     """Ranks a fixed corpus for one text. Immutable once built, so threads share it.
 
-    The constructor is also the retriever's entry in the language of `--retriever` (tools/retrievers/spec.py): after
+    The constructor is also the retriever's entry in the language of `--retriever` (tools/retrievers/__init__.py): after
     `(corpus, home)` it takes a model or other retrievers by position, and options, with defaults, by keyword.
     """
 

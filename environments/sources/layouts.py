@@ -12,7 +12,7 @@ TREC: topics.txt or topics.xml, qrels.txt of four columns, and corpus.jsonl with
 "text"}. Topics are <top><num>...<title>...<desc>...</top>, closed or not, or <topic number="1">...</topic>; a query's
 text is the title, with the description and the narrative after it where there are any.
 
-Large corpora are stored under the home, in the form of tools/stored_corpus.py, and open at once. What is stored is
+Large corpora are stored under the home, in the form of tools/corpus.py, and open at once. What is stored is
 named by the content of the files that it was read from and by the code that read it, so that another content or
 another reader never meets it. Small corpora are read again every time.
 """
@@ -31,11 +31,10 @@ from pathlib import Path
 from environments.base import Qrels
 from environments.sources import tables
 from tools import disk
-from tools.console import interrupts
-from tools.corpus import Corpus
+from tools.console import check_interrupts
+from tools.corpus import FORMAT, Corpus, open_or_store
 from tools.errors import DataError
 from tools.records import Document
-from tools.stored_corpus import FORMAT, open_or_store
 
 LARGE = 8_000_000  # characters of documents from which on a corpus is kept: about a quarter of a second of reading
 _SETTLED = 2_000_000_000  # nanoseconds after which another change of a file has another time, on every file system
@@ -120,7 +119,7 @@ def _check_documents(placed: Iterator[Placed], files: Sequence[Path]) -> Iterato
     has_words = False
     left = tables.most_unpacked(*files)
     for where, document in placed:
-        interrupts.check()
+        check_interrupts()
         if document.doc_id in seen:
             raise DataError(f"{where}: the id {document.doc_id!r} was there before")
         seen.add(document.doc_id)

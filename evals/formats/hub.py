@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import environments
 from evals.formats.writing import Answered, Source, compact, name_file
 from evals.measuring.scored import USED
-from tools.console.wording import number
+from tools.console import number
 from tools.errors import UnknownName
 from tools.records import Step
 

@@ -17,7 +17,7 @@ from evals import folder as run_folder
 from evals.forms import JudgedForm, ScoresForm
 from evals.running.configuration import load_environment
 from tools import forms
-from tools.console.wording import brief
+from tools.console import brief
 from tools.errors import DataError, RunIncomplete, SextantError, UsageError
 
 Column = dict[str, float | None]  # query_id -> value of one metric, None where it is undefined

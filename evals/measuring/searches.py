@@ -23,7 +23,7 @@ from tools.errors import UsageError
 from tools.models.terms import Budget, Terms
 from tools.records import Query
 from tools.retriever import Retriever, Search
-from tools.retrievers.spec import Spec
+from tools.retrievers import Spec
 
 Result = dict[str, Any]  # what `replay` returns and --json prints
 Row = Mapping[str, Any]  # a step as it is on disk (tools/records.py)

@@ -15,8 +15,8 @@ from typing import Any
 
 from evals.folder import PROVENANCE, Config
 from tools import disk
+from tools.disk import home
 from tools.errors import SextantError
-from tools.home import home
 
 # What makes two lines the same look: the folder's name has a digest of the configuration in it.
 _SAME = ("run", "task", "data_fingerprint")

@@ -22,7 +22,7 @@ from evals import folder as run_folder
 from evals.measuring.metrics import add_metrics
 from evals.running.request import Request
 from evals.running.resolve import Resolved, fit, resolve
-from tools.console import options
+from tools import options
 from tools.errors import UsageError
 from tools.models import spec
 

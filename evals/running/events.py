@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
-from tools.console.command import put_out, say
+from tools.console import put_out, say
 from tools.errors import INTERRUPTED, DataError, SextantError
 from tools.models.terms import Status
 
@@ -228,7 +228,7 @@ class Events:
 
 
 def _exit_code(error: BaseException) -> int:
-    """Return the exit code that tools.console.command gives an error."""
+    """Return the exit code that tools.console gives an error."""
     if isinstance(error, SextantError):
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):

@@ -31,8 +31,7 @@ from evals.running.request import Request
 from evals.running.resolve import Resolved
 from evals.showing.headings import system_line, task_line
 from evals.showing.tables import empty, plain, printed
-from tools.console.command import put_out
-from tools.console.wording import queries
+from tools.console import put_out, queries
 from tools.errors import DataError
 from tools.records import Query, Usage, total
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tools.errors import UsageError
 from tools.retriever import Search
-from tools.retrievers import check
-from tools.retrievers.spec import Spec, parse
+from tools.retrievers import Spec, check, parse
 
 if TYPE_CHECKING:
     from environments.base import Environment

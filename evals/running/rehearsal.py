@@ -20,8 +20,8 @@ from evals.running.runner import answer
 from programs.base import Program
 from programs.parts.ensembles import assemble
 from tools import retrievers, session
+from tools.disk import home
 from tools.errors import RunIncomplete
-from tools.home import home
 from tools.models import prompting
 from tools.models.adapter import ANSWERED, Adapter, Answered
 from tools.models.offline import engine as offline
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tools.corpus import Corpus
     from tools.models.lm import Model
     from tools.retriever import Retriever
-    from tools.retrievers.spec import Spec
+    from tools.retrievers import Spec
     from tools.text import TermStatistics
 
 MESSAGE = 4  # tokens of a message beside its text, as OpenAI counts them

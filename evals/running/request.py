@@ -21,16 +21,14 @@ from agents import AGENTS
 from environments.base import INSTRUCTIONS, SPLITS
 from evals.measuring.metrics import LANGUAGE
 from programs import PROGRAMS
-from tools import disk, retrievers
-from tools.console import command, options
-from tools.console.command import clock, dollars, positive
-from tools.console.options import Option, pair
+from tools import disk, options, retrievers
+from tools.console import clock, dollars, positive, temperature
 from tools.disk import InputFile
 from tools.errors import DataError, UnknownName, UsageError
 from tools.limits import Limits
 from tools.models.spec import APIS, EFFORTS
-from tools.retrievers import RETRIEVERS
-from tools.retrievers.spec import Expression, Expressions
+from tools.options import Option, pair
+from tools.retrievers import RETRIEVERS, Expression, Expressions
 
 SYSTEMS = PROGRAMS | AGENTS
 WORKERS = 8  # queries at a time with a real model; the offline engine is bound by this process, and gets 1
@@ -85,9 +83,7 @@ class Common:
     lm: Annotated[
         str, Option("the model: offline, provider/model or MODEL@http://host:port/v1; also $SEXTANT_LM", "SPEC")
     ] = field(default_factory=_default_lm)
-    temperature: Annotated[
-        float | None, Option("from 0 to 2; 0 where the model takes one", "X", command.temperature)
-    ] = None
+    temperature: Annotated[float | None, Option("from 0 to 2; 0 where the model takes one", "X", temperature)] = None
     reasoning_effort: Annotated[
         str | None, Option(f"one of {', '.join(EFFORTS)}; the model's own", "HOW", choices=EFFORTS)
     ] = None

@@ -25,21 +25,20 @@ from evals.running.request import (
 from programs.parts import compiled as compiled_program
 from tools import retrievers
 from tools.corpus import Corpus
-from tools.errors import UsageError
-from tools.home import home
+from tools.disk import home
+from tools.errors import UsageError, pick
 from tools.models.spec import check as check_model
 from tools.models.spec import price_is_known
 from tools.models.terms import Terms
 from tools.retriever import NoRetriever
 from tools.session import Toolbox
-from tools.table import pick
 
 if TYPE_CHECKING:
     from environments.base import Environment
     from programs.parts.compiled import Compiled
     from tools.retriever import Retriever
-    from tools.retrievers.lexical.bm25 import BM25
-    from tools.retrievers.spec import Spec
+    from tools.retrievers import Spec
+    from tools.retrievers.bm25 import BM25
 
 _LOG = logging.getLogger("sextant")
 LARGE = 10_000  # documents from which on an index may take a while to build, and a word is said before
@@ -241,6 +240,6 @@ def sends(spec: "Spec") -> bool:
 
 def lexical(environment: "Environment") -> "BM25":
     """The index that knows the corpus' words."""
-    from tools.retrievers.lexical.bm25 import BM25  # NumPy is behind it, and --help imports this module
+    from tools.retrievers.bm25 import BM25  # NumPy is behind it, and --help imports this module
 
     return BM25(environment.documents, home())

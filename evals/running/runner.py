@@ -21,7 +21,7 @@ from typing import Protocol
 from evals.folder import Outcome, RunFolder, check_outcome, check_ranking, generalize
 from evals.measuring.anytime import submit_so_far
 from tools import disk, session
-from tools.console import interrupts
+from tools.console import check_interrupts
 from tools.errors import DataError, LimitReached, RunIncomplete, SextantError
 from tools.models.faults import fault, refusal
 from tools.models.lm import Model
@@ -173,7 +173,7 @@ def _collect(
     looked = 0.0
     try:
         while crew.busy:
-            interrupts.check()
+            check_interrupts()
             if (now := time.monotonic()) >= looked + TICK:
                 looked = now
                 for query_id in crew.overdue():
@@ -199,7 +199,7 @@ def _finish(crew: _Crew, folder: RunFolder) -> None:
     ends = time.monotonic() + GRACE
     try:
         while crew.busy and (left := ends - time.monotonic()) > 0:
-            interrupts.check()
+            check_interrupts()
             with suppress(queue.Empty):
                 if isinstance(result := crew.done.get(timeout=min(left, TICK))[1], dict):
                     folder.append(result)

@@ -27,7 +27,7 @@ from tools.models.lm import Model
 from tools.models.terms import QUERY_SECONDS, Budget, Patience, Terms
 from tools.records import Usage, usage_from_json
 from tools.retriever import RanksOnly
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from rich.text import Text
 
 from evals.folder import Outcome
 from evals.running.events import Beginning, Events, Pending, Progress, QueryDone, Resumed, Tally, Waiting, Waits
-from tools.console.command import clean, say
-from tools.console.wording import queries as counted
+from tools.console import clean, say
+from tools.console import queries as counted
 from tools.models.terms import Status
 
 LOOK_SECONDS = 0.25  # between two looks; the table is not drawn more often

@@ -6,7 +6,7 @@ from evals.measuring.attribution import WORDS
 from evals.measuring.comparison import is_lower_better
 from evals.showing.headings import system_line, task_line
 from evals.showing.tables import FORMS, Best, Grid
-from tools.console.wording import brief, number, queries
+from tools.console import brief, number, queries
 
 Result = dict[str, Any]
 Parts = list[str | Grid]

@@ -9,8 +9,7 @@ from evals.measuring.curves import AXES, Result
 from evals.showing.headings import system_line, task_line
 from evals.showing.plots import MUTED, figure, style, svg
 from evals.showing.tables import Grid, Part, printed
-from tools.console.command import clean
-from tools.console.wording import plural, queries
+from tools.console import clean, plural, queries
 
 COLUMNS = 8  # budgets in a table, beside the end
 DIGITS = 4  # of means, as in the table of a run

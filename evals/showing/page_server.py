@@ -16,7 +16,7 @@ from typing import Any
 
 from evals.showing.page_data import Answers, NoSuchAnswer
 from evals.showing.page_file import read_page, read_script, read_style
-from tools.console import interrupts
+from tools.console import check_interrupts
 from tools.errors import SextantError, UsageError
 
 HOST = "127.0.0.1"
@@ -63,7 +63,7 @@ class Server(ThreadingHTTPServer):
 
     def service_actions(self) -> None:
         """Between two requests."""
-        interrupts.check()
+        check_interrupts()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A reader who has gone is no error."""

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from evals.showing.headings import system_line, task_line
 from evals.showing.tables import empty, plain, printed
-from tools.console.command import put_out
+from tools.console import put_out
 
 Result = dict[str, Any]  # of evals.measuring.searches.replay
 SHOWN = 10  # documents gained and lost that are printed, each

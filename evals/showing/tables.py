@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tools.console.command import clean
+from tools.console import clean
 
 WIDTH = 80  # characters that a table has to fit into, where its cells are short
 

@@ -7,8 +7,7 @@ from evals.measuring.attribution import WORDS
 from evals.measuring.bounds import LABELS
 from evals.showing.headings import system_line, task_line
 from evals.showing.tables import Grid, Part, printed
-from tools.console.command import put_out
-from tools.console.wording import number, plural, queries
+from tools.console import number, plural, put_out, queries
 
 
 def show(scores: dict[str, Any], *, as_json: bool = False) -> None:

@@ -25,14 +25,13 @@ from programs.base import unanswerable
 from programs.parts import ensembles
 from programs.parts.compiled import NAME, check, read
 from tools import errors, session
-from tools.errors import UsageError
+from tools.errors import UsageError, pick
 from tools.models import lm
 from tools.models.adapter import ANSWERED, Answered
 from tools.models.lm import LanguageModel
 from tools.models.offline import engine as offline
 from tools.models.terms import Terms
 from tools.records import Query, Snippet, Submission, Usage, trace_from_json, usage_from_json
-from tools.table import pick
 from tools.text import TermStatistics
 
 # Of tools.session.Session: what goes to the parent, and what comes back, as it is.

@@ -42,7 +42,7 @@ from tools.models.adapter import ANSWERED, Answered
 from tools.models.call import DEADLINE
 from tools.models.offline.engine import publish
 from tools.records import Query, Submission, Trace, Usage, trace_json, usage_json
-from tools.retrievers.spec import Expression, Expressions
+from tools.retrievers import Expression, Expressions
 from tools.session import Session, Toolbox
 
 _ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ import dspy
 from programs.parts.compiled import Compiled, Neighbour, apply
 from tools.corpus import Corpus
 from tools.records import Document, Query, Step, Submission, Trace, total
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 
 CONSTANT = 60
 

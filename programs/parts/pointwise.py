@@ -15,7 +15,7 @@ from programs.parts.reading import show_all
 from tools.errors import at_least
 from tools.models.prompting import ask, within
 from tools.records import Query, Submission
-from tools.retrievers.spec import Expression
+from tools.retrievers import Expression
 from tools.session import Session
 
 OBJECTIVE = "what the collection is, and what counts as a find; where it is empty, likeness in meaning counts"

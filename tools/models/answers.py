@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from tools import disk
-from tools.console.command import AT_END
+from tools.console import AT_END
 from tools.errors import DataError, ProviderRefused, RunIncomplete, SessionRefusal
 from tools.models.forms import cells
 from tools.models.rows import WORDS, Batch, Row, open_table, readable, storable, write_pending

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tools.console.command import Parser, clean, positive, put_out, run_command, say
+from tools.console import Parser, clean, positive, put_out, run_command, say
 from tools.errors import DataError, UsageError
 from tools.models import cassette
 from tools.records import Usage, usage_from_json, usage_json

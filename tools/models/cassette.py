@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tools import disk, forms
-from tools.console.command import say
+from tools.console import say
 from tools.errors import DataError, UsageError
 from tools.records import usage_from_json, usage_json
 

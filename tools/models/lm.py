@@ -27,7 +27,7 @@ import httpx
 import orjson
 
 from tools import session
-from tools.console.command import say
+from tools.console import say
 from tools.errors import Halt, SextantError, UsageError
 from tools.models import faults, prompting
 from tools.models.adapter import ANSWERED, Adapter, Answered

@@ -24,8 +24,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from tools.disk import expanded, home
 from tools.errors import UnknownName, UsageError
-from tools.home import expanded, home
 
 _MILLION = 1e6
 _MODES = ("chat", "responses", "completion")  # of LiteLLM's table: what answers text with text

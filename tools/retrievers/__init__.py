@@ -1,34 +1,42 @@
-"""The engines behind `Session.search`: `build("fusion(bm25,dense)", corpus, home)`.
+"""The engines behind `Session.search`: `build("fusion(bm25,dense)", corpus, home)`, and the language of `--retriever`:
 
-A retriever is named by an expression (tools/retrievers/spec.py). What may stand in one is read off the constructors of
-the classes below: the annotation of a positional parameter says whether it is a model, an embedder, another retriever
-or what makes one, and keyword parameters are the options, with their types and defaults. Nothing is declared twice.
+    bm25                                                  a kind
+    bm25(k1=1.2,b=0.75)                                   with options
+    dense:Qwen/Qwen3-Embedding-4B                         with a model, by name or by folder
+    fusion(bm25,dense,weights=[1,2])                      made of other retrievers
+    rerank(fusion(bm25,dense),cross:PATH,depth=50)
+    splade:"a folder, with a comma"                       quotes around what has commas or brackets in it
+
+What a kind takes is read off its constructor: the annotation of a positional parameter says whether it is a model, an
+embedder, another retriever or what makes one, and keyword parameters are the options, with their types and defaults.
 """
 
 import inspect
+import re
 import typing
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tools.corpus import Corpus
-from tools.errors import UsageError
-from tools.retrievers.spec import Spec, Value, parse
-from tools.table import pick
+from tools.errors import UsageError, pick
 
 if TYPE_CHECKING:  # NumPy is behind it, and a command's --help lists the names below
+    from tools.corpus import Corpus
     from tools.models.terms import Terms
     from tools.retriever import Retriever
 
+T = TypeVar("T")
+Value = str | int | float | bool | tuple["Value", ...]
+
 # To add one: a file with a subclass of Retriever, named here.
 RETRIEVERS = {
-    "bm25": "tools.retrievers.lexical.bm25:BM25",
-    "bm25s": "tools.retrievers.lexical.bm25:BM25S",
-    "rank_bm25": "tools.retrievers.lexical.rank_bm25:RankBM25",
-    "pool_bm25": "tools.retrievers.lexical.pool_bm25:PoolBM25",
+    "bm25": "tools.retrievers.bm25:BM25",
+    "bm25s": "tools.retrievers.bm25:BM25S",
+    "rank_bm25": "tools.retrievers.rank_bm25:RankBM25",
+    "pool_bm25": "tools.retrievers.rank_bm25:PoolBM25",
     "dense": "tools.retrievers.neural.dense:Dense",
     "api": "tools.retrievers.neural.api:Api",
     "chroma": "tools.retrievers.vectors.chroma:Chroma",
@@ -48,6 +56,125 @@ EMBEDDERS = {
 
 # What a constructor takes that no expression says: the corpus, where indexes are kept, how models may be asked.
 _GIVEN = ("corpus", "home", "terms")
+
+
+# Expressions
+
+
+class Expression(str):
+    """The text of one retriever, as the type of a parameter that names one; "" where there is none."""
+
+
+class Expressions(str):
+    """The texts of several retrievers with commas between, as the type of a parameter; "" where there are none."""
+
+    def each(self) -> list[str]:
+        """Return the texts, one by one."""
+        return [str(part) for part in parse(f"all({self})").parts] if self.strip() else []
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One parsed expression. It prints as it is written, without blanks."""
+
+    kind: str
+    subject: str = ""  # what follows the colon: a model, or the spec of what fills vectors
+    parts: tuple["Spec", ...] = ()
+    options: Mapping[str, Value] = field(default_factory=dict)  # after parsing alone, all values are strings
+
+    def __str__(self) -> str:
+        return spell(self.kind, self.subject, [str(part) for part in self.parts], self.options)
+
+
+def spell(kind: str, subject: str = "", parts: Sequence[str] = (), options: Mapping[str, Value] | None = None) -> str:
+    """Write an expression as `parse` reads it."""
+    inside = [*parts, *(f"{name}={_write(value)}" for name, value in (options or {}).items())]
+    return kind + (f":{_write(subject)}" if subject else "") + (f"({','.join(inside)})" if inside else "")
+
+
+def _write(value: Value) -> str:
+    if isinstance(value, tuple):
+        return f"[{','.join(map(_write, value))}]"
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f'"{text}"' if re.search(r"[(),\[\]=]|^\s|\s$", text) or not text else text
+
+
+def parse(text: str) -> Spec:
+    """Read the expression `text`; UsageError, with the place, when it has no such form."""
+    reader = _Reader(text)
+    spec = reader.spec()
+    if reader.rest():
+        raise reader.error("the end")
+    return spec
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self._text, self._at, self._depth = text, 0, 0
+
+    def rest(self) -> str:
+        return self._text[self._at :].strip()
+
+    def error(self, expected: str) -> UsageError:
+        found = f"{self.rest()!r}" if self.rest() else "nothing"
+        return UsageError(
+            f"the retriever {self._text!r} has {found} where {expected} is expected; "
+            "the form is KIND, KIND:MODEL or KIND(PART,...,option=value)"
+        )
+
+    def spec(self) -> Spec:
+        kind = self._take(r"[A-Za-z_]\w*")
+        if kind is None:
+            raise self.error("the name of a retriever")
+        subject = self._word(r"[^\s(),](?:[^(),]*[^\s(),])?", "a model") if self._take(":") else ""
+        parts, options = list[Spec](), dict[str, Value]()
+        for name, value in self._list(r"\)", "a closing bracket", self._argument) if self._take(r"\(") else ():
+            if isinstance(value, Spec):
+                parts.append(value)
+            elif name in options:
+                raise UsageError(f"the retriever {self._text!r} gives {name} twice")
+            else:
+                options[name] = value
+        return Spec(kind, subject, tuple(parts), options)
+
+    def _argument(self) -> tuple[str, Spec | Value]:
+        if option := self._take(r"\w+\s*=(?!=)"):
+            return option.rstrip("= \t\n"), self._value()
+        return "", self.spec()
+
+    def _value(self) -> Value:
+        if self._take(r"\["):
+            return tuple(self._list(r"\]", "]", self._value))
+        return self._word(r"[^\s(),\[\]](?:[^(),\[\]]*[^\s(),\[\]])?", "a value")
+
+    def _list(self, end: str, end_name: str, item: Callable[[], T]) -> list[T]:
+        items = list[T]()
+        self._depth += 1
+        if self._depth > 50:  # Python's own limit is a thousand calls
+            raise UsageError(f"the retriever {self._text[:100]!r}... is nested more than 50 deep")
+        while not self._take(end):
+            if items and not self._take(","):
+                raise self.error(f"a comma or {end_name}")
+            items.append(item())
+        self._depth -= 1
+        return items
+
+    def _word(self, plain: str, what: str) -> str:
+        quoted = self._take(r'"[^"]*"')
+        word = quoted[1:-1] if quoted is not None else self._take(plain)
+        if not word:
+            raise self.error(what)
+        return word
+
+    def _take(self, pattern: str) -> str | None:
+        match = re.compile(rf"\s*({pattern})\s*").match(self._text, self._at)
+        if not match:
+            return None
+        self._at = match.end()
+        return match[1]
+
+
+# Kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +223,7 @@ def check(text: str) -> Spec:
     return _check(parse(text))
 
 
-def build(
-    spec: str | Spec,
-    corpus: Corpus,
-    home: Path | None = None,
-    *,
-    terms: "Terms | None" = None,
-) -> "Retriever":
+def build(spec: str | Spec, corpus: "Corpus", home: Path | None = None, *, terms: "Terms | None" = None) -> "Retriever":
     """Build the retriever that `spec` describes over `corpus`. Indexes are kept under `home`, or not kept when None.
 
     Models are asked on the `terms` of a run; a lens needs them.
@@ -247,7 +368,7 @@ def _read_value(what: str, value: Value, kind: Any) -> Value:
     return read
 
 
-def _make(spec: Spec, corpus: Corpus, home: Path | None, terms: "Terms | None") -> Any:
+def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None") -> Any:
     kind, arguments = kind_of(spec.kind), list[Any]()
     match kind.subject:
         case "str":

@@ -12,9 +12,9 @@ import time
 import typing
 from typing import Any
 
-from tools.console.command import Parser, clean, put_out, run_and_leave, say
+from tools.console import Parser, clean, put_out, run_and_leave, say
+from tools.disk import home
 from tools.errors import UsageError
-from tools.home import home
 from tools.retrievers import RETRIEVERS, kind_of
 from tools.retrievers.neural.models import rows
 

@@ -14,7 +14,7 @@ from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.records import Hit
 from tools.retriever import Retriever, Search, best
-from tools.retrievers.spec import Value, spell
+from tools.retrievers import Value, spell
 
 CONSTANT = 60  # k in the paper's formula, which found it near the best on all of its collections
 

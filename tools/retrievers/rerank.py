@@ -12,7 +12,7 @@ from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.records import Hit
 from tools.retriever import Retriever, Search
-from tools.retrievers.spec import spell
+from tools.retrievers import spell
 
 
 class Rerank(Retriever):

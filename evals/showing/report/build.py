@@ -16,7 +16,7 @@ from evals.showing.report.page import Absent, Report, Section, Words
 from evals.showing.report.plots import SWEPT, Plot, plot_by_task, plot_conditions, plot_instructions, plot_sweep
 from evals.showing.report.tables import Table, make_tables, sweep_table, sweep_tasks, why_no_published
 from programs import FLOOR, PROGRAMS, RANKER, READER
-from tools.console.wording import number, plural
+from tools.console import number, plural
 from tools.errors import DataError, UnknownName
 
 SEARCHED = "congress"  # where no run says otherwise: the task of OBLIQ-Bench's figures

@@ -16,7 +16,7 @@ from evals.showing.report.page import Words
 from evals.showing.report.plots import Plot, Point, draw, number_names, series_style, shorten
 from evals.showing.report.tables import figures_for, is_bound, leading_judgements, measured_in, task_columns
 from programs import FLOOR
-from tools.console.wording import number
+from tools.console import number
 
 GAP = "nDCG@10"  # the metric of OBLIQ-Bench's Figure 1
 HEADS = ["program", "task", "floor", "lower bound", "program's", "ceiling", "gain", "missing", "closed"]

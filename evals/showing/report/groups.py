@@ -18,7 +18,7 @@ import environments
 from evals.folder import Config
 from evals.measuring.scored import Run
 from programs import FLOOR
-from tools.console.command import clean
+from tools.console import clean
 from tools.errors import UsageError
 
 PAPERS = {"obliq": "OBLIQ-Bench", "crumb": "CRUMB", "birco": "BIRCO", "multiconir": "MultiConIR"}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import environments
+from tools.disk import home
 from tools.errors import DataError, UnknownName, UsageError
-from tools.home import home
 
 DEV = [f"MINI-q{number:02}" for number in (2, 11, 14, 18, 22, 23, 26, 27, 28, 30, 31, 34)]
 

@@ -6,7 +6,7 @@ import pytest
 
 import environments
 from environments import __main__ as module
-from tools.console.command import run_command
+from tools.console import run_command
 
 
 @pytest.fixture

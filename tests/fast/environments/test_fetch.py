@@ -22,8 +22,8 @@ from environments import birco, obliq
 from environments.base import Facts, Release, Suite
 from environments.card import findings, row, state
 from environments.fetch import fetch
+from tools.disk import home
 from tools.errors import DataError, RunConflict, UsageError
-from tools.home import home
 
 MINI = Path(environments.__file__).parent / "mini/obliq"
 PATHS = obliq.SUITE.tasks["congress"].files

@@ -15,8 +15,8 @@ from rank_bm25 import BM25Okapi
 
 import environments
 from environments.sources import multiconir_csv
+from tools.disk import home
 from tools.errors import DataError, SextantError
-from tools.home import home
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ def test_what_does_not_fit_together_is_said_in_one_line(run, words, said):
 
 def test_which_judgements_lead_costs_no_second_run_and_can_be_changed_afterwards(retrieve, capsys):
     from evals import score
-    from tools.console.command import run_command
+    from tools.console import run_command
 
     gold, pooled = retrieve("twitter", "--json").json, retrieve("twitter", "--json", "--qrels", "pooled").json
     assert gold["run"] == pooled["run"]

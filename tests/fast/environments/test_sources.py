@@ -27,8 +27,8 @@ import environments
 from environments.card import findings
 from environments.sources import layouts
 from evals.measuring.metrics import collapse
+from tools.corpus import StoredCorpus
 from tools.errors import DataError, UsageError
-from tools.stored_corpus import StoredCorpus
 
 MANY = 5  # mutations of a form
 

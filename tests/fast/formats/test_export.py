@@ -19,7 +19,7 @@ from evals import run as run_command_module
 from evals.formats.importing import import_run, make_config
 from evals.measuring.scored import read
 from evals.measuring.scoring import score
-from tools.console.command import run_command
+from tools.console import run_command
 from tools.corpus import Corpus
 from tools.records import Document, Query
 

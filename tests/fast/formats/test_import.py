@@ -19,7 +19,7 @@ from evals.formats.importing import import_run, read_trajectories
 from evals.formats.trec import RunFile
 from evals.measuring import scoring
 from evals.measuring.scored import read as read_run
-from tools.console.command import run_command
+from tools.console import run_command
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document, Query

@@ -33,7 +33,7 @@ def test_the_readmes_floor_is_what_retrieve_prints(run):
 
 def test_the_references_compilation_is_what_tuning_prints(tmp_path, capsys):
     from optimizers import compile
-    from tools.console.command import run_command
+    from tools.console import run_command
 
     words = ["--program", "multihop", "--task", "congress", "--optimizer", "tune", "--runs", str(tmp_path)]
     assert run_command(compile.parser(), compile.command, words) == 0

@@ -19,7 +19,7 @@ from evals.measuring.anytime import Anytime
 from evals.measuring.curves import AXES, Seen, curves, find_places, follow, judge_places
 from evals.measuring.metrics import judge_units, ranking_metric
 from evals.showing.curve_tables import to_csv, to_svg
-from tools.console.command import run_command
+from tools.console import run_command
 from tools.errors import DataError, UnknownName, UsageError
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from evals.measuring import split_uses
-from tools.home import home
+from tools.disk import home
 
 CONFIG = {
     "task": "obliq/congress",

@@ -18,13 +18,13 @@ import dspy
 import pytest
 from waiting import wait_for
 
-from tools.console.command import Parser, run_command
+from tools.console import Parser, run_command
 from tools.errors import DataError, LimitReached, RunIncomplete
 from tools.models import lm
 from tools.models.answers import NAME, Answer, Answers, open_answers, open_ledger
 from tools.models.terms import Patience, Terms
 from tools.records import Query, Usage, total, usage_json
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,7 @@ from programs.multihop import ReadPassages
 from tools.models import lm
 from tools.models.prompting import Fault, Passage, UnusableAnswer, ask, filled, known_ids, within
 from tools.records import Query, Usage
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox, current
 
 SHOWN = ["d1", "d2"]

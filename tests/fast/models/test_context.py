@@ -17,6 +17,7 @@ from evals.running.request import find_retrievers, parse_parameters
 from programs import PROGRAMS
 from programs.multihop import MultiHop, ReadPassages
 from tools.corpus import Corpus
+from tools.errors import pick
 from tools.models import lm, prompting
 from tools.models.adapter import Adapter
 from tools.models.lm import LanguageModel
@@ -24,9 +25,8 @@ from tools.models.offline import engine as offline
 from tools.models.prompting import batches, fit_notes, show
 from tools.models.terms import Terms
 from tools.records import Document, Query
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
-from tools.table import pick
 
 QUERY = Query("q1", "ferries in fog")
 

@@ -11,7 +11,7 @@ from optimizers.training.feedback import PARTS, QUOTE, choose_parts, feedback
 from tools.corpus import Corpus
 from tools.models import lm
 from tools.records import Document, Query, Usage
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox
 
 QUERY = Query("q1", "Why is octopus blood blue?")

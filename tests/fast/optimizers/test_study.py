@@ -22,7 +22,7 @@ from tools.errors import DataError, Halt
 from tools.models import lm
 from tools.models.call import DEADLINE
 from tools.records import Usage
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
 
 

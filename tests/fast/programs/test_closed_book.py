@@ -11,7 +11,7 @@ from programs.parts.rewriting import LIKE
 from tools.corpus import Corpus
 from tools.models import lm
 from tools.records import Document, Query
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox
 
 LINE = "the tide went out that morning and did not come back until the spring"

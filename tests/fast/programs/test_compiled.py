@@ -12,7 +12,7 @@ from programs.parts.compiled import NAME, Compiled, Neighbour, Prompt, apply, ch
 from programs.parts.ensembles import Neighbours, assemble
 from tools.errors import DataError, UsageError
 from tools.records import Query
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
 
 # Any text: control characters, emoji, line ends of all kinds, and halves of surrogate pairs. Two halves that happen to

@@ -21,15 +21,14 @@ from evals.running.request import SYSTEMS, list_parameters
 from programs.base import Program, check_offline
 from programs.multihop import Found, MultiHop
 from tools.corpus import Corpus
-from tools.errors import UsageError
+from tools.errors import UsageError, pick
 from tools.models import lm
 from tools.models.offline import rules
 from tools.models.prompting import LENSES, Passage, defuse, show
 from tools.records import Document, Query, total
 from tools.retrievers import build
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox
-from tools.table import pick
 
 QUERY = Query("q1", "I remember something about an octopus, and copper in blue blood.", "animals")
 CLASSES = {name: pick("program", name, SYSTEMS) for name in SYSTEMS}

@@ -13,7 +13,7 @@ from tools.models import lm
 from tools.models.offline import rules
 from tools.models.prompting import UnusableAnswer
 from tools.records import Document, Query
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox
 
 QUERY = Query("q1", "animals with blue blood that are not octopuses", "Find pages of animals.")

@@ -14,7 +14,7 @@ from programs.multihop import MultiHop
 from tools.errors import DataError, RunIncomplete
 from tools.models import lm
 from tools.records import Query
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
 
 ROOT = Path(__file__).parents[3]

@@ -9,7 +9,7 @@ from agents.planner import Planner, ranking
 from tools.models import lm
 from tools.models.prompting import UnusableAnswer
 from tools.records import Query
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox
 
 QUERY = Query("q", "Which animals have blood of an odd colour?", "Short texts about animals.")

@@ -16,7 +16,7 @@ from programs.subtask import Subtask
 from tools.corpus import Corpus
 from tools.models import lm
 from tools.records import Document, Query
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox
 
 NUMBERS = st.sampled_from([0.0, 2.5, 7.0, 7.00001, 7.0001, 10.0, float("-inf")])

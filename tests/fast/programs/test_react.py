@@ -12,7 +12,7 @@ from tools.errors import UsageError
 from tools.models import lm
 from tools.models.prompting import UnusableAnswer
 from tools.records import Document, Query, Usage
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox, current
 
 QUERY = Query("q1", "Which animals have blue blood?", "Find the animals.", excluded=frozenset({"d6"}))

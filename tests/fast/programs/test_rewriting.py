@@ -11,7 +11,7 @@ from programs.rewrite import Rewrite
 from tools.models import lm
 from tools.models.prompting import LENSES, UnusableAnswer
 from tools.records import Query
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
 
 QUERY = Query("q1", "I remember an animal whose blood is not red.", "Find pages about animals.")

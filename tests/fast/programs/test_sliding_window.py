@@ -13,7 +13,7 @@ from programs.rank import Rank, slide
 from tools.corpus import Corpus
 from tools.models import lm
 from tools.records import Document, Query
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
 
 SIZES = st.tuples(st.integers(0, 70), st.integers(2, 21), st.integers(1, 21)).filter(lambda size: size[2] <= size[1])

@@ -15,7 +15,7 @@ from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.models import lm
 from tools.records import Document, Query
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
 
 # A model that leaves ids out, repeats and invents them: what it names depends on what it is shown.

@@ -13,9 +13,8 @@ from tools.corpus import Corpus
 from tools.models import lm
 from tools.models.prompting import UnusableAnswer
 from tools.records import Document, Query
-from tools.retrievers import build
-from tools.retrievers.lexical.bm25 import BM25
-from tools.retrievers.spec import Expressions
+from tools.retrievers import Expressions, build
+from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox
 
 QUERY = Query("q", "Somebody is proud of a garden without saying so.", "Short posts.")

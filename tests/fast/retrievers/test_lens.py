@@ -21,8 +21,8 @@ from tools.models.prompting import LENSES
 from tools.models.terms import Budget, Patience, Terms
 from tools.records import Document, Query, Usage
 from tools.retrievers import check, lenses, with_attribute
+from tools.retrievers.bm25 import BM25
 from tools.retrievers.lens import annotate
-from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 from tools.text import TermStatistics
 
@@ -469,7 +469,7 @@ class TestRunning:
 
     def test_the_search_command_refuses_it(self, capsys):
         from environments import __main__ as command
-        from tools.console.command import run_command
+        from tools.console import run_command
 
         assert (
             run_command(command.parser(), command.command, ["search", "twitter", "x", "--retriever", "lens(bm25)"]) == 2

@@ -17,11 +17,11 @@ from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
 from tools.records import Document
 from tools.retriever import Ranker
-from tools.retrievers import build
-from tools.retrievers.lexical import english, inverted_index
-from tools.retrievers.lexical.bm25 import ANALYZERS, BM25
-from tools.retrievers.lexical.postings import Postings, complete_lists
-from tools.retrievers.lexical.rank_bm25 import _ANALYZER, words
+from tools.retrievers import bm25, build, english, kernels
+from tools.retrievers.bm25 import BM25
+from tools.retrievers.kernels import Postings, complete_lists
+from tools.retrievers.rank_bm25 import _ANALYZER as ANALYZER
+from tools.retrievers.rank_bm25 import words
 from tools.text import STOP_WORDS
 from tools.text import words as tokens
 
@@ -138,32 +138,35 @@ TEXT = st.text(st.characters(codec="utf-8") | st.sampled_from("aAbB_9 .-\n\x00\x
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(TEXT, min_size=1, max_size=12), st.sampled_from([1, 20, 1 << 20]))
-@pytest.mark.parametrize("analyzer", [ANALYZERS["plain"], ANALYZERS["english"], _ANALYZER])
+@pytest.mark.parametrize("analyzer", [bm25.analyzer_of("plain"), bm25.analyzer_of("english"), ANALYZER])
 def test_the_compiled_loop_counts_what_the_analyzer_says(analyzer, tmp_path_factory, texts, block):
-    folder = tmp_path_factory.mktemp("index")
     texts = [*texts, "heron"]
     corpus = Corpus(Document(str(n), text) for n, text in enumerate(texts))
     split = [analyzer.words(text) for text in texts]
 
-    def weigh(counts):  # weights that are the counts themselves: count * gain / (count + norm) with a large norm
-        assert counts.lengths.tolist() == list(map(len, split))
-        return inverted_index.Weights(np.ones(len(counts.frequency)), np.full(len(texts), 2.0**60), 2.0**60)
+    class Counts(bm25.WordRetriever):
+        dtype = np.float64
 
+        def weigh(self, counts):  # weights that are the counts themselves: count * gain / (count + norm), a large norm
+            assert counts.lengths.tolist() == list(map(len, split))
+            return bm25.Weights(np.ones(len(counts.frequency)), np.full(len(texts), 2.0**60), 2.0**60)
+
+    index, home = Counts(), tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inverted_index, "BLOCK", block)
-        inverted_index.write_index(folder, corpus, analyzer, weigh, np.float64)
-    vocabulary = inverted_index.Vocabulary(folder, analyzer)
-    by_row = vocabulary.words()
+        patch.setattr(bm25, "BLOCK", block)
+        index.open(corpus, home, analyzer, {}, Ranker(corpus.doc_ids))
+    words = index.words()
+    [folder] = home.glob("indexes/index-*")
     indptr, documents, weights = (np.load(folder / f"{name}.npy") for name in ("indptr", "documents", "weights"))
     found = {
-        (by_row[row], int(documents[posting])): weights[posting]
-        for row in range(len(by_row))
+        (words[row], int(documents[posting])): weights[posting]
+        for row in range(len(words))
         for posting in range(indptr[row], indptr[row + 1])
     }
     assert found == {(word, n): text.count(word) for n, text in enumerate(split) for word in text}
     for text in texts:  # a query is read as a document is
-        assert [by_row[row] for row in vocabulary.rows(text).tolist()] == analyzer.words(text)
-    assert vocabulary.rows("zyzzyva qzx").tolist() == []
+        assert [words[row] for row in index.rows(text).tolist()] == analyzer.words(text)
+    assert index.rows("zyzzyva qzx").tolist() == []
 
 
 # Adding up postings
@@ -194,11 +197,11 @@ def test_scores_are_plain_sums_whatever_part_of_the_documents_has_a_term(dtype, 
 
 
 def test_the_compiled_loops_need_no_folder_for_their_machine_code():
-    kernels = Path(inverted_index.__file__).with_name("kernels.py").read_text(encoding="utf-8")
+    source = Path(kernels.__file__).read_text(encoding="utf-8")
     nowhere, space = "<no file, so numba finds no place beside it>", dict[str, Any]()
     with pytest.raises(RuntimeError, match="no locator"):
         exec(compile("import numba\nnumba.njit(cache=True)(lambda: 0)", nowhere, "exec"), {})
-    exec(compile(kernels, nowhere, "exec"), space)
+    exec(compile(source, nowhere, "exec"), space)
     slots = np.full(2, -1, dtype=np.int32)
     space["rehash"](slots, np.zeros(1, dtype=np.int64), 1)
     assert slots.tolist() == [0, -1]

@@ -13,8 +13,7 @@ from tools.corpus import Corpus
 from tools.models.terms import Terms
 from tools.records import Document
 from tools.retriever import Ranker, Search
-from tools.retrievers import RETRIEVERS, check
-from tools.retrievers.spec import parse
+from tools.retrievers import RETRIEVERS, check, parse
 
 # MODEL is a tiny model of the right family, made on the spot; SERVER a server that speaks the OpenAI protocol.
 SPECS = [

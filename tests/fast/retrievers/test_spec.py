@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tools.errors import DataError, UnknownName, UsageError
-from tools.retrievers import build, check, needs_pool
-from tools.retrievers.spec import Spec, parse
+from tools.retrievers import Spec, build, check, needs_pool, parse
 
 SUBJECTS = st.text(string.ascii_letters + string.digits + "/.@:-_ ,()[]=", min_size=1).filter(
     lambda text: text.strip() == text

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.console.command import run_command
+from tools.console import run_command
 from tools.errors import UsageError
 from tools.retrievers import store
 
@@ -198,7 +198,7 @@ class TestCommand:
         assert "fusion(A,B,...)" in out and "rerank(FIRST,SECOND)" in out and "splade:MODEL" in out
 
     def test_indexes_are_listed_and_deleted(self, command):
-        from tools.home import home
+        from tools.disk import home
 
         assert command("indexes")[:2] == (0, "")
         store.open_index(home(), KEY, build=build, load=load)

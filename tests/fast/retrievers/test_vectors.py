@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tools.console import progress as progress_module
-from tools.console.progress import Progress
+from tools import console
+from tools.console import Progress
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document, Usage
@@ -364,7 +364,7 @@ def clock(monkeypatch):
             return self.now
 
     clock = Clock()
-    monkeypatch.setattr(progress_module, "time", clock)
+    monkeypatch.setattr(console, "time", clock)
     return clock
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from evals.running.request import SYSTEMS
+from tools.errors import pick
 from tools.models import prompting
 from tools.models.prices import Price
-from tools.table import pick
 
 ASK = ("--task", "congress", "--data", "mini")
 

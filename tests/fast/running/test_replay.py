@@ -13,7 +13,7 @@ from evals.measuring.stats import paired
 from evals.running.configuration import load_environment
 from evals.running.request import SYSTEMS
 from tools import retrievers
-from tools.console.command import run_command
+from tools.console import run_command
 from tools.errors import UsageError
 
 # Programs made small; `score` breaks ties by a second retriever, which orders what has surfaced.

@@ -10,8 +10,8 @@ import pytest
 from evals import Request, evaluate
 from evals.running.evaluation import run as run_request
 from optimizers.request import CompileRequest
-from tools.console import options
-from tools.console.command import Parser
+from tools import options
+from tools.console import Parser
 from tools.errors import UsageError
 
 OTHERS = {  # a field -> a value that is not its default, where that cannot be guessed

@@ -12,8 +12,8 @@ import pytrec_eval
 import environments
 from evals import folder as run_folder
 from evals import score
-from tools.console import command, interrupts
-from tools.console.command import run_command
+from tools import console
+from tools.console import Parser, run_command
 from tools.errors import DataError, RunConflict
 from tools.records import Query, Submission, Trace
 
@@ -230,11 +230,11 @@ def test_a_path_that_cannot_be_read_is_one_line(run, capsys, tmp_path):
 @pytest.mark.parametrize("error", [DataError("cannot be loaded"), OSError(5, "?")])
 def test_an_error_that_comes_of_an_interrupt_is_an_interrupt(error, monkeypatch, capsys):
     def broken(arguments):
-        interrupts.note(signal.SIGINT, None)
+        console.note_signal(signal.SIGINT, None)
         raise error
 
-    monkeypatch.setattr(interrupts, "_came", [])
-    assert run_command(command.Parser(), broken, []) == 130
+    monkeypatch.setattr(console, "_signals", [])
+    assert run_command(Parser(), broken, []) == 130
     assert capsys.readouterr().err == "interrupted\n"
 
 

@@ -27,7 +27,7 @@ from evals.measuring import scored
 from evals.measuring.attribution import fate_at
 from evals.showing import page_file, page_query, page_server
 from evals.showing.page_data import Answers, address, list_answers
-from tools.console.command import run_command
+from tools.console import run_command
 from tools.errors import DataError, UsageError
 
 

@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tools.corpus import Corpus
+from tools.corpus import Corpus, StoredCorpus, open_or_store, store
 from tools.errors import DataError
 from tools.records import Document
 from tools.retrievers import build
-from tools.stored_corpus import StoredCorpus, open_or_store, store
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 DOCUMENTS = st.lists(
@@ -60,7 +59,7 @@ def test_the_second_opening_reads_no_document_again(tmp_path):
     assert open_or_store(place, unread)["b"].text == "two"
 
 
-SMALL = ["ids.bin", "ends.npy", "id_ends.npy", "order.npy", "sums.npy"]  # files that are read whole on opening
+SMALL = ["ids.bin", "ends.bin", "id_ends.bin", "order.bin", "sums.bin"]  # files that are read whole on opening
 NOT_META = [b"[]", b"null", b'{"format": 2, "crc32": null}', b'{"format": 2, "crc32": {}}']
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tools import disk
-from tools.console.command import Parser, run_command
+from tools.console import Parser, run_command
 from tools.errors import DataError
 from tools.retrievers import store
 

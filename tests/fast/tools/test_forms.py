@@ -9,7 +9,7 @@ import pytest
 from evals import score
 from evals.folder import read_outcomes
 from evals.measuring.scored import find
-from tools.console.command import run_command
+from tools.console import run_command
 from tools.errors import SextantError
 
 

@@ -16,6 +16,7 @@ from programs import PROGRAMS
 from programs.multihop import MultiHop, ReadPassages
 from tools import injection
 from tools.corpus import Corpus
+from tools.errors import pick
 from tools.injection import appeal
 from tools.models import lm
 from tools.models.adapter import Adapter
@@ -24,9 +25,8 @@ from tools.models.offline import engine as offline
 from tools.models.prompting import Passage, defuse
 from tools.models.terms import Terms
 from tools.records import Document, Query
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
-from tools.table import pick
 
 SYSTEMS = PROGRAMS | AGENTS
 MODELS = sorted(set(SYSTEMS) - {"retrieve"})

@@ -23,12 +23,11 @@ from evals.running.request import (
 from evals.running.runner import answer
 from programs import PROGRAMS
 from tools.corpus import Corpus
-from tools.errors import LimitReached, UsageError
+from tools.errors import LimitReached, UsageError, pick
 from tools.models import lm
 from tools.records import Document, Query, Usage
 from tools.retrievers import build
 from tools.session import Limits, Toolbox
-from tools.table import pick
 
 SYSTEMS = PROGRAMS | AGENTS
 CONGRESS = ("--task", "congress", "--data", "mini", "--limit", "2")

@@ -14,7 +14,7 @@ from evals.running.resolve import resolve
 from tools import sources
 
 ROOT = Path(sources.__file__).parents[1]
-USED = ("programs.multihop", "tools.retrievers.lexical.bm25", "tools.retrievers", "environments.obliq")
+USED = ("programs.multihop", "tools.retrievers.bm25", "tools.retrievers", "environments.obliq")
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ OTHER = {
     "a prompt": ("programs/multihop.py", "Write the next search", "Write one more search"),
     "the description of a field": ("programs/multihop.py", "one search text; empty", "a search text; empty"),
     "an imported helper": ("tools/text.py", "def words", "def words_(): ...\n\n\ndef words"),
-    "the retriever": ("tools/retrievers/lexical/bm25.py", "import", "import math\nimport"),
+    "the retriever": ("tools/retrievers/bm25.py", "import", "import math\nimport"),
     "the task": ("environments/obliq.py", "import", "import math\nimport"),
 }
 

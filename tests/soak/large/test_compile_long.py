@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tools.corpus import Corpus
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
 
 

@@ -23,7 +23,7 @@ from evals.showing.page_data import Answers as Page
 from evals.showing.page_data import list_answers
 from optimizers.books import Books
 from programs.parts import compiled
-from tools.console.command import run_command
+from tools.console import run_command
 from tools.errors import SextantError
 from tools.models.answers import NAME, Answer, Answers
 from tools.models.cache_command import command, parser

@@ -15,7 +15,7 @@ from run_folders import unsealed
 from evals import run, score
 from evals.showing import page_file, page_server
 from evals.showing.page_data import Answers
-from tools.console.command import run_command
+from tools.console import run_command
 
 THEMES = ("light", "dark")
 WIDE = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}

@@ -14,7 +14,7 @@ from run_folders import unsealed
 from evals import compare, run, score, view
 from evals.showing import page_server
 from evals.showing.page_data import Answers
-from tools.console.command import run_command
+from tools.console import run_command
 
 HOSTILE = {
     "script": "<script>window.pwned = 1</script>",

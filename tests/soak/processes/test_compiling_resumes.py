@@ -23,7 +23,7 @@ import pytest
 from openai_server import Failure, OpenAIServer, given, ids
 
 from optimizers import compile as module
-from tools.console.command import run_command
+from tools.console import run_command
 from tools.models import lm
 from tools.models.answers import NAME, open_ledger
 from tools.models.terms import Patience

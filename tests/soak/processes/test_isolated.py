@@ -20,11 +20,11 @@ from evals.running import resolve, runner
 from programs import PROGRAMS
 from programs.isolation import parent as isolated
 from tools.corpus import Corpus
+from tools.errors import pick
 from tools.models import lm
 from tools.models.terms import Terms
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox
-from tools.table import pick
 
 # A module outside of the checkout.
 OUTSIDE = '''
@@ -33,7 +33,7 @@ from dataclasses import replace
 from pathlib import Path
 from agents import AGENTS
 from programs import PROGRAMS
-from tools.table import pick
+from tools.errors import pick
 
 class All:
     """Every program and agent; the query says which."""

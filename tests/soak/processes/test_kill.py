@@ -38,7 +38,7 @@ from tools.models import lm  # noqa: E402
 from tools.models.answers import open_ledger  # noqa: E402
 from tools.models.gate import Gate  # noqa: E402
 from tools.models.terms import Terms  # noqa: E402
-from tools.retrievers.lexical.bm25 import BM25  # noqa: E402
+from tools.retrievers.bm25 import BM25  # noqa: E402
 from tools.session import Toolbox  # noqa: E402
 
 QUERIES = 200

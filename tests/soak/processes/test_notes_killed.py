@@ -17,7 +17,7 @@ from agents.notes import Notes
 from tools.models import lm
 from tools.models.terms import Patience
 from tools.records import Usage
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
 
 

@@ -15,7 +15,7 @@ from tools.models.terms import Terms
 def test_offline_gives_the_same_answer_in_every_process():
     script = (
         "import environments; from tools.models import lm; from programs.multihop import MultiHop;"
-        "from tools.retrievers.lexical.bm25 import BM25; from tools.session import Toolbox;"
+        "from tools.retrievers.bm25 import BM25; from tools.session import Toolbox;"
         "mini = environments.load('congress', 'mini', 'dev'); index = BM25(mini.documents);"
         "model = lm.connect('offline', statistics=index.statistics);"
         "program = MultiHop(Toolbox(mini.documents, index));\n"

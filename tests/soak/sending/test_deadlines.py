@@ -21,7 +21,7 @@ from tools.errors import UsageError
 from tools.models import lm
 from tools.models.gate import Gate
 from tools.models.terms import Terms
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
 
 ROOT = Path(__file__).parents[3]
@@ -154,7 +154,7 @@ def start(shell, tmp_path, *arguments, hang_up=signal.SIG_DFL):
 
 COMMAND = """
 import threading, time, weakref
-from tools.console.command import Parser, run_and_leave
+from tools.console import Parser, run_and_leave
 
 class Thing:
     pass

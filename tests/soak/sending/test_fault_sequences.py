@@ -32,7 +32,7 @@ from tools.errors import ProviderRefused
 from tools.models import lm
 from tools.models.gate import Gate
 from tools.models.terms import Patience, Terms
-from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
 
 SEEDS = 1000

@@ -22,17 +22,16 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from tools import disk
-from tools.console import interrupts
-from tools.console.progress import Progress
+from tools.console import Progress, check_interrupts
 from tools.corpus import Corpus, digest_text, indexed_text
 from tools.errors import DataError, UsageError
 from tools.models.terms import Terms
 from tools.records import Document, Hit, Usage, usage_from_json, usage_json
 from tools.retriever import Retriever, Search
+from tools.retrievers import Value, spell
+from tools.retrievers.bm25 import BM25
 from tools.retrievers.fusion import Fusion, check_options
 from tools.retrievers.lens.annotate import Annotated, Annotator, annotator_of
-from tools.retrievers.lexical.bm25 import BM25
-from tools.retrievers.spec import Value, spell
 from tools.retrievers.store import name_of, open_index
 
 _LOG = logging.getLogger("sextant")
@@ -303,7 +302,7 @@ def _collected(
     """Yield what the threads finish, until all have ended or the time is up; then raise what one of them has raised."""
     failure: BaseException | None = None
     while time.monotonic() < until and (any(thread.is_alive() for thread in threads) or not done.empty()):
-        interrupts.check()
+        check_interrupts()
         with suppress(Empty):
             finished = done.get(timeout=_TICK)
             if isinstance(finished, BaseException):

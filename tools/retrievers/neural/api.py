@@ -20,8 +20,8 @@ from tools.models.prices import Price, price
 from tools.models.terms import Terms
 from tools.records import Usage
 from tools.retriever import Search
+from tools.retrievers import Value, spell
 from tools.retrievers.neural.models import Row, find_row
-from tools.retrievers.spec import Value, spell
 from tools.retrievers.vectors.embedding import Vectors
 from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
 from tools.text import encodable

@@ -15,7 +15,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from tools.console.progress import Progress
+from tools.console import Progress
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
 from tools.records import Hit

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from tools.errors import DataError, UnknownName, UsageError
-from tools.retrievers.spec import Value, spell
+from tools.retrievers import Value, spell
 
 Kind = Literal["dense", "sparse", "late", "cross", "api"]
 

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools import disk
-from tools.console.progress import Progress
+from tools.console import Progress
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
-from tools.retrievers.lexical.postings import Postings, complete_lists, run_in_threads
+from tools.retrievers.kernels import Postings, complete_lists, run_in_threads
 from tools.retrievers.neural.models import (
     Row,
     find_folder,
@@ -59,9 +59,7 @@ class Sparse(Retriever):
         self._postings, self._terms = open_index(
             home,
             {
-                **key(
-                    "splade", self.name, self._found.row, "sparse sparse_model", lexical="postings", vectors="embedding"
-                ),
+                **key("splade", self.name, self._found.row, "sparse sparse_model ../kernels", vectors="embedding"),
                 "corpus": corpus.fingerprint,
             },
             build=lambda folder: self._build(corpus, folder),

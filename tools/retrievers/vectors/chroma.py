@@ -29,13 +29,13 @@ from chromadb.errors import ChromaError, InvalidArgumentError, NotFoundError
 from numpy.typing import NDArray
 
 from tools import disk
-from tools.console.progress import Progress
+from tools.console import Progress
 from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete, UsageError
 from tools.models.spec import is_server
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
-from tools.retrievers.spec import Value, spell
+from tools.retrievers import Value, spell
 from tools.retrievers.store import name_of, open_index
 from tools.retrievers.vectors.embedding import Embedder, Vectors, embed_queries, open_vectors, vectors_key
 from tools.retrievers.vectors.exact_search import exact

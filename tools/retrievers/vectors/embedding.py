@@ -15,7 +15,7 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from tools import disk
-from tools.console.progress import Progress
+from tools.console import Progress
 from tools.corpus import Corpus, digest_text, indexed_text
 from tools.errors import DataError
 from tools.records import Usage, usage_from_json, usage_json

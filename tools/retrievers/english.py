@@ -10,12 +10,10 @@ are single characters here; emoji are dropped, where Lucene keeps them.
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING
+
+from nltk.stem.porter import PorterStemmer
 
 from tools.text import STOP_WORDS
-
-if TYPE_CHECKING:
-    from nltk.stem.porter import PorterStemmer
 
 _LONGEST = 255  # characters; a longer word becomes several
 
@@ -34,6 +32,7 @@ _WORD = re.compile(
     rf"|{_DIGIT}(?:[.',;\u2018\u2019\u2024\u066c\uff07\uff0e\uff0c\uff1b]{_MARK}(?={_DIGIT}))?))+{_CONNECTOR}*"
     rf"|[{_IDEOGRAPH}]{_MARK}"
 )
+_STEMMER = PorterStemmer(mode="MARTIN_EXTENSIONS")
 _POSSESSIVE = ("'s", "'S", "\u2019s", "\u2019S", "\uff07s", "\uff07S")
 
 
@@ -53,11 +52,4 @@ def _stem(word: str) -> str:
     if word.endswith(_POSSESSIVE):
         word = word[:-2]
     word = "".join("i" if letter == "\u0130" else letter.lower() for letter in word)  # one for one, as in Java
-    return "" if word in STOP_WORDS else _stemmer().stem(word, to_lowercase=False)
-
-
-@cache
-def _stemmer() -> "PorterStemmer":
-    from nltk.stem.porter import PorterStemmer  # half a second, for analyzer=english alone
-
-    return PorterStemmer(mode="MARTIN_EXTENSIONS")
+    return "" if word in STOP_WORDS else _STEMMER.stem(word, to_lowercase=False)

@@ -1,4 +1,4 @@
-"""BM25 exactly as the rank-bm25 package scores it, from an inverted index instead of a loop over documents.
+"""BM25 exactly as the rank-bm25 package scores it: over the corpus, by an inverted index, and over each pool.
 
 OBLIQ-Bench and MultiConIR publish their BM25 rows with `rank_bm25.BM25Okapi` and its defaults (k1=1.5, b=0.75,
 epsilon=0.25). Its idf is ln((N - n + 0.5) / (n + 0.5)), and a negative one (a word in more than half of the documents)
@@ -10,23 +10,29 @@ Two things follow the library where the other retrievers differ. Every document 
 word with the query. Of equal scores the later document goes first, which is what the library's reversed sort does
 where that sort is stable; NumPy's default is not, so the library's own order of ties depends on the machine, and ours
 does not.
+
+MultiConIR's script makes an index of the two or eleven documents of a row, with `text.lower().split()` as words. With
+two documents a word that one of them has weighs nothing, and a word of both has a negative weight that the package
+replaces, so a changed word is never seen: that is what the published figures measure. `PoolBM25` is for comparing with
+them, and runs the package itself.
 """
 
 import math
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rank_bm25 import BM25Okapi
 
 from tools.corpus import Corpus
-from tools.retriever import Ranker
-from tools.retrievers.lexical.bm25 import check
-from tools.retrievers.lexical.inverted_index import Analyzer, Statistics, WordRetriever
-from tools.retrievers.lexical.kernels import Weights
-from tools.retrievers.spec import spell
+from tools.records import Hit
+from tools.retriever import Ranker, Retriever, Search
+from tools.retrievers import spell
+from tools.retrievers.bm25 import Analyzer, Statistics, WordRetriever, check
+from tools.retrievers.kernels import Weights
 
 # As the release's WildChat script does it, the only one there that calls rank_bm25: lower case, everything but
 # ASCII letters, digits and blanks becomes a blank, words of one character are dropped, no stop words.
@@ -81,3 +87,26 @@ class RankBM25(WordRetriever):
         floor = self._epsilon * (total / len(idf))
         norm = self._k1 * (1 - self._b + self._b * statistics.lengths / statistics.average_length)
         return Weights(np.array([floor if value < 0 else value for value in idf]), norm, gain=self._k1 + 1)
+
+
+class PoolBM25(Retriever):
+    """`BM25Okapi` with its defaults over the documents of one pool at a time; nothing is kept."""
+
+    needs_pool = True  # a run without pools is refused: it would make an index of the whole corpus for every query
+
+    def __init__(self, corpus: Corpus, home: Path | None = None) -> None:
+        self.name = "pool_bm25"
+        self._corpus = corpus
+
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+        return [self._search(search, k) for search in searches]
+
+    def _search(self, search: Search, k: int) -> list[Hit]:
+        """The documents of the pool; without one, the corpus is the pool."""
+        among = self._corpus if search.among is None else search.among
+        pool = sorted(doc_id for doc_id in set(among) - set(search.excluded) if doc_id in self._corpus)
+        texts = [self._corpus[doc_id].text.lower().split() for doc_id in pool]
+        if not any(texts):
+            return []  # the package divides by the number of words
+        scores = np.asarray(BM25Okapi(texts).get_scores(search.text.lower().split()))
+        return Ranker(pool).top(scores, k)

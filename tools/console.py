@@ -1,0 +1,322 @@
+"""What every command shares: one-line errors and exit codes, argument types, Ctrl-C, progress, and numbers in words.
+
+Ctrl-C, SIGTERM and a closed terminal: Python drops what is raised inside a finalizer or the callback of a weak
+reference, and a signal may land in one. So a handler only notes the signal. The command works in a thread of its own,
+and calls `check_interrupts` where it waits or works for long, which raises KeyboardInterrupt. The main thread only
+waits, and so hears every signal. A command that has not called it within UNHEARD, as inside a library, is left as by a
+kill, which everything on disk is made to survive.
+"""
+
+import argparse
+import json
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, NoReturn, TextIO, TypeVar
+
+from tools import disk
+from tools.errors import INTERRUPTED, DataError, RunIncomplete, SextantError, UsageError
+
+Number = TypeVar("Number", int, float)
+
+UNHEARD = 1.0  # seconds until a command that does not check is left, and one that was interrupted a second time
+ENDING = 20.0  # seconds that a command has to end after an interrupt; a run waits 3 s for what is in flight
+AT_END = list[Callable[[], object]]()  # what closes the files that a command has opened, however it ends
+
+_LOG = logging.getLogger("sextant")  # long work logs here; a command that prints JSON does not show it
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PROGRESS_SECONDS = 5.0  # between two lines of progress
+
+_signals = list[int]()  # those that have come
+_raised = 0  # how many of them `check_interrupts` has raised
+_working: threading.Thread | None = None  # where the command runs
+_woken: SimpleQueue[None] = SimpleQueue()  # its put() may be called in a handler, whatever that interrupted
+
+
+# Arguments
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Help that shows defaults, unless they are empty."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        nothing = action.default is None or action.default is False or action.default in ("", [])
+        return action.help if nothing else super()._get_help_string(action)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with errors of one line and without abbreviated options."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        if sys.argv[0].startswith("sextant"):  # evals/__main__.py has started the command
+            kwargs["prog"] = sys.argv[0]
+        super().__init__(**{"allow_abbrev": False, "formatter_class": _Help, **kwargs})
+
+    def error(self, message: str) -> NoReturn:
+        """Exit code 2, without the usage block; --help has that."""
+        raise UsageError(f"{message}; see --help")
+
+
+def _number(read: Callable[[str], Number], fits: Callable[[Number], bool], what: str) -> Callable[[str], Number]:
+    """Make an argument type from a reader of text and a test of its result."""
+
+    def argument(text: str) -> Number:
+        with suppress(ValueError):
+            if fits(number := read(text)):
+                return number
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+
+    return argument
+
+
+positive = _number(int, lambda number: number >= 1, "a whole number of at least 1")
+dollars = _number(float, lambda amount: amount > 0, "an amount above 0")
+temperature = _number(float, lambda number: 0 <= number <= 2, "a number from 0 to 2")
+
+
+def clock(text: str) -> float:
+    """An argument type: a time above 0 as 90, 90s, 30m or 2h, in seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0, as 90s, 30m or 2h")
+    return seconds
+
+
+# Running a command
+
+
+def run_and_leave(parser: Parser, command: Callable[[argparse.Namespace], int]) -> NoReturn:
+    """Run a command as the whole process, and exit; after an interrupt, without waiting for its threads."""
+    code = _run_in_thread(lambda: run_command(parser, command))
+    if code is None:
+        last = threading.Thread(target=_say_last_words, daemon=True)
+        last.start()
+        last.join(UNHEARD)  # nobody may be reading, and a file may be locked
+    if code in (None, INTERRUPTED):
+        os._exit(INTERRUPTED)  # Python would wait for the threads of a graph, which may be in the middle of a call
+    sys.exit(code)
+
+
+def run_command(
+    parser: Parser, command: Callable[[argparse.Namespace], int], arguments: Sequence[str] | None = None
+) -> int:
+    """Parse the arguments, run the command, and turn an error into one line on stderr and its exit code."""
+    try:
+        try:
+            parsed = parser.parse_args(arguments)
+            quiet = getattr(parsed, "json", False) or getattr(parsed, "json_events", False)
+            _LOG.setLevel(logging.WARNING if quiet else logging.INFO)
+            return command(parsed)
+        except (SextantError, OSError) as error:
+            if _signals:
+                raise KeyboardInterrupt from error
+            return _fail(error)
+        finally:
+            _close_all()
+    except KeyboardInterrupt:
+        say("interrupted")
+        return INTERRUPTED
+
+
+def _fail(error: SextantError | OSError) -> int:
+    """Print an error in one line; returns its exit code."""
+    if isinstance(error, SextantError):
+        say(f"error: {_short(' '.join(str(error).split()))}")
+        return error.exit_code
+    where = f"{error.filename}: " if error.filename else ""  # a path that may not be read, or is of the wrong kind
+    remedy = "; make room there, and give the same command again" if error.errno in disk.FULL else ""
+    say(f"error: {_short(f'{where}{error.strerror or error}')}{remedy}")
+    return DataError.exit_code
+
+
+def _short(text: str, most: int = 1000) -> str:
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
+
+
+def _say_last_words() -> None:
+    if sys.stderr is not None and sys.stderr.isatty():
+        sys.stderr.write("\x1b[?25h")  # a bar that was cut off has hidden the cursor
+    say("interrupted")
+    _close_all()
+
+
+def _close_all() -> None:
+    with suppress(IndexError):  # two threads may be at it
+        while True:
+            AT_END.pop()()
+
+
+# Ctrl-C
+
+
+def check_interrupts() -> None:
+    """Raise KeyboardInterrupt, once a signal, in the command's own thread; in others do nothing."""
+    global _raised
+    if _raised < len(_signals) and threading.current_thread() is _working:
+        _raised += 1
+        raise KeyboardInterrupt
+
+
+def note_signal(number: int, frame: object) -> None:
+    """Handle a signal; a scheduler's SIGTERM counts as Ctrl-C.
+
+    SIGHUP counts once: a closed terminal and its shell both send it, and a second Ctrl-C does not wait for calls in
+    flight.
+    """
+    if number != signal.SIGHUP or not _signals:
+        _signals.append(number)
+        _woken.put(None)
+
+
+def _run_in_thread(work: Callable[[], int]) -> int | None:
+    """Run `work` in a thread of its own. Returns its result, or None where it did not end in time after a signal."""
+    global _working
+    ended = list[int | BaseException]()
+
+    def begin() -> None:
+        try:
+            ended.append(work())
+        except BaseException as error:  # noqa: BLE001  # raised again below
+            ended.append(error)
+        _woken.put(None)
+
+    signal.signal(signal.SIGTERM, note_signal)
+    for number, default in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+        if signal.getsignal(number) is default:  # under nohup, SIGHUP is ignored
+            signal.signal(number, note_signal)
+    _working = threading.Thread(target=begin, daemon=True)
+    _working.start()
+    while not ended:
+        try:
+            _woken.get(timeout=(ENDING if len(_signals) == 1 else UNHEARD) if _signals else None)
+        except Empty:
+            return None
+        leave = time.monotonic() + UNHEARD
+        while _raised < len(_signals) and not ended:
+            if time.monotonic() > leave:
+                return None
+            time.sleep(0.02)
+    [result] = ended
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+# Output
+
+
+def clean(text: str) -> str:
+    """Replace control characters, which could move the cursor or colour the screen, and lone surrogates.
+
+    Lone surrogates come from folder names that are not UTF-8; no stream accepts them.
+    """
+    unsafe = r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+    return re.sub(unsafe, "\N{REPLACEMENT CHARACTER}", text)
+
+
+def say(text: str, to: TextIO | None = None) -> None:
+    """Print one line on stderr, or `to` another stream; nothing happens when it is closed."""
+    if (stream := to or sys.stderr) is not None:  # print() would take stdout instead
+        with suppress(OSError, ValueError):
+            print(clean(text), file=stream, flush=True)
+
+
+class _Talk(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
+
+
+_LOG.addHandler(_Talk())
+
+
+def put_out(text: str, kept: str = "") -> None:
+    """Write the command's result on stdout.
+
+    DataError when it cannot be written, e.g. on a full disk, or RunIncomplete where it is also `kept`, e.g. "in the run
+    folder". A reader that has gone, as in `| head`, is no error, and neither is a closed stdout.
+    """
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python would complain once more on exit, when it flushes what is left.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, UnicodeEncodeError) as error:
+        sys.stdout = None  # for the same reason
+        if kept:
+            raise RunIncomplete(f"the result cannot be printed ({error}); it is {kept}") from None
+        raise DataError(f"the result cannot be printed ({error})") from None
+
+
+class Progress:
+    """Counts what is done of `total`, e.g. `Progress("dense", 28_315)`; threads may share it.
+
+    At most every five seconds, and once at the end of work that took longer than that, it logs
+
+        dense: 12,288 of 28,315 documents, 31.2/s, 8 min 34 s to go
+
+    `done` is how many were there before, from work that was interrupted: they count as done and not as speed.
+    """
+
+    def __init__(self, what: str, total: int, unit: str = "documents", done: int = 0) -> None:
+        self._what, self._total, self._unit = what, total, unit
+        self._before = self._done = done
+        self._started = self._said = time.monotonic()
+        self._lock = threading.Lock()
+
+    def add(self, n: int = 1) -> None:
+        """Count `n` more as done. KeyboardInterrupt where the command is to stop."""
+        check_interrupts()
+        with self._lock:
+            self._done += n
+            now = time.monotonic()
+            finished = n > 0 and self._done >= self._total
+            if now - (self._started if finished else self._said) < _PROGRESS_SECONDS:
+                return
+            self._said = now
+            speed = (self._done - self._before) / (now - self._started)
+            rate = f"{speed:,.{1 if speed < 100 else 0}f}/s"
+            rest = f", {duration((self._total - self._done) / speed)} to go" if speed > 0 and not finished else ""
+            _LOG.info(f"{self._what}: {self._done:,} of {self._total:,} {self._unit}, {rate}{rest}")
+
+
+def duration(seconds: float) -> str:
+    """Write a duration in its two largest units, e.g. "8 min 34 s"; less than a minute is "34 s"."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+
+
+def plural(count: int, one: str, more: str = "") -> str:
+    """Write a number of things: "1 run", "2 runs", "3 queries"."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
+def queries(count: int) -> str:
+    """Write a number of queries."""
+    return plural(count, "query", "queries")
+
+
+def number(value: float | None, form: str = "{:.4f}", unknown: str = "unknown") -> str:
+    """Write a number of a table, in the `form` that str.format takes."""
+    return unknown if value is None else form.format(value)
+
+
+def brief(value: Any, most: int = 60) -> str:
+    """Write a value of a configuration in at most so many characters."""
+    if isinstance(value, dict) and "digest" in value:
+        value = f"{value.get('optimizer', '')} {value['digest']}".strip()
+    text = value if isinstance(value, str) else "none" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= most else f"{text[: most - 4]} ..."

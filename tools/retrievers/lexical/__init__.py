@@ -1,1 +1,0 @@
-"""Retrievers that count words."""
