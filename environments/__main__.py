@@ -9,6 +9,7 @@ import textwrap
 from typing import Any
 
 import environments
+from environments import card
 from environments.base import SPLITS
 from tools import retrievers
 from tools.console import Parser, clean, positive, put_out, run_and_leave, say
@@ -17,54 +18,49 @@ from tools.errors import DataError, UsageError
 from tools.records import Query
 
 SHOWN = 280  # characters of a text in a card or a search result
+NAMES = 12  # of queries in a card
+VERBS = {
+    "list": "every task, with what is known of it",
+    "show": "a task's card",
+    "fetch": "download a task's public release",
+    "check": "whether a task's data is whole",
+    "search": "try a task's search tool by hand",
+}
 
 
 def parser() -> Parser:
     """The command line."""
     made = Parser(prog="python -m environments", description="The benchmarks' tasks: what is there, and is it right.")
-    verbs = made.add_subparsers(dest="verb", required=True, metavar="list | show | fetch | check | search")
-
-    def verb(name: str, about: str, *, task: bool = True) -> argparse.ArgumentParser:
-        added = verbs.add_parser(name, help=about, description=about)
-        if task:
-            added.add_argument("task", metavar="TASK", help="e.g. congress, birco/relic, crumb/legal_qa:document")
+    verbs = made.add_subparsers(dest="verb", required=True, metavar=" | ".join(VERBS))
+    for name, about in VERBS.items():
+        add = verbs.add_parser(name, help=about, description=about).add_argument
+        if name != "list":
+            add("task", metavar="TASK", help="e.g. congress, birco/relic, crumb/legal_qa:document")
         if name in ("show", "check", "search"):
-            added.add_argument("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched")
+            add("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched")
         if name != "fetch":
-            added.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-        return added
-
-    verb("list", "every task, with what is known of it", task=False)
-    verb("show", "a task's card")
-    verb("fetch", "download a task's public release")
-    verb("check", "whether a task's data is whole")
-    search = verb("search", "try a task's search tool by hand")
-    search.add_argument("words", metavar="WORDS", help="what to search for")
-    search.add_argument(
-        "--retriever",
-        default="bm25",
-        metavar="SPEC",
-        help=f"one of {', '.join(retrievers.RETRIEVERS)}, or made of them",
-    )
-    search.add_argument("--k", type=positive, default=10, metavar="N", help="documents to show")
-    search.add_argument("--query-id", metavar="ID", help="search as for this query: its pool, its exclusions, its gold")
-    search.add_argument("--split", default="test", metavar="SPLIT", help=f"where the query is: {', '.join(SPLITS)}")
+            add("--json", action="store_true", help="print one JSON object and nothing else")
+    known = f"one of {', '.join(retrievers.RETRIEVERS)}, or made of them"
+    add("words", metavar="WORDS", help="what to search for")
+    add("--retriever", default="bm25", metavar="SPEC", help=known)
+    add("--k", type=positive, default=10, metavar="N", help="documents to show")
+    add("--query-id", metavar="ID", help="search as for this query: its pool, its exclusions, its gold")
+    add("--split", default="test", metavar="SPLIT", help=f"where the query is: {', '.join(SPLITS)}")
     return made
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Do one verb; exit code 3 when `check` finds something wrong."""
     verbs = {"list": _list, "show": _show, "fetch": _fetch, "check": _check, "search": _search}
-    return verbs[arguments.verb](arguments)
+    verbs[arguments.verb](arguments)
+    return 0
 
 
-def _list(arguments: argparse.Namespace) -> int:
-    from environments.card import row  # NumPy, as below, which --help does without
-
-    rows = [row(task) for task in environments.tasks()]
+def _list(arguments: argparse.Namespace) -> None:
+    rows = [card.row(task) for task in environments.tasks()]
     if arguments.json:
         put_out(json.dumps(rows) + "\n")
-        return 0
+        return
     heads = ["suite", "task", "documents", "dev", "test", "metric", "data", "paper's documents", "queries"]
     keys = [*heads[:7], "paper_documents", "paper_queries"]
     cells = [heads, *(["-" if row[key] is None else str(row[key]) for key in keys] for row in rows)]
@@ -74,21 +70,19 @@ def _list(arguments: argparse.Namespace) -> int:
     for line in cells:
         put_out("  ".join(map("{:{}{}}".format, line, sides, widths)).rstrip() + "\n")
     put_out("\nmini: bundled, invented, not comparable with published figures\n")
-    return 0
 
 
-def _show(arguments: argparse.Namespace) -> int:
-    from environments.card import card  # as above
-
-    facts = card(arguments.task, arguments.data)
+def _show(arguments: argparse.Namespace) -> None:
+    facts = card.card(arguments.task, arguments.data)
     put_out(json.dumps(facts) + "\n" if arguments.json else _card_text(facts))
-    return 0
 
 
 def _card_text(facts: dict[str, Any]) -> str:
     here, paper, release = facts["here"], facts["paper"], facts["release"]
     counted = f"{here['documents']} documents, {here['dev']} dev and {here['test']} test queries"
     revision = f" at {release['revision']}" if release["revision"] else ""
+    dev = facts["dev_queries"]
+    more = f" and {len(dev) - NAMES} more (--json has all)" if len(dev) > NAMES else ""
     rows = {
         "asked": facts["asked"],
         "here": f"{here['data']} ({here['source']}): {counted}, {here['relevant_per_query']:.1f} relevant a query",
@@ -97,7 +91,7 @@ def _card_text(facts: dict[str, Any]) -> str:
         "metrics": f"{', '.join(facts['metrics'])}; the paper's headline is {facts['metric']}",
         "judgements": ", ".join(facts["judgements"]),
         "variants": ", ".join(f":{variant}" for variant in facts["variants"]) or "none",
-        "dev split": f"{facts['dev_split']}; here: {_some(facts['dev_queries'])}",
+        "dev split": f"{facts['dev_split']}; here: {', '.join(dev[:NAMES])}{more}",
         "licence": facts["licence"],
         "release": f"{release['of']}{revision} ({release['by']})",
     }
@@ -105,37 +99,28 @@ def _card_text(facts: dict[str, Any]) -> str:
     for name, said in rows.items():
         lines += textwrap.wrap(clean(said), 110, initial_indent=f"{name:<12}", subsequent_indent=" " * 12)
     for number, sample in enumerate(facts["samples"], start=1):
-        lines += ["", f"sample {number}: query {clean(sample['query_id'])}", _quoted(sample["query"])]
+        lines += ["", f"sample {number}: query {clean(sample['query_id'])}", _quote(sample["query"])]
         for kind in ("relevant", "irrelevant"):
             if sample[kind]:
-                lines += [f"  {kind}: {clean(sample[kind]['doc_id'])}", _quoted(sample[kind]["text"])]
+                lines += [f"  {kind}: {clean(sample[kind]['doc_id'])}", _quote(sample[kind]["text"])]
     return "\n".join(lines) + "\n"
 
 
-def _some(names: list[str], most: int = 12) -> str:
-    more = f" and {len(names) - most} more (--json has all)" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
-
-
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     flat = clean(" ".join(text.split()))
     cut = flat if len(flat) <= SHOWN else flat[:SHOWN].rsplit(" ", 1)[0] + " ..."
     return textwrap.fill(cut, 110, initial_indent="    ", subsequent_indent="    ")
 
 
-def _fetch(arguments: argparse.Namespace) -> int:
+def _fetch(arguments: argparse.Namespace) -> None:
     from environments.fetch import fetch  # httpx and rich, which --help does without
 
-    folder = fetch(environments.resolve(arguments.task), say=say)
-    put_out(f"{folder}\n")
-    return 0
+    put_out(f"{fetch(arguments.task, say=say)}\n")
 
 
-def _check(arguments: argparse.Namespace) -> int:
-    from environments.card import findings  # as above
-
+def _check(arguments: argparse.Namespace) -> None:
     found = []
-    for finding in findings(arguments.task, arguments.data):
+    for finding in card.findings(arguments.task, arguments.data):
         found.append(finding)
         if not arguments.json:
             put_out(f"{'ok   ' if finding.fine else 'WRONG'}  {clean(finding.what)}: {clean(finding.said)}\n")
@@ -143,10 +128,9 @@ def _check(arguments: argparse.Namespace) -> int:
         put_out(json.dumps([finding._asdict() for finding in found]) + "\n")
     if wrong := [finding for finding in found if not finding.fine]:
         raise DataError(f"{wrong[0].what}: {wrong[0].said}")
-    return 0
 
 
-def _search(arguments: argparse.Namespace) -> int:
+def _search(arguments: argparse.Namespace) -> None:
     from tools.session import Toolbox  # NumPy, which --help does without
 
     spec = retrievers.check(arguments.retriever)
@@ -154,32 +138,34 @@ def _search(arguments: argparse.Namespace) -> int:
     if not arguments.words.strip():
         raise UsageError("there are no words to search for")
     environment = environments.load(arguments.task, arguments.data, arguments.split)
-    query = Query("by-hand", arguments.words)
-    grades: dict[str, float] = {}
+    query, grades = Query("by-hand", arguments.words), dict[str, float]()
     if arguments.query_id is not None:
         [query] = environment.asking(query_ids=[arguments.query_id]).queries
         grades = dict(environment.qrels[query.query_id])
     if retrievers.needs_pool(spec) and query.candidates is None:
         raise UsageError(f"{spec} ranks candidate pools; give --query-id, on a task that has them")
-    judgements = environment.judgements[environment.headline]
+    unit = environment.judgements[environment.headline].unit_of or str
     retriever = retrievers.build(spec, environment.documents, home())
     session = Toolbox(environment.documents, retriever).open(query)
-    hits = []
-    for rank, hit in enumerate(session.search(arguments.words, arguments.k), start=1):
-        unit = judgements.unit_of(hit.doc_id) if judgements.unit_of else hit.doc_id
-        hits.append(
-            {"rank": rank, "doc_id": hit.doc_id, "score": hit.score, "grade": grades.get(unit), "text": hit.text}
-        )
+    hits = [
+        {
+            "rank": rank,
+            "doc_id": hit.doc_id,
+            "score": hit.score,
+            "grade": grades.get(unit(hit.doc_id)),
+            "text": hit.text,
+        }
+        for rank, hit in enumerate(session.search(arguments.words, arguments.k), start=1)
+    ]
     if arguments.json:
         put_out(json.dumps(hits) + "\n")
-        return 0
-    for found in hits:
-        grade = "" if found["grade"] is None else f"  judged {found['grade']:g}"
-        put_out(f"{found['rank']:>3}  {clean(str(found['doc_id']))}  {found['score']:.3f}{grade}\n")
-        put_out(_quoted(str(found["text"])) + "\n")
+        return
+    for hit in hits:
+        grade = "" if hit["grade"] is None else f"  judged {hit['grade']:g}"
+        put_out(f"{hit['rank']:>3}  {clean(str(hit['doc_id']))}  {hit['score']:.3f}{grade}\n")
+        put_out(_quote(str(hit["text"])) + "\n")
     if not hits:
         say("nothing found")
-    return 0
 
 
 if __name__ == "__main__":

@@ -12,17 +12,19 @@ from typing import Any, NamedTuple
 
 import environments
 from environments.base import Environment, Facts, Suite
-from environments.sources.layouts import forget_digests
 from tools import disk
 from tools.disk import home
 from tools.errors import DataError
 from tools.records import Query
 
 SAMPLES = 3
+GOLDEN, READINGS = environments.MINI / "golden.json", environments.MINI / "readings.json"
+# Where labels are points and nobody says what suffices, readers named the best three documents of a query.
+_BEST_THREE = ("crumb/paper_retrieval", "birco/doris_mae")
 
 
 def state(task: str) -> str:
-    """The state of a task's data: "full" once it has been fetched, else "mini", or "none" where the suite has none.
+    """Return "full" where a task's data has been fetched, else "mini", or "none" where the suite has no miniature.
 
     "outdated" is a release at another revision.
     """
@@ -33,14 +35,14 @@ def state(task: str) -> str:
 
 
 def _known(task: str) -> tuple[Suite, Facts, int | None]:
-    """(the suite, what is known of the task, the documents in the paper) for a full name."""
+    """Return (the suite, what is known of the task, the documents in the paper) for a full name."""
     suite_name, name, variant = environments.parts(task)
     suite = environments.suite(suite_name)
     return suite, suite.tasks[name], suite.tasks[name].documents.get(variant or suite.variants[0])
 
 
 def row(task: str) -> dict[str, Any]:
-    """A task's line in the list: counts of the data that a run would use now, and of the paper."""
+    """Return a task's line in the list: counts of the data that a run would use now, and of the paper."""
     suite_name, name, _ = environments.parts(task)
     _, facts, documents = _known(task)
     counts: dict[str, Any] = {"documents": None, "dev": None, "test": None}
@@ -55,7 +57,7 @@ def row(task: str) -> dict[str, Any]:
 
 
 def card(task: str, data: str | None = None) -> dict[str, Any]:
-    """Everything that a user should know before running a task."""
+    """Return everything that a user should know before running a task."""
     full_name = environments.resolve(task)
     suite, facts, documents = _known(full_name)
     dev, test = (environments.load(full_name, data, split) for split in ("dev", "test"))
@@ -86,36 +88,27 @@ def card(task: str, data: str | None = None) -> dict[str, Any]:
 
 
 def _sample(environment: Environment, query: Query) -> dict[str, Any]:
-    """A query with a relevant document and one that is not: judged so if there is any, else from its pool or corpus."""
-    judgements = environment.judgements[environment.headline]
-    grades = judgements.qrels.get(query.query_id, {})
-    best = max(grades, key=grades.__getitem__)
-    other = next((doc_id for doc_id, grade in grades.items() if grade <= 0), _unjudged(environment, query))
-    return {
-        "query_id": query.query_id,
-        "query": query.text,
-        "relevant": _show(environment, best),
-        "irrelevant": None if other is None else _show(environment, other),
-    }
-
-
-def _unjudged(environment: Environment, query: Query) -> str | None:
-    """A document that the query may be shown, and that nobody has judged; None where there is none."""
-    judgements = environment.judgements[environment.headline]
-    judged, unit = judgements.qrels[query.query_id], judgements.unit_of or str
+    """Return a query with a relevant document and one that is not: judged so, else unjudged in its pool or corpus."""
+    grades, unit = environment.qrels[query.query_id], environment.judgements[environment.headline].unit_of or str
     doc_ids = sorted(query.candidates) if query.candidates else environment.documents.doc_ids
     # Another one for every query: in MultiConIR, what stands next to a document differs from it in a sentence.
     start = zlib.crc32(query.query_id.encode("utf-8", "surrogatepass"))
     turned = (doc_ids[(start + step) % len(doc_ids)] for step in range(len(doc_ids)))
-    return next((doc_id for doc_id in turned if unit(doc_id) not in judged and doc_id not in query.excluded), None)
+    unjudged = (one for one in turned if unit(one) not in grades and one not in query.excluded)
+    irrelevant = next((one for one, grade in grades.items() if grade <= 0), None) or next(unjudged, None)
 
+    def show(identifier: str) -> dict[str, str]:
+        documents = environment.documents
+        found = documents.get(identifier) or documents.get(f"{identifier}:0")  # the first passage of a parent (MaxP)
+        found = found or next((one for one in documents.stream() if unit(one.doc_id) == identifier), None)
+        return {"doc_id": identifier, "text": found.text if found else ""}
 
-def _show(environment: Environment, identifier: str) -> dict[str, str]:
-    """A document; of a parent of passages (MaxP), the first passage stands for it."""
-    documents, unit = environment.documents, environment.judgements[environment.headline].unit_of or str
-    found = documents.get(identifier) or documents.get(f"{identifier}:0")
-    found = found or next((one for one in documents.stream() if unit(one.doc_id) == identifier), None)
-    return {"doc_id": identifier, "text": found.text if found else ""}
+    return {
+        "query_id": query.query_id,
+        "query": query.text,
+        "relevant": show(max(grades, key=grades.__getitem__)),
+        "irrelevant": None if irrelevant is None else show(irrelevant),
+    }
 
 
 class Finding(NamedTuple):
@@ -128,6 +121,8 @@ class Finding(NamedTuple):
 
 def findings(task: str, data: str | None = None) -> Iterator[Finding]:
     """Yield the findings of `check` on a task's data; the first is whether it loads."""
+    from environments.sources.layouts import forget_digests  # NumPy, and the command imports this before --help
+
     full_name = environments.resolve(task)
     forget_digests(home())  # so that every byte is read
     try:
@@ -142,29 +137,32 @@ def findings(task: str, data: str | None = None) -> Iterator[Finding]:
     yield _counts(parts, full_name)
     yield from (Finding("note", True, note) for note in test.notes)
     yield _overlap(parts)
-    for named in test.judgements:
-        units = _units(test, named)
+    for name, judgements in test.judgements.items():
+        unit_of = judgements.unit_of if judgements.judged_by_unit else None
+        units = unit_of and {unit_of(doc_id) for doc_id in test.documents}
         for split, part in parts.items():
             # Dev may be over other documents (BIRCO), but never in other units.
-            yield from _judgements(part, split, named, part.documents if units is None else units)
+            yield from _judgements(part, split, name, units or part.documents)
     yield _masks(test)
-    repeats = len(test.documents.repeats())
-    said = f"{repeats} documents repeat an earlier one's text; judged by id, never merged"
-    yield Finding("equal texts", True, said)
+    repeats = f"{len(test.documents.repeats())} documents repeat an earlier one's text"
+    yield Finding("equal texts", True, f"{repeats}; judged by id, never merged")
     yield _golden(test)
     if test.data == "mini":
-        yield from _readings(full_name)
+        for name, read in json.loads(READINGS.read_text(encoding="utf-8")).items():
+            if environments.parts(name)[:2] == environments.parts(full_name)[:2]:
+                agreed, answers, queries = count_agreement(name, read)
+                yield Finding("blind reading", True, f"{queries}, {agreed} of {answers} as judged")
 
 
 def _files(task: str) -> Finding:
-    """Whether the fetched files are still what they were when they were checked."""
+    """Return whether the fetched files are still what they were when they were checked."""
     marker = environments.marker_of(task)
-    folder = marker.parent
     try:
         marked = json.loads(marker.read_text(encoding="utf-8"))["files"]
         for path, known in marked.items():
-            if disk.sha256(folder / path) != known["sha256"]:
-                return Finding("files", False, f"{folder / path} has changed since it was fetched; fetch it again")
+            if disk.sha256(marker.parent / path) != known["sha256"]:
+                changed = f"{marker.parent / path} has changed since it was fetched; fetch it again"
+                return Finding("files", False, changed)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return Finding("files", False, f"they cannot be compared with the marker ({error}); fetch them again")
     return Finding("files", True, f"{len(marked)} files, each with the SHA-256 that it was fetched with")
@@ -176,129 +174,98 @@ def _counts(parts: dict[str, Environment], task: str) -> Finding:
     if test.data != "full":
         return Finding("counts", True, said)
     _, facts, documents = _known(task)
-    asked = len(test.queries) if not test.split_note else len(test.queries) + len(dev.queries)
-    if test.comparisons:  # a record asks several queries
-        asked = len({query.query_id.partition("-")[0] for part in parts.values() for query in part.queries})
-    fine = asked == facts.queries and documents in (None, len(test.documents))
+    queries = len(test.queries) if not test.split_note else len(test.queries) + len(dev.queries)
+    if test.comparisons:  # a record has several queries
+        queries = len({query.query_id.partition("-")[0] for part in parts.values() for query in part.queries})
+    fine = queries == facts.queries and documents in (None, len(test.documents))
     paper = f"the paper has {documents or 'no count of'} documents and {facts.queries} queries"
     return Finding("counts", fine, f"{said}; {paper}")
 
 
 def _overlap(parts: dict[str, Environment]) -> Finding:
     dev, test = ({query.query_id for query in part.queries} for part in parts.values())
-    both = sorted(dev & test)
+    if both := dev & test:
+        return Finding("dev and test", False, f"{min(both)!r} is in both")
     texts = Counter(query.text for part in parts.values() for query in part.queries)
-    repeated = sum(count - 1 for count in texts.values())
-    said = f"no query in both; {repeated} query texts that come again" if not both else f"{both[0]!r} is in both"
-    return Finding("dev and test", not both, said)
+    repeated = texts.total() - len(texts)
+    return Finding("dev and test", True, f"no query in both; {repeated} query texts that come again")
 
 
-def _units(environment: Environment, named: str) -> set[str] | None:
-    """What judgements name in place of documents, e.g. the parents of all passages; None where they name documents."""
-    judgements = environment.judgements[named]
-    if judgements.unit_of is None or not judgements.judged_by_unit:
-        return None
-    return {judgements.unit_of(doc_id) for doc_id in environment.documents}
-
-
-def _judgements(part: Environment, split: str, named: str, known: Container[str]) -> Iterator[Finding]:
-    judgements = part.judgements[named]
-    lost = missing = pairs = 0
-    example = ""
+def _judgements(part: Environment, split: str, name: str, known: Container[str]) -> Iterator[Finding]:
+    """Yield whether all that is judged is `known`, and whether every query has something relevant."""
+    judgements = part.judgements[name]
+    lost, without, given = list[str](), 0, Counter[float]()
     for query in part.queries:
         grades = judgements.qrels.get(query.query_id, {})
-        pairs += len(grades)
-        missing += not any(grade > 0 for grade in grades.values())
-        binary = (judgements.binary or {}).get(query.query_id, {})
-        for identifier in dict.fromkeys([*grades, *binary]):
-            if identifier not in known:
-                lost += 1
-                example = example or f", e.g. {identifier!r} of query {query.query_id!r}"
-    where = f"{named} judgements, {split}"
-    scale = _scale([grade for grades in judgements.qrels.values() for grade in grades.values()])
-    yield Finding(where, not lost, f"{pairs} of them ({scale}); {lost} name no document{example}")
-    yield Finding(f"queries without {where}", not missing, f"{missing} have nothing relevant")
-
-
-def _scale(grades: list[float]) -> str:
-    """How often each grade is given; of many, e.g. means of several people's, how many are on either side of 1."""
-    counted = Counter(grades)
-    if len(counted) <= 8:
-        return ", ".join(f"{grade:g}: {count}" for grade, count in sorted(counted.items()))
-    sides = {"0 or less": lambda g: g <= 0, "between 0 and 1": lambda g: 0 < g < 1, "1 or more": lambda g: g >= 1}
-    return ", ".join(f"{name}: {sum(map(side, grades))}" for name, side in sides.items())
+        given.update(grades.values())
+        without += not any(grade > 0 for grade in grades.values())
+        judged = {**grades, **(judgements.binary or {}).get(query.query_id, {})}
+        lost += [f", e.g. {one!r} of query {query.query_id!r}" for one in judged if one not in known]
+    if len(given) <= 8:
+        scale = ", ".join(f"{grade:g}: {count}" for grade, count in sorted(given.items()))
+    else:  # e.g. means of several people's grades
+        sides = Counter(
+            "0 or less" if g <= 0 else "between 0 and 1" if g < 1 else "1 or more" for g in given.elements()
+        )
+        scale = ", ".join(f"{side}: {sides[side]}" for side in ("0 or less", "between 0 and 1", "1 or more"))
+    where = f"{name} judgements, {split}"
+    said = f"{given.total()} of them ({scale}); {len(lost)} name no document{lost[0] if lost else ''}"
+    yield Finding(where, not lost, said)
+    yield Finding(f"queries without {where}", not without, f"{without} have nothing relevant")
 
 
 def _masks(environment: Environment) -> Finding:
     """Documents that a query must not be shown have to exist, and nothing that counts may be among them."""
-    unknown = sum(doc_id not in environment.documents for query in environment.queries for doc_id in query.excluded)
+    masked = [(query.query_id, doc_id) for query in environment.queries for doc_id in query.excluded]
+    unknown = sum(doc_id not in environment.documents for _, doc_id in masked)
     positive = sum(
-        judgements.qrels.get(query.query_id, {}).get(doc_id, 0) > 0
+        judgements.qrels.get(query_id, {}).get(doc_id, 0) > 0
         for judgements in environment.judgements.values()
-        for query in environment.queries
-        for doc_id in query.excluded
+        for query_id, doc_id in masked
     )
-    masked = sum(len(query.excluded) for query in environment.queries)
-    said = f"{masked} of them; {unknown} name no document, {positive} are judged relevant"
+    said = f"{len(masked)} of them; {unknown} name no document, {positive} are judged relevant"
     return Finding("masked documents", not unknown and not positive, said)
-
-
-READINGS = environments.MINI / "readings.json"
-# Where labels are points and nobody says what suffices, readers named the best three documents of a query.
-_BEST_THREE = ("crumb/paper_retrieval", "birco/doris_mae")
-
-
-def _readings(task: str) -> Iterator[Finding]:
-    """How far readers who did not see the judgements agree with them (docs/decisions/miniatures.md)."""
-    for name, read in json.loads(READINGS.read_text(encoding="utf-8")).items():
-        if environments.parts(name)[:2] == environments.parts(task)[:2]:
-            agreed, named, queries = count_agreement(name, read)
-            yield Finding("blind reading", True, f"{queries}, {agreed} of {named} as judged")
-
-
-def count_agreement(task: str, read: dict[str, Any]) -> tuple[int, int, str]:
-    """(answers of readers that agree with the judgements, all their answers, how many queries they read).
-
-    `read` has for each query the documents that were found relevant, or a grade for each; what is not in a list
-    of grades was read as 0.
-    """
-    environment = environments.load(task, "mini", "all")
-    agreed = named = 0
-    for query_id, found in read.items():
-        grades = environment.qrels[query_id]
-        if isinstance(found, dict):
-            named += len(grades)
-            agreed += sum(found.get(doc_id, 0) == grade for doc_id, grade in grades.items())
-        else:
-            enough = sorted(grades.values())[-3] if task in _BEST_THREE else 1
-            named += len(found)
-            agreed += sum(grades.get(doc_id, 0) >= enough for doc_id in found)
-    return agreed, named, f"{len(read)} of {len(environment.queries)} queries"
-
-
-GOLDEN = environments.MINI / "golden.json"
-
-
-def digest_records(environment: Environment) -> dict[str, str]:
-    """A digest of the first, the tenth and the last document and query: enough to see that order and form are right."""
-    documents = environment.documents
-    ids = documents.doc_ids
-    chosen: dict[str, tuple[str, ...]] = {}
-    for place, at in (("first", 0), ("tenth", 9), ("last", -1)):
-        if at < len(ids):
-            document = documents[ids[at]]
-            chosen[f"{place} document"] = (document.doc_id, document.title, document.text)
-        if at < len(environment.queries):
-            chosen[f"{place} query"] = (environment.queries[at].query_id, environment.queries[at].text)
-    return {what: hashlib.sha256(json.dumps(record).encode()).hexdigest()[:16] for what, record in chosen.items()}
 
 
 def _golden(test: Environment) -> Finding:
     digests = digest_records(test)
     listed = ", ".join(f"{what} {digest}" for what, digest in digests.items())
-    recorded = json.loads(GOLDEN.read_text(encoding="utf-8")) if test.data == "mini" and GOLDEN.exists() else {}
+    recorded = json.loads(GOLDEN.read_text(encoding="utf-8")) if test.data == "mini" else {}
     if test.task not in recorded:
         return Finding("golden records", True, f"none on record for this data; {listed}")
     wrong = [what for what, digest in recorded[test.task].items() if digests.get(what) != digest]
     said = f"first, tenth and last are as recorded ({listed})" if not wrong else f"the {wrong[0]} is another one"
     return Finding("golden records", not wrong, said)
+
+
+def digest_records(environment: Environment) -> dict[str, str]:
+    """Return digests of the first, the tenth and the last document and query: these show wrong order or form."""
+    documents, queries = environment.documents, environment.queries
+    chosen: dict[str, tuple[str, ...]] = {}
+    for place, at in (("first", 0), ("tenth", 9), ("last", -1)):
+        if at < len(documents):
+            document = documents[documents.doc_ids[at]]
+            chosen[f"{place} document"] = (document.doc_id, document.title, document.text)
+        if at < len(queries):
+            chosen[f"{place} query"] = (queries[at].query_id, queries[at].text)
+    return {what: hashlib.sha256(json.dumps(record).encode()).hexdigest()[:16] for what, record in chosen.items()}
+
+
+def count_agreement(task: str, read: dict[str, Any]) -> tuple[int, int, str]:
+    """Return (answers of blind readers that agree with the judgements, all their answers, how many queries they read).
+
+    `read` has for each query the documents that were found relevant, or a grade for each; what is not in a list
+    of grades was read as 0 (docs/decisions/miniatures.md).
+    """
+    environment = environments.load(task, "mini", "all")
+    agreed = answers = 0
+    for query_id, found in read.items():
+        grades = environment.qrels[query_id]
+        if isinstance(found, dict):
+            answers += len(grades)
+            agreed += sum(found.get(doc_id, 0) == grade for doc_id, grade in grades.items())
+        else:
+            enough = sorted(grades.values())[-3] if task in _BEST_THREE else 1
+            answers += len(found)
+            agreed += sum(grades.get(doc_id, 0) >= enough for doc_id in found)
+    return agreed, answers, f"{len(read)} of {len(environment.queries)} queries"

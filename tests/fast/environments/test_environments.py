@@ -129,7 +129,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 APPENDED = {
-    "a torn line": (CORPUS, b'{"_id": "D9", "te', r"corpus\.jsonl, line 8: not a whole JSON object"),
+    "a torn line": (CORPUS, b'{"_id": "D9", "te', r"corpus\.jsonl, line 8: not whole JSON"),
     "invalid UTF-8": (CORPUS, b'{"_id": "D9", "text": "\xff"}\n', r"line 8: byte 0xff is not UTF-8"),
     "a duplicated id": (CORPUS, b'{"_id": "D1", "text": "x"}\n', r"line 8: the id 'D1' was there before"),
     "a missing field": (CORPUS, b'{"_id": "D9"}\n', r"line 8: field 'text' is missing"),
