@@ -31,21 +31,20 @@ MINI = Path(__file__).parent / "mini"  # the bundled miniatures
 
 
 def suite(name: str) -> Suite:
-    """The suite called `name`."""
+    """Return the suite called `name`."""
     found: Suite = pick("suite", name, {known: place for known, (place, _) in SUITES.items()})
     return found
 
 
 def tasks() -> list[str]:
-    """Every task's full name, e.g. "obliq/congress"."""
+    """Return every task's full name, e.g. "obliq/congress"."""
     return [f"{name}/{task}" for name, (_, names) in SUITES.items() for task in names.split()]
 
 
 def resolve(name: str) -> str:
-    """The full name of a task given by its full or its short name, with its variant unless that is the default.
+    """Return the full name of a task given by its full or short name, with its variant unless that is the default.
 
-    A short name works while one suite has it. UsageError names both when two have; UnknownName offers
-    the nearest names when none has.
+    UsageError names the tasks when several suites have the short name; UnknownName offers the nearest when none has.
     """
     plain, _, variant = name.partition(":")
     known = tasks()
@@ -64,20 +63,20 @@ def resolve(name: str) -> str:
 
 
 def parts(full_name: str) -> tuple[str, str, str]:
-    """(suite, task, variant) of a full name; the variant is "" for the default one."""
+    """Split a full name into (suite, task, variant); the variant is "" for the default one."""
     plain, _, variant = full_name.partition(":")
     suite_name, _, name = plain.partition("/")
     return suite_name, name, variant
 
 
 def marker_of(full_name: str) -> Path:
-    """What a fetch of the task writes last, beside the suite's files, so that it proves the task's files whole."""
+    """Return the file that a fetch of the task writes last, so that it proves the task's files whole."""
     suite_name, name, _ = parts(full_name)
     return home() / "data" / suite_name / f"{name}.complete.json"
 
 
 def fetched_from(marker: Path, release: Release) -> bool:
-    """Whether what a fetch marked complete is of this release, at this revision."""
+    """Return whether what a fetch marked complete is of this release, at this revision."""
     try:
         mark = json.loads(marker.read_bytes())
         return (mark["repository"], mark["revision"]) == (release.repository, release.revision)
@@ -86,31 +85,29 @@ def fetched_from(marker: Path, release: Release) -> bool:
 
 
 def folder_of(task: str, data: str | None) -> tuple[str, Path]:
-    """("mini", "full" or the folder as given; where the files are) for a task's full name."""
-    suite_name, _, _ = parts(task)
-    complete = marker_of(task)
-    fetched = complete.parent
+    """Return ("mini", "full" or the folder as given; where the files are) for a task's full name."""
+    suite_name, complete = parts(task)[0], marker_of(task)
+    get = f"`python -m environments fetch {task}`"
     if data is None:
         data = "full" if complete.exists() else "mini"
     if data == "mini":
         if not (MINI / suite_name).is_dir():
             raise DataError(
-                f"{suite_name} has no miniature; get the release with `python -m environments fetch {task}`, "
-                "or use --data FOLDER with a copy of it"
+                f"{suite_name} has no miniature; get the release with {get}, or use --data FOLDER with a copy of it"
             )
         return data, MINI / suite_name
     if data == "full":
         if not complete.exists():
             raise DataError(
-                f"the full release of {task} is not in {fetched}; get it with `python -m environments fetch {task}`, "
+                f"the full release of {task} is not in {complete.parent}; get it with {get}, "
                 "or use --data mini, or --data FOLDER with a copy of the release"
             )
-        if not fetched_from(complete, suite(suite_name).release):
+        if not fetched_from(complete, release := suite(suite_name).release):
             raise DataError(
-                f"{complete} is not of the revision that is pinned now ({suite(suite_name).release}); "
-                f"get that with `python -m environments fetch {task}`, or use --data mini"
+                f"{complete} is not of the revision that is pinned now ({release}); "
+                f"get that with {get}, or use --data mini"
             )
-        return data, fetched
+        return data, complete.parent
     folder = expanded(data)
     if not folder.is_dir():
         raise DataError(f"--data {data!r} is not a folder; give mini, full or a folder that exists")
@@ -120,7 +117,7 @@ def folder_of(task: str, data: str | None) -> tuple[str, Path]:
 def load(
     task: str, data: str | None = None, split: str = "test", *, qrels: str = "", instruction: str = "task"
 ) -> Environment:
-    """A task's environment.
+    """Load a task's environment.
 
     `data` is "mini" (bundled), "full" (fetched), or a folder in the release's layout; without it, full if
     it has been fetched, else mini. `qrels` says which judgements lead, where a task has several;
@@ -143,16 +140,11 @@ def load(
         environment = chosen.load(request)
         check(environment)
     except DataError as error:
-        raise _with_remedy(error, full_name, data) from None
+        if ";" in str(error):  # what to do about it is said
+            raise
+        remedies = {
+            "mini": "the installation is damaged, so install again",
+            "full": f"`python -m environments fetch {full_name}` gets it again",
+        }
+        raise DataError(f"{error}; {remedies.get(data, 'mend the file, or get it again')}") from None
     return environment
-
-
-def _with_remedy(error: DataError, task: str, data: str) -> DataError:
-    """The error, with what to do about it where it does not say so itself, after a semicolon."""
-    if ";" in str(error):
-        return error
-    remedies = {
-        "mini": "the installation is damaged, so install again",
-        "full": f"`python -m environments fetch {task}` gets it again",
-    }
-    return DataError(f"{error}; {remedies.get(data, 'mend the file, or get it again')}")

@@ -1,12 +1,12 @@
-"""What a suite declares, and what a loaded task is. Reads no files: that is `environments/sources`."""
+"""What a suite declares, and what a loaded task is. Reads no files; `environments/sources` does."""
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
@@ -15,18 +15,18 @@ from tools.records import Query
 # query_id -> doc_id -> grade. Grades are the release's own, fractions included; 0 is "judged, not relevant" and
 # absence is "not judged", and the two are kept apart because some metrics tell them apart.
 Qrels = Mapping[str, Mapping[str, float]]
+_Value = TypeVar("_Value")
 
 SPLITS = ("dev", "test", "all")
 OURS = "the split is ours; the paper's figures are over all queries (--split all)"
 
-# What a query's objective says: the task's own words, words that fit any task, or nothing (CRUMB section 6, BIRCO's
-# +O).
+# What a query's objective says: the task's own words, words that fit any task, or nothing (CRUMB section 6, BIRCO +O).
 INSTRUCTIONS = ("task", "generic", "none")
 GENERIC = "Find the documents that are relevant to the query."
 
 
 class EmptySplit(UsageError):
-    """A split of ours that has no queries, because the data has too few."""
+    """A split of ours has no queries, because the data has too few."""
 
     def __init__(self, split: str, source: str, queries: int) -> None:
         super().__init__(f"the {split} split of {source} has no queries; use --split all")
@@ -36,24 +36,25 @@ class EmptySplit(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class DevSplit:
-    """A dev split for a release that has none: the first `share` of the queries in the order of a hash.
+    """A dev split for a release that has none: the first round(`share` x queries) in the order of a hash.
 
-    The order is that of SHA-256 over "<seed>:<query_id>", so it is the same on every machine and does
-    not depend on the release's order; round(share x queries) of them are dev, the others test.
+    That is SHA-256 over "<seed>:<query_id>", the same on every machine and for every order of the release.
     """
 
     seed: str
     share: float
 
-    def choose(self, query_ids: Sequence[str], split: str) -> list[str]:
-        """The ids of `split` ("dev", "test" or "all"), in the order given."""
+    def choose(self, query_ids: Sequence[str], split: str, source: str = "the data") -> list[str]:
+        """Return the ids of `split` ("dev", "test" or "all"), in the order given. EmptySplit where there are none."""
 
         def key(query_id: str) -> bytes:
             return hashlib.sha256(f"{self.seed}:{query_id}".encode()).digest()
 
         dev = set(sorted(query_ids, key=key)[: round(self.share * len(query_ids))])
-        wanted = {"dev": dev, "test": set(query_ids) - dev, "all": set(query_ids)}[split]
-        return [query_id for query_id in query_ids if query_id in wanted]
+        chosen = [query_id for query_id in query_ids if split == "all" or (query_id in dev) == (split == "dev")]
+        if not chosen:
+            raise EmptySplit(split, source, len(query_ids))
+        return chosen
 
     def __str__(self) -> str:
         return f"ours, not the paper's: {self.share:.0%} of the queries are dev, by SHA-256 of '{self.seed}:<query id>'"
@@ -71,29 +72,30 @@ class Judgements:
     judged_by_unit: bool = True  # `qrels` names units; where it names documents, they are mapped like a ranking's
 
     def relevant(self, query_id: str) -> dict[str, float]:
-        """What counts as relevant for a query, as it is judged (document or unit), with its grade.
+        """Return what counts as relevant for a query, as it is judged (document or unit), with its grade.
 
         That is what `binary` has from 1 on, or the grades have where it is None; where nothing reaches 1, all above 0.
         """
         grades = self.qrels.get(query_id, {})
-        binary = grades if self.binary is None else self.binary.get(query_id, {})
-        chosen = [judged for judged, grade in binary.items() if grade >= 1]
+        chosen = [judged for judged, grade in self._labels(query_id).items() if grade >= 1]
         chosen = chosen or [judged for judged, grade in grades.items() if grade > 0]
         return {judged: grades.get(judged, 0.0) for judged in chosen}
 
     def gains(self, query_id: str) -> dict[str, float]:
-        """What nDCG gains from for a query: grade by unit that is scored, those above 0."""
+        """Return what nDCG gains from for a query: grade by unit that is scored, those above 0."""
         return {unit: grade for unit, grade in self.by_unit(self.qrels.get(query_id, {})).items() if grade > 0}
 
     def recalled(self, query_id: str) -> dict[str, float]:
-        """What recall counts for a query, grade 1 or more, by unit that is scored; with the grade that nDCG gains."""
-        grades = self.qrels.get(query_id, {})
-        binary = grades if self.binary is None else self.binary.get(query_id, {})
-        gains = self.by_unit(grades)
-        return {unit: gains.get(unit, 0.0) for unit, grade in self.by_unit(binary).items() if grade >= 1}
+        """Return the units that recall counts for a query, labelled 1 or more, each with the grade that nDCG gains."""
+        gains = self.by_unit(self.qrels.get(query_id, {}))
+        labels = self.by_unit(self._labels(query_id))
+        return {unit: gains.get(unit, 0.0) for unit, label in labels.items() if label >= 1}
+
+    def _labels(self, query_id: str) -> Mapping[str, float]:
+        return (self.qrels if self.binary is None else self.binary).get(query_id, {})
 
     def by_unit(self, grades: Mapping[str, float]) -> Mapping[str, float]:
-        """The highest grade of each unit that is scored, of grades as they are judged."""
+        """Return the highest grade of each unit that is scored, of grades as they are judged."""
         if self.unit_of is None or self.judged_by_unit:
             return grades
         merged: dict[str, float] = {}
@@ -101,13 +103,6 @@ class Judgements:
             unit = self.unit_of(doc_id)
             merged[unit] = max(grade, merged.get(unit, grade))
         return merged
-
-    def of(self, query_ids: Iterable[str]) -> "Judgements":
-        """The judgements of some queries alone."""
-        wanted = list(query_ids)
-        binary = None if self.binary is None else {query_id: self.binary.get(query_id, {}) for query_id in wanted}
-        qrels = {query_id: self.qrels[query_id] for query_id in wanted if query_id in self.qrels}
-        return dataclasses.replace(self, qrels=qrels, binary=binary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,70 +165,68 @@ class Environment:
         return digest.hexdigest()
 
     def asking(self, *, limit: int | None = None, query_ids: Sequence[str] = ()) -> "Environment":
-        """The environment with only the queries named, if any are, and of those only the first `limit`."""
+        """Return the environment with only the queries named, if any are, and of those only the first `limit`."""
         if limit is None and not query_ids:
             return self
         known = {query.query_id: query for query in self.queries}
         if strange := [query_id for query_id in query_ids if query_id not in known]:
             raise UnknownName(f"query of {self.task}, {self.split} split,", strange[0], known)
         queries = tuple(known[query_id] for query_id in dict.fromkeys(query_ids)) if query_ids else self.queries
-        return self._with(queries[:limit], self.split)
+        return self._with(queries[:limit])
 
     def narrow(self, dev: DevSplit, split: str) -> "Environment":
-        """The environment with the queries of `split` alone; the corpus stays whole."""
-        chosen = set(dev.choose([query.query_id for query in self.queries], split))
-        if not chosen:
-            raise EmptySplit(split, self.source, len(self.queries))
-        narrowed = self._with(tuple(query for query in self.queries if query.query_id in chosen), split)
-        return dataclasses.replace(narrowed, split_note="" if split == "all" else OURS)
+        """Return the environment with the queries of `split` alone; the corpus stays whole."""
+        chosen = set(dev.choose([query.query_id for query in self.queries], split, self.source))
+        narrowed = self._with(tuple(query for query in self.queries if query.query_id in chosen))
+        return dataclasses.replace(narrowed, split=split, split_note="" if split == "all" else OURS)
 
-    def _with(self, queries: tuple[Query, ...], split: str) -> "Environment":
+    def _with(self, queries: tuple[Query, ...]) -> "Environment":
         chosen = dict.fromkeys(query.query_id for query in queries)
+
+        def cut(table: Mapping[str, _Value]) -> dict[str, _Value]:
+            return {query_id: table[query_id] for query_id in chosen if query_id in table}
+
         return dataclasses.replace(
             self,
             queries=queries,
-            split=split,
-            judgements={name: judgements.of(chosen) for name, judgements in self.judgements.items()},
-            comparisons={query_id: self.comparisons[query_id] for query_id in chosen if query_id in self.comparisons},
-            twins={
-                query_id: self.twins[query_id]
-                for query_id in chosen
-                if query_id in self.twins and self.twins[query_id] in chosen
+            judgements={
+                name: dataclasses.replace(
+                    one, qrels=cut(one.qrels), binary=None if one.binary is None else cut(one.binary)
+                )
+                for name, one in self.judgements.items()
             },
+            comparisons=cut(self.comparisons),
+            twins={query_id: twin for query_id, twin in cut(self.twins).items() if twin in chosen},
         )
 
 
 def check(environment: Environment) -> None:
-    """DataError for a world in which a perfect searcher could not score full marks by the headline judgements."""
+    """Raise DataError for a world in which a perfect searcher could not score full marks by the headline judgements."""
     documents = environment.documents
-    by_unit = environment.judgements[environment.headline].unit_of is not None
     named = {doc_id for query in environment.queries for doc_id in query.candidates or ()}
-    if not by_unit:
+    if environment.judgements[environment.headline].unit_of is None:
         named.update(*(grades.keys() for grades in environment.qrels.values()))
     missing = {doc_id for doc_id in named if doc_id not in documents}  # each once: a corpus may be on disk
     for query in environment.queries:
-        _check(environment, query, missing, f"{environment.task} in {environment.source}: query {query.query_id!r}")
-
-
-def _check(environment: Environment, query: Query, missing: set[str], where: str) -> None:
-    grades = environment.qrels.get(query.query_id, {})
-    relevant = {doc_id for doc_id, grade in grades.items() if grade > 0}
-    if not query.text.strip():
-        raise DataError(f"{where} has no text")
-    if not relevant:
-        raise DataError(f"{where} has no judgement above 0, so nothing can be found for it")
-    # One that is judged and not relevant may be missing: no metric sees it, and `environments check` names it.
-    if lost := sorted(missing & relevant):
-        raise DataError(
-            f"{where} judges {len(lost)} documents that are not in the corpus, e.g. {lost[0]!r}; "
-            "are both from the same release?"
-        )
-    if leaked := relevant & query.excluded:
-        raise DataError(f"{where} excludes its own answer {min(leaked)!r}")
-    if query.candidates is not None and (unknown := sorted(missing & query.candidates)):
-        raise DataError(f"{where} has {unknown[0]!r} in its pool, which is not in the corpus")
-    if query.candidates is not None and (outside := relevant - query.candidates):
-        raise DataError(f"{where} has the relevant document {min(outside)!r} outside its pool")
+        grades = environment.qrels.get(query.query_id, {})
+        relevant = {doc_id for doc_id, grade in grades.items() if grade > 0}
+        where = f"{environment.task} in {environment.source}: query {query.query_id!r}"
+        if not query.text.strip():
+            raise DataError(f"{where} has no text")
+        if not relevant:
+            raise DataError(f"{where} has no judgement above 0, so nothing can be found for it")
+        # One that is judged and not relevant may be missing: no metric sees it, and `environments check` names it.
+        if lost := missing & relevant:
+            raise DataError(
+                f"{where} judges {len(lost)} documents that are not in the corpus, e.g. {min(lost)!r}; "
+                "are both from the same release?"
+            )
+        if leaked := relevant & query.excluded:
+            raise DataError(f"{where} excludes its own answer {min(leaked)!r}")
+        if query.candidates is not None and (unknown := missing & query.candidates):
+            raise DataError(f"{where} has {min(unknown)!r} in its pool, which is not in the corpus")
+        if query.candidates is not None and (outside := relevant - query.candidates):
+            raise DataError(f"{where} has the relevant document {min(outside)!r} outside its pool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +244,7 @@ class Request:
     instruction: str = "task"  # one of INSTRUCTIONS
 
     def place(self, own: Sequence[str], others: Collection[str]) -> Path:
-        """The task's own folder: the first of `own` in the given one, or that one itself.
+        """Return the task's own folder: the first of `own` in the given one, or that one itself.
 
         UsageError when the given one is, by its name, the folder of another task.
         """
@@ -263,7 +256,7 @@ class Request:
         return self.folder
 
     def source(self, release: "Release") -> str:
-        """Where the data comes from, in words."""
+        """Return where the data comes from, in words."""
         return {"mini": "the bundled miniature", "full": str(release)}.get(self.data, str(self.folder))
 
     def make(self, release: "Release", **fields: Any) -> Environment:
@@ -272,7 +265,7 @@ class Request:
         return Environment(**known | {"headline": "gold"} | fields)
 
     def objective(self, of_task: str) -> str:
-        """What the queries' objective says, for a task whose own is `of_task`."""
+        """Return what the queries' objective says, for a task whose own is `of_task`."""
         return {"task": of_task, "generic": GENERIC, "none": ""}[self.instruction]
 
 

@@ -39,7 +39,7 @@ Pairs = Iterator[tuple[str, str]]
 
 
 def by_label(labels: Labels) -> Pairs:
-    """All pairs of documents with different labels, the higher one first."""
+    """Yield all pairs of documents with different labels, the higher one first."""
     levels: dict[float, list[str]] = {}
     for doc_id, label in labels.items():
         levels.setdefault(label, []).append(doc_id)
@@ -48,7 +48,7 @@ def by_label(labels: Labels) -> Pairs:
 
 
 def among_the_better(labels: Labels) -> Pairs:
-    """DORIS-MAE's pairs: both labels over half of the query's best, and more than 0.25 apart (appendix D)."""
+    """Yield DORIS-MAE's pairs: both labels over half of the query's best, and more than 0.25 apart (appendix D)."""
     half = max(labels.values()) / 2
     for better, worse in by_label(labels):
         if labels[worse] > half and labels[better] - labels[worse] > 0.25:
@@ -127,11 +127,10 @@ TASKS = {
 
 
 def load(request: Request) -> Environment:
-    """One task, from the release or the task's own folder."""
+    """Load one task, from the release or the task's own folder."""
     task = TASKS[request.name]
     parts = _parts(request, task)
     objective = request.objective(task.objective)
-    _refuse_shared_queries(parts, request)
     documents = _documents(parts, request)
     queries = [
         Query(query_id, text, objective, *_scope(request.variant, query_id, part))
@@ -170,7 +169,7 @@ def _parts(request: Request, task: Task) -> dict[str, BircoSet]:
 
 
 def _from_beir(request: Request, splits: tuple[str, ...]) -> dict[str, BircoSet]:
-    """A port in BEIR's form, as MTEB has: test queries only, and DORIS-MAE's labels cut to whole numbers."""
+    """Read a port in BEIR's form, as MTEB has: test queries only, and DORIS-MAE's labels cut to whole numbers."""
     if splits != ("test",):
         raise UsageError(f"{request.folder} is a port without dev queries; use --split test")
     port = read_beir(request.folder, request.home)
@@ -185,15 +184,12 @@ def _from_beir(request: Request, splits: tuple[str, ...]) -> dict[str, BircoSet]
     return {"test": BircoSet(port.queries, texts, port.gold)}
 
 
-def _refuse_shared_queries(parts: Mapping[str, BircoSet], request: Request) -> None:
-    if len(parts) > 1 and (shared := sorted(parts["dev"].queries.keys() & parts["test"].queries.keys())):
+def _documents(parts: Mapping[str, BircoSet], request: Request) -> Corpus:
+    if len(parts) > 1 and (shared := parts["dev"].queries.keys() & parts["test"].queries.keys()):
         raise UsageError(
-            f"the dev and the test queries of birco/{request.name} share the id {shared[0]!r}; "
+            f"the dev and the test queries of birco/{request.name} share the id {min(shared)!r}; "
             "use --split test or --split dev"
         )
-
-
-def _documents(parts: Mapping[str, BircoSet], request: Request) -> Corpus:
     texts: dict[str, str] = {}
     for part in parts.values():
         for doc_id, text in part.documents.items():
@@ -206,7 +202,7 @@ def _documents(parts: Mapping[str, BircoSet], request: Request) -> Corpus:
 
 
 def _scope(variant: str, query_id: str, part: BircoSet) -> tuple[frozenset[str], frozenset[str] | None]:
-    """What a query must not and may be shown: its own text, and its pool."""
+    """Return what a query must not and may be shown: its own text, and its pool."""
     own = frozenset({query_id} & part.documents.keys())
     pool = frozenset(part.qrels[query_id])
     return (own - pool, None) if variant == CORPUS else (frozenset(), pool)

@@ -46,7 +46,7 @@ class Task:
 
     @property
     def whole(self) -> bool:
-        """Whether its documents were never cut into passages."""
+        """Return whether its documents were never cut into passages."""
         return self.documents is None
 
 
@@ -120,7 +120,7 @@ TASKS = {
 
 
 def load(request: Request) -> Environment:
-    """One task in one variant, from the release in either of its forms, or the task's own folder."""
+    """Load one task in one variant, from the release in either of its forms, or the task's own folder."""
     task = TASKS[request.name]
     request.place(task.names, [name for other in TASKS.values() for name in other.names])
     # In the release, the document corpus of a task that was never cut is its passage file.

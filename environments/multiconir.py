@@ -16,18 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from environments.base import (
-    OURS,
-    Comparison,
-    DevSplit,
-    EmptySplit,
-    Environment,
-    Facts,
-    Judgements,
-    Release,
-    Request,
-    Suite,
-)
+from environments.base import OURS, Comparison, DevSplit, Environment, Facts, Judgements, Release, Request, Suite
 from environments.sources import multiconir_csv
 from environments.sources.layouts import is_beir, read_beir
 from environments.sources.multiconir_csv import HARD, TENS, Row
@@ -74,7 +63,9 @@ TASKS = {
 
 @dataclass(slots=True)
 class _Draft:
-    """What a protocol gathers, record by record."""
+    """What a protocol gathers, record by record, for queries with the same objective."""
+
+    objective: str
 
     documents: dict[str, str] = field(default_factory=dict)  # doc_id -> text
     ids: dict[str, str] = field(default_factory=dict)  # text -> doc_id of the first document with it
@@ -85,7 +76,7 @@ class _Draft:
     notes: list[str] = field(default_factory=list)
 
     def document(self, text: str, doc_id: str, beside: Collection[str] = ()) -> str:
-        """The id of the document with this text: `doc_id`, or that of an earlier one unless it is in `beside`.
+        """Return the id of the document with this text: `doc_id`, or that of an earlier one unless it is in `beside`.
 
         The same text in two files is one document; in one pool, `beside`, it stays two, as published.
         """
@@ -95,27 +86,29 @@ class _Draft:
         self.documents.setdefault(chosen, text)
         return chosen
 
-    def ask(self, query_id: str, text: str, objective: str, grades: dict[str, float], *, pooled: bool) -> None:
-        """One query, over the pool that `grades` names or over all documents."""
-        self.queries.append(Query(query_id, text, objective, candidates=frozenset(grades) if pooled else None))
+    def ask(self, query_id: str, text: str, grades: dict[str, float], *, pooled: bool = True) -> None:
+        """Add a query, over the pool that `grades` names or over all documents."""
+        self.queries.append(Query(query_id, text, self.objective, candidates=frozenset(grades) if pooled else None))
         self.grades[query_id] = grades
+
+    def ask_ladder(self, query_id: str, text: str, ladder: Sequence[str]) -> None:
+        """Add a query over documents of which each meets a condition fewer than the one before, from all ten on."""
+        self.ask(query_id, text, {doc_id: 10.0 - failed for failed, doc_id in enumerate(ladder)})
+        self.comparisons[query_id] = tuple(Comparison(f"Win({k})", ladder[k - 1], ladder[k]) for k in TENS)
 
 
 def load(request: Request) -> Environment:
-    """One domain in one variant, from the release or a folder with its datasets."""
+    """Load one domain in one variant, from the release or a folder with its datasets."""
     task = TASKS[request.name]
     variant = request.variant
     if not any((request.folder / part).is_dir() for part in ("datasets", "Task1", "Task2_&_3", "Task4")):
         return _ported(request, task)
-    draft = _Draft()
-    dev = DEV_MINI if request.data == "mini" else DEV
+    draft = _Draft(request.objective(task.objective))
     if variant in LENGTHS:
         rows = multiconir_csv.read(request.folder, task.name, LENGTHS[variant])
-        chosen = _chosen(rows, dev, request)
-        for record, row in enumerate(rows, start=1):
-            _ladder(draft, row, record, LENGTHS[variant])
-        for record in chosen:
-            _monotonicity(draft, rows[record - 1], record, request.objective(task.objective), LENGTHS[variant])
+        ladders = [_ladder(draft, row, record, LENGTHS[variant]) for record, row in enumerate(rows, start=1)]
+        for record in _chosen(rows, request):
+            draft.ask_ladder(f"{record}-q10", rows[record - 1]["Query10"], ladders[record - 1])
     else:
         single = multiconir_csv.read(request.folder, task.name, "Task1")
         rows = multiconir_csv.read(request.folder, task.name, "Task2_&_3")
@@ -124,8 +117,8 @@ def load(request: Request) -> Environment:
         _all_documents(draft, single, rows)
         ask = {SEARCH: _search, COMPLEXITY: _complexity, MONOTONICITY: _monotonicity, FORMAT: _format}[variant]
         asked = single if variant == COMPLEXITY else rows
-        for record in _chosen(asked, dev, request):
-            ask(draft, asked[record - 1], record, request.objective(task.objective))
+        for record in _chosen(asked, request):
+            ask(draft, asked[record - 1], record)
     return _make(
         request,
         documents=Corpus(Document(doc_id, text) for doc_id, text in draft.documents.items()),
@@ -138,16 +131,14 @@ def load(request: Request) -> Environment:
     )
 
 
-def _chosen(rows: Sequence[Row], dev: DevSplit, request: Request) -> list[int]:
-    """The numbers, from 1, of the records of the split; all queries of a record are in the same split."""
-    chosen = [int(name) for name in dev.choose([str(n) for n in range(1, len(rows) + 1)], request.split)]
-    if not chosen:
-        raise EmptySplit(request.split, request.source(RELEASE), len(rows))
-    return chosen
+def _chosen(rows: Sequence[Row], request: Request) -> list[int]:
+    """Return the numbers, from 1, of the records of the split; all queries of a record are in the same split."""
+    dev, records = DEV_MINI if request.data == "mini" else DEV, [str(n) for n in range(1, len(rows) + 1)]
+    return [int(record) for record in dev.choose(records, request.split, request.source(RELEASE))]
 
 
 def _all_documents(draft: _Draft, single: Sequence[Row], rows: Sequence[Row]) -> None:
-    """Every document of the domain, unpadded: what an index over the corpus holds, whatever is asked."""
+    """Add every document of the domain, unpadded: what an index over the corpus holds, whatever is asked."""
     for record, row in enumerate(rows, start=1):
         _ladder(draft, row, record)
     for record, row in enumerate(single, start=1):
@@ -158,7 +149,7 @@ def _all_documents(draft: _Draft, single: Sequence[Row], rows: Sequence[Row]) ->
 
 
 def _ladder(draft: _Draft, row: Row, record: int, prefix: str = "") -> list[str]:
-    """The ids of a record's positive and its ten negatives, best first."""
+    """Return the ids of a record's positive and its ten negatives, best first."""
     start = f"{record}-{prefix}-" if prefix else f"{record}-"
     ladder: list[str] = []
     for name in LADDER:
@@ -166,43 +157,29 @@ def _ladder(draft: _Draft, row: Row, record: int, prefix: str = "") -> list[str]
     return ladder
 
 
-def _search(draft: _Draft, row: Row, record: int, objective: str) -> None:
+def _search(draft: _Draft, row: Row, record: int) -> None:
     positive = _ladder(draft, row, record)[0]
-    draft.ask(f"{record}", row["Query10"], objective, {positive: 1.0}, pooled=False)
+    draft.ask(f"{record}", row["Query10"], {positive: 1.0}, pooled=False)
 
 
-def _complexity(draft: _Draft, row: Row, record: int, objective: str) -> None:
+def _complexity(draft: _Draft, row: Row, record: int) -> None:
     positive = draft.document(row["Positive"], f"{record}-T1-Positive")
     for k in TENS:
         query_id = f"{record}-q{k}"
         negative = draft.document(row[f"HN{k}"], f"{record}-T1-HN{k}", beside=[positive])
-        draft.ask(query_id, row[f"Query{k}"], objective, {negative: 0.0, positive: 1.0}, pooled=True)
+        draft.ask(query_id, row[f"Query{k}"], {negative: 0.0, positive: 1.0})
         draft.comparisons[query_id] = (Comparison(f"Win({k})", positive, negative),)
 
 
-def _rungs(ladder: Sequence[str]) -> tuple[Comparison, ...]:
-    return tuple(Comparison(f"Win({k})", ladder[k - 1], ladder[k]) for k in TENS)
+def _monotonicity(draft: _Draft, row: Row, record: int) -> None:
+    draft.ask_ladder(f"{record}-q10", row["Query10"], _ladder(draft, row, record))
 
 
-def _monotonicity(draft: _Draft, row: Row, record: int, objective: str, prefix: str = "") -> None:
-    ladder = _ladder(draft, row, record, prefix)
-    query_id = f"{record}-q10"
-    draft.ask(query_id, row["Query10"], objective, _conditions_met(ladder), pooled=True)
-    draft.comparisons[query_id] = _rungs(ladder)
-
-
-def _format(draft: _Draft, row: Row, record: int, objective: str) -> None:
+def _format(draft: _Draft, row: Row, record: int) -> None:
     ladder = _ladder(draft, row, record)
-    as_list, as_prose = f"{record}-list", f"{record}-prose"
-    for query_id, text in ((as_list, row["Query10"]), (as_prose, row["Natural_Query10"])):
-        draft.ask(query_id, text, objective, _conditions_met(ladder), pooled=True)
-        draft.comparisons[query_id] = _rungs(ladder)
-    draft.twins[as_prose] = as_list
-
-
-def _conditions_met(ladder: Sequence[str]) -> dict[str, float]:
-    """doc_id -> how many of the ten conditions the document meets."""
-    return {doc_id: 10.0 - failed for failed, doc_id in enumerate(ladder)}
+    draft.ask_ladder(f"{record}-list", row["Query10"], ladder)
+    draft.ask_ladder(f"{record}-prose", row["Natural_Query10"], ladder)
+    draft.twins[f"{record}-prose"] = f"{record}-list"
 
 
 def _make(request: Request, **fields: Any) -> Environment:

@@ -117,7 +117,7 @@ TASKS = {
 
 
 def load(request: Request) -> Environment:
-    """One task, read from the release, the task's own folder in it, or a copy in BEIR's or TREC's form."""
+    """Load one task from the release, the task's own folder in it, or a copy in BEIR's or TREC's form."""
     task = TASKS[request.name]
     place = request.place([task.folder], [other.folder for other in TASKS.values()])
     read = layouts.read_obliq
@@ -163,7 +163,7 @@ def _judgements(task: Task, files: Collection) -> dict[str, Judgements]:
 
 
 def _first_of_equal(documents: Corpus) -> Callable[[str], str]:
-    """doc_id -> the first document with the same text; the corpus is gone through at the first question."""
+    """Return a function from doc_id to the first document with the same text; it goes through the corpus once."""
     mapping = cache(documents.repeats)
     return lambda doc_id: mapping().get(doc_id, doc_id)
 

@@ -3,7 +3,7 @@
 A pickle can call whatever Python can import, and can bring Python down (a tuple nested a million deep for a key, a memo
 entry numbered four billion). So environments/sources/birco_sets.py runs this in a process of its own, with limits, and
 the unpickler here finds no names but those of dicts, bytes and NumPy scalars, in each of whose places it puts a plain
-function. It imports nothing but Python's own library. Lists, sets, arrays and objects are left out.
+function. It imports nothing but Python's own library. Left out: lists, sets, arrays and objects.
 """
 
 import io
@@ -18,10 +18,8 @@ _MEMORY = 2 << 30  # bytes of address space
 _SECONDS = 30  # of CPU time
 _GROWTH = 100  # characters and numbers in the object for each byte of the file; one pool can be named many times
 
-_NUMBERS = {
-    **{"b1": "?", "f2": "e", "f4": "f", "f8": "d"},
-    **{"i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q"},
-}
+# NumPy's names of numbers, and those of struct.
+_NUMBERS = dict(zip("b1 f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8".split(), "?efdbhiqBHIQ", strict=True))  # noqa: SIM905
 
 
 class _Refused(Exception):
@@ -39,24 +37,21 @@ class _DataType:
 
 
 def _scalar(kind: _DataType, data: bytes | str) -> Any:
-    """The value of a NumPy scalar, which pickles as its data type and its bytes."""
+    """Return the value of a NumPy scalar, which pickles as its data type and its bytes."""
     raw = data.encode("latin-1") if isinstance(data, str) else data  # Python 2 wrote bytes as text
     if kind.code.startswith("U"):
         return raw.decode("utf-32-be" if kind.order == ">" else "utf-32-le").rstrip("\0")
     return struct.unpack(kind.order + _NUMBERS[kind.code], raw)[0]
 
 
-def _latin_1(text: str, _encoding: str) -> bytes:
-    """Stands in for _codecs.encode, with which protocols below 3 write bytes."""
-    return text.encode("latin-1")
-
-
 # NumPy moved its core in version 2, and Python 3 its builtins; pickles of either are about.
 _ADMITTED = {
     ("numpy", "dtype"): _DataType,
-    **{(f"numpy.{core}.multiarray", "scalar"): _scalar for core in ("core", "_core")},
-    ("_codecs", "encode"): _latin_1,
-    **{(module, "bytes"): bytes for module in ("builtins", "__builtin__")},
+    ("numpy.core.multiarray", "scalar"): _scalar,
+    ("numpy._core.multiarray", "scalar"): _scalar,
+    ("_codecs", "encode"): lambda text, _encoding: text.encode("latin-1"),  # protocols below 3 write bytes with it
+    ("builtins", "bytes"): bytes,
+    ("__builtin__", "bytes"): bytes,
     ("collections", "OrderedDict"): dict,
 }
 
@@ -71,15 +66,13 @@ class _Unpickler(pickle.Unpickler):
         return _ADMITTED[module, name]
 
 
-class _Plain:
-    """Makes an object what JSON can have, up to `room` characters and numbers; a number for a key becomes a text."""
+def _make_plain(content: Any, room: int) -> Any:
+    """Return what JSON can have, up to `room` characters and numbers; a number for a key becomes a text."""
 
-    def __init__(self, room: int) -> None:
-        self._room = room
-
-    def of(self, value: Any) -> Any:
-        self._room -= len(value) if isinstance(value, str) else 1
-        if self._room < 0:
+    def plain(value: Any) -> Any:
+        nonlocal room
+        room -= len(value) if isinstance(value, str) else 1
+        if room < 0:
             raise _Refused("it repeats a value without end")
         if value is None or isinstance(value, (str, int, float)):
             return value
@@ -89,10 +82,12 @@ class _Plain:
         for key, inside in value.items():
             if not isinstance(key, (str, int)) or isinstance(key, bool):
                 raise _Refused(f"it has a {type(key).__name__} for a key")
-            if (name := self.of(str(key))) in made:
+            if (name := plain(str(key))) in made:
                 raise _Refused(f"the key {name[:60]!r} is there twice, as a number and as a text")
-            made[name] = self.of(inside)
+            made[name] = plain(inside)
         return made
+
+    return plain(content)
 
 
 def _limit() -> None:
@@ -105,18 +100,15 @@ def _limit() -> None:
                 resource.setrlimit(getattr(resource, kind), (most, most))
 
 
-def _main(pickled: bytes) -> None:
+if __name__ == "__main__":
     _limit()
+    pickled = sys.stdin.buffer.read()
     file = io.BytesIO(pickled)
     try:
-        content = _Unpickler(file, encoding="latin-1").load()
-        printed = json.dumps({"content": _Plain(_GROWTH * len(pickled)).of(content)})
+        content = _make_plain(_Unpickler(file, encoding="latin-1").load(), _GROWTH * len(pickled))
+        printed = json.dumps({"content": content})
         if file.read(1):
             raise _Refused("something follows its end")
     except _Refused as refused:
         printed = json.dumps({"refused": str(refused)})
     sys.stdout.write(printed)
-
-
-if __name__ == "__main__":
-    _main(sys.stdin.buffer.read())
