@@ -24,11 +24,10 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 
 from agents.graph import Lines, walk
+from programs import reading
 from programs.base import Program
-from programs.parts import reading
 from tools.errors import LimitReached, at_least
-from tools.models.offline import rules
-from tools.models.offline.engine import Rules
+from tools.models import offline as rules
 from tools.models.prompting import DESCRIPTION, Check, Fault, Outputs, Passage, ask, known_ids, lens, through
 from tools.records import Query, Submission
 from tools.session import Session
@@ -93,7 +92,7 @@ class Reflect(dspy.Signature):
 class Planner(Program):
     """Sub-questions searched and read side by side, then reflection on what is missing."""
 
-    offline: ClassVar[Rules] = {
+    offline: ClassVar = {
         "plan": rules.plan,
         "selected": rules.select,
         "observations": rules.observe,

@@ -21,10 +21,10 @@ from langgraph.graph import END, START, StateGraph
 
 from programs.base import Program
 from tools.errors import DocumentNotFound, LimitReached, UsageError, at_least
+from tools.models import offline as rules
 from tools.models import prompting
 from tools.models.adapter import notice_leak, refuses
-from tools.models.offline import rules
-from tools.models.offline.engine import Call, Rules, publish
+from tools.models.offline import Call, publish
 from tools.models.prompting import DESCRIPTION, Fault, Kind, Message, UnusableAnswer, ask, defuse
 from tools.records import Query, Submission, Usage
 from tools.session import Session
@@ -62,7 +62,7 @@ class NextStep(dspy.Signature):
 class React(Program):
     """A model that searches, reads, selects and finishes by calling tools."""
 
-    offline: ClassVar[Rules] = {"thought": rules.think, "calls": rules.call_tools}
+    offline: ClassVar = {"thought": rules.think, "calls": rules.call_tools}
     cumulative: ClassVar[bool] = True
     least_calls: ClassVar[float] = 0.3
 

@@ -24,11 +24,10 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 
 from agents.graph import Lines, walk
+from programs import reading
 from programs.base import Program
-from programs.parts import reading
 from tools.errors import LimitReached, at_least
-from tools.models.offline import rules
-from tools.models.offline.engine import Rules
+from tools.models import offline as rules
 from tools.models.prompting import DESCRIPTION, Check, Outputs, Passage, ask, filled, known_ids, lens, through
 from tools.records import Query, Submission
 from tools.retrievers import Expressions
@@ -98,7 +97,7 @@ class LearnCommon(dspy.Signature):
 class Verifier(Program):
     """Wide search, verification in small batches, and what verified documents share for the next search."""
 
-    offline: ClassVar[Rules] = {
+    offline: ClassVar = {
         "searches": rules.write_searches,
         "judgements": rules.judge,
         "common": rules.find_common,

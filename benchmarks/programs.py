@@ -26,10 +26,9 @@ from tools import retrievers
 from tools.console import Parser, positive, put_out, run_and_leave, say
 from tools.disk import home
 from tools.errors import SextantError, UsageError, pick
-from tools.models import prompting
+from tools.models import offline, prompting
 from tools.models.adapter import Adapter
 from tools.models.lm import LanguageModel
-from tools.models.offline import engine as offline
 from tools.models.terms import Terms
 from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox

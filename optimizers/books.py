@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from typing_extensions import TypedDict
 
-from programs.parts.compiled import Prompt, prompt_from_json, prompts_of
+from programs.compiled import Prompt, prompt_from_json, prompts_of
 from tools import disk, forms
 from tools.errors import DataError, Halt, RunIncomplete
 from tools.forms import Amount, Count, Number

@@ -31,7 +31,7 @@ from optimizers.study import Study
 from optimizers.training.leaks import Leak, collect_passages, collect_task_passages, find_leaks
 from optimizers.training.objective import Objective, objective
 from optimizers.training.splits import divide
-from programs.parts.compiled import Compiled, prompts_of, write
+from programs.compiled import Compiled, prompts_of, write
 from tools import options, retrievers
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
 from tools.models import spec as models

@@ -14,12 +14,11 @@ from optimizers.request import CompileRequest
 from optimizers.study import Study
 from optimizers.teleprompters import TELEPROMPTERS, Teleprompter, settings
 from optimizers.training.splits import Training
-from programs.parts import compiled
-from programs.parts.compiled import Compiled
+from programs.compiled import Compiled, read
 from tools import retrievers
 from tools.errors import UnknownName, UsageError, pick
 from tools.models import lm
-from tools.models.offline.engine import Rules
+from tools.models.offline import Rules
 from tools.models.spec import check, price_is_known
 from tools.records import Usage
 from tools.session import Toolbox
@@ -71,7 +70,7 @@ class Plan:
             )
         for file, member in zip(request.of, self.members, strict=True):
             own = {**resolved.values, **member.parameters}
-            compiled.check(member, request.program, trial(resolved.constructor, own), str(file))
+            member.check(request.program, trial(resolved.constructor, own), str(file))
             if dict(member.parameters) != resolved.values or member.retriever != str(resolved.retriever):
                 raise UsageError(
                     f"{file} has other parameters, or another retriever, than the command; give it the same"
@@ -107,7 +106,7 @@ def plan(request: CompileRequest) -> Plan:
         first = tune.fill(template, tune.first(ranges) | {tune.RETRIEVER: template})
     if request.optimizer == "ensemble" and len(request.of) < 2:
         raise UsageError("ensemble needs two compiled programs or more; name each with --of FILE")
-    members = tuple(compiled.read(file) for file in request.of)
+    members = tuple(read(file) for file in request.of)
     resolved = resolve(request.run(split="dev", retriever=first))
     forced = getattr(resolved.constructor, "compiled_with", {})
     forced = {name: value for name, value in forced.items() if name not in resolved.fixed}

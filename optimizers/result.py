@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from evals.measuring.stats import bootstrap_mean, paired
 from optimizers.books import Candidate, Evaluation
 from optimizers.study import Study
-from programs.parts.compiled import Compiled, Prompt
+from programs.compiled import Compiled, Prompt
 from tools.records import Usage, usage_json
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from optimizers.training.demonstrations import trim
 from optimizers.training.feedback import feedback
 from optimizers.training.objective import Objective
 from optimizers.training.splits import Training
-from programs.parts.compiled import Compiled
+from programs.compiled import Compiled
 from tools.console import queries as counted
 from tools.errors import Halt, Interrupted, RunIncomplete, SextantError
 from tools.models.call import DEADLINE
@@ -325,4 +325,4 @@ class Found:
     """What a teleprompter returns: a program to validate, and what of it is no prompt."""
 
     program: Any
-    form: Mapping[str, Any] = field(default_factory=dict)  # fields of programs.parts.compiled.Compiled
+    form: Mapping[str, Any] = field(default_factory=dict)  # fields of programs.compiled.Compiled

@@ -1,7 +1,7 @@
 """The table of teleprompters: how each is made, with what at which effort, and what it may be given.
 
 All are DSPy's own, at work inside `Study.working`, but for two: `knn`, which makes its demonstrations once instead of
-again for each query (programs/parts/ensembles.py says how it differs), and `tune`, which searches parameters and no
+again for each query (programs/compiled.py says how it differs), and `tune`, which searches parameters and no
 prompts (optimizers/tune.py). What one returns is only one more candidate: optimizers/compile.py chooses by validation.
 """
 
@@ -18,8 +18,7 @@ from dspy.teleprompt.gepa import InstructionProposer
 from optimizers.study import Found, Job
 from optimizers.training.objective import TIE
 from optimizers.tune import search
-from programs.parts.compiled import Neighbour, plain
-from programs.parts.ensembles import Neighbours, assemble, fuse
+from programs.compiled import Neighbour, Neighbours, fuse, plain
 from tools.errors import UnknownName, UsageError
 from tools.models.adapter import Adapter
 from tools.models.prompting import instructed
@@ -291,7 +290,7 @@ def _knn(job: Job) -> Found:
 
 
 def _ensemble(job: Job) -> Found:
-    programs = [assemble(member, job.plain()) for member in job.members]
+    programs = [member.assemble(job.plain()) for member in job.members]
     program = dspy.Ensemble(reduce_fn=fuse).compile(programs)
     parameters = {"members": [member.digest() for member in job.members]}
     return Found(job.study.instrument(program, parameters), {"members": tuple(job.members)})

@@ -3,20 +3,20 @@
 # To add one: a Program (programs/base.py) in its own file, named here. Its annotated attributes are what
 # `-P name=value` may set: int, float, bool, str, Expression or Expressions (retrievers, tools.retrievers) or
 # InputFile (tools/disk.py). For `--lm offline`, `offline` names a rule for every output field of its signatures;
-# tools/models/offline/rules.py has some.
+# tools/models/offline.py has some.
 PROGRAMS = {
     "closed_book": "programs.closed_book:ClosedBook",
     "decompose": "programs.decompose:Decompose",
     "multihop": "programs.multihop:MultiHop",
-    "query_to_answer": "programs.query_to_answer:QueryToAnswer",
-    "query_to_doc": "programs.query_to_doc:QueryToDoc",
+    "query_to_answer": "programs.rewriting:QueryToAnswer",
+    "query_to_doc": "programs.rewriting:QueryToDoc",
     "rank": "programs.rank:Rank",
-    "reason": "programs.reason:Reason",
-    "reasoning_trace": "programs.reasoning_trace:ReasoningTrace",
+    "reason": "programs.pointwise:Reason",
+    "reasoning_trace": "programs.rewriting:ReasoningTrace",
     "retrieve": "programs.retrieve:Retrieve",
-    "rewrite": "programs.rewrite:Rewrite",
-    "score": "programs.score:Score",
-    "subtask": "programs.subtask:Subtask",
+    "rewrite": "programs.rewriting:Rewrite",
+    "score": "programs.pointwise:Score",
+    "subtask": "programs.pointwise:Subtask",
     "tournament": "programs.tournament:Tournament",
 }
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, dataclass_transform
 import dspy
 
 from tools.errors import UsageError
-from tools.models.offline.engine import Rules, follow
+from tools.models import offline
 from tools.records import Query, Submission
 from tools.session import Toolbox
 
@@ -41,7 +41,7 @@ class Program(dspy.Module):
 
     def __call__(self, *args: Any, **named: Any) -> Submission:
         """Search for one query."""
-        with follow(self.offline):
+        with offline.follow(self.offline):
             submission: Any = super().__call__(*args, **named)
         return submission  # type: ignore[no-any-return]
 
@@ -50,18 +50,17 @@ class Program(dspy.Module):
         raise NotImplementedError
 
     def most_calls(self, pool: int) -> int | None:
-        """The most calls for a query with so large a pool; None where they follow from parameters and pool."""
+        """Return the most calls for a query with so large a pool; None where they follow from parameters and pool."""
         return None
 
 
 def unanswerable(program: Any) -> list[str]:
-    """The output fields of a program's signatures for which it has no answer without a model."""
-    if (told := getattr(program, "unanswerable", None)) is not None:  # of a program in a process of its own
-        return list(told)
-    rules: Rules = getattr(program, "offline", {})
+    """Return the output fields of a program's signatures for which it has no answer without a model."""
+    if (found := getattr(program, "unanswerable", None)) is not None:  # of a program in a process of its own
+        return list(found)
     predictors = program.predictors() if isinstance(program, dspy.Module) else ()
     fields = (name for one in predictors for name in one.signature.output_fields)
-    return [name for name in dict.fromkeys(fields) if name not in rules]
+    return [name for name in dict.fromkeys(fields) if name not in getattr(program, "offline", {})]
 
 
 def check_offline(name: str, program: Any) -> None:

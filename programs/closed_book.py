@@ -21,10 +21,9 @@ from typing import ClassVar
 import dspy
 
 from programs.base import Program
-from programs.parts.rewriting import LIKE, instruct
+from programs.rewriting import LIKE, instruct
 from tools.errors import LimitReached, at_least
-from tools.models.offline import rules
-from tools.models.offline.engine import Rules
+from tools.models import offline as rules
 from tools.models.prompting import ask, filled
 from tools.records import Query, Submission
 from tools.session import Session
@@ -53,7 +52,7 @@ class GuessDocuments(dspy.Signature):
 class ClosedBook(Program):
     """Guess documents without the corpus, look the guesses up: what a model knows by heart (BIRCO)."""
 
-    offline: ClassVar[Rules] = {"guesses": rules.guess}
+    offline: ClassVar = {"guesses": rules.guess}
 
     guesses: int = 5
     lookup: int = 10  # how many documents a guess is compared with

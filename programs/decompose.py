@@ -20,8 +20,7 @@ import pydantic
 
 from programs.base import Program
 from tools.errors import LimitReached, at_least
-from tools.models.offline import rules
-from tools.models.offline.engine import Rules
+from tools.models import offline as rules
 from tools.models.prompting import Check, Fault, Outputs, ask, filled
 from tools.records import Query, Submission
 from tools.retrievers.fusion import CONSTANT
@@ -61,7 +60,7 @@ class SplitRequest(dspy.Signature):
 class Decompose(Program):
     """Split the query into conditions, search for each, fuse by their roles: must, may, not."""
 
-    offline: ClassVar[Rules] = {"subqueries": rules.split}
+    offline: ClassVar = {"subqueries": rules.split}
 
     parts: int = 5  # the most sub-queries
     per_search: int = 1000  # documents of each

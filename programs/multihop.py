@@ -14,13 +14,10 @@ from typing import Any, ClassVar
 
 import dspy
 
+from programs import reading
 from programs.base import Program
-from programs.parts import listwise
-from programs.parts.pool import complete
-from programs.parts.reading import look_back, read, recall
 from tools.errors import LimitReached, at_least
-from tools.models.offline import rules
-from tools.models.offline.engine import Rules
+from tools.models import offline as rules
 from tools.models.prompting import DESCRIPTION, Passage, ask, known_ids, lens, through
 from tools.records import Query, Submission
 from tools.session import Session
@@ -60,8 +57,8 @@ class ReadPassages(dspy.Signature):
 class MultiHop(Program):
     """OBLIQ-Bench's agent: hops of search and reading, with notes in between."""
 
-    offline: ClassVar[Rules] = {
-        **listwise.OFFLINE,
+    offline: ClassVar = {
+        **reading.RANK_OFFLINE,
         "search": rules.write_search,
         "selected": rules.select,
         "observations": rules.observe,
@@ -79,7 +76,7 @@ class MultiHop(Program):
         at_least(0, "multihop", read_chars=self.read_chars, rerank=self.rerank)
         self.reader = Reader(self.read_chars, self.lens)
         if self.rerank:
-            self.rank_candidates = dspy.Predict(listwise.RankCandidates)
+            self.rank_candidates = dspy.Predict(reading.RankCandidates)
 
     def most_calls(self, pool: int) -> int:
         """A search and a reading a hop, and the reranking."""
@@ -103,8 +100,7 @@ class MultiHop(Program):
     def rerank_first(self, session: Session, query: Query, ranking: list[str]) -> list[str]:
         """The ranking with its first `rerank` documents ordered once more."""
         head = ranking[: self.rerank]
-        named = listwise.rank(session, self.rank_candidates, query, head, self.reader.read_chars)
-        order = complete(named, head)
+        order = reading.rank(session, self.rank_candidates, query, head, self.reader.read_chars)
         session.rank(order)
         return order + ranking[self.rerank :]
 
@@ -138,7 +134,7 @@ class Reader(dspy.Module):
     def hop(self, session: Session, query: Query, found: Found, per_hop: int, *, hops_left: int) -> str:
         """One search and one reading, added to `found`; says why, when nothing more can be searched."""
         about = {"objective": query.objective, "description": query.text, "hops_left": hops_left}
-        asked = look_back(session, self.next_search, found.searches, "notes", found.notes, **about)
+        asked = reading.look_back(session, self.next_search, found.searches, "notes", found.notes, **about)
         text = ask(self.next_search, **asked).search.strip()
         if not text:
             return "done"
@@ -156,9 +152,9 @@ class Reader(dspy.Module):
     def read(self, session: Session, query: Query, found: Found, doc_ids: list[str]) -> None:
         """Read documents in one call, or in as many as the model's window makes necessary; keep and note."""
         about: dict[str, Any] = {"objective": query.objective, "description": query.text}
-        about["notes"] = recall(session, self.read_passages, "notes", found.notes, **about)
+        about["notes"] = reading.recall(session, self.read_passages, "notes", found.notes, **about)
         check = partial(known_ids, "selected")
-        for shown, answer in read(session, self.read_passages, doc_ids, self.read_chars, check, **about):
+        for shown, answer in reading.read(session, self.read_passages, doc_ids, self.read_chars, check, **about):
             found.selected += session.select(answer.selected, among=shown)
             if observations := answer.observations.strip():
                 session.note(observations)

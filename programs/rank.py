@@ -7,22 +7,21 @@ pool; RankGPT's own script stops where a whole step is not left, and never looks
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar
 
 import dspy
 
+from programs import reading
 from programs.base import Program
-from programs.parts import listwise
-from programs.parts.pool import complete, find_candidates
 from tools.errors import UsageError, at_least
-from tools.models.offline.engine import Rules
 from tools.records import Query, Submission
 
 
 def slide(
     doc_ids: Sequence[str], rank_window: Callable[[list[str]], Sequence[str]], window: int, step: int
 ) -> list[str]:
-    """`doc_ids` after one pass of the window from the end to the beginning; always a permutation of them.
+    """Return `doc_ids` after one pass of the window from the end to the beginning; always a permutation of them.
 
     For n > window, `rank_window` is called ceil((n - window) / step) + 1 times, for fewer documents once; for a window
     of one document never. What it leaves out follows in the order shown, what it invents or repeats is ignored.
@@ -31,7 +30,7 @@ def slide(
     for end in range(len(order), 0, -step):
         first = max(0, end - window)
         shown = order[first:end]
-        order[first:end] = complete(rank_window(list(shown)), shown) if len(shown) > 1 else shown
+        order[first:end] = reading.complete(rank_window(list(shown)), shown) if len(shown) > 1 else shown
         if first == 0:
             break
     return order
@@ -40,7 +39,7 @@ def slide(
 class Rank(Program):
     """BIRCO's Rank: a window slides up the retriever's order of a pool, and a model orders what is in it."""
 
-    offline: ClassVar[Rules] = listwise.OFFLINE
+    offline: ClassVar = reading.RANK_OFFLINE
     pooled: ClassVar[bool] = True
 
     pool: int = 100  # documents of the first search, where a query has no candidates
@@ -56,17 +55,14 @@ class Rank(Program):
             raise UsageError(
                 f"rank needs a step of at most window={self.window}, not {self.step}: it would pass documents over"
             )
-        self.rank_candidates = dspy.Predict(listwise.RankCandidates)
+        self.rank_candidates = dspy.Predict(reading.RankCandidates)
 
     def forward(self, query: Query) -> Submission:
-        """The pool after one pass; the pass is hop 2."""
+        """Return the pool after one pass; the pass is hop 2."""
         session = self.toolbox.open(query)
-        pool = [hit.doc_id for hit in find_candidates(session, query, self.pool)]
+        pool = [hit.doc_id for hit in reading.find_candidates(session, query, self.pool)]
         session.hop = 2
-
-        def rank(shown: list[str]) -> list[str]:
-            return listwise.rank(session, self.rank_candidates, query, shown, self.read_chars)
-
+        rank = partial(reading.rank, session, self.rank_candidates, query, read_chars=self.read_chars)
         order = slide(pool, rank, self.window, self.step)
         session.rank(order)
         return session.submit(order[: self.depth])

@@ -7,27 +7,28 @@ round, nor in which order the survivors are batched again: `tournament` does. Th
 each place are left out.
 
 `think` is the paper's two-stage variant (D.3.6): an analysis of the query and of each candidate before the ranking, in
-the same call. `lens` is what makes a document relevant in a task, in our words. `solutions` is a file of solutions for
-the oracle variant, Tournament+Soln; the public release has no such file (programs/parts/solutions.py).
+the same call. `lens` is what makes a document relevant in a task, in our words. `solutions` is for the oracle variant,
+Tournament+Soln (D.3.6): a file of the user's own, because the public release has none, with a JSON object a line,
+{"_id", "solution"}, where _id is that of a query or of a document.
 """
 
+import json
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any, ClassVar
 
 import dspy
 import pydantic
 
 from programs.base import Program
-from programs.parts import listwise
-from programs.parts.pool import complete, find_candidates
-from programs.parts.solutions import add_solutions, append_solution, fit_solutions, read
+from programs.reading import RANK_OFFLINE, RankCandidates, complete, find_candidates
 from tools.disk import InputFile
-from tools.errors import UsageError, at_least
-from tools.models.offline import rules
-from tools.models.offline.engine import Rules
-from tools.models.prompting import DESCRIPTION, Passage, ask, filled, fits, known_ids, lens, show, through
+from tools.errors import DataError, UsageError, at_least
+from tools.models import offline as rules
+from tools.models import prompting
+from tools.models.prompting import DESCRIPTION, Passage, ask, defuse, filled, known_ids, lens, show, through
 from tools.records import Query, Submission
 from tools.session import Session
 
@@ -98,8 +99,8 @@ class ThinkThenRank(dspy.Signature):
 class Tournament(Program):
     """OBLIQ-Bench's Tournament: a shuffled pool in batches, of each of which the best go on."""
 
-    offline: ClassVar[Rules] = {
-        **listwise.OFFLINE,
+    offline: ClassVar = {
+        **RANK_OFFLINE,
         "description_insight": rules.describe,
         "passage_insights": rules.describe_passages,
     }
@@ -123,14 +124,14 @@ class Tournament(Program):
             raise UsageError(
                 f"tournament needs promote below batch={self.batch}, not {self.promote}: no round would end"
             )
-        self.solved = read(self.solutions)
+        self.solved = read_solutions(self.solutions) if self.solutions else {}
         seen_through = lens(self.lens)
         advice = (self.solved and seen_through.solved) or seen_through.recognise
-        signature = ThinkThenRank if self.think else listwise.RankCandidates
+        signature = ThinkThenRank if self.think else RankCandidates
         self.rank_candidates = dspy.Predict(through(signature, advice))
 
     def forward(self, query: Query) -> Submission:
-        """The pool by the tournament; each round is a hop, from 2."""
+        """Return the pool by the tournament; each round is a hop, from 2."""
         session = self.toolbox.open(query)
         pool = [hit.doc_id for hit in find_candidates(session, query, self.pool)]
         if self.solved:
@@ -152,34 +153,64 @@ class Tournament(Program):
         return session.submit(order[: self.depth])
 
     def _rank(self, session: Session, query: Query, doc_ids: list[str]) -> list[str]:
-        """The ids that the model names for one batch, in its order."""
-        asked, passages = self._make_inputs(session, query, doc_ids)
-        checks = [known_ids("ranked", doc_ids, needed=True)]
-        if self.think:
-            checks.append(filled("passage_insights"))
-        answer = ask(self.rank_candidates, *checks, **asked, passages=passages)
+        """Return the ids that the model names for one batch, in its order."""
+        chars = self._fit_solutions(session, query, doc_ids)
+
+        def fit(passages: list[Passage]) -> bool:
+            return prompting.fits(self.rank_candidates, **self._make_inputs(query, passages, chars))
+
+        passages = show(session, doc_ids, self.read_chars, fit)
+        checks = [known_ids("ranked", doc_ids, needed=True), *([filled("passage_insights")] if self.think else [])]
+        answer = ask(self.rank_candidates, *checks, **self._make_inputs(query, passages, chars))
         if self.think:
             session.note(f"{answer.description_insight.insight}\n{answer.description_insight.pattern}")
         ranked: list[str] = answer.ranked
         session.count_invented(ranked)
         return ranked
 
-    def _make_inputs(
-        self, session: Session, query: Query, doc_ids: list[str]
-    ) -> tuple[Mapping[str, Any], list[Passage]]:
-        """What one call is asked, and the passages of its batch, with solutions where there are any."""
+    def _make_inputs(self, query: Query, passages: list[Passage], chars: int) -> dict[str, Any]:
+        """Return the inputs of one call, with `chars` characters of each solution that there is."""
 
-        def asked(chars: int) -> dict[str, str]:
-            described = append_solution(query.text, self.solved.get(query.query_id), chars)
-            return {"objective": query.objective, "description": described}
+        def add_solution(text: str, name: str) -> str:
+            solution = defuse(self.solved.get(name, "")[:chars])
+            return f"{text}\n\nSolution:\n{solution}" if solution else text
 
-        def fit(passages: list[Passage], chars: int) -> bool:
-            solved = add_solutions(passages, self.solved, chars)
-            return fits(self.rank_candidates, **asked(chars), passages=solved)
+        return {
+            "objective": query.objective,
+            "description": add_solution(query.text, query.query_id),
+            "passages": [Passage(id=one.id, text=add_solution(one.text, one.id)) for one in passages],
+        }
 
-        chars = 0
-        if self.solved:
-            bare = [Passage(id=doc_id, text="") for doc_id in doc_ids]
-            chars = fit_solutions(session, self.solution_chars, lambda most: fit(bare, most))
-        passages = show(session, doc_ids, self.read_chars, lambda passages: fit(passages, chars))
-        return asked(chars), add_solutions(passages, self.solved, chars)
+    def _fit_solutions(self, session: Session, query: Query, doc_ids: list[str]) -> int:
+        """Return how many characters of each solution fit beside the bare ids of the documents."""
+        if not self.solved:
+            return 0
+        bare = [Passage(id=doc_id, text="") for doc_id in doc_ids]
+        most = prompting.fit_length(
+            self.solution_chars,
+            lambda chars: prompting.fits(self.rank_candidates, **self._make_inputs(query, bare, chars)),
+        )
+        if most < self.solution_chars:
+            session.shorten(f"solutions: cut to {most} characters each, instead of {self.solution_chars}")
+        return most
+
+
+def read_solutions(path: str) -> dict[str, str]:
+    """Return the solutions in the file `path`, by id. DataError for a file that is not as it should be."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"solutions {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not (isinstance(row, dict) and isinstance(row.get("_id"), str) and isinstance(row.get("solution"), str)):
+            raise DataError(f'solutions {path}, line {number}: not of the form {{"_id": "...", "solution": "..."}}')
+        if found.setdefault(row["_id"], row["solution"]) != row["solution"]:
+            raise DataError(f"solutions {path}, line {number}: {row['_id']!r} had another solution before")
+    return found

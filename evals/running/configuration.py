@@ -118,7 +118,7 @@ def identity(resolved: Resolved, task: str) -> dict[str, Any]:
     references += [one for spec in specs for one in sorted(retrievers.references(spec))]
     modules = [reference.partition(":")[0] for reference in references] + list(_ALWAYS)
     modules += ["evals.running.pools"] * bool(pool) + ["evals.measuring.anytime"] * bool(resolved.limits)
-    modules += ["programs.parts.ensembles"] * bool(resolved.compiled) + ["tools.models.offline.engine"] * offline
+    modules += ["programs.compiled"] * bool(resolved.compiled) + ["tools.models.offline"] * offline
     return uses(modules, without=("tools.console", "tools.models.sending" if offline else "tools.models.offline"))
 
 

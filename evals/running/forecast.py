@@ -1,7 +1,7 @@
 """`--dry-run`: what a run would ask of its model, what that would cost, and how long it would take.
 
 The program runs as it is on two of the pending queries: its own prompts, demonstrations, limits and the real
-model's window, over the same documents. The engine without a model (tools/models/offline/engine.py) answers in the
+model's window, over the same documents. The engine without a model (tools/models/offline.py) answers in the
 model's place. Every prompt is counted by OpenAI's o200k_base (tools/models/prompting.py), and the means are
 taken for all queries. The two are those at one third and two thirds of the queries by length. For programs whose calls
 grow with the pool, a query counts as much as its pool is large.

@@ -18,13 +18,11 @@ from evals.running.request import session_limits
 from evals.running.resolve import Resolved, lexical, trial
 from evals.running.runner import answer
 from programs.base import Program
-from programs.parts.ensembles import assemble
 from tools import retrievers, session
 from tools.disk import home
 from tools.errors import RunIncomplete
-from tools.models import prompting
+from tools.models import offline, prompting
 from tools.models.adapter import ANSWERED, Adapter, Answered
-from tools.models.offline import engine as offline
 from tools.records import Query, Usage
 from tools.session import Toolbox
 
@@ -85,7 +83,7 @@ def rehearse(resolved: Resolved, environment: "Environment", model: "Model", que
     limits = session_limits(resolved.limits, depth)
     toolbox = Toolbox(environment.documents, retriever, others=others, limits=limits)
     program = resolved.constructor(toolbox, depth=depth, **resolved.values)
-    system = assemble(resolved.compiled, program) if resolved.compiled else program
+    system = resolved.compiled.assemble(program) if resolved.compiled else program
     stand_in, calls, failed = StandIn(index.statistics, model), [], []
     for query in environment.queries:
         if error := stand_in.ask(system, query, environment.documents):

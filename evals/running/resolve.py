@@ -22,7 +22,6 @@ from evals.running.request import (
     parse_parameters,
     query_limits,
 )
-from programs.parts import compiled as compiled_program
 from tools import retrievers
 from tools.corpus import Corpus
 from tools.disk import home
@@ -35,7 +34,7 @@ from tools.session import Toolbox
 
 if TYPE_CHECKING:
     from environments.base import Environment
-    from programs.parts.compiled import Compiled
+    from programs.compiled import Compiled
     from tools.retriever import Retriever
     from tools.retrievers import Spec
     from tools.retrievers.bm25 import BM25
@@ -149,7 +148,9 @@ def _compiled(request: Request) -> "Compiled | None":
     """Return the compiled program of the request, if it has one; DataError or UsageError where it cannot be used."""
     if request.compiled is None:
         return None
-    compiled = compiled_program.read(request.compiled)
+    from programs.compiled import read  # imports DSPy, and few runs need it
+
+    compiled = read(request.compiled)
     if compiled.program != request.program:
         raise UsageError(f"{request.compiled} was compiled for --program {compiled.program}, not {request.program}")
     if "run_code" in f"{compiled.parameters} {'' if request.retriever else compiled.retriever}":
@@ -172,7 +173,7 @@ def fit(resolved: Resolved, environment: "Environment") -> Resolved:
 
         check_offline(resolved.request.program, program)
     if resolved.compiled and not resolved.isolated:  # its process has seen to that
-        compiled_program.check(resolved.compiled, resolved.request.program, program, str(resolved.request.compiled))
+        resolved.compiled.check(resolved.request.program, program, str(resolved.request.compiled))
     return replace(resolved, retriever=retrievers.with_attribute(resolved.retriever, hints.get("lens", "")))
 
 

@@ -19,7 +19,6 @@ from evals.running.configuration import configuration
 from evals.running.events import Beginning, Report, Started
 from evals.running.request import WORKERS, Common, session_limits
 from evals.running.resolve import Engines, Resolved, lexical
-from programs.parts.ensembles import assemble
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError
 from tools.models import lm
 from tools.models.gate import Gate
@@ -32,7 +31,7 @@ from tools.session import Toolbox
 
 if TYPE_CHECKING:
     from environments.base import Environment
-    from tools.models.offline.engine import Rules
+    from tools.models.offline import Rules
     from tools.retriever import Retriever
     from tools.text import TermStatistics
 
@@ -186,7 +185,7 @@ def prepare(resolved: Resolved, environment: "Environment", terms: Terms) -> Rea
     toolbox = Toolbox(environment.documents, retriever, others=others, limits=limits, checkpoints=path)
     system = resolved.constructor(toolbox, depth=depth, **resolved.values)
     if resolved.compiled and not resolved.isolated:
-        system = assemble(resolved.compiled, system)
+        system = resolved.compiled.assemble(system)
     return Ready(resolved, environment, engines, model, config, system)
 
 

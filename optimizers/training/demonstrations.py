@@ -7,7 +7,7 @@ from typing import Any
 import dspy
 
 from environments.base import Environment
-from programs.parts.compiled import plain
+from programs.compiled import plain
 from tools.corpus import Corpus
 from tools.models.prompting import defuse
 from tools.records import Query

@@ -22,14 +22,12 @@ from typing import Any, Self
 import dspy
 
 from programs.base import unanswerable
-from programs.parts import ensembles
-from programs.parts.compiled import NAME, check, read
+from programs.compiled import NAME, read
 from tools import errors, session
 from tools.errors import UsageError, pick
-from tools.models import lm
+from tools.models import lm, offline
 from tools.models.adapter import ANSWERED, Answered
 from tools.models.lm import LanguageModel
-from tools.models.offline import engine as offline
 from tools.models.terms import Terms
 from tools.records import Query, Snippet, Submission, Usage, trace_from_json, usage_from_json
 from tools.text import TermStatistics
@@ -175,8 +173,8 @@ class _Host:
         lacking = unanswerable(self._system)
         if Path(NAME).exists():
             compiled = read(Path())
-            check(compiled, program, self._system, "--compiled")
-            self._system = ensembles.assemble(compiled, self._system)
+            compiled.check(program, self._system, "--compiled")
+            self._system = compiled.assemble(self._system)
         return lacking
 
     def answer(self, query: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,16 +31,15 @@ from typing import Any
 
 import dspy
 
+from programs.compiled import NAME, Compiled, fuse, write
 from programs.isolation.child import CALLS, dumps
 from programs.isolation.shield import around
-from programs.parts.compiled import NAME, Compiled, write
-from programs.parts.ensembles import fuse
 from tools import errors, session
 from tools.disk import InputFile
 from tools.errors import RunIncomplete, SextantError, UnknownName, UsageError
 from tools.models.adapter import ANSWERED, Answered
 from tools.models.call import DEADLINE
-from tools.models.offline.engine import publish
+from tools.models.offline import publish
 from tools.records import Query, Submission, Trace, Usage, trace_json, usage_json
 from tools.retrievers import Expression, Expressions
 from tools.session import Session, Toolbox

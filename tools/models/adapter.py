@@ -22,8 +22,7 @@ import orjson
 import pydantic
 
 from tools import session
-from tools.models import prompting
-from tools.models.offline import engine
+from tools.models import offline, prompting
 from tools.models.prompting import Fault, UnusableAnswer, check
 from tools.records import Usage
 
@@ -62,7 +61,7 @@ class Adapter(dspy.ChatAdapter):
         inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
         """The answers to one predictor's call, parsed and checked."""
-        tries = _Tries(signature, engine.Call(self, signature, inputs))
+        tries = _Tries(signature, offline.Call(self, signature, inputs))
         for attempt in tries:
             with attempt:
                 tries.answers = super().__call__(lm, dict(lm_kwargs), signature, demos, inputs)
@@ -77,7 +76,7 @@ class Adapter(dspy.ChatAdapter):
         inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
         """Make the call as `__call__` does, awaited."""
-        tries = _Tries(signature, engine.Call(self, signature, inputs))
+        tries = _Tries(signature, offline.Call(self, signature, inputs))
         for attempt in tries:
             with attempt:
                 tries.answers = await super().acall(lm, dict(lm_kwargs), signature, demos, inputs)
@@ -134,7 +133,7 @@ class Adapter(dspy.ChatAdapter):
 class _Tries:
     """The first answer to a call, and the second where that cannot be used; each try is a context to ask in."""
 
-    def __init__(self, signature: Any, call: engine.Call) -> None:
+    def __init__(self, signature: Any, call: offline.Call) -> None:
         self.answers: list[dict[str, Any]] = []  # of this try
         self.best: list[dict[str, Any]] = []  # usable ones, or tolerable ones
         self._signature, self._call = signature, call
@@ -148,7 +147,7 @@ class _Tries:
 
     @contextmanager
     def _attempt(self, *, last: bool) -> Iterator[None]:
-        with engine.publish(self._call), _asking_again(self._wrong):
+        with offline.publish(self._call), _asking_again(self._wrong):
             try:
                 yield
                 _check(self.answers, self._signature)

@@ -64,7 +64,7 @@ Demos = list[dict[str, Any]]
 
 
 class PromptForm(TypedDict):
-    """programs.parts.compiled.Prompt."""
+    """programs.compiled.Prompt."""
 
     instructions: str
     demos: Demos
@@ -74,7 +74,7 @@ class PromptForm(TypedDict):
 
 
 class NeighbourForm(TypedDict):
-    """programs.parts.compiled.Neighbour."""
+    """programs.compiled.Neighbour."""
 
     query_id: str
     text: str

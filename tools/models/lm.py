@@ -29,12 +29,11 @@ import orjson
 from tools import session
 from tools.console import say
 from tools.errors import Halt, SextantError, UsageError
-from tools.models import faults, prompting
+from tools.models import faults, offline, prompting
 from tools.models.adapter import ANSWERED, Adapter, Answered
 from tools.models.answers import Answer
 from tools.models.call import DEADLINE, Caller, Send, Sent
-from tools.models.offline import engine as offline
-from tools.models.offline.engine import Rules
+from tools.models.offline import Rules
 from tools.models.prompting import Message
 from tools.models.spec import SECRET, check_provider, hide_keys, is_openai, parse
 from tools.models.terms import Terms

@@ -18,10 +18,9 @@ from programs import PROGRAMS
 from programs.multihop import MultiHop, ReadPassages
 from tools.corpus import Corpus
 from tools.errors import pick
-from tools.models import lm, prompting
+from tools.models import lm, offline, prompting
 from tools.models.adapter import Adapter
 from tools.models.lm import LanguageModel
-from tools.models.offline import engine as offline
 from tools.models.prompting import batches, fit_notes, show
 from tools.models.terms import Terms
 from tools.records import Document, Query

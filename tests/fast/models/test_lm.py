@@ -8,7 +8,7 @@ import pytest
 from openai_server import Failure, sensible
 
 from evals import folder as run_folder
-from programs.rewrite import Rewrite, RewriteDescription
+from programs.rewriting import Rewrite, RewriteDescription
 from tools.errors import BudgetReached, UsageError
 from tools.models import lm, spec
 from tools.models.lm import LanguageModel

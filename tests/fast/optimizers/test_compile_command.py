@@ -15,7 +15,7 @@ from evals.running.sitting import Result as Ran
 from optimizers.request import OPTIMIZERS
 from optimizers.teleprompters import TELEPROMPTERS
 from optimizers.training.demonstrations import CUT, SHOWN
-from programs.parts.compiled import read, write
+from programs.compiled import read, write
 from tools.corpus import Corpus
 from tools.records import Usage, usage_json
 from tools.session import Toolbox
@@ -236,7 +236,7 @@ def test_judgements_make_another_compilation_and_a_default_that_is_spelled_out_d
 
 def test_rules_are_each_candidates_own_and_the_code_of_the_program_stays_as_it_was(compiles, server, tmp_path):
     """The program has no lens, so all of its copies share one signature, the class in the code."""
-    from programs.query_to_doc import QueryToDoc
+    from programs.rewriting import QueryToDoc
 
     numbers = itertools.count(1)
 

@@ -130,11 +130,11 @@ def test_a_demo_of_train_is_told_from_text_of_test():
 def test_the_instructions_of_the_programs_quote_no_miniature():
     import dspy
 
-    from programs import decompose, multihop, rewrite
+    from programs import decompose, multihop, rewriting
 
     signatures = {
         name: signature.instructions
-        for module in (decompose, multihop, rewrite)
+        for module in (decompose, multihop, rewriting)
         for name, signature in vars(module).items()
         if isinstance(signature, type) and issubclass(signature, dspy.Signature)
     }

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from programs.closed_book import TITLE, ClosedBook, longest_run, sign
-from programs.parts.rewriting import LIKE
+from programs.rewriting import LIKE
 from tools.corpus import Corpus
 from tools.models import lm
 from tools.records import Document, Query

@@ -7,9 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from programs.compiled import (
+    NAME,
+    Compiled,
+    Neighbour,
+    Neighbours,
+    Prompt,
+    prompts_of,
+    read,
+    write,
+)
 from programs.multihop import MultiHop
-from programs.parts.compiled import NAME, Compiled, Neighbour, Prompt, apply, check, prompts_of, read, write
-from programs.parts.ensembles import Neighbours, assemble
 from tools.errors import DataError, UsageError
 from tools.records import Query
 from tools.retrievers.bm25 import BM25
@@ -110,8 +118,8 @@ def changed(corpus, **fields):
 def test_what_fits_is_taken_up(corpus, tmp_path):
     write(tmp_path / NAME, made(corpus))
     found, taken = read(tmp_path), program(corpus)
-    check(found, "multihop", taken, "the file")
-    apply(found, taken)
+    found.check("multihop", taken, "the file")
+    found.assemble(taken)
     assert {name: predictor.signature.instructions for name, predictor in taken.named_predictors()} == {
         "reader.next_search": "Do reader.next_search.",
         "reader.read_passages": "Do reader.read_passages.",
@@ -135,7 +143,7 @@ def test_each_way_not_to_fit_is_refused_with_its_reason(corpus):
         (made(corpus, members=(made(corpus, program="rewrite"),)), "multihop", "for --program rewrite"),
     ):
         with pytest.raises(UsageError, match=reason):
-            check(found, name, program(corpus), "the file")
+            found.check(name, program(corpus), "the file")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +167,7 @@ def test_an_ensemble_and_neighbours_come_back_from_a_file(corpus, tmp_path):
     two = made(corpus, members=(made(corpus), changed(corpus, instructions="Otherwise.")))
     for found in (two, made(corpus, neighbours=near, nearest=1)):
         write(tmp_path / NAME, found)
-        system = assemble(read(tmp_path), program(corpus))
+        system = read(tmp_path).assemble(program(corpus))
         if found.members:
             first, second = (dict(member.named_predictors())["reader.next_search"] for member in system.programs)
             assert first.signature.instructions == "Do reader.next_search."

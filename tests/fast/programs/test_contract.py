@@ -17,13 +17,14 @@ from openai_server import ids
 
 import environments
 from agents.graph import Lines
-from evals.running.request import SYSTEMS, list_parameters
+from evals.running import parameters
+from evals.running.request import SYSTEMS
 from programs.base import Program, check_offline
 from programs.multihop import Found, MultiHop
 from tools.corpus import Corpus
 from tools.errors import UsageError, pick
 from tools.models import lm
-from tools.models.offline import rules
+from tools.models import offline as rules
 from tools.models.prompting import LENSES, Passage, defuse, show
 from tools.records import Document, Query, total
 from tools.retrievers import build
@@ -34,7 +35,7 @@ QUERY = Query("q1", "I remember something about an octopus, and copper in blue b
 CLASSES = {name: pick("program", name, SYSTEMS) for name in SYSTEMS}
 ASKING = [name for name, made in CLASSES.items() if made.offline]
 GRAPHS = [name for name, made in CLASSES.items() if "limit" in vars(made(Toolbox(Corpus(()), None)))]  # of steps
-PARALLEL = [name for name, made in CLASSES.items() if "parallel" in list_parameters(made)]
+PARALLEL = [name for name, made in CLASSES.items() if "parallel" in parameters.list_declared(made)]
 
 
 class Unsteady:
@@ -113,7 +114,7 @@ def test_a_document_is_shown_whole_where_nothing_is_said_of_its_length(name):
 @pytest.mark.parametrize("name", SYSTEMS)
 @pytest.mark.parametrize("lens", ["", *LENSES])
 def test_only_the_lens_of_recollections_frames_a_task_as_one(name, lens, corpus):
-    given = {"lens": lens} if "lens" in list_parameters(CLASSES[name]) else {}
+    given = {"lens": lens} if "lens" in parameters.list_declared(CLASSES[name]) else {}
     signatures = [one.signature for one in made(name, world(corpus)[0], **given).predictors()]
     told = " ".join(
         text
@@ -260,7 +261,7 @@ def test_steps_and_notes_of_lines_are_in_the_trace_by_number_whichever_was_first
 def test_a_run_that_a_budget_stopped_goes_on_and_pays_for_nothing_twice(name, server, run):
     server.answer = fields
     # Six characters of a document are enough here, and the session's own retriever.
-    more = ["-P", "retrievers="] if "retrievers" in list_parameters(CLASSES[name]) else []
+    more = ["-P", "retrievers="] if "retrievers" in parameters.list_declared(CLASSES[name]) else []
     limited = ("--program", name, "--task", "congress", "--limit", 2)
     arguments = [*limited, "--lm", server.spec, "-P", "read_chars=60", *more]
     stopped = run(*arguments, "--budget-calls", 5, "--json")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from programs.decompose import Decompose, Part, fuse
 from tools.corpus import Corpus
 from tools.models import lm
-from tools.models.offline import rules
+from tools.models import offline as rules
 from tools.models.prompting import UnusableAnswer
 from tools.records import Document, Query
 from tools.retrievers.bm25 import BM25

@@ -9,10 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai_server import asked, ids, prompts
 
-from programs.parts.pool import order_by_score
-from programs.reason import Reason
-from programs.score import Score
-from programs.subtask import Subtask
+from programs.pointwise import Reason, Score, Subtask, order_by_score
 from tools.corpus import Corpus
 from tools.models import lm
 from tools.records import Document, Query

@@ -3,11 +3,7 @@
 import pytest
 from openai_server import prompts
 
-from programs.parts.rewriting import ANSWER, REASONING_ANSWER, room
-from programs.query_to_answer import QueryToAnswer
-from programs.query_to_doc import QueryToDoc
-from programs.reasoning_trace import ReasoningTrace
-from programs.rewrite import Rewrite
+from programs.rewriting import ANSWER, REASONING_ANSWER, QueryToAnswer, QueryToDoc, ReasoningTrace, Rewrite, room
 from tools.models import lm
 from tools.models.prompting import LENSES, UnusableAnswer
 from tools.records import Query

@@ -15,14 +15,13 @@ from tools import retrievers
 from tools.corpus import Corpus
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, UnknownName, UsageError
 from tools.models.faults import fault
-from tools.models.offline import lenses as offline_lenses
 from tools.models.prices import price
 from tools.models.prompting import LENSES
 from tools.models.terms import Budget, Patience, Terms
 from tools.records import Document, Query, Usage
 from tools.retrievers import check, lenses, with_attribute
 from tools.retrievers.bm25 import BM25
-from tools.retrievers.lens import annotate
+from tools.retrievers.lens import annotate, signs
 from tools.session import Toolbox
 from tools.text import TermStatistics
 
@@ -361,15 +360,15 @@ class TestOffline:
     @pytest.mark.parametrize("lens", LENSES)
     def test_something_is_counted_for_every_lens(self, lens):
         statistics = TermStatistics(10, 20.0, {"minister": 1, "line": 5})
-        seen = offline_lenses.seen(lens, self.TEXT, lambda: statistics)
-        assert seen and offline_lenses.COUNTED[lens]
+        seen = signs.seen(lens, self.TEXT, lambda: statistics)
+        assert seen and signs.COUNTED[lens]
 
     @given(st.text(max_size=300), st.sampled_from(sorted(LENSES)))
     def test_any_text_can_be_counted(self, text, lens):
-        assert isinstance(offline_lenses.seen(lens, text, lambda: TermStatistics(1, 1.0, {})), str)
+        assert isinstance(signs.seen(lens, text, lambda: TermStatistics(1, 1.0, {})), str)
 
     def test_a_conversation_is_followed_turn_by_turn(self):
-        seen = offline_lenses.seen("failure", self.TEXT, dict)
+        seen = signs.seen("failure", self.TEXT, dict)
         for found in ("assistant apologises", "assistant refuses", "several turns", "user repeats the same request"):
             assert found in seen
         assert "assistant repeats" not in seen

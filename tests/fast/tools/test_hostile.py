@@ -18,10 +18,9 @@ from tools import injection
 from tools.corpus import Corpus
 from tools.errors import pick
 from tools.injection import appeal
-from tools.models import lm
+from tools.models import lm, offline
 from tools.models.adapter import Adapter
 from tools.models.lm import LanguageModel
-from tools.models.offline import engine as offline
 from tools.models.prompting import Passage, defuse
 from tools.models.terms import Terms
 from tools.records import Document, Query

@@ -22,7 +22,7 @@ from evals.measuring.scored import find
 from evals.showing.page_data import Answers as Page
 from evals.showing.page_data import list_answers
 from optimizers.books import Books
-from programs.parts import compiled
+from programs import compiled
 from tools.console import run_command
 from tools.errors import SextantError
 from tools.models.answers import NAME, Answer, Answers

@@ -24,7 +24,7 @@ from run_folders import CONFIG  # noqa: E402
 
 from evals import folder as run_folder  # noqa: E402
 from evals.running.runner import run  # noqa: E402
-from programs.rewrite import Rewrite  # noqa: E402
+from programs.rewriting import Rewrite  # noqa: E402
 from tools.corpus import Corpus  # noqa: E402
 from tools.models import lm  # noqa: E402
 from tools.models.gate import Gate  # noqa: E402

@@ -16,7 +16,7 @@ from waiting import wait_for
 import environments
 from evals import folder as run_folder
 from evals.running import runner
-from programs.rewrite import Rewrite
+from programs.rewriting import Rewrite
 from tools.errors import UsageError
 from tools.models import lm
 from tools.models.gate import Gate

@@ -26,8 +26,8 @@ import environments
 from evals import folder as run_folder
 from evals.running.runner import run
 from programs.multihop import MultiHop
-from programs.rewrite import Rewrite
-from programs.score import Score
+from programs.pointwise import Score
+from programs.rewriting import Rewrite
 from tools.errors import ProviderRefused
 from tools.models import lm
 from tools.models.gate import Gate

@@ -5,7 +5,7 @@ the whole corpus once for it. The attributes are those of tools/models/py, in ou
 user's own. Documents are given a few at a time, to pay for the instructions once; one that the answer leaves out is
 asked for alone.
 
-Without a model, texts are counted instead: tools/models/offline/lenses.py.
+Without a model, texts are counted instead: tools/retrievers/lens/signs.py.
 """
 
 import hashlib
@@ -22,7 +22,6 @@ from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
 from tools.models import lm, spec
 from tools.models.adapter import Adapter
 from tools.models.faults import fault, refusal
-from tools.models.offline import lenses
 from tools.models.prompting import (
     LENSES,
     Check,
@@ -40,6 +39,7 @@ from tools.models.prompting import (
 from tools.models.terms import Terms
 from tools.records import Document, Query, Usage
 from tools.retriever import NoRetriever
+from tools.retrievers.lens import signs
 from tools.retrievers.store import code
 from tools.session import Session, Toolbox
 from tools.text import TermStatistics
@@ -295,12 +295,12 @@ class OfflineAnnotator:
 
     def key(self) -> Mapping[str, object]:
         """The lens and the code that counts."""
-        sources = code("tools/models/offline/lenses", "tools/text")
+        sources = code("tools/retrievers/lens/signs", "tools/text")
         return {"model": "offline", "attribute": self._attribute, "code": sources}
 
     def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
         """Say in one line what is counted."""
-        what = lenses.COUNTED[self._attribute]
+        what = signs.COUNTED[self._attribute]
         return f"lens: offline annotates {texts:,} texts by counting: {what}; no language model"
 
     def annotate(self, texts: Sequence[str]) -> Annotated:
@@ -309,4 +309,4 @@ class OfflineAnnotator:
 
     def query(self, text: str) -> str:
         """Return the words that stand for what was counted in one text."""
-        return lenses.seen(self._attribute, text, self._statistics)
+        return signs.seen(self._attribute, text, self._statistics)

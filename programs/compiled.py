@@ -1,0 +1,287 @@
+"""Compiled programs: what an optimizer found, as one readable JSON file, and how a program takes it up.
+
+The file has, for every predictor, its instructions and demonstrations, the program's parameters, and where all that
+came from. It is read strictly: what was made for another program, another version or another signature is refused with
+the reason, because a prompt that silently does not fit is worse than none. Nothing in it is code. Who writes it is
+optimizers/compilation.py.
+
+Two forms hold more than one set of prompts. An ensemble runs every member on the query, each in a session of its own,
+and fuses the rankings by reciprocal ranks: k = 60, as in Cormack, Clarke and Buettcher (SIGIR 2009). Neighbours are
+DSPy's KNNFewShot with two differences: demonstrations are made once, when compiling, and not again for every query; and
+what is near is found by a search over the training queries with BM25, like any other search here.
+"""
+
+import hashlib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import dspy
+
+from tools import disk, forms
+from tools.corpus import Corpus
+from tools.errors import DataError, UsageError
+from tools.models.forms import CompiledForm, Versions
+from tools.models.prompting import instructed
+from tools.records import Document, Query, Submission, Trace, total
+from tools.retrievers.bm25 import BM25
+from tools.retrievers.fusion import CONSTANT
+
+FORMAT = 1
+NAME = "compiled.json"
+
+Demo = dict[str, Any]  # field -> value, plain data
+
+
+def _get_versions() -> dict[str, str]:
+    return {"format": str(FORMAT), "sextant": version("sextant"), "dspy": version("dspy")}
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What of one predictor is compiled."""
+
+    instructions: str
+    demos: tuple[Demo, ...] = ()
+    # What it was compiled for: the signature's name, its fields, and a digest of the instructions it had before.
+    signature: str = ""
+    fields: tuple[str, ...] = ()
+    before: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A training query, and what each predictor was asked and answered for it."""
+
+    query_id: str
+    text: str
+    demos: Mapping[str, Sequence[Demo]]  # by predictor
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A compiled program. `origin` is for the reader: task, split, optimizer, models, versions, cost, scores."""
+
+    program: str
+    parameters: Mapping[str, Any]
+    retriever: str
+    prompts: Mapping[str, Prompt]
+    members: tuple["Compiled", ...] = ()  # of an ensemble
+    neighbours: tuple[Neighbour, ...] = ()
+    nearest: int = 0  # of the neighbours, how many a query gets
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=_get_versions)
+
+    def digest(self) -> str:
+        """Return eight hex digits over everything that shapes an answer."""
+        return _digest_text(json.dumps(_without_origin(asdict(self)), sort_keys=True))
+
+    def check(self, name: str, program: Any, where: str) -> None:
+        """UsageError, which names the file `where`, unless it was made for the program `name` as that is now."""
+        if self.program != name:
+            raise UsageError(f"{where} was compiled for --program {self.program}, not {name}")
+        current = prompts_of(program)
+        for place, prompt in self.prompts.items():
+            if place not in current:
+                known = ", ".join(current) or "no prompts"
+                raise UsageError(f"{where} has a prompt for {place!r}, and {name} has {known}; compile again")
+            _check_prompt(prompt, current[place], place, where)
+        if lacking := sorted(current.keys() - self.prompts.keys()):
+            raise UsageError(f"{where} has no prompt for {lacking[0]!r} of {name}; compile again")
+        for member in self.members:
+            member.check(name, program, where)
+
+    def assemble(self, program: Any) -> Any:
+        """Make the system that this describes of a fresh `program`."""
+        if self.members:
+            members = [member.assemble(program.deepcopy()) for member in self.members]
+            return dspy.Ensemble(reduce_fn=fuse).compile(members)
+        for name, predictor in program.named_predictors():
+            predictor.signature = instructed(predictor.signature, self.prompts[name].instructions)
+            predictor.demos = [dict(demo) for demo in self.prompts[name].demos]
+        return Neighbours(program, self.neighbours, self.nearest) if self.neighbours else program
+
+
+def _check_prompt(prompt: Prompt, now: Prompt, place: str, where: str) -> None:
+    if now.signature != prompt.signature:
+        raise UsageError(
+            f"{where}: the signature of {place} was {prompt.signature}, and is {now.signature}; compile again"
+        )
+    if changed := sorted({*map(_bare, prompt.fields)} ^ {*map(_bare, now.fields)}):
+        raise UsageError(f"{where}: {prompt.signature} has other fields now ({', '.join(changed)}); compile again")
+    if prompt.before and now.before != prompt.before:
+        raise UsageError(f"{where}: the instructions of {place} that it started from have changed since; compile again")
+
+
+def _bare(field: str) -> str:
+    """Return a field without the modules of its type, which may move."""
+    return re.sub(r"\b(?:\w+\.)+", "", field)
+
+
+def _without_origin(body: dict[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in body.items() if name not in ("origin", "versions")}
+    return kept | {"members": [_without_origin(member) for member in body["members"]]}
+
+
+def write(path: Path, compiled: Compiled) -> None:
+    """Replace `path` in one step. The digest at its end tells a later reader whether the file was edited."""
+    body = json.loads(json.dumps(asdict(compiled)))
+    text = json.dumps({**body, "digest": _digest(body)}, indent=2, ensure_ascii=False)
+    disk.replace(path, text + "\n")
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _digest_text(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def read(path: Path) -> Compiled:
+    """Return the compiled program in a file, or in the folder that it is in.
+
+    DataError when there is none, or it is torn or was edited; UsageError when it is of another version.
+    """
+    file = path / NAME if path.is_dir() else path
+    mend = "it is torn or no compiled program; compile again"
+    try:
+        if versions := forms.read_file(Versions, file, mend).get("versions"):
+            _check_versions(file, versions)  # before what another version may hold otherwise
+        body = forms.read_file(CompiledForm, file, mend)
+    except FileNotFoundError:
+        raise DataError(f"there is no compiled program {file}; python -m optimizers.compile makes one") from None
+    digest = body.pop("digest", None)
+    compiled = _from_json(body)
+    if digest != _digest(body):
+        raise DataError(
+            f"{file} was edited after it was compiled; compile again, or copy the prompts that you changed into the "
+            "program itself"
+        )
+    return compiled
+
+
+def _from_json(body: Mapping[str, Any]) -> Compiled:
+    known: dict[str, Any] = {name: body[name] for name in Compiled.__slots__}
+    known["prompts"] = {name: prompt_from_json(row) for name, row in body["prompts"].items()}
+    known["members"] = tuple(_from_json(member) for member in body["members"])
+    known["neighbours"] = tuple(Neighbour(row["query_id"], row["text"], row["demos"]) for row in body["neighbours"])
+    return Compiled(**known)
+
+
+def prompt_from_json(row: Mapping[str, Any]) -> Prompt:
+    """Read again what `asdict` made of a prompt."""
+    demos, fields = tuple(row["demos"]), tuple(row["fields"])
+    return Prompt(row["instructions"], demos, row.get("signature", ""), fields, row.get("before", ""))
+
+
+def _check_versions(file: Path, made_with: Mapping[str, Any]) -> None:
+    """UsageError unless format, and the first two numbers of Sextant's and DSPy's version, are those of now."""
+    for name, now in _get_versions().items():
+        then = str(made_with.get(name, "unknown"))
+        if then.split(".")[:2] != now.split(".")[:2]:
+            raise UsageError(f"{file} was compiled with {name} {then}, and this is {name} {now}; compile again")
+
+
+def prompts_of(program: Any) -> dict[str, Prompt]:
+    """Return what each predictor of a program has now, by name; its own signature is what it is compiled for."""
+    found = {}
+    for name, predictor in program.named_predictors():
+        signature = predictor.signature
+        known = signature.fields
+        demos = [{key: plain(one) for key, one in dict(demo).items() if key in known} for demo in predictor.demos]
+        found[name] = Prompt(
+            signature.instructions,
+            tuple(demos),
+            signature.__name__,
+            tuple(_list_fields("in", signature.input_fields) + _list_fields("out", signature.output_fields)),
+            _digest_text(signature.instructions),
+        )
+    return found
+
+
+def _list_fields(side: str, fields: Mapping[str, Any]) -> list[str]:
+    """Return each field with its side and type: what a demonstration has to fit."""
+    types = {name: one.annotation for name, one in fields.items()}
+    return [
+        f"{side} {name}: {kind if '[' in str(kind) else getattr(kind, '__name__', '') or kind}"
+        for name, kind in types.items()
+    ]
+
+
+def plain(value: Any) -> Any:
+    """Return `value` as JSON holds it: what a predictor was asked or answered, without objects of ours or DSPy's."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if hasattr(value, "model_dump"):
+        return plain(value.model_dump(mode="json"))
+    if hasattr(value, "items"):  # a mapping, or an example or prediction of DSPy's
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, set | frozenset):
+        return sorted(plain(one) for one in value)
+    return str(value)
+
+
+def fuse(submissions: Sequence[Submission]) -> Submission:
+    """Make one submission of several for a query: the ranking by reciprocal ranks, the traces one after another.
+
+    Equal sums keep the order of the first submission that has the document.
+    """
+    points: dict[str, float] = defaultdict(float)
+    for submission in submissions:
+        for rank, doc_id in enumerate(submission.ranking, start=1):
+            points[doc_id] += 1 / (CONSTANT + rank)
+    first = submissions[0]
+    order = sorted(points, key=lambda doc_id: -points[doc_id])  # stable
+    trace = Trace(first.trace.query_id)
+    for submission in submissions:
+        _append(trace, submission.trace)
+    ranking = tuple(order[: max(len(submission.ranking) for submission in submissions)])
+    usage = total(submission.usage for submission in submissions)
+    scores = tuple(points[doc_id] for doc_id in ranking) if any(one.scores for one in submissions) else ()
+    return Submission(ranking, trace, first.answer, usage, scores)
+
+
+def _append(trace: Trace, other: Trace) -> None:
+    """Add what happened in another session of the same query; its hops and times go on where these end."""
+    last = max((step.hop for step in trace.steps), default=0)
+    end = max((step.started + step.seconds for step in trace.steps), default=0.0)
+    for step in other.steps:
+        trace.steps.append(replace(step, hop=step.hop + last if step.hop else 0, started=step.started + end))
+    trace.notes += other.notes
+    trace.invented_ids += other.invented_ids
+    for kind, count in other.unusable.items():
+        trace.unusable[kind] = trace.unusable.get(kind, 0) + count
+    trace.followed |= other.followed | trace.followed
+
+
+class Neighbours(dspy.Module):
+    """A program whose demonstrations are those of the training queries nearest to the query."""
+
+    def __init__(self, program: Any, neighbours: Sequence[Neighbour], nearest: int) -> None:
+        super().__init__()
+        self.program = program
+        self._neighbours = {neighbour.query_id: neighbour for neighbour in neighbours}
+        self._nearest = nearest
+        self._index = BM25(Corpus(Document(one.query_id, one.text) for one in neighbours))
+
+    def forward(self, query: Query) -> Submission:
+        """Search with a copy of the program that has the query's own demonstrations."""
+        program = self.program.deepcopy()
+        own = frozenset({query.query_id})  # a training query is not shown its own answer
+        near = [self._neighbours[hit.doc_id] for hit in self._index.search(query.text, self._nearest, excluded=own)]
+        for name, predictor in program.named_predictors():
+            # The nearest last: models give most weight to what stands next to the question.
+            predictor.demos = [dict(demo) for one in reversed(near) for demo in one.demos.get(name, ())]
+        submission: Submission = program(query=query)
+        return submission
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> "Neighbours":
+        return self

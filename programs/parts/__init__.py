@@ -1,1 +1,0 @@
-"""What programs share: pools, rewriting, solutions, compiled prompts, ensembles."""

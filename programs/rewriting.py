@@ -1,0 +1,195 @@
+"""One call of a model that has seen nothing of the corpus, one search with what it wrote.
+
+Rewrite is OBLIQ-Bench's (section 5; for Congress, appendix D.5.3). The other three are CRUMB's (section 4.2.2, appendix
+A, Tables 4 and 10): they differ in what they ask for and in what of the answer becomes the search text. As in section
+4.4 the model may write 8,192 tokens, at temperature 0 where it takes one. Thinking is a pair of fields before what is
+kept, not a free text with a mark at its end as in appendix A, so the two cannot be taken for one another. Prompts are
+ours. What is blank is an unusable answer: nothing else is searched with in its place.
+"""
+
+from typing import Any, ClassVar
+
+import dspy
+
+from programs.base import Program
+from tools.models import offline as rules
+from tools.models import prompting
+from tools.models.prompting import DESCRIPTION, ask, filled, lens, through
+from tools.records import Query, Submission
+
+ANSWER = 8192  # tokens that the model may write, its thinking in the fields included
+# DSPy's smallest limit for OpenAI's reasoning models, which think unseen before they write, and out of the same limit.
+REASONING_ANSWER = 16000
+# What a text is looking for, for retrievers that were trained with an instruction.
+LIKE = "The text is an item of the collection. Find items like it."
+
+OBJECTIVE = "what the collection is, and what counts as a find; may be empty"
+
+
+class RewriteDescription(dspy.Signature):
+    """Rewrite a query into one search text that wanted documents match better than the query does.
+
+    The objective says how a wanted document stands to the query; its words are probably others. Infer which
+    terms, turns of phrase and specifics it would have, in its own register, and write those.
+    """
+
+    objective: str = dspy.InputField(desc="what the collection is, and what counts as a find")
+    description: str = dspy.InputField(desc=DESCRIPTION)
+    rewritten: str = dspy.OutputField(desc="one search text")
+
+
+class Rewrite(Program):
+    """OBLIQ-Bench's rewriter: rewrite once, search once."""
+
+    offline: ClassVar = {"rewritten": rules.rewrite}
+
+    lens: str = ""  # a name of tools/models/prompting.py: what makes a document relevant in this task
+
+    def __post_init__(self) -> None:
+        advice = lens(self.lens).search
+        self.rewrite = dspy.Predict(through(RewriteDescription, advice))
+
+    def forward(self, query: Query) -> Submission:
+        """Return the first `depth` documents for the rewritten text."""
+        session = self.toolbox.open(query)
+        session.hop = 1
+        text = ask(self.rewrite, filled("rewritten"), objective=query.objective, description=query.text).rewritten
+        found = session.search(text.strip(), self.depth)
+        return session.submit([snippet.doc_id for snippet in found])
+
+
+class Rewriter(Program):
+    """One call, one search with the `kept` fields of the answer to `signature`, under an `instruction`."""
+
+    offline: ClassVar = {"analysis": rules.analyse, "brainstorming": rules.rewrite, "answer": rules.rewrite}
+    signature: ClassVar[Any]
+    kept: ClassVar[tuple[str, ...]]
+    instruction: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        self.write = dspy.Predict(self.signature)
+
+    def forward(self, query: Query) -> Submission:
+        """Return the first `depth` documents for what the model writes about `query`."""
+        session = self.toolbox.open(query)
+        session.hop = 1
+        inputs = {"objective": query.objective, "description": query.text, **self.inputs()}
+        written = ask(self.write, filled(*self.kept), **inputs, config={"max_tokens": room()})
+        text = "\n\n".join(getattr(written, name).strip() for name in self.kept)
+        found = session.search(text, self.depth, instruction=instruct(query, self.instruction))
+        return session.submit([snippet.doc_id for snippet in found])
+
+    def inputs(self) -> dict[str, str]:
+        """Return further inputs of the call."""
+        return {}
+
+
+def instruct(query: Query, instruction: str) -> str:
+    """Return the `instruction` of a search; none for a query without an objective, whose run is to go without any."""
+    return instruction if query.objective else ""
+
+
+def room() -> int:
+    """Return how many tokens the active model may write: at most half of its window, where that is known."""
+    settings = getattr(dspy.settings.lm, "kwargs", {})
+    most = REASONING_ANSWER if "max_completion_tokens" in settings else ANSWER  # DSPy's name for it in those models
+    window = prompting.window()
+    return most if window is None else min(most, window // 2)
+
+
+class AnswerRequest(dspy.Signature):
+    """Answer a request for information from what you know, thinking before you answer.
+
+    First work out what is asked for and what a full answer would have to contain, then collect what could
+    be relevant and rule out what only seems so. The answer stands by itself: no remarks about how you
+    came to it, and no question back. When you are not sure, commit yourself to the likeliest answer.
+    """
+
+    objective: str = dspy.InputField(desc=OBJECTIVE)
+    description: str = dspy.InputField(desc="the request")
+    analysis: str = dspy.OutputField(desc="what is asked for, and what a full answer contains")
+    brainstorming: str = dspy.OutputField(desc="what could be relevant, and what is not")
+    answer: str = dspy.OutputField(desc="the answer and nothing else")
+
+
+class QueryToAnswer(Rewriter):
+    """CRUMB's Query-to-Answer: think, answer, search once with the answer.
+
+    In the paper this helps weak retrievers most at the top of the ranking, and harms the best one.
+    """
+
+    signature = AnswerRequest
+    kept = ("answer",)
+    instruction = "The text is an answer to a question. Find what supports it or bears on it."
+
+
+class WriteDocument(dspy.Signature):
+    """Write one document that would satisfy a request, thinking before you write.
+
+    First settle what kind of document is wanted; where that is not given, infer it from the objective and
+    the request. Work out what the request asks for, then think of documents that could meet it and of what
+    they would say. Then write one of them out: in the form, the register and the length of a real one,
+    complete, with invented particulars rather than gaps, and with nothing before or after it.
+    """
+
+    objective: str = dspy.InputField(desc=OBJECTIVE)
+    kind: str = dspy.InputField(desc="what a document of the collection is; empty when it has to be inferred")
+    description: str = dspy.InputField(desc="the request")
+    analysis: str = dspy.OutputField(desc="what kind of document is wanted, and what is asked for")
+    brainstorming: str = dspy.OutputField(desc="which documents could meet the request, and what they would say")
+    document: str = dspy.OutputField(desc="one whole document and nothing else")
+
+
+class QueryToDoc(Rewriter):
+    """CRUMB's Query-to-Doc: think, write the wanted document, search once with it.
+
+    It has the length and form of a real one. In the paper it is the rewriting that helps recall.
+    """
+
+    offline: ClassVar = {**Rewriter.offline, "document": rules.write_document}
+    signature = WriteDocument
+    kept = ("document",)
+    instruction = LIKE
+
+    document: str = ""  # what a document of the task is, in words; the model infers it where there are none
+
+    def inputs(self) -> dict[str, str]:
+        """Say what kind of document to write."""
+        return {"kind": self.document}
+
+
+class ReasonAboutRequest(dspy.Signature):
+    """Reason about a request for information in writing, from the problem behind it to a draft of its answer.
+
+    Begin with the problem that the request comes down to. Go on, a step at a time, with what a document
+    that helps has to contain. Then draft the answer, and sketch one document in which it could stand.
+    All of it is used as one search text: name things by the terms that such documents use.
+    """
+
+    objective: str = dspy.InputField(desc=OBJECTIVE)
+    description: str = dspy.InputField(desc="the request")
+    problem: str = dspy.OutputField(desc="the problem that the request comes down to")
+    contents: str = dspy.OutputField(desc="step by step, what a relevant document has to contain")
+    answer: str = dspy.OutputField(desc="a draft of the answer")
+    document: str = dspy.OutputField(desc="an example of a relevant document")
+
+
+class ReasoningTrace(Rewriter):
+    """CRUMB's Query-as-Reasoning-Trace: think aloud, search once with all that was said.
+
+    The request's own words are left out. The paper's prompt (Figure 9) ends with the draft of an answer; its Table 10
+    says that the trace has an example document: here both are asked for.
+    """
+
+    offline: ClassVar = {
+        "problem": rules.analyse,
+        "contents": rules.rewrite,
+        "answer": rules.rewrite,
+        "document": rules.write_document,
+    }
+    signature = ReasonAboutRequest
+    kept = tuple(offline)
+    instruction = (
+        "The text reasons about a question: what a good answer has to contain, a draft of it, an example of a "
+        "document. Find what supports it or bears on it."
+    )

@@ -1,0 +1,447 @@
+"""The engine without a model: it fills the signatures of programs by counting words. No language model is in it.
+
+It is a named baseline, pseudo-relevance feedback (Rocchio 1971; Lavrenko and Croft 2001), in the shape of a model:
+it weighs the words of description and notes by how rare they are in the corpus, spends less on words that earlier
+searches have used, keeps the passages that share the most weight, and takes their best sentences as notes. It
+invents no word, understands none, and always gives the same answer to the same input. What it wins and loses
+against the bare retriever is in docs/results.md.
+
+DSPy hands an engine the rendered prompt only; `tools/models/adapter.py` publishes the structured call beside
+it. A program names a rule for each output field of its signatures (programs/base.py). A rule makes the field from the
+call's inputs and the corpus' statistics; the query is the input `description` in every signature, and what is read is
+`passages`.
+"""
+
+import json
+import math
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import Any, NamedTuple, Self
+
+import dspy
+from dspy.lm15 import Message, Request, Response, Usage, response_to_events
+
+from tools.errors import UsageError
+from tools.text import TermStatistics, sentences, words
+
+VERSION = "offline/2"  # goes into run configs: raise it with every change that changes an answer
+
+Inputs = Mapping[str, Any]
+Rules = Mapping[str, Callable[[Inputs, TermStatistics], Any]]  # output field -> what writes it
+
+
+class Call(NamedTuple):
+    """A predictor's call as DSPy's adapter sees it."""
+
+    adapter: Any
+    signature: Any
+    inputs: Inputs
+
+
+_CALL: ContextVar[Call | str | None] = ContextVar("call", default=None)
+_RULES: ContextVar[Rules] = ContextVar("rules", default={})  # noqa: B039  # nobody writes into it
+
+
+@contextmanager
+def publish(call: Call | str) -> Iterator[None]:
+    """Let the engine see the call that is made inside the block; or its answer, written in another process."""
+    token = _CALL.set(call)
+    try:
+        yield
+    finally:
+        _CALL.reset(token)
+
+
+@contextmanager
+def follow(rules: Rules) -> Iterator[None]:
+    """Answer the calls of the block by `rules`."""
+    token = _RULES.set(rules)
+    try:
+        yield
+    finally:
+        _RULES.reset(token)
+
+
+class OfflineEngine:
+    """What `dspy.LM(engine=...)` asks for: `complete`, `stream` and `close`. Threads share it.
+
+    Calls are answered by the rules of the program that makes them, and outside of any program by `rules`.
+    """
+
+    def __init__(self, statistics: Callable[[], TermStatistics], rules: Rules | None = None) -> None:
+        self._rules: Rules = rules or {}
+        self._make_statistics = cache(statistics)  # at the first call: a program without any needs no index
+        self._lock = threading.Lock()
+
+    def statistics(self) -> TermStatistics:
+        """Return the statistics of the corpus."""
+        with self._lock:
+            return self._make_statistics()
+
+    def fill(self) -> dict[str, Any]:
+        """Return the output fields of the call that is being made, each filled by its rule."""
+        call = _CALL.get()
+        if not isinstance(call, Call):
+            raise UsageError("offline is no language model and answers no free prompt; name a model with --lm")
+        rules = _RULES.get() or self._rules
+        if unknown := [name for name in call.signature.output_fields if name not in rules]:
+            raise UsageError(f"offline has no rule for the field {unknown[0]!r}; name a model with --lm, or write one")
+        statistics = self.statistics()
+        return {name: rules[name](call.inputs, statistics) for name in call.signature.output_fields}
+
+    def write(self) -> str:
+        """Return the answer to the call that is being made, as DSPy's adapter writes it."""
+        call = _CALL.get()
+        if isinstance(call, str):
+            return call
+        outputs = self.fill()
+        return str(call.adapter.format_assistant_message_content(call.signature, outputs)) if call else ""
+
+    def complete(self, request: Request) -> Response:
+        """Return the answer in DSPy's form, without tokens: there is no model."""
+        usage = Usage(input_tokens=0, output_tokens=0)
+        message = Message.assistant(self.write())
+        return Response(id=None, model=request.model, message=message, finish_reason="stop", usage=usage)
+
+    def stream(self, request: Request) -> Iterator[Any]:
+        """Yield the whole answer as one event."""
+        yield from response_to_events(self.complete(request))
+
+    def close(self) -> None:
+        """Close nothing: nothing is held open."""
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self  # DSPy's optimizers copy the language model with the program; the statistics are the corpus'
+
+
+# How these were chosen, and on which queries, is in docs/decisions/offline.md.
+SEARCH_WORDS = 20  # words in each search after the first
+NOTES_SHARE = 0.3  # of a word's weight that comes from the notes; the rest from the description
+DECAY = 0.5  # what a word keeps of its weight for each earlier search that used it
+KEEP = 6  # passages kept of each batch
+SET_WORDS = 40  # words up to which a single sentence is read as a combination of sets
+CLAUSES = 5  # of a description, as criteria
+INSIGHT_WORDS = 8  # in place of what a text comes down to
+GRADES = (0.1, 0.2, 0.35)  # least shares of the description's weight for the grades 1, 2 and 3
+COMMON_WORDS = 12  # that verified passages share, in place of what they have in common
+# What a long description asks stands mostly at its end, what a passage is about mostly at its beginning.
+EDGE = 2  # sentences at that end and at that beginning
+ENDING = 2  # times more that the words at the end of a description count; of those of up to EDGE sentences, none more
+OPENING = 2  # times more that the words at the beginning of a passage count
+# Okapi's usual constants, for weighing a passage: how soon repeats stop counting, and how much length costs.
+K1, B = 1.5, 0.75
+
+
+def rewrite(inputs: Inputs, statistics: TermStatistics) -> str:
+    """Return the heavier half of the description's words, heaviest first; all of it if the corpus has none of them."""
+    heaviest = _heaviest(_weigh(inputs["description"], statistics))
+    return " ".join(heaviest[: max(1, len(heaviest) // 2)]) or inputs["description"].strip()
+
+
+def analyse(inputs: Inputs, statistics: TermStatistics) -> str:
+    """Return the heaviest sentence of the description."""
+    return _rank_by_weight(inputs["description"], statistics)[0]
+
+
+def write_document(inputs: Inputs, statistics: TermStatistics) -> str:
+    """Return the description's words, and the heavier half of them once more."""
+    return f"{inputs['description'].strip()} {rewrite(inputs, statistics)}"
+
+
+def guess(inputs: Inputs, statistics: TermStatistics) -> list[str]:
+    """Return the description's sentences, heaviest first: counting knows nothing by heart."""
+    return _rank_by_weight(inputs["description"], statistics)[: inputs["most"]]
+
+
+def split(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
+    """Return the description as a whole, then its parts.
+
+    Those of one short sentence are the pieces between words that combine sets, else the sentences.
+    """
+    text = inputs["description"].strip()
+    total = sum(_weigh(text, statistics).values()) or 1.0
+    if len(sentences(text)) > 1 or len(text.split()) > SET_WORDS:
+        pieces = [("may", sentence) for sentence in _rank_by_weight(text, statistics)]
+    else:
+        pieces = _cut_clauses(text, statistics)
+    parts = [{"search": text, "reading": "the whole description", "role": "may", "weight": 1.0}]
+    for role, piece in pieces[: inputs["most"] - 1] if len(pieces) > 1 else ():
+        weight = round(min(1.0, sum(_weigh(piece, statistics).values()) / total), 3)
+        parts.append({"search": piece, "reading": _READINGS[role], "role": role, "weight": weight})
+    return parts
+
+
+def write_search(inputs: Inputs, statistics: TermStatistics) -> str:
+    """Return the description's words; after that, the heaviest of description and notes, with used ones decayed."""
+    earlier = inputs["earlier_searches"]
+    if not earlier:
+        return " ".join(words(inputs["description"]))
+    described = _scale(_weigh(inputs["description"], statistics))
+    in_notes: Counter[str] = Counter()
+    for note in inputs["notes"]:
+        for sentence in sentences(note):
+            in_notes.update({word: statistics.weight(word) for word in set(words(sentence))})
+    noted = _scale(in_notes)
+    used = Counter(word for text in earlier for word in set(words(text)))
+    weight = {
+        word: DECAY ** used[word] * (NOTES_SHARE * noted.get(word, 0.0) + (1 - NOTES_SHARE) * described.get(word, 0.0))
+        for word in described.keys() | noted.keys()
+    }
+    return " ".join(_heaviest(weight)[:SEARCH_WORDS])
+
+
+def write_searches(inputs: Inputs, statistics: TermStatistics) -> list[str]:
+    """Return as many searches as asked for, each as `write_search` has it after the earlier ones."""
+    return _write_on(inputs, inputs["learned"], inputs["most"], statistics)
+
+
+def select(inputs: Inputs, statistics: TermStatistics) -> list[str]:
+    """Return the ids of the passages that share the most weight with the description, best first."""
+    weight = _weigh_description(inputs["description"], statistics)
+    scored = [(_overlap(weight, passage.text, statistics), passage.id) for passage in inputs["passages"]]
+    best = sorted(scored, key=lambda pair: (-pair[0], pair[1]))
+    return [passage_id for score, passage_id in best[:KEEP] if score > 0]
+
+
+def observe(inputs: Inputs, statistics: TermStatistics) -> str:
+    """Return the best sentence of each passage that `select` keeps, one a line."""
+    weight = _weigh(inputs["description"], statistics)
+    text = {passage.id: passage.text for passage in inputs["passages"]}
+    best = [_best_sentence(weight, text[passage_id]) for passage_id in select(inputs, statistics)]
+    return "\n".join(filter(None, best))
+
+
+def rank(inputs: Inputs, statistics: TermStatistics) -> list[str]:
+    """Return all passages by the weight that they share with the description; equal ones as they were shown."""
+    weight = _weigh_description(inputs["description"], statistics)
+    best = sorted(inputs["passages"], key=lambda passage: -_overlap(weight, passage.text, statistics))
+    return [passage.id for passage in best]
+
+
+def score(inputs: Inputs, statistics: TermStatistics) -> float:
+    """Return, from 0 to 10, the passages' share of the weight of the criteria, the requirement or the description."""
+    wanted = inputs.get("criteria") or [inputs.get("requirement") or inputs["description"]]
+    text = "\n".join(passage.text for passage in inputs["passages"])
+    return round(10 * sum(_share(one, text, statistics) for one in wanted) / len(wanted), 4)
+
+
+def list_criteria(inputs: Inputs, statistics: TermStatistics) -> list[str]:
+    """Return the heaviest clauses of the description, `most` of them where that is given."""
+    return _rank_clauses(inputs["description"], statistics)[: inputs.get("most") or CLAUSES]
+
+
+def assess(inputs: Inputs, statistics: TermStatistics) -> str:
+    """Return how much of the weight of each criterion, or of the description, the passages have, one a line."""
+    text = "\n".join(passage.text for passage in inputs["passages"])
+    wanted = inputs.get("criteria") or [inputs["description"]]
+    return "\n".join(f"{_share(one, text, statistics):.0%} of: {one}" for one in wanted)
+
+
+def quote(inputs: Inputs, statistics: TermStatistics) -> list[str]:
+    """Return the sentence of each passage that has most of the description's weight."""
+    weight = _weigh(inputs["description"], statistics)
+    return [best for passage in inputs["passages"] if (best := _best_sentence(weight, passage.text))]
+
+
+def describe(inputs: Inputs, statistics: TermStatistics) -> dict[str, str]:
+    """Return the description's heaviest sentence and words."""
+    weight = _weigh(inputs["description"], statistics)
+    return _describe(inputs["description"], weight, weight)
+
+
+def describe_passages(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, str]]:
+    """Return, for each passage, the sentence with most of the description's weight and the heaviest shared words."""
+    weight = _weigh(inputs["description"], statistics)
+    found = []
+    for passage in inputs["passages"]:
+        shared = {word: weight[word] for word in set(words(passage.text)) & weight.keys()}
+        found.append({"id": passage.id, **_describe(passage.text, weight, shared)})
+    return found
+
+
+def plan(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, str]]:
+    """Return the description as a whole, then its clauses, heaviest first."""
+    text = inputs["description"].strip()
+    clauses = [text, *(clause for clause in _rank_clauses(text, statistics) if clause != text)]
+    return [{"question": clause, "search": clause} for clause in clauses[: inputs["most"]]]
+
+
+def find_missing(inputs: Inputs, statistics: TermStatistics) -> str:
+    """Return the words of the description that no note has, heaviest first."""
+    weight = _weigh(inputs["description"], statistics)
+    noted = {word for note in inputs["notes"] for word in words(note)}
+    return " ".join(_heaviest({word: weight[word] for word in weight.keys() - noted}))
+
+
+def plan_further(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, str]]:
+    """Return what is missing, then searches as `write_search` has them."""
+    texts = [text] if (text := find_missing(inputs, statistics)) else []
+    texts += _write_on(inputs, inputs["notes"], inputs["most"] - len(texts), statistics)
+    return [{"question": text, "search": text} for text in texts[: inputs["most"]]]
+
+
+def judge(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
+    """Return a grade for the share of the description's weight that a passage has, with its best sentence."""
+    weight = _weigh(inputs["description"], statistics)
+    found = []
+    for passage in inputs["passages"]:
+        share = _share(inputs["description"], passage.text, statistics)
+        if grade := sum(share >= least for least in GRADES):
+            found.append({"id": passage.id, "grade": grade, "evidence": _best_sentence(weight, passage.text)})
+    return found
+
+
+def find_common(inputs: Inputs, statistics: TermStatistics) -> str:
+    """Return words that half of the passages have, two at least, and the description has not; by number times idf."""
+    count = Counter(word for passage in inputs["passages"] for word in dict.fromkeys(words(passage.text)))
+    least = max(2, len(inputs["passages"]) / 2)
+    said = set(words(inputs["description"]))
+    weight = {word: n * statistics.weight(word) for word, n in count.items() if n >= least and word not in said}
+    return " ".join(_heaviest(weight)[:COMMON_WORDS])
+
+
+def think(inputs: Inputs, statistics: TermStatistics) -> str:
+    """Return no thought: counting words is no thinking."""
+    return "counted words"
+
+
+def call_tools(inputs: Inputs, statistics: TermStatistics) -> dspy.ToolCalls:
+    """Select the best of what the last search brought, then search again with its words; finish with the last step."""
+    searches = [one["args"]["query"] for turn in inputs["history"] for one in turn.calls if one["name"] == "search"]
+    shown = [passages for turn in inputs["history"] if (passages := _read_results(turn))]
+    notes = [observe({**inputs, "passages": passages}, statistics) for passages in shown]
+    calls: list[dict[str, Any]] = []
+    if shown and (best := select({**inputs, "passages": shown[-1]}, statistics)):
+        calls.append({"name": "select", "args": {"doc_ids": best}})
+    if inputs["steps_left"] < 1:
+        calls.append({"name": "finish", "args": {"doc_ids": []}})
+    else:
+        text = write_search({**inputs, "earlier_searches": searches, "notes": notes}, statistics)
+        calls.append({"name": "search", "args": {"query": text}})
+    return dspy.ToolCalls.from_dict_list(calls)
+
+
+class _Shown(NamedTuple):
+    id: str
+    text: str
+
+
+def _read_results(turn: Any) -> list[_Shown]:
+    """Return the snippets that a turn's searches brought."""
+    found: list[_Shown] = []
+    for one, result in zip(turn.calls, turn.results, strict=True):
+        if one["name"] == "search" and result.startswith("["):
+            found += [_Shown(row["doc_id"], row["text"]) for row in json.loads(result)]
+    return found
+
+
+# Words that combine sets, between clauses; not inside a word with hyphens, such as black-and-white.
+_SHUTS_OUT = r"not|nor|without|except(?:ing)?(?: for)?|excluding|leaving out|leaves out|other than|apart from|minus"
+_COMBINES = rf"(?<![\w-])(?:{_SHUTS_OUT}|or else|either|or|and|also|as well as|but|that|which|who|whose)(?![\w-])|[,;?]"
+_READINGS = {
+    "must": "a condition beside others",
+    "may": "one of several alternatives, or a part of the description",
+    "not": "what the description shuts out",
+}
+
+
+def _cut_clauses(text: str, statistics: TermStatistics) -> list[tuple[str, str]]:
+    """Return (role, piece), cut at the words that combine sets; pieces without a word of the corpus are left out."""
+    cut = re.split(f"({_COMBINES})", text, flags=re.IGNORECASE)
+    pieces: list[tuple[str, str]] = []
+    role = "must"
+    for link, piece in zip(["", *cut[1::2]], cut[0::2], strict=True):
+        link = link.lower()
+        if re.fullmatch(_SHUTS_OUT, link):
+            role = "not"
+        elif link in ("or", "or else") and role != "not":  # "not A or B" shuts out both
+            role = "may"
+            if pieces and pieces[-1][0] == "must":
+                pieces[-1] = ("may", pieces[-1][1])
+        elif link not in ("or", "or else", "either") and piece.strip():
+            role = "must"
+        if _weigh(piece, statistics):
+            pieces.append((role, piece.strip()))
+    return pieces
+
+
+def _rank_by_weight(text: str, statistics: TermStatistics) -> list[str]:
+    """Return the sentences of `text`, heaviest first; of a blank text, the text."""
+    weight = {sentence: sum(_weigh(sentence, statistics).values()) for sentence in sentences(text)}
+    return sorted(weight, key=lambda sentence: -weight[sentence]) or [text]
+
+
+_CLAUSE_END = re.compile(r"(?<=[,;:.!?])\s+|\n+|\s+(?:and|but|or|which|who|where|when)\s+")
+
+
+def _rank_clauses(text: str, statistics: TermStatistics) -> list[str]:
+    """Return the clauses of `text`, heaviest first; `text` itself where none has a word that the corpus knows."""
+    clauses = list(dict.fromkeys(part.strip(" ,;:.") for part in _CLAUSE_END.split(text)))
+    weight = {clause: sum(_weigh(clause, statistics).values(), 0.0) for clause in clauses}
+    return sorted((clause for clause in clauses if weight[clause] > 0), key=lambda clause: -weight[clause]) or [text]
+
+
+def _write_on(inputs: Inputs, notes: list[str], most: int, statistics: TermStatistics) -> list[str]:
+    earlier = list(inputs["earlier_searches"])
+    for _ in range(most):
+        earlier.append(write_search({**inputs, "notes": notes, "earlier_searches": earlier}, statistics))
+    return earlier[len(inputs["earlier_searches"]) :]
+
+
+def _overlap(weight: Mapping[str, float], text: str, statistics: TermStatistics) -> float:
+    """Return the weight of the words that `text` has, by BM25's saturation; those it begins with count more often."""
+    count = Counter(words(text))
+    norm = K1 * (1 - B + B * count.total() / statistics.average_length)
+    count.update(words("\n".join(sentences(text)[:EDGE] * OPENING)))
+    saturated = {word: n / (n + norm) for word, n in count.items() if word in weight}
+    return sum((weight[word] * share for word, share in saturated.items()), 0.0)
+
+
+def _share(wanted: str, text: str, statistics: TermStatistics) -> float:
+    """Return which share of the weight of `wanted` the text has, from 0 to 1."""
+    weight = _weigh(wanted, statistics)
+    return _overlap(weight, text, statistics) / sum(weight.values()) if weight else 0.0
+
+
+def _best_sentence(weight: Mapping[str, float], text: str) -> str:
+    """Return the sentence of `text` with the most weight for its length; empty for a blank text."""
+
+    def density(sentence: str) -> float:
+        found = dict.fromkeys(words(sentence))  # no set: its order, and so the sum's last digit, would vary
+        # The root of the length, so that neither the shortest nor the longest sentence always wins.
+        return sum((weight.get(word, 0.0) for word in found), 0.0) / math.sqrt(10 + len(found))
+
+    return max(sentences(text), key=density, default="")
+
+
+def _describe(text: str, weight: Mapping[str, float], shared: Mapping[str, float]) -> dict[str, str]:
+    return {"insight": _best_sentence(weight, text), "pattern": " ".join(_heaviest(shared)[:INSIGHT_WORDS])}
+
+
+def _weigh(text: str, statistics: TermStatistics) -> dict[str, float]:
+    """Return idf x square root of the count, for each word of `text` that the corpus has."""
+    count = Counter(words(text))
+    weight = {word: statistics.weight(word) * math.sqrt(n) for word, n in count.items()}
+    return {word: w for word, w in weight.items() if w > 0}
+
+
+def _weigh_description(description: str, statistics: TermStatistics) -> dict[str, float]:
+    """Weigh a description, whose words at its end count more often."""
+    said = sentences(description)
+    return _weigh("\n".join([description, *(said[-EDGE:] * ENDING if len(said) > EDGE else [])]), statistics)
+
+
+def _heaviest(weight: Mapping[str, float]) -> list[str]:
+    """Return the words, heaviest first; equal ones by the alphabet."""
+    return sorted(weight, key=lambda word: (-weight[word], word))
+
+
+def _scale(weight: Mapping[str, float]) -> dict[str, float]:
+    """Return the same weights with the largest at 1."""
+    largest = max(weight.values(), default=1.0) or 1.0
+    return {word: w / largest for word, w in weight.items()}
