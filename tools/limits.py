@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from tools.errors import UsageError
-from tools.records import Tool, Usage
+from tools.records import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +25,19 @@ class Meter:
     """Counts what a session uses against its limits. Its session holds a lock around every call."""
 
     def __init__(self, limits: Limits, snapshot: Mapping[str, Any]) -> None:
-        self.limits = limits
+        self._limits = limits
         self.over = ""  # why no model may be called any more, once that is so
         self._calls = snapshot["usage"]["calls"] if snapshot else 0  # that were allowed
-        self._used = Counter[Tool](snapshot.get("used", {}))
+        self._used = Counter[str](snapshot.get("used", {}))
         self._requests = Counter[str](snapshot.get("asked", {}))
 
     def snapshot(self) -> dict[str, Any]:
-        """The counts as plain data."""
+        """Return the counts as plain data."""
         return {"used": dict(self._used), "asked": dict(self._requests)}
 
-    def take(self, tool: Tool) -> str:
+    def take(self, tool: Literal["search", "read"]) -> str:
         """Count one use of `tool`; returns why it is refused, or "" where it is granted."""
-        most = {"search": self.limits.searches, "read": self.limits.reads}[tool]
+        most = self._limits.searches if tool == "search" else self._limits.reads
         if most is not None and self._used[tool] >= most:
             return f"all {most} {tool} calls of this session are used; submit now"
         self._used[tool] += 1
@@ -48,7 +48,7 @@ class Meter:
 
         UsageError when tokens are limited and a call has not said how many it used.
         """
-        limits, tokens = self.limits, spent.input_tokens + spent.output_tokens
+        limits, tokens = self._limits, spent.input_tokens + spent.output_tokens
         if limits.tokens is not None and spent.unmetered:
             raise UsageError(
                 "-P max_tokens cannot be kept: the provider did not report what a call used; use -P max_calls"

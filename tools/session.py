@@ -4,17 +4,17 @@ A `Toolbox` is the shared, read-only side (documents and retriever); `open` star
 query. A session keeps to its limits (tools/limits.py), hides excluded documents and those outside the candidate pool,
 writes its trace (tools/trace.py) and notes which documents a model followed (tools/injection.py). Neither leads to a
 judgement, so no searcher comes by one by mistake; a program that means to does (docs/decisions/isolation.md).
-evals/running/runner.py holds what is handed in against exclusions and pools once more.
+evals/running/runner.py checks what is handed in against exclusions and pools once more.
 """
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from tools.errors import (
     BudgetReached,
@@ -27,14 +27,14 @@ from tools.errors import (
 )
 from tools.injection import Followed
 from tools.limits import Limits, Meter
-from tools.records import Document, Query, Snippet, Step, Submission, Tool, Trace, Usage
+from tools.records import Document, Query, Snippet, Step, Submission, Tool
 from tools.retriever import Retriever
 from tools.trace import Recorder
 
 __all__ = ["Limits", "Session", "Toolbox", "answering", "current", "enter"]
 
 _CURRENT: ContextVar["Session | None"] = ContextVar("session", default=None)
-_ASKED: ContextVar[Query | None] = ContextVar("asked", default=None)
+_ANSWERED: ContextVar[Query | None] = ContextVar("answered", default=None)
 
 
 def current() -> "Session | None":
@@ -53,11 +53,11 @@ def answering(query: Query) -> Iterator[None]:
 
     That holds whatever query a program makes of it, such as one with other words.
     """
-    token = _ASKED.set(query)
+    token = _ANSWERED.set(query)
     try:
         yield
     finally:
-        _ASKED.reset(token)
+        _ANSWERED.reset(token)
 
 
 class Toolbox:
@@ -86,15 +86,14 @@ class Toolbox:
         With a `snapshot` of an earlier session of the same query, it goes on from there. ValueError for another query
         than the one that is being answered (`answering`).
         """
-        if (asked := _ASKED.get()) is not None:
-            if query.query_id != asked.query_id:
+        if (answered := _ANSWERED.get()) is not None:
+            if query.query_id != answered.query_id:
                 raise ValueError(
-                    f"a session was opened for query {query.query_id!r}, and {asked.query_id!r} is asked; "
+                    f"a session was opened for query {query.query_id!r}, and {answered.query_id!r} is asked; "
                     "open it with the query that the program was given"
                 )
-            query = replace(query, excluded=asked.excluded, candidates=asked.candidates)
-        recorder = Recorder(query.query_id, self._clock, snapshot or {})
-        session = Session(query, self._documents, self._retrievers, recorder, Meter(self._limits, snapshot or {}))
+            query = replace(query, excluded=answered.excluded, candidates=answered.candidates)
+        session = Session(query, self._documents, self._retrievers, self._limits, self._clock, snapshot or {})
         enter(session)
         return session
 
@@ -103,7 +102,7 @@ class Toolbox:
         return self
 
 
-class Session:
+class Session(Recorder):
     """One query's view of the corpus. Every call that shows or orders documents leaves a step in `trace`."""
 
     def __init__(
@@ -111,86 +110,43 @@ class Session:
         query: Query,
         documents: Mapping[str, Document],
         retrievers: Mapping[str, Retriever],
-        recorder: Recorder,
-        meter: Meter,
+        limits: Limits,
+        clock: Callable[[], float],
+        snapshot: Mapping[str, Any],
     ) -> None:
+        super().__init__(query.query_id, clock, snapshot)
+        self.limits = limits
         self.fault: Exception | None = None  # why a provider left a call unanswered, if one did
-        self.trace: Trace = recorder.trace
         self._query = query
         self._documents = documents
         self._retrievers = retrievers
-        self._recorder = recorder
-        self._meter = meter
-        self._lock = recorder.lock  # of threads that work on this query side by side
+        self._meter = Meter(limits, snapshot)
         self._followed = Followed(self.trace, documents)
         self._surfaced = set(query.candidates or ()) - query.excluded
         self._shown = set[str]()
-        for step in self.trace.steps:  # of a snapshot
+        for step in self.trace.steps:  # of the snapshot
             self._surfaced.update(step.doc_ids if step.tool == "search" else ())
             self._shown.update(step.doc_ids if step.shown else ())
-
-    @property
-    def query_id(self) -> str:
-        """The query that this session is for."""
-        return self._query.query_id
-
-    @property
-    def limits(self) -> Limits:
-        """What this session may use."""
-        return self._meter.limits
-
-    @property
-    def usage(self) -> Usage:
-        """Of all model calls so far, including those after the last step."""
-        return self._recorder.usage
-
-    @property
-    def hop(self) -> int:
-        """The hop that is being made, from 1; set by the program, and written into every step."""
-        return self._recorder.line.hop
-
-    @hop.setter
-    def hop(self, hop: int) -> None:
-        self._recorder.line.hop = hop
-
-    def branch(self, hop: int | None = None, *, line: int | None = None) -> AbstractContextManager[None]:
-        """Start a line of work beside others, such as a node of a graph: its own hop, start times and pending usage.
-
-        Holds for the calling context. What it leaves pending goes to the line that it branched off. Steps of a numbered
-        `line` reach the trace when the lines are joined, so that their order does not depend on the threads.
-        """
-        return self._recorder.branch(hop, line)
-
-    def join(self) -> None:
-        """Put the steps of all numbered lines into the trace, line by line, once none of them is at work."""
-        self._recorder.join()
 
     def snapshot(self) -> dict[str, Any]:
         """Return all that `Toolbox.open` needs to go on from here in another process, as plain data."""
         with self._lock:
-            return self._recorder.snapshot() | self._meter.snapshot()
-
-    def charge(self, usage: Usage) -> None:
-        """Book a model call on this query; the next step of the same line of work carries it."""
-        self._recorder.charge(usage)
+            return super().snapshot() | self._meter.snapshot()
 
     def count_request(self, request: str) -> int:
-        """Count a model request; returns how often the same one was made before in this session.
-
-        Each repeat is a sample of its own.
-        """
+        """Count a model request; returns how often this session made the same one before: repeats are samples."""
         with self._lock:
             return self._meter.count_request(request)
 
     def allow_call(self) -> None:
-        """Ask for one call of a model, before its answer is looked up or it is sent. Several tries are one call.
+        """Take one call of a model, before its answer is looked up or it is sent. Several tries are one call.
 
         LimitReached when there is none left; the session is over then, and only `submit` and `abandon` are left to do.
         UsageError when tokens are limited and a call has not said how many it used.
         """
         with self._lock:
             if not self._meter.take_call(self.usage):
-                self._recorder.unshow()
+                self._unshow()
                 raise LimitReached(self._meter.over)
 
     def search(
@@ -245,8 +201,8 @@ class Session:
     def read(self, doc_id: str, chars: int | None = None, *, fit: Callable[[str], str] = lambda text: text) -> str:
         """Return one document's text, cut to `chars`, and then by `fit`, which may shorten it further.
 
-        Raises DocumentNotFound unless a search of this session returned it: an id that was guessed, or
-        that is excluded for this query, does not exist.
+        DocumentNotFound unless a search of this session returned it: an id that was guessed, or that is excluded for
+        this query, does not exist.
         """
         self._take("read", doc_id)
         try:
@@ -255,15 +211,13 @@ class Session:
             self._record("read", doc_id, refused=str(refusal))
             raise
         shown = fit(text[:chars])
-        with self._lock:
-            self._shown.add(doc_id)
-        self._record("read", doc_id, (doc_id,), shown=(len(shown),), lengths=(len(text),))
+        self._show("read", doc_id, [doc_id], [text], [shown])
         return shown
 
     def read_whole(self, doc_id: str) -> str:
         """Return all of a document's text, for a program to count in. It leaves no step, because no model may see it.
 
-        Raises DocumentNotFound as `read` does.
+        DocumentNotFound as for `read`.
         """
         if doc_id not in self._surfaced or doc_id in self._query.excluded:
             raise DocumentNotFound(f"no document {doc_id!r} here; use a doc_id that a search returned")
@@ -282,11 +236,7 @@ class Session:
         """
         texts = [self.read_whole(doc_id) for doc_id in doc_ids]
         shown = fit([text[:chars] for text in texts])
-        seen = tuple(doc_ids)[: len(shown)]
-        with self._lock:
-            self._shown.update(seen)
-        lengths = tuple(map(len, texts))[: len(shown)]
-        self._record("judge", "", seen, shown=tuple(map(len, shown)), lengths=lengths)
+        self._show("judge", "", doc_ids, texts, shown)
         return shown
 
     def select(self, doc_ids: Iterable[str], among: Sequence[str]) -> list[str]:
@@ -299,8 +249,7 @@ class Session:
         self.count_invented(named)
         self._record("select", "", tuple(kept))
         self._followed.note(kept, "selected")
-        dropped = tuple(doc_id for doc_id in among if doc_id in self._shown and doc_id not in kept)
-        self._record("drop", "", dropped)
+        self._record("drop", "", tuple(doc_id for doc_id in among if doc_id in self._shown and doc_id not in kept))
         return kept
 
     def rank(self, doc_ids: Sequence[str]) -> None:
@@ -309,7 +258,7 @@ class Session:
         self._followed.note(self._shown.intersection(doc_ids[:1]), "ranked first")
 
     def note(self, text: str) -> None:
-        """Write `text` down; it goes into the trace."""
+        """Write `text` into the trace."""
         self._record("note", text)
 
     def shorten(self, what: str) -> None:
@@ -371,7 +320,7 @@ class Session:
         with self._lock:  # other lines of work go on showing
             return sorted(self._shown)
 
-    def _take(self, tool: Tool, argument: str) -> None:
+    def _take(self, tool: Literal["search", "read"], argument: str) -> None:
         """Count one use of a tool; LimitReached, which leaves a step, when there is none left."""
         with self._lock:
             refusal = self._meter.take(tool)
@@ -379,9 +328,17 @@ class Session:
             self._record(tool, argument, refused=refusal)
             raise LimitReached(refusal)
 
+    def _show(self, tool: Tool, argument: str, doc_ids: Sequence[str], texts: list[str], shown: list[str]) -> None:
+        """Record that a model is shown the first documents, as many as there are texts in `shown`."""
+        seen = tuple(doc_ids)[: len(shown)]
+        with self._lock:
+            self._shown.update(seen)
+        lengths = tuple(map(len, texts))[: len(shown)]
+        self._record(tool, argument, seen, shown=tuple(map(len, shown)), lengths=lengths)
+
     def _record(self, tool: Tool, argument: str = "", doc_ids: tuple[str, ...] = (), **details: Any) -> None:
         """Leave a step in the trace; `details` are more of its fields."""
         with self._lock:
             if self._meter.over and tool != "stop":  # another line of work, that does not know it yet
                 raise LimitReached(self._meter.over)
-            self._recorder.add(Step(tool, argument, doc_ids, **details))
+            self._add(Step(tool, argument, doc_ids, **details))

@@ -24,13 +24,14 @@ class _Line:
 
 
 class Recorder:
-    """Writes the trace of one session. Threads share it."""
+    """The trace of one query, and what writes it. Threads share it."""
 
     def __init__(self, query_id: str, clock: Callable[[], float], snapshot: Mapping[str, Any]) -> None:
-        """Goes on from the `snapshot` of an earlier recorder of the same query; an empty one starts afresh."""
+        """Go on from the `snapshot` of an earlier one for the same query; an empty one starts afresh."""
+        self.query_id = query_id
         self.trace = trace_from_json(query_id, snapshot["trace"]) if snapshot else Trace(query_id)
         self.usage = usage_from_json(snapshot["usage"]) if snapshot else Usage()  # of all model calls so far
-        self.lock = RLock()  # LangGraph runs parallel nodes of one query in threads
+        self._lock = RLock()  # LangGraph runs parallel nodes of one query in threads
         self._clock = clock
         now = clock()
         self._opened = now - snapshot.get("seconds", 0.0)
@@ -38,72 +39,80 @@ class Recorder:
         self._numbered: dict[int, list[Step]] = {}  # steps of numbered lines that are not in the trace yet
 
     @property
-    def line(self) -> _Line:
+    def _line(self) -> _Line:
         """The line of work of this context."""
         line = _LINE.get()
         return line if line and line.recorder is self else self._root
 
+    @property
+    def hop(self) -> int:
+        """The hop that is being made, from 1; set by the program, and written into every step."""
+        return self._line.hop
+
+    @hop.setter
+    def hop(self, hop: int) -> None:
+        self._line.hop = hop
+
     @contextmanager
-    def branch(self, hop: int | None, number: int | None) -> Iterator[None]:
-        """Start a line of work for the calling context. What it leaves pending goes to the line it branched off."""
-        parent = self.line
-        with self.lock:
-            steps = parent.steps if number is None else self._numbered.setdefault(number, [])
+    def branch(self, hop: int | None = None, *, line: int | None = None) -> Iterator[None]:
+        """Start a line of work beside others, such as a node of a graph: its own hop, start times and pending usage.
+
+        Holds for the calling context. What it leaves pending goes to the line that it branched off. Steps of a numbered
+        `line` reach the trace when the lines are joined, so that their order does not depend on the threads.
+        """
+        parent = self._line
+        with self._lock:
+            steps = parent.steps if line is None else self._numbered.setdefault(line, [])
         mine = _Line(self, parent.hop if hop is None else hop, self._clock(), steps)
         token = _LINE.set(mine)
         try:
             yield
         finally:
             _LINE.reset(token)
-            with self.lock:
+            with self._lock:
                 parent.pending += mine.pending
                 parent.last = max(parent.last, mine.last)
 
     def join(self) -> None:
-        """Move the steps of all numbered lines into the trace, line by line."""
-        with self.lock:
+        """Put the steps of all numbered lines into the trace, line by line, once none of them is at work."""
+        with self._lock:
             for number in sorted(self._numbered):
                 steps = self._numbered.pop(number)
                 self.trace.steps += steps
                 self.trace.notes += [step.argument for step in steps if step.tool == "note"]
 
     def charge(self, usage: Usage) -> None:
-        """Book a model call; the next step of the same line of work carries it."""
-        with self.lock:
-            self.line.pending += usage
+        """Book a model call on this query; the next step of the same line of work carries it."""
+        with self._lock:
+            self._line.pending += usage
             self.usage += usage
 
-    def add(self, step: Step) -> None:
-        """Record `step` with its hop, times and usage."""
-        with self.lock:
-            now, line = self._clock(), self.line
-            started, seconds = line.last - self._opened, now - line.last
-            line.steps.append(replace(step, hop=line.hop, started=started, seconds=seconds, usage=line.pending))
-            if step.tool == "note" and line.steps is self.trace.steps:
-                self.trace.notes.append(step.argument)
-            line.pending, line.last = Usage(), now
-
-    def unshow(self) -> None:
-        """Set `shown` to 0 on the steps recorded for a model call that a limit then refused.
-
-        Those documents count as not shown. They are on the steps since the last call that reached a model.
-        """
-        with self.lock:
-            line = self.line
-            place, called = len(line.steps), line.pending.calls > 0
-            while place and not called:
-                place -= 1
-                step = line.steps[place]
-                called = step.usage.calls > 0  # the call was made before this step
-                if step.shown:
-                    line.steps[place] = replace(step, shown=(0,) * len(step.shown))
-
     def snapshot(self) -> dict[str, Any]:
-        """Everything that another recorder needs to go on from here, as plain data."""
-        with self.lock:
+        """Return all that is needed to go on from here in another process, as plain data."""
+        with self._lock:
             return {
                 "trace": trace_json(self.trace),
                 "usage": usage_json(self.usage),
                 "pending": usage_json(self._root.pending),
                 "seconds": self._clock() - self._opened,
             }
+
+    def _add(self, step: Step) -> None:
+        """Record `step` with its hop, times and usage."""
+        now, line = self._clock(), self._line
+        started, seconds = line.last - self._opened, now - line.last
+        line.steps.append(replace(step, hop=line.hop, started=started, seconds=seconds, usage=line.pending))
+        if step.tool == "note" and line.steps is self.trace.steps:
+            self.trace.notes.append(step.argument)
+        line.pending, line.last = Usage(), now
+
+    def _unshow(self) -> None:
+        """Set `shown` to 0 on the steps since the last call that reached a model: a limit has refused their call."""
+        line = self._line
+        place, called = len(line.steps), line.pending.calls > 0
+        while place and not called:
+            place -= 1
+            step = line.steps[place]
+            called = step.usage.calls > 0  # the call was made before this step
+            if step.shown:
+                line.steps[place] = replace(step, shown=(0,) * len(step.shown))
