@@ -1,11 +1,12 @@
 """Files that survive a crash: lines are on disk once appended, and files are replaced whole or not at all.
 
 Files with answers or texts can be read by their owner alone (PRIVATE); in $SEXTANT_HOME, which several people may
-share, the umask decides (SHARED). A draft is locked while its writer lives, so that the drafts of killed writers can be
-recognised, whatever process ids say. On a file system without locks, they are not removed.
+share, the umask decides (SHARED). A draft is locked while its writer lives, which tells it from the drafts of killed
+writers. On a file system without locks, those are not removed.
 """
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -31,16 +32,16 @@ class InputFile(str):
 
 
 def read_lines(path: Path, *, repair: bool = False) -> list[bytes]:
-    """The whole lines of a file that is appended to, without line ends; none when it is absent.
-
-    What follows the last line end was cut off while it was written, and is left out; with `repair`, it is
-    also cut off the file, so that the next line does not join it.
-    """
+    """Return what `lines` yields, without line ends."""
     return [line[:-1] for line in lines(path, repair=repair)]
 
 
 def lines(path: Path, *, repair: bool = False) -> Iterator[bytes]:
-    """Yield the whole lines of such a file, with their line ends; it may be larger than memory."""
+    """Yield the whole lines of a file that is appended to, with their line ends; none when it is absent.
+
+    What follows the last line end was cut off while it was written, and is left out; with `repair`, it is
+    also cut off the file, so that the next line does not join it.
+    """
     if not path.exists():
         return
     with path.open("rb", buffering=1 << 16) as file:  # lines have kilobytes: four times as fast as by default
@@ -68,7 +69,7 @@ def dumps(row: Any) -> str:
 
 
 def append_line(path: Path, line: bytes, mode: int = PRIVATE) -> int:
-    """Add one line; it is on disk when this returns, which is where it begins. On OSError the file is as before."""
+    """Add one line, and return where it begins once it is on disk. On OSError the file is as before."""
     with open_file(path, "ab", mode, buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         try:
@@ -85,17 +86,14 @@ def append_line(path: Path, line: bytes, mode: int = PRIVATE) -> int:
 
 
 def replace(path: Path, text: str, mode: int = PRIVATE) -> None:
-    """Write a file in one step: a reader, or a crash, finds the old one or the new one. OSError on failure."""
+    """Write a file in one step: a reader, or a crash, finds the old one or the new one."""
     with replacing(path, mode) as file:
         file.write(text)
 
 
 @contextmanager
 def replacing(path: Path, mode: int = PRIVATE) -> Iterator[TextIO]:
-    """Replace a file by one that is written piece by piece, once the block ends without an exception.
-
-    An OSError names the file.
-    """
+    """Replace a file, once the block that writes it ends without an exception. An OSError names it."""
     with naming(path), drafting(path, mode) as draft:
         with draft.open("w", encoding="utf-8", errors="backslashreplace") as file:
             yield file
@@ -123,14 +121,10 @@ def drafting(path: Path, mode: int = PRIVATE, *, folder: bool = False) -> Iterat
     Drafts that killed writers left beside it are removed.
     """
     for left in path.parent.glob(f".*{_DRAFT}"):
-        with suppress(OSError):  # somebody is writing it, or it is not ours to touch
-            descriptor = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            try:
-                if lock(descriptor):
-                    remove(left)
-            finally:
-                os.close(descriptor)
-    draft, descriptor = _new_draft(path, mode, folder=folder)
+        with suppress(OSError), _opened(left, os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
+            if lock(descriptor):  # else somebody is writing it
+                remove(left)
+    draft, descriptor = _make_draft(path, mode, folder)
     try:
         yield draft
     finally:
@@ -139,7 +133,7 @@ def drafting(path: Path, mode: int = PRIVATE, *, folder: bool = False) -> Iterat
         os.close(descriptor)
 
 
-def _new_draft(path: Path, mode: int, *, folder: bool) -> tuple[Path, int]:
+def _make_draft(path: Path, mode: int, folder: bool) -> tuple[Path, int]:
     """Make a draft; returns it and the descriptor that holds its lock."""
     while True:
         draft = path.with_name(f".{path.name[:50]}-{secrets.token_hex(4)}{_DRAFT}")
@@ -150,7 +144,7 @@ def _new_draft(path: Path, mode: int, *, folder: bool) -> tuple[Path, int]:
                 draft.touch(mode, exist_ok=False)
         with suppress(FileNotFoundError):  # another writer has swept it away before it was locked
             descriptor = os.open(draft, os.O_RDONLY)
-            with suppress(OSError):  # a file system without locks, on which the other cannot lock it either
+            with suppress(OSError):  # a file system without locks, on which no other can lock it either
                 lock(descriptor, wait=True)
             if _is_still(descriptor, draft):
                 return draft, descriptor
@@ -183,7 +177,7 @@ def remove(path: Path) -> None:
 
 
 def hold(path: Path, busy: Callable[[], None], mode: int = SHARED) -> IO[bytes]:
-    """The file `path`, locked among processes until it is closed; the lock goes with the process, however that ends.
+    """Lock the file `path` among processes until it is closed; the lock goes with the process, however that ends.
 
     Where another process holds it, `busy` is called, which raises something or says that it is waited for. Whoever may
     read the file may lock it: in a home that several people use, another person's cannot be written.
@@ -210,9 +204,20 @@ def lock(descriptor: int, *, wait: bool = False) -> bool:
 
     OSError on a file system without locks.
     """
-    from filelock import lock_descriptor  # brings asyncio, 0.1 s, and every command imports this module
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
 
-    return lock_descriptor(descriptor, blocking=wait)
+
+@contextmanager
+def _opened(path: Path, how: int = 0) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | how)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _is_still(descriptor: int, path: Path) -> bool:
@@ -231,11 +236,8 @@ def sha256(path: Path) -> str:
 
 def sync(path: Path) -> None:
     """Flush a file, or a folder's list of names, to disk. A new file is safe only once its name is."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    with _opened(path) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def home() -> Path:
