@@ -5,13 +5,12 @@ means and how its text is read stand there once: help, command line, Python and 
 """
 
 import argparse
-import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from tools.errors import UnknownName, UsageError
 
@@ -30,17 +29,12 @@ class Option:
     missing: str = ""  # where a user finds values of a field that has no default
     once: bool = False  # whether a name may be given only once, where the field is a mapping
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        from pydantic_core import core_schema  # pydantic takes longer to import than --help may
-
-        return core_schema.no_info_wrap_validator_function(self._checked, handler(source))
-
-    def _checked(self, value: Any, check: Callable[[Any], Any]) -> Any:
-        """Return the value by its type; by `read` as well, which is given texts and numbers alike."""
+    def check(self, value: Any, by_type: Callable[[Any], Any]) -> Any:
+        """Check a value by its type, and by `read`, which is given texts and numbers alike."""
         try:
             if isinstance(value, str) and self.read:
-                return check(self.read(value))
-            checked = check(value)
+                return by_type(self.read(value))
+            checked = by_type(value)
             if isinstance(checked, int | float) and self.read:
                 self.read(str(checked))
         except argparse.ArgumentTypeError as error:
@@ -56,7 +50,7 @@ class _Field(NamedTuple):
     name: str
     option: Option
     kind: Any  # the type, without the option
-    make_default: Callable[[], Any] | None  # None where it has to be given
+    default: Any  # MISSING where it has to be given
     fixed: bool  # whether the default is the same in all surroundings
 
     @property
@@ -70,41 +64,41 @@ class _Field(NamedTuple):
         return origin if origin in (tuple, Mapping) else None
 
 
-def _fields(kind: Any) -> tuple[_Field, ...]:
-    found, hints = [], get_type_hints(kind, include_extras=True)
-    for one in dataclasses.fields(kind):
+def _fields(kind: Any) -> dict[str, _Field]:
+    found, hints = {}, get_type_hints(kind, include_extras=True)
+    for one in fields(kind):
         own, option = get_args(hints[one.name])
-        default = None if one.default_factory is MISSING else one.default_factory
-        if one.default is not MISSING:
-            default = partial(getattr, one, "default")
-        found.append(_Field(one.name, option, own, default, one.default is not MISSING))
-    return tuple(found)
+        made = one.default_factory is not MISSING
+        default = cast(Any, one.default_factory)() if made else one.default
+        found[one.name] = _Field(one.name, option, own, default, fixed=not made)
+    return found
 
 
 def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
     """Add an option for every field of a request to a command line."""
-    for field in _fields(kind):
-        option, default = field.option, field.make_default and field.make_default()
+    for field in _fields(kind).values():
+        option = field.option
         more: dict[str, Any] = {"dest": field.name, "help": option.about}
         if field.kind is bool:
             more["action"] = "store_true"
         else:
             path = Path if Path in (field.kind, *get_args(field.kind)) else None
             more |= {"metavar": option.metavar, "type": option.read or path, "choices": option.choices or None}
-            more |= {"action": "append"} if field.collects else {}
-            more["default"] = [] if field.collects else default
+            more |= {"action": "append", "default": []} if field.collects else {}
+            if not field.collects and field.default is not MISSING:
+                more["default"] = field.default
         parser.add_argument(field.flag, **more)
 
 
 def make(kind: type[T], given: Mapping[str, Any]) -> T:
-    """A request with the fields that are `given`; None stands for the default. UsageError for what cannot be."""
-    fields = {field.name: field for field in _fields(kind)}
+    """Make a request of the fields that are `given`; None stands for the default. UsageError for what cannot be."""
+    known = _fields(kind)
     values = {name: value for name, value in given.items() if value is not None}
     for name in values:
-        if name not in fields:
-            raise UnknownName("field of a request", name, fields)
-    for field in fields.values():
-        if field.name not in values and not field.make_default:
+        if name not in known:
+            raise UnknownName("field of a request", name, known)
+    for field in known.values():
+        if field.name not in values and field.default is MISSING:
             where = f"; {field.option.missing}" if field.option.missing else ""
             raise UsageError(f"{field.flag} is missing{where}")
     return kind(**values)
@@ -112,27 +106,26 @@ def make(kind: type[T], given: Mapping[str, Any]) -> T:
 
 def from_options(kind: type[T], arguments: Mapping[str, Any]) -> T:
     """Return the request that a parsed command line makes; options of the command that are no field are passed over."""
-    given = {field.name: arguments[field.name] for field in _fields(kind)}
-    for field in _fields(kind):
+    given = {}
+    for field in _fields(kind).values():
+        given[field.name] = value = arguments[field.name]
         if field.collects is Mapping:
-            names = [name for name, _ in given[field.name]]
+            names = [name for name, _ in value]
             if field.option.once and len(names) > len(set(names)):
                 twice = max(names, key=names.count)
                 raise UsageError(f"{field.flag} {twice} is there twice; write all of its values in one")
-            given[field.name] = dict(given[field.name])
+            given[field.name] = dict(value)
     return make(kind, given)
 
 
 def check(request: object) -> None:
     """Replace the values of a new request by checked ones. UsageError, which names the option, for a wrong one."""
-    from pydantic import ValidationError  # takes longer to import than --help may
-
-    kind: Any = type(request)
+    known = _fields(type(request))
     try:
-        checked = _model(kind)(**{field.name: getattr(request, field.name) for field in _fields(kind)})
-    except ValidationError as error:
-        first = error.errors()[0]
-        flag = next(field.flag for field in _fields(kind) if field.name == first["loc"][0])
+        checked = _model(type(request))(**{name: getattr(request, name) for name in known})
+    except ValueError as error:
+        first = cast(Any, error).errors()[0]
+        flag = known[first["loc"][0]].flag
         raise UsageError(f"{flag} {first['input']!r}: {first['msg'].removeprefix('Value error, ')}") from None
     for name, value in checked:
         object.__setattr__(request, name, value)
@@ -141,29 +134,28 @@ def check(request: object) -> None:
 @lru_cache
 def _model(kind: Any) -> Any:
     """Return the pydantic model that checks the values of a request."""
-    from pydantic import ConfigDict, create_model  # takes longer to import than --help may
+    from pydantic import WrapValidator, create_model  # takes longer to import than --help may
 
-    fields: dict[str, Any] = {name: (hint, ...) for name, hint in get_type_hints(kind, include_extras=True).items()}
-    return create_model(kind.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+    def typed(field: _Field) -> Any:
+        return Annotated[field.kind, WrapValidator(field.option.check)], ...
+
+    return create_model(kind.__name__, **{name: typed(field) for name, field in _fields(kind).items()})
 
 
 def words(request: object, leave_out: Iterable[str] = ()) -> list[str]:
     """Return the command line that makes a request, defaults left out, and so are the fields `leave_out`."""
     found = list[str]()
-    for field in _fields(type(request)):
-        value = getattr(request, field.name)
-        implied = (
-            field.make_default and value == field.make_default() and (field.fixed or not os.environ.get("SEXTANT_LM"))
-        )
-        if field.name in leave_out or implied:
+    for name, field in _fields(type(request)).items():
+        value = getattr(request, name)
+        implied = value == field.default and (field.fixed or not os.environ.get("SEXTANT_LM"))
+        if name in leave_out or implied:
             continue
         if field.kind is bool:
             found.append(field.flag)
         elif field.collects is Mapping:
-            found += [word for name, text in value.items() for word in (field.flag, f"{name}={text}")]
+            found += [word for one, text in value.items() for word in (field.flag, f"{one}={text}")]
         else:
-            each: Sequence[Any] = value if field.collects else (value,)
-            found += [word for one in each for word in (field.flag, str(one))]
+            found += [word for one in (value if field.collects else (value,)) for word in (field.flag, str(one))]
     return found
 
 
