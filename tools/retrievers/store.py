@@ -1,7 +1,7 @@
 """Built indexes on disk, each in a folder named by what determines it. Knows no kind of index.
 
 A folder is complete or absent: an index is written into a draft beside its place, under a lock, and moved there in one
-step with the sizes and checksums of its files. So two processes that want the same index build it once, a crash never
+step with the sizes and checksums of its files. So two processes that need the same index build it once, a crash never
 leaves half an index, and altered bytes are noticed before they rank anything. A draft outlives the process that wrote
 it: a build that can, goes on from there. Several people may write one home: locks are only read.
 """
@@ -34,7 +34,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def code(*modules: str, **rooms: str) -> str:
-    """A digest of the sources that decide what an index holds: `code("tools/text", lexical="bm25 kernels")`.
+    """Return a digest of the sources that decide what an index holds: `code("tools/text", neural="dense quantized")`.
 
     Comments, docstrings and formatting do not count.
     """
@@ -51,7 +51,7 @@ def open_index(
     load: Callable[[Path], T],
     salvage: bool = False,
 ) -> T:
-    """The index for `key`: loaded from under `home` when it is there, else built there and loaded.
+    """Load the index for `key` from under `home`, where it is built first if it is not there.
 
     `key` must hold all that shapes the index: its kind, its parameters, the corpus fingerprint, the versions of the
     libraries, and the `code` that makes it. `build` fills the folder it is given, in which it finds what an earlier
@@ -69,13 +69,13 @@ def open_index(
             return load(place)  # before somebody can delete it
     if place and _sound(place):  # in a home that others keep, and that may only be read
         return load(place)
-    with disk.temporary_folder() as folder:
-        _fill(folder, build)
+    with disk.temporary_folder() as folder, _naming_room(folder):
+        build(folder)
         return load(folder)
 
 
 def new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> "np.memmap[Any, Any]":
-    """A file of zeros for an array that is filled in place. OSError where there is no room for all of it.
+    """Make a file of zeros for an array that is filled in place. OSError where there is no room for all of it.
 
     Without room set aside, a disk that fills up later ends the process with SIGBUS.
     """
@@ -90,7 +90,7 @@ def new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> "np.memmap[Any,
 
 
 def name_of(key: Mapping[str, object]) -> str:
-    """The folder of the index for `key`."""
+    """Return the name of the folder of the index for `key`."""
     digest = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=8).hexdigest()
     return f"{key.get('kind', 'index')}-{digest}"
 
@@ -108,30 +108,27 @@ class Kept:
 
 
 def list_kept(home: Path) -> list[Kept]:
-    """Every index under `home`, and every draft of one, by name. What goes away while it is looked at is left out."""
+    """Return every index under `home`, and every draft of one, by name, but for those that vanish meanwhile."""
     found = []
     for folder in sorted((home / "indexes").glob("*")):
         finished = not folder.name.startswith(".")
         if folder.is_dir() and (finished or folder.name.endswith(".draft")):
             name = folder.name if finished else folder.name.removeprefix(".").removesuffix(".draft")
             with suppress(FileNotFoundError):
-                files = _files(folder)
+                files = list(_files(folder))
                 newest = max((file.st_mtime for file in files), default=folder.stat().st_mtime)
                 key = _manifest(folder).get("key")
-                key = key if isinstance(key, dict) else {}
-                size = sum(file.st_size for file in files)
-                found.append(Kept(name, key, size, finished, _held(folder.with_name(name)), newest))
+                size, in_use = sum(file.st_size for file in files), _is_held(folder.with_name(name))
+                found.append(Kept(name, key if isinstance(key, dict) else {}, size, finished, in_use, newest))
     return found
 
 
-def _files(folder: Path) -> list[os.stat_result]:
-    """The files in a folder that somebody may be writing, or deleting."""
-    found = []
+def _files(folder: Path) -> Iterator[os.stat_result]:
+    """Yield the files in a folder that somebody may be writing, or deleting."""
     for place, _, names in os.walk(folder):
         for name in names:
             with suppress(FileNotFoundError):
-                found.append((Path(place) / name).lstat())
-    return found
+                yield (Path(place) / name).lstat()
 
 
 def delete(home: Path, name: str) -> None:
@@ -149,9 +146,11 @@ def delete(home: Path, name: str) -> None:
 
 
 def _build(place: Path, key: Mapping[str, object], build: Callable[[Path], None]) -> None:
-    draft = _draft(place)
-    started = time.monotonic()
-    _fill(draft, build, json.dumps({"key": key}))
+    draft, started = _draft(place), time.monotonic()
+    with _naming_room(draft):
+        draft.mkdir(parents=True, exist_ok=True)
+        disk.replace(draft / _MANIFEST, json.dumps({"key": key}), disk.SHARED)  # says whose draft it is
+        build(draft)
     files = {}
     for path in sorted(path for path in draft.rglob("*") if path.is_file() and path.name != _MANIFEST):
         disk.sync(path)
@@ -163,13 +162,11 @@ def _build(place: Path, key: Mapping[str, object], build: Callable[[Path], None]
     disk.sync(place.parent)
 
 
-def _fill(folder: Path, build: Callable[[Path], None], about: str = "") -> None:
-    """Build into a folder; `about` says whose draft it is."""
+@contextmanager
+def _naming_room(folder: Path) -> Iterator[None]:
+    """Turn an OSError of filling a folder into a DataError, which says how much room there is."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if about:
-            disk.replace(folder / _MANIFEST, about, disk.SHARED)
-        build(folder)
+        yield
     except (ConnectionError, TimeoutError):
         raise  # of whoever fills it, not of the disk
     except OSError as error:  # NumPy's has no number for a full disk
@@ -180,7 +177,7 @@ def _fill(folder: Path, build: Callable[[Path], None], about: str = "") -> None:
 
 
 def _sound(place: Path) -> bool:
-    """Whether the index is there and its files are as they were written. All bytes are read: about a second a GB."""
+    """Tell whether the index is there, every byte as it was written. Takes about a second a GB."""
     files = _manifest(place).get("files")
     if not isinstance(files, dict):
         return False
@@ -193,11 +190,10 @@ def _sound(place: Path) -> bool:
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    try:
+    with suppress(OSError, ValueError):
         manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return manifest if isinstance(manifest, dict) else {}
+        return manifest if isinstance(manifest, dict) else {}
+    return {}
 
 
 def _checksum(path: Path) -> int:
@@ -229,17 +225,14 @@ def _locked(place: Path, *, wait: bool = True) -> Iterator[None]:
             raise UsageError(f"{place.name} is in use by another process; wait for it or stop it")
         _LOG.info(f"another process is building {place.name}; waiting for it")
 
-    place.parent.mkdir(parents=True, exist_ok=True)
     with disk.hold(_lock(place), busy):
         yield
 
 
-def _held(place: Path) -> bool:
-    try:
-        with _lock(place).open("rb") as file:
-            return not disk.lock(file.fileno())
-    except OSError:
-        return False
+def _is_held(place: Path) -> bool:
+    with suppress(OSError), _lock(place).open("rb") as file:
+        return not disk.lock(file.fileno())
+    return False
 
 
 def _writable(folder: Path) -> bool:
