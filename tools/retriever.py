@@ -23,8 +23,8 @@ class Search(NamedTuple):
 class Retriever(ABC):
     """Ranks a fixed corpus for one text. Immutable once built, so threads share it.
 
-    The constructor is also the retriever's entry in the language of `--retriever` (tools/retrievers/__init__.py): after
-    `(corpus, home)` it takes a model or other retrievers by position, and options, with defaults, by keyword.
+    `--retriever` (tools/retrievers/__init__.py) reads the constructor: after `(corpus, home)` it takes a model or other
+    retrievers by position, and options, with defaults, by keyword.
     """
 
     name: str  # with every parameter that changes a ranking, e.g. "bm25(k1=0.9,b=0.4)"
@@ -40,7 +40,7 @@ class Retriever(ABC):
         return cls.needs_pool
 
     @classmethod  # noqa: B027  # most kinds need nothing
-    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:  # most kinds need nothing
+    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse what cannot be built, such as a missing model or an option out of range.
 
         Called for all parts of an expression before anything is built, which may take hours. `options` has all of
@@ -56,7 +56,7 @@ class Retriever(ABC):
         excluded: Collection[str] = (),
         among: Collection[str] | None = None,
     ) -> list[Hit]:
-        """The `k` best documents, best first; fewer when there are fewer.
+        """Return the `k` best documents, best first; fewer when there are fewer.
 
         Documents in `excluded`, or outside `among` where that is given, are left out before the cut. A blank text
         finds nothing.
@@ -65,13 +65,13 @@ class Retriever(ABC):
 
     def search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         """Return the hits of every search, in order, equal to the last digit to those of `search` for it alone."""
-        asked = [search for search in searches if search.text.strip() and k > 0]
-        found = iter(self._search_many(asked, k) if asked else ())
+        wordy = [search for search in searches if search.text.strip() and k > 0]
+        found = iter(self._search_many(wordy, k) if wordy else ())
         return [next(found) if search.text.strip() and k > 0 else [] for search in searches]
 
     @abstractmethod
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        """The hits of searches whose texts are not blank; `k` is at least 1."""
+        """Return the hits of searches whose texts are not blank; `k` is at least 1."""
 
     def left_out(self, text: str, instruction: str = "") -> int:
         """Return how many tokens at the end of `text` the retriever's model cuts off; 0 where it has no limit."""
@@ -94,16 +94,12 @@ class RanksOnly(Retriever):
     """
 
     def __init__(self, retriever: Retriever) -> None:
-        self.name = retriever.name
-        self._retriever = retriever
+        self.name, self._retriever = retriever.name, retriever
+        self.left_out = retriever.left_out  # type: ignore[method-assign]
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         found = self._retriever.search_many(searches, k)
         return [[Hit(hit.doc_id, 1 / rank) for rank, hit in enumerate(hits, start=1)] for hits in found]
-
-    def left_out(self, text: str, instruction: str = "") -> int:
-        """Return what the wrapped retriever leaves out."""
-        return self._retriever.left_out(text, instruction)
 
 
 def best(scores: Mapping[str, float], k: int) -> list[Hit]:
@@ -112,7 +108,7 @@ def best(scores: Mapping[str, float], k: int) -> list[Hit]:
 
 
 def _floor(scores: NDArray[Any], k: int) -> float:
-    """A score that at least `k` documents reach and not many more, or -inf; `scores` has shape (documents,)."""
+    """Return a score that at least `k` documents reach and not many more, or -inf; `scores` has shape (documents,)."""
     groups = 16 * k
     if 2 * groups <= len(scores):
         # The k-th best of the best of each group: k documents reach it, and only the leaders that share a group with
@@ -149,7 +145,7 @@ class Ranker:
         among: Collection[str] | None = None,
         above: float = -np.inf,
     ) -> list[Hit]:
-        """At most `k` hits with a score over `above`, best first; `scores` has shape (documents,)."""
+        """Return at most `k` hits with a score over `above`, best first; `scores` has shape (documents,)."""
         allowed = self.allowed(excluded, among)
         if allowed is not None:
             scores = np.where(allowed, scores, -np.inf)
@@ -160,7 +156,7 @@ class Ranker:
         return self.hits(rows, scores[rows], k)
 
     def hits(self, rows: NDArray[np.integer], scores: NDArray[Any], k: int) -> list[Hit]:
-        """The best `k` of some documents, best first; `rows` and `scores` have shape (candidates,)."""
+        """Return the best `k` of some documents, best first; `rows` and `scores` have shape (candidates,)."""
         if 0 < 2 * k < len(rows):  # fewer are sorted as fast
             kth_best = np.partition(scores, len(scores) - k)[len(scores) - k]
             better, tied = np.flatnonzero(scores > kth_best), np.flatnonzero(scores == kth_best)

@@ -16,14 +16,22 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 PACKAGES = ("agents", "environments", "evals", "optimizers", "programs", "tools")
 _ROOT = Path(__file__).parents[1]
 _SHOWN = frozenset({"Signature", "BaseModel"})  # what is derived from these has a docstring that goes into prompts
 _TOOLS = frozenset({"Tool", "ReAct", "CodeAct"})  # a call of these shows a model the docstrings of functions
 _REFERENCE = re.compile(r"[\w.]+:\w+")  # "module:attribute"
-_FILE = re.compile(r"[\w-]+\.\w+")
+_FILE = re.compile(r"[\w-]+\.(?!py$)\w+")
 _INSTALLED = {_ROOT, *(Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib"))}
+
+
+class _Class(NamedTuple):
+    name: str
+    bases: frozenset[str]
+    types: frozenset[str]  # words in the types of its fields
+    docstring: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +40,7 @@ class Module:
 
     code: str  # without comments, formatting and docstrings
     imports: tuple[tuple[str, int, tuple[str, ...]], ...]  # module, dots before it, names; no names: `import module`
-    classes: tuple[tuple[str, frozenset[str], frozenset[str]], ...]  # name, bases, words in the types of fields
-    documented: Mapping[str, str]  # class -> docstring
+    classes: tuple[_Class, ...]
     tools: str  # the docstrings of functions, where they may be shown to a model
     strings: frozenset[str]  # constants that could name a file
 
@@ -47,12 +54,12 @@ class Sources:
     libraries: frozenset[str]  # names as they are imported, without submodules
 
     def digest(self) -> str:
-        """Eight hex digits over all that shapes an answer, whatever folder it lies in."""
-        shown = _shown(self.modules.values())
+        """Return eight hex digits over all that shapes an answer, whatever folder it lies in."""
+        shown = _shown([one for module in self.modules.values() for one in module.classes])
         contents = {name: path.read_bytes() for name, path in self.data.items()}
-        for name, one in self.modules.items():
-            prompts = [text for owner, text in one.documented.items() if owner in shown]
-            contents[name] = "\0".join([one.code, one.tools, *prompts]).encode("utf-8", "surrogatepass")
+        for name, module in self.modules.items():
+            prompts = [one.docstring for one in module.classes if one.name in shown]
+            contents[name] = "\0".join([module.code, module.tools, *prompts]).encode("utf-8", "surrogatepass")
         digest = hashlib.sha256()
         for name, content in sorted(contents.items()):
             digest.update(name.encode() + b"\0" + content + b"\0")
@@ -60,7 +67,7 @@ class Sources:
 
 
 def reach(modules: Iterable[str], *, without: Collection[str] = (), root: Path = _ROOT) -> Sources:
-    """The sources of `modules`, and of all that they import of ours or from their own folder.
+    """Return the sources of `modules`, and of all that they import of ours or from their own folder.
 
     Packages in `without` are left out with what only they import. `root` is the folder of our packages. What is not
     found counts as a library.
@@ -71,79 +78,70 @@ def reach(modules: Iterable[str], *, without: Collection[str] = (), root: Path =
         name, folder = pending.pop()
         if name in found or any(name == one or name.startswith(f"{one}.") for one in without):
             continue
-        if (path := _file(name, folder)) is None:
+        if (path := _file(name, folder, root)) is None:
             libraries.add(name.partition(".")[0])
             continue
-        one = found[name] = read(path)
-        data |= {f"{name}/{file}": path.parent / file for file in one.strings if (path.parent / file).is_file()}
+        module = found[name] = read(path)
+        data |= {f"{name}/{file}": path.parent / file for file in module.strings if (path.parent / file).is_file()}
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        for imported in _imported(one, package, folder, root):
-            pending.append((imported, _place(imported, folder, root)))
+        pending += [(imported, folder) for imported in _imported(module, package, folder, root)]
         if name.partition(".")[0] not in PACKAGES and "." in name:
             pending.append((name.rpartition(".")[0], folder))  # a user's own package may do something when imported
     return Sources(found, data, frozenset(libraries))
 
 
-def read(path: Path) -> Module:
-    """What the file contributes; read once while it stays as it is."""
-    state = path.stat()
-    return _read(path, state.st_mtime_ns, state.st_size)
-
-
 def _home(name: str, root: Path) -> Path:
-    """The folder in which the top level of a module lies."""
+    """Return the folder in which the top level of a module lies."""
     top = name.partition(".")[0]
     spec = None if top in PACKAGES else find_spec(top)
     if spec is None or spec.origin is None:
         return root
-    origin = Path(spec.origin)
-    return origin.parents[1] if spec.submodule_search_locations else origin.parent
+    return Path(spec.origin).parents[1 if spec.submodule_search_locations else 0]
 
 
-def _place(name: str, folder: Path, root: Path) -> Path:
-    """Where a module imported in `folder` is looked for: ours under `root`, others beside who imports them."""
-    return root if name.partition(".")[0] in PACKAGES else folder
-
-
-def _file(name: str, folder: Path) -> Path | None:
-    """The file of a module; None for what is a library's."""
-    top, *rest = name.split(".")
-    if top not in PACKAGES and folder in _INSTALLED:
+def _file(name: str, folder: Path, root: Path) -> Path | None:
+    """Return the file of a module: ours under `root`, others in the `folder` of who imports them; else None."""
+    ours = name.partition(".")[0] in PACKAGES
+    if folder in _INSTALLED and not ours:
         return None
-    place = folder.joinpath(top, *rest)
+    place = (root if ours else folder).joinpath(*name.split("."))
     return next((path for path in (place.with_name(f"{place.name}.py"), place / "__init__.py") if path.is_file()), None)
 
 
-def _imported(one: Module, package: str, folder: Path, root: Path) -> Iterator[str]:
-    """The full names of the modules that a module of `package` imports."""
-    for name, dots, names in one.imports:
+def _imported(module: Module, package: str, folder: Path, root: Path) -> Iterator[str]:
+    """Yield the full names of the modules that a module of `package` imports."""
+    for name, dots, names in module.imports:
         parents = package.split(".")
-        module = ".".join([*parents[: len(parents) - dots + 1], name]).rstrip(".") if dots else name
-        for full in [f"{module}.{imported}" for imported in names] or [module]:
-            # A submodule, or a name in the module.
-            yield full if names and _file(full, _place(full, folder, root)) else module
+        source = ".".join([*parents[: len(parents) - dots + 1], name]).rstrip(".") if dots else name
+        for full in [f"{source}.{imported}" for imported in names] or [source]:
+            yield full if names and _file(full, folder, root) else source  # a submodule, or a name in the module
 
 
-def _shown(modules: Iterable[Module]) -> frozenset[str]:
-    """The names of the classes whose docstrings go into prompts: by what they derive from, or as types of fields."""
-    classes = [one for module in modules for one in module.classes]
+def _shown(classes: list[_Class]) -> frozenset[str]:
+    """Return the names of classes whose docstrings go into prompts: by what they derive from, or as types of fields."""
     derived, named, before = set(_SHOWN), set[str](), -1
     while before < len(derived) + len(named):
         before = len(derived) + len(named)
-        for name, bases, types in classes:
-            if derived & bases:
-                derived.add(name)
-            if name in derived | named:
-                named |= types
+        for one in classes:
+            if derived & one.bases:
+                derived.add(one.name)
+            if one.name in derived | named:
+                named |= one.types
     return frozenset(derived | named)
+
+
+def read(path: Path) -> Module:
+    """Return what the file contributes; it is read once while it stays as it is."""
+    state = path.stat()
+    return _read(path, state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=1024)
 def _read(path: Path, modified: int, size: int) -> Module:
     tree = ast.parse(path.read_bytes())
     tree.body = [node for node in tree.body if not _types_only(node) and not _is_table(node)]
-    imports, classes, functions = list[tuple[str, int, tuple[str, ...]]](), [], []
-    documented, strings, makes_tools = dict[str, str](), set[str](), False
+    imports, classes = list[tuple[str, int, tuple[str, ...]]](), list[_Class]()
+    functions, strings, makes_tools = list[str](), set[str](), False
     for node in ast.walk(tree):
         match node:
             case ast.Import():
@@ -151,20 +149,19 @@ def _read(path: Path, modified: int, size: int) -> Module:
             case ast.ImportFrom():
                 imports.append((node.module or "", node.level, tuple(alias.name for alias in node.names)))
             case ast.ClassDef():
-                documented[node.name] = _cut_docstring(node)
                 fields = " ".join(ast.unparse(one.annotation) for one in node.body if isinstance(one, ast.AnnAssign))
                 bases = frozenset(ast.unparse(base).rpartition(".")[2] for base in node.bases)
-                classes.append((node.name, bases, frozenset(re.findall(r"\w+", fields))))
+                types = frozenset(re.findall(r"\w+", fields))
+                classes.append(_Class(node.name, bases, types, _cut_docstring(node)))
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 functions.append(f"{node.name}: {_cut_docstring(node)}")
             case ast.Call():
                 makes_tools |= getattr(node.func, "attr", getattr(node.func, "id", "")) in _TOOLS
-            case ast.Constant(value=str(text)) if _FILE.fullmatch(text) and not text.endswith(".py"):
+            case ast.Constant(value=str(text)) if _FILE.fullmatch(text):
                 strings.add(text)
     _cut_docstring(tree)
-    tools = "\n".join(functions) if makes_tools else ""
-    code = ast.dump(tree, annotate_fields=False)
-    return Module(code, tuple(imports), tuple(classes), documented, tools, frozenset(strings))
+    code, tools = ast.dump(tree, annotate_fields=False), "\n".join(functions) if makes_tools else ""
+    return Module(code, tuple(imports), tuple(classes), tools, frozenset(strings))
 
 
 def _types_only(node: ast.stmt) -> bool:
@@ -183,7 +180,7 @@ def _is_reference(node: ast.expr) -> bool:
 
 
 def _cut_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """Take the docstring away, and give it back; empty where there is none."""
+    """Take the docstring away, and return it; empty where there is none."""
     text = ast.get_docstring(node)
     if text is not None:
         node.body = node.body[1:] or [ast.Pass()]
