@@ -1,54 +1,61 @@
-"""What the graphs of the agents have in common: parallel lines in a fixed order, and an end when the steps run out.
+"""What the graphs of the agents have in common: work side by side in a fixed order, and an end when steps run out."""
 
-Nodes that LangGraph runs side by side work in threads. Whichever is first, the outcome is to be the same: results are
-sorted by what they are, and what the lines leave behind (steps of the trace, DSPy's own trace of calls, from which
-teleprompters take demonstrations) is put together in the order of the lines.
-"""
-
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, TypeVar
 
 import dspy
 from langgraph.errors import GraphRecursionError
 
 from tools.session import Session
 
-
-class Lines:
-    """The lines of work of one query. A node that `Send` started works inside `line`; the next node calls `join`."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._calls: dict[int, list[Any]] = {}
-
-    @contextmanager
-    def line(self, number: int, hop: int) -> Iterator[None]:
-        """Work as line `number` of those that run side by side now."""
-        calls: list[Any] | None = None
-        if dspy.settings.trace is not None:
-            calls = self._calls[number] = []
-        with self._session.branch(hop, line=number), dspy.context(trace=calls):
-            yield
-
-    def join(self) -> None:
-        """Put together what the lines left behind, in the order of their numbers."""
-        self._session.join()
-        for number in sorted(self._calls):
-            dspy.settings.trace.extend(self._calls[number])
-        self._calls.clear()
+T = TypeVar("T")
 
 
-def walk(graph: Any, given: Any, last: dict[str, Any], config: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """The state when `graph` has ended, and whether it did so because config's recursion_limit was reached.
+def side_by_side(session: Session, hop: int, jobs: Sequence[Callable[[], T]], threads: int) -> list[T]:
+    """Do the jobs of one hop of a query at the same time, in so many threads; return what each returns, in order.
 
-    `given` is the first state, or None to go on from a checkpoint; `last` is what holds before the first step.
+    Whichever is first, the outcome is the same: steps of the trace, and DSPy's own trace of calls, from which
+    teleprompters take demonstrations, are put together in the order of the jobs.
+    """
+    calls: list[list[Any]] = [[] for _ in jobs]
+    whole = dspy.settings.trace
+
+    def work(number: int) -> T:
+        with session.branch(hop, line=number), dspy.context(trace=None if whole is None else calls[number]):
+            return jobs[number]()
+
+    numbers = range(len(jobs))
+    if threads == 1:
+        found = [work(number) for number in numbers]  # nothing is begun after a job that fails
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            futures = [pool.submit(copy_context().run, work, number) for number in numbers]
+            try:
+                found = [future.result() for future in futures]
+            finally:
+                pool.shutdown(cancel_futures=True)
+    session.join()
+    if whole is not None:
+        whole += [call for line in calls for call in line]
+    return found
+
+
+def walk(
+    graph: Any, start: dict[str, Any], limit: int, config: Mapping[str, Any] | None = None, *, resumes: bool = False
+) -> tuple[dict[str, Any], bool]:
+    """Return the state when `graph` has ended, and whether it did so because `limit` steps were used up.
+
+    `start` is the first state, or the last one of a graph that `resumes` from the checkpoint that `config` names.
     """
     # An exit in the middle of a step loses nothing that is on disk: "sync" writes before the next step begins.
-    durability = {"durability": "sync"} if "configurable" in config else {}
+    durability = {"durability": "sync"} if config else {}
+    state = start
     try:
-        for values in graph.stream(given, dict(config), stream_mode="values", **durability):
-            last = values
+        options = {**(config or {}), "recursion_limit": limit}
+        for values in graph.stream(None if resumes else start, options, stream_mode="values", **durability):
+            state = values
     except GraphRecursionError:
-        return last, True
-    return last, False
+        return state, True
+    return state, False

@@ -44,7 +44,7 @@ class Notes(MultiHop):
     def forward(self, query: Query) -> Submission:
         """Up to `hops` x `per_hop` documents, selected ones first."""
         with self.checkpoints.saver() as saver:
-            config = {"configurable": {"thread_id": query.query_id}, "recursion_limit": self.limit}
+            config = {"configurable": {"thread_id": query.query_id}}
             begun = saver.get_tuple(config)
             if begun and _has_only_begun(begun):
                 saver.delete_thread(query.query_id)
@@ -57,7 +57,7 @@ class Notes(MultiHop):
             if "ranking" not in state:
                 forget_writes(saver, query.query_id)
                 graph = self._graph(session, query).compile(checkpointer=saver)
-                state, short = walk(graph, None if begun else state, state, config)
+                state, short = walk(graph, state, self.limit, config, resumes=bool(begun))
                 keep_last(saver, query.query_id)
         ranking = state["ranking"] if "ranking" in state else _copy_found(state).ranking()
         return session.submit(ranking[: self.depth], why="steps" if short else state["why"])

@@ -13,22 +13,21 @@ between two rounds for reflection. Left out: a reranking of the selected, which 
 The pattern is plan-and-execute (Wang et al. 2023, arXiv 2305.04091) with parallel steps; no benchmark paper has it.
 """
 
-import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar, TypedDict
+from itertools import zip_longest
+from typing import Any, ClassVar, TypedDict
 
 import dspy
 import pydantic
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Send
 
-from agents.graph import Lines, walk
+from agents.graph import side_by_side, walk
 from programs import reading
 from programs.base import Program
 from tools.errors import LimitReached, at_least
 from tools.models import offline as rules
-from tools.models.prompting import DESCRIPTION, Check, Fault, Outputs, Passage, ask, known_ids, lens, through
+from tools.models.prompting import DESCRIPTION, Fault, Outputs, Passage, ask, known_ids, lens, through
 from tools.records import Query, Submission
 from tools.session import Session
 
@@ -106,57 +105,38 @@ class Planner(Program):
     per_search: int = 25  # documents a search
     read_chars: int = 0  # characters of each document, 0 all of them
     lens: str = ""
-    parallel: int = 4  # lines of a query that work at a time; it changes how long a query takes and nothing else
+    parallel: int = 4  # threads of a query; it changes how long a query takes and nothing else
 
     def __post_init__(self) -> None:
         most = {"rounds": self.rounds, "parts": self.parts, "per_search": self.per_search, "parallel": self.parallel}
         at_least(1, "planner", **most)
         at_least(0, "planner", read_chars=self.read_chars)
-        self.limit = 1 + 5 * self.rounds  # steps of the graph: the plan, and five nodes a round
+        self.limit = 1 + 3 * self.rounds  # steps of the graph: the plan, and three nodes a round
         search = lens(self.lens).search
         self.plan_searches = dspy.Predict(through(PlanSearches, search))
         self.read_passages = dspy.Predict(through(ReadForQuestion, lens(self.lens).recognise))
         self.reflect = dspy.Predict(through(Reflect, search))
 
     def most_calls(self, pool: int) -> int:
-        """The plan or a reflection a round, and a reading for each sub-question."""
+        """Return one for the plan or a reflection a round, and one for reading each sub-question."""
         return self.rounds * (self.parts + 1)
 
     def forward(self, query: Query) -> Submission:
-        """Every document that surfaced, selected ones first."""
+        """Return every document that surfaced, selected ones first."""
         session = self.toolbox.open(query)
-        work = _Work(self, session, query)
-        start: _State = {"round": 1, "plan": [], "searches": [], "found": [], "unread": [], "read": [], "why": ""}
-        config = {"recursion_limit": self.limit, "max_concurrency": self.parallel}
-        state, short = walk(work.graph(), start, dict(start), config)
+        start = _State(round=1, plan=[], searches=[], best={}, unread=[], selected=[], notes=[], why="")
+        state, short = walk(_Work(self, session, query).graph(), dict(start), self.limit)
         return session.submit(ranking(state)[: self.depth], why="steps" if short else state["why"])
-
-
-class _Found(TypedDict):
-    """What one search brought."""
-
-    round: int
-    place: int  # of the sub-question in the plan of its round
-    doc_ids: list[str]
-    refused: bool  # the session had no search left
-
-
-class _Read(TypedDict):
-    """What the reading for one sub-question brought."""
-
-    round: int
-    place: int
-    selected: list[str]
-    notes: list[str]
 
 
 class _State(TypedDict, total=False):
     round: int
     plan: list[dict[str, str]]  # the round's sub-questions
     searches: list[str]  # of all rounds
-    unread: list[list[str]]  # by place in the plan: what is to be read for it in this round
-    found: Annotated[list[_Found], operator.add]
-    read: Annotated[list[_Read], operator.add]
+    best: dict[str, tuple[int, int, int]]  # of each document, where it surfaced best: rank, round, place in the plan
+    unread: list[list[str]]  # what is to be read for each sub-question of the plan
+    selected: list[str]  # in the order of the ranking
+    notes: list[str]  # of all readings, in the order of rounds and plans
     why: str  # why no further search is made, once that is so
 
 
@@ -166,144 +146,104 @@ class _Work:
     def __init__(self, planner: Planner, session: Session, query: Query) -> None:
         self.planner = planner
         self.session = session
-        self.lines = Lines(session)
         self.about = {"objective": query.objective, "description": query.text}
 
     def graph(self) -> Any:
-        """plan, then in each round: search (one a sub-question), share out, read (likewise), gather, reflect."""
+        """Return the graph: plan, then in each round search, read and reflect."""
         graph = StateGraph(_State)
-        for node in (self.plan, self.search, self.share_out, self.read, self.gather, self.reflect):
+        for node in (self.plan, self.search, self.read, self.reflect):
             graph.add_node(node.__name__, node)
         graph.add_edge(START, "plan")
-        graph.add_conditional_edges("plan", self._searches, ["search"])
-        graph.add_edge("search", "share_out")
-        graph.add_conditional_edges("share_out", self._readings, ["read", END])
-        graph.add_edge("read", "gather")
-        graph.add_conditional_edges("gather", lambda state: END if state["why"] else "reflect", ["reflect", END])
-        graph.add_conditional_edges("reflect", lambda s: END if s["why"] else self._searches(s), ["search", END])
+        graph.add_edge("plan", "search")
+        graph.add_conditional_edges("search", lambda state: "read" if any(state["unread"]) else END)
+        graph.add_conditional_edges("read", lambda state: END if state["why"] else "reflect")
+        graph.add_conditional_edges("reflect", lambda state: END if state["why"] else "search")
         return graph.compile()
 
-    def plan(self, state: _State) -> dict[str, Any]:
-        """The first round's sub-questions."""
+    def plan(self, state: _State) -> _State:
+        """Plan the first round's sub-questions."""
         self.session.hop = 1
         most = self.planner.parts
-        answer = ask(self.planner.plan_searches, _check_searchable("plan"), **self.about, most=most)
-        plan = _keep_new(answer.plan, [], most)
-        self.session.note(_write_plan("plan", plan))
-        return {"plan": plan}
+        answer = ask(self.planner.plan_searches, _check_searchable, **self.about, most=most)
+        return {"plan": self._take_new(answer.plan, [], "plan")}
 
-    def search(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """One sub-question's search."""
-        doc_ids: list[str] = []
-        refused = False
-        with self.lines.line(job["place"], job["round"]):
-            try:
-                doc_ids = [hit.doc_id for hit in self.session.search(job["search"], self.planner.per_search)]
-            except LimitReached:
-                refused = True
-        return {"found": [_Found(round=job["round"], place=job["place"], doc_ids=doc_ids, refused=refused)]}
+    def search(self, state: _State) -> _State:
+        """Search for each sub-question. A new document is to be read for the first one that found it."""
+        number, plan = state["round"], state["plan"]
+        jobs = [partial(self._search_one, one["search"]) for one in plan]
+        found = side_by_side(self.session, number, jobs, self.planner.parallel)
+        best, unread = dict(state["best"]), []
+        for place, doc_ids in enumerate(found):
+            unread.append([doc_id for doc_id in doc_ids or () if doc_id not in best])
+            for rank, doc_id in enumerate(doc_ids or ()):
+                best[doc_id] = min((rank, number, place), best.get(doc_id, (rank, number, place)))
+        why = "budget" if None in found else "" if any(unread) else "done"
+        searches = state["searches"] + [one["search"] for one in plan]
+        return {"best": best, "unread": unread, "searches": searches, "why": why}
 
-    def share_out(self, state: _State) -> dict[str, Any]:
-        """Who reads what: each new document is read for the first sub-question that found it."""
-        self.lines.join()
-        known = {doc_id for one in state["found"] if one["round"] < state["round"] for doc_id in one["doc_ids"]}
-        unread: list[list[str]] = [[] for _ in state["plan"]]
-        now = sorted((one for one in state["found"] if one["round"] == state["round"]), key=lambda one: one["place"])
-        for one in now:
-            unread[one["place"]] = [doc_id for doc_id in one["doc_ids"] if doc_id not in known]
-            known.update(one["doc_ids"])
-        why = "budget" if any(one["refused"] for one in now) else "" if any(unread) else "done"
-        return {"unread": unread, "searches": state["searches"] + [one["search"] for one in state["plan"]], "why": why}
+    def read(self, state: _State) -> _State:
+        """Read what is new for each sub-question, and say whether there is another round."""
+        parts = zip(state["plan"], state["unread"], strict=True)
+        jobs = [partial(self._read_one, one["question"], doc_ids, state["notes"]) for one, doc_ids in parts if doc_ids]
+        found = side_by_side(self.session, state["round"], jobs, self.planner.parallel)
+        # The likeliest of each sub-question, then the second ones, and so on.
+        selected = [doc_id for docs in zip_longest(*(kept for kept, _ in found)) for doc_id in docs if doc_id]
+        return {
+            "selected": state["selected"] + selected,
+            "notes": state["notes"] + [note for _, notes in found for note in notes],
+            "why": state["why"] or ("steps" if state["round"] == self.planner.rounds else ""),
+        }
 
-    def read(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """One sub-question's reading, in one call, or in as many as the model's window makes necessary."""
-        read = _Read(round=job["round"], place=job["place"], selected=[], notes=[])
-        with self.lines.line(job["place"], job["round"]):
-            predictor, chars = self.planner.read_passages, self.planner.read_chars
-            asked: dict[str, Any] = {**self.about, "question": job["question"]}
-            asked["notes"] = reading.recall(self.session, predictor, "notes", job["notes"], **asked)
-            check = partial(known_ids, "selected")
-            for shown, answer in reading.read(self.session, predictor, job["doc_ids"], chars, check, **asked):
-                read["selected"] += self.session.select(answer.selected, among=shown)
-                if observations := answer.observations.strip():
-                    self.session.note(observations)
-                    read["notes"].append(observations)
-        return {"read": [read]}
-
-    def gather(self, state: _State) -> dict[str, Any]:
-        """Whether there is another round."""
-        self.lines.join()
-        return {"why": state["why"] or ("steps" if state["round"] == self.planner.rounds else "")}
-
-    def reflect(self, state: _State) -> dict[str, Any]:
-        """The next round's sub-questions."""
-        predictor, most = self.planner.reflect, self.planner.parts
-        selected = sum(len(one["selected"]) for one in state["read"])
-        about = {**self.about, "selected_so_far": selected, "most": most}
-        asked = reading.look_back(self.session, predictor, state["searches"], "notes", _collect_notes(state), **about)
-        answer = ask(predictor, **asked)
-        plan = _keep_new(answer.further, state["searches"], most)
-        self.session.note(_write_plan(f"missing: {answer.missing.strip()}", plan))
+    def reflect(self, state: _State) -> _State:
+        """Plan the next round's sub-questions."""
+        predictor, earlier = self.planner.reflect, state["searches"]
+        about = {**self.about, "selected_so_far": len(state["selected"]), "most": self.planner.parts}
+        inputs = reading.look_back(self.session, predictor, earlier, "notes", state["notes"], **about)
+        answer = ask(predictor, **inputs)
+        plan = self._take_new(answer.further, earlier, f"missing: {answer.missing.strip()}")
         if not plan:
             return {"why": "done"}
         self.session.hop = state["round"] + 1
         return {"plan": plan, "round": state["round"] + 1}
 
-    def _searches(self, state: _State) -> list[Send]:
-        about = {"round": state["round"]}
-        return [Send("search", {**about, "place": place, **one}) for place, one in enumerate(state["plan"])]
+    def _take_new(self, planned: Sequence[SubQuestion], earlier: Sequence[str], heading: str) -> list[dict[str, str]]:
+        """Note and return, as plain data, the first sub-questions whose search is new."""
+        new: dict[str, str] = {}
+        for one in planned:
+            if (search := one.search.strip()) and search not in earlier:
+                new.setdefault(search, one.question.strip())
+        plan = [{"question": question, "search": search} for search, question in new.items()][: self.planner.parts]
+        self.session.note("\n".join([heading, *(f"- {one['question']}" for one in plan)]))
+        return plan
 
-    def _readings(self, state: _State) -> list[Send] | str:
-        about = {"round": state["round"], "notes": _collect_notes(state)}
-        jobs = [
-            Send("read", {**about, "place": place, "question": one["question"], "doc_ids": doc_ids})
-            for place, (one, doc_ids) in enumerate(zip(state["plan"], state["unread"], strict=True))
-            if doc_ids
-        ]
-        return jobs or END
+    def _search_one(self, text: str) -> list[str] | None:
+        """Return what a search brings; None where the session has no search left."""
+        try:
+            return [hit.doc_id for hit in self.session.search(text, self.planner.per_search)]
+        except LimitReached:
+            return None
 
-
-def ranking(state: Mapping[str, Any]) -> list[str]:
-    """Selected documents by round, place in their reading and plan; the others by their best rank, earliest first."""
-    kept = {
-        doc_id: (one["round"], index, one["place"])
-        for one in state["read"]
-        for index, doc_id in enumerate(one["selected"])
-    }
-    best: dict[str, tuple[int, int, int]] = {}
-    for one in state["found"]:
-        for rank, doc_id in enumerate(one["doc_ids"]):
-            key = (rank, one["round"], one["place"])
-            best[doc_id] = min(key, best.get(doc_id, key))
-    return sorted(kept, key=kept.__getitem__) + sorted(best.keys() - kept, key=best.__getitem__)
-
-
-def _collect_notes(state: _State) -> list[str]:
-    """Of all readings so far, in the order of rounds and plans."""
-    return [
-        note for one in sorted(state["read"], key=lambda one: (one["round"], one["place"])) for note in one["notes"]
-    ]
+    def _read_one(self, question: str, doc_ids: list[str], notes: list[str]) -> tuple[list[str], list[str]]:
+        """Return what is selected and noted, in one call, or in as many as the model's window makes necessary."""
+        predictor, chars = self.planner.read_passages, self.planner.read_chars
+        inputs: dict[str, Any] = {**self.about, "question": question}
+        inputs["notes"] = reading.recall(self.session, predictor, "notes", notes, **inputs)
+        selected, noted = list[str](), list[str]()
+        check = partial(known_ids, "selected")
+        for shown, answer in reading.read(self.session, predictor, doc_ids, chars, check, **inputs):
+            selected += self.session.select(answer.selected, among=shown)
+            if observations := answer.observations.strip():
+                self.session.note(observations)
+                noted.append(observations)
+        return selected, noted
 
 
-def _check_searchable(field: str) -> Check:
-    """Some sub-question in `field` has a search text."""
-
-    def some(outputs: Outputs) -> None:
-        if not any(one.search.strip() for one in outputs[field]):
-            raise Fault("empty", f"{field} has no sub-question with a search text; it needs one at least")
-
-    return some
+def ranking(state: dict[str, Any]) -> list[str]:
+    """Return the selected documents, then the others by their best rank, earliest first."""
+    best, selected = state["best"], list(state["selected"])
+    return selected + sorted(best.keys() - set(selected), key=best.__getitem__)
 
 
-def _keep_new(planned: Sequence[SubQuestion], earlier: Sequence[str], most: int) -> list[dict[str, str]]:
-    """The first `most` of the sub-questions whose search was not made and is not asked for twice, as plain data."""
-    new = {one.search.strip(): one.question.strip() for one in reversed(planned)}  # of equal ones, the first stays
-    return [
-        {"question": new[search], "search": search}
-        for search in dict.fromkeys(one.search.strip() for one in planned)
-        if search and search not in earlier
-    ][:most]
-
-
-def _write_plan(heading: str, plan: Sequence[Mapping[str, str]]) -> str:
-    return "\n".join([heading, *(f"- {one['question']}" for one in plan)])
+def _check_searchable(outputs: Outputs) -> None:
+    if not any(one.search.strip() for one in outputs["plan"]):
+        raise Fault("empty", "plan has no sub-question with a search text; it needs one at least")

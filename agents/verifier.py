@@ -13,22 +13,21 @@ it recognises far better than retrievers find. Left out: verifying anything twic
 """
 
 import math
-import operator
 import random
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, TypedDict
+from functools import partial
+from typing import Any, ClassVar, TypedDict
 
 import dspy
 import pydantic
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Send
 
-from agents.graph import Lines, walk
+from agents.graph import side_by_side, walk
 from programs import reading
 from programs.base import Program
 from tools.errors import LimitReached, at_least
 from tools.models import offline as rules
-from tools.models.prompting import DESCRIPTION, Check, Outputs, Passage, ask, filled, known_ids, lens, through
+from tools.models.prompting import DESCRIPTION, Check, Passage, ask, filled, known_ids, lens, through
 from tools.records import Query, Submission
 from tools.retrievers import Expressions
 from tools.retrievers.fusion import CONSTANT
@@ -114,59 +113,28 @@ class Verifier(Program):
     lens: str = ""
     retrievers: Expressions = RETRIEVERS  # each search goes to all of them; none: the run's own
     seed: int = 0  # of the shuffles
-    parallel: int = 4  # lines of a query that work at a time; it changes no result
+    parallel: int = 4  # threads of a query; it changes how long a query takes and nothing else
 
     def __post_init__(self) -> None:
         at_least(1, "verifier", rounds=self.rounds, texts=self.texts, per_search=self.per_search, batch=self.batch)
         at_least(1, "verifier", verify=self.verify, parallel=self.parallel)
         at_least(0, "verifier", read_chars=self.read_chars, reads=self.reads)
         self.engines = Expressions(self.retrievers).each() or [""]
-        self.limit = 6 * self.rounds  # steps of the graph: six nodes a round
+        self.limit = 4 * self.rounds  # steps of the graph: four nodes a round
         self.reformulate = dspy.Predict(through(Reformulate, lens(self.lens).search))
         self.verify_passages = dspy.Predict(through(VerifyPassages, lens(self.lens).recognise))
         self.learn_common = dspy.Predict(LearnCommon)
 
     def most_calls(self, pool: int) -> int:
-        """A round has its searches, its batches and, but for the last, what they have in common."""
+        """Return one a round for its searches, one a batch, and but for the last, one for what they have in common."""
         return self.rounds * (math.ceil(self.verify / self.batch) + 2) - 1
 
     def forward(self, query: Query) -> Submission:
-        """Every document that surfaced, verified ones first."""
+        """Return every document that surfaced, verified ones first."""
         session = self.toolbox.open(query)
-        work = _Work(self, session, query)
-        start: _State = {
-            "round": 0,
-            "texts": [],
-            "searches": [],
-            "learned": [],
-            "found": [],
-            "judged": [],
-            "picked": [],
-            "order": {},
-            "new": False,
-            "why": "",
-        }
-        config = {"recursion_limit": self.limit, "max_concurrency": self.parallel}
-        state, short = walk(work.graph(), start, dict(start), config)
+        start = _State(round=0, texts=[], searches=[], learned=[], lists=[], picked=[], grades={}, why="")
+        state, short = walk(_Work(self, session, query).graph(), dict(start), self.limit)
         return session.submit(ranking(state)[: self.depth], why="steps" if short else state["why"])
-
-
-class _Found(TypedDict):
-    """What one search text brought from one retriever."""
-
-    round: int
-    place: int  # among the searches of the round
-    doc_ids: list[str]
-    refused: bool  # the session had no search left
-
-
-class _Judged(TypedDict):
-    """The documents of one batch, and the grades of those that were named."""
-
-    round: int
-    place: int  # of the batch in its round
-    shown: list[str]
-    grades: dict[str, int]
 
 
 class _State(TypedDict, total=False):
@@ -174,11 +142,10 @@ class _State(TypedDict, total=False):
     texts: list[str]  # the round's searches
     searches: list[str]  # of all rounds
     learned: list[str]
-    found: Annotated[list[_Found], operator.add]
-    judged: Annotated[list[_Judged], operator.add]
-    picked: list[str]  # to be verified in this round, in the fused order
-    order: dict[str, int]  # of all that were picked, in that order: which place they had, over all rounds
+    lists: list[list[str]]  # what each search brought from each retriever
     new: bool  # whether the round's searches surfaced a new document
+    picked: list[str]  # to be verified in this round, in the fused order
+    grades: dict[str, int]  # of all that were verified, in the order in which they were picked; 0 for those not named
     why: str  # why no further search is made, once that is so
 
 
@@ -188,173 +155,133 @@ class _Work:
     def __init__(self, verifier: Verifier, session: Session, query: Query) -> None:
         self.verifier = verifier
         self.session = session
-        self.lines = Lines(session)
         self.about = {"objective": query.objective, "description": query.text}
 
     def graph(self) -> Any:
-        """In each round: reformulate, search (one a text and retriever), pick, verify (one a batch), gather, learn."""
+        """Return the graph: in each round reformulate, search, verify and learn."""
+
+        def after_verifying(state: _State) -> str:
+            if state["why"]:
+                return str(END)
+            return "learn" if _find_sure(state["grades"], state["picked"]) else "reformulate"
+
         graph = StateGraph(_State)
-        for node in (self.reformulate, self.search, self.pick, self.verify, self.gather, self.learn):
+        for node in (self.reformulate, self.search, self.verify, self.learn):
             graph.add_node(node.__name__, node)
         graph.add_edge(START, "reformulate")
-        graph.add_conditional_edges("reformulate", self._searches, ["search", "pick"])
-        graph.add_edge("search", "pick")
-        graph.add_conditional_edges("pick", self._batches, ["verify", END])
-        graph.add_edge("verify", "gather")
-        graph.add_conditional_edges("gather", self._onwards, ["learn", "reformulate", END])
+        graph.add_edge("reformulate", "search")
+        graph.add_conditional_edges("search", lambda state: "verify" if state["picked"] else END)
+        graph.add_conditional_edges("verify", after_verifying)
         graph.add_edge("learn", "reformulate")
         return graph.compile()
 
-    def reformulate(self, state: _State) -> dict[str, Any]:
-        """The round's search texts that were not made before. The first round has to have one."""
+    def reformulate(self, state: _State) -> _State:
+        """Write the round's search texts, none that was made before. The first round has to have one."""
         number = self.session.hop = state["round"] + 1
-        predictor = self.verifier.reformulate
-        about = {**self.about, "most": self.verifier.texts}
-        asked = reading.look_back(self.session, predictor, state["searches"], "learned", state["learned"], **about)
-        checks = [filled("searches")] if number == 1 else []
-        named = ask(predictor, *checks, **asked).searches
+        predictor, most = self.verifier.reformulate, self.verifier.texts
+        about = {**self.about, "most": most}
+        inputs = reading.look_back(self.session, predictor, state["searches"], "learned", state["learned"], **about)
+        named = ask(predictor, *([filled("searches")] if number == 1 else []), **inputs).searches
         texts = [text for text in dict.fromkeys(map(str.strip, named)) if text and text not in state["searches"]]
-        return {"round": number, "texts": texts[: self.verifier.texts]}
+        return {"round": number, "texts": texts[:most]}
 
-    def search(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """One text, one retriever."""
-        doc_ids: list[str] = []
-        refused = False
-        with self.lines.line(job["place"], job["round"]):
-            try:
-                found = self.session.search(job["text"], self.verifier.per_search, retriever=job["retriever"])
-                doc_ids = [snippet.doc_id for snippet in found]
-            except LimitReached:
-                refused = True
-        return {"found": [_Found(round=job["round"], place=job["place"], doc_ids=doc_ids, refused=refused)]}
-
-    def pick(self, state: _State) -> dict[str, Any]:
-        """The best of what was found and not read, by fused score over all rounds."""
-        self.lines.join()
-        number, judged = state["round"], state["order"]
-        known = {doc_id for one in state["found"] if one["round"] < number for doc_id in one["doc_ids"]}
-        now = [one for one in state["found"] if one["round"] == number]
-        most = self.verifier.verify
-        if self.verifier.reads:
-            most = min(most, self.verifier.reads - len(judged))
-        picked = [doc_id for doc_id in fuse(state["found"]) if doc_id not in judged][:most]
-        why = "budget" if any(one["refused"] for one in now) else "" if picked else "done"
+    def search(self, state: _State) -> _State:
+        """Search for each text with each retriever, and pick the best of what was not read, by fused score."""
+        verifier = self.verifier
+        jobs = [partial(self._search_one, text, name) for text in state["texts"] for name in verifier.engines]
+        found = side_by_side(self.session, state["round"], jobs, verifier.parallel)
+        known = {doc_id for doc_ids in state["lists"] for doc_id in doc_ids}
+        lists = state["lists"] + [doc_ids or [] for doc_ids in found]
+        left = verifier.reads - len(state["grades"]) if verifier.reads else verifier.verify
+        picked = [doc_id for doc_id in fuse(lists) if doc_id not in state["grades"]][: min(left, verifier.verify)]
         return {
+            "lists": lists,
             "picked": picked,
-            "order": judged | {doc_id: len(judged) + index for index, doc_id in enumerate(picked)},
             "searches": state["searches"] + state["texts"],
-            "new": any(doc_id not in known for one in now for doc_id in one["doc_ids"]),
-            "why": why,
+            "new": any(doc_id not in known for doc_ids in found for doc_id in doc_ids or ()),
+            "why": "budget" if None in found else "" if picked else "done",
         }
 
-    def verify(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """One batch, in one call, or in as many as the model's window makes necessary."""
-        judged = _Judged(round=job["round"], place=job["place"], shown=[], grades={})
-        predictor, chars = self.verifier.verify_passages, self.verifier.read_chars
-        with self.lines.line(job["place"], job["round"]):
-            for shown, answer in reading.read(self.session, predictor, job["doc_ids"], chars, _of, **self.about):
-                # Of two judgements of one passage the first holds.
-                judgements = {one.id: one for one in reversed(answer.judgements)}
-                self.session.count_invented(one.id for one in judgements.values() if one.grade < VERIFIED)
-                self._keep(list(judgements.values()), shown)
-                judged["shown"] += shown
-                judged["grades"] |= {one: judgements[one].grade for one in shown if one in judgements}
-        return {"judged": [judged]}
+    def verify(self, state: _State) -> _State:
+        """Verify what was picked, batch by batch, and say whether there is another round."""
+        verifier, picked = self.verifier, state["picked"]
+        shuffled = list(picked)
+        random.Random(f"{verifier.seed}:{self.session.query_id}:{state['round']}").shuffle(shuffled)
+        starts = range(0, len(shuffled), verifier.batch)
+        jobs = [partial(self._verify_batch, shuffled[start : start + verifier.batch]) for start in starts]
+        named: dict[str, int] = {}
+        for batch in side_by_side(self.session, state["round"], jobs, verifier.parallel):
+            named |= batch
+        grades = state["grades"] | {doc_id: named.get(doc_id, 0) for doc_id in picked}
+        why = state["why"] or ("budget" if verifier.reads and len(grades) >= verifier.reads else "")
+        if not why and state["round"] == verifier.rounds:
+            why = "steps"
+        if not why and not state["new"] and not _find_sure(grades, picked):
+            why = "done"
+        return {"grades": grades, "why": why}
 
-    def _keep(self, judgements: Sequence[Judgement], shown: list[str]) -> None:
-        verified = [one for one in sorted(judgements, key=lambda one: (-one.grade, one.id)) if one.grade >= VERIFIED]
-        kept = self.session.select([one.id for one in verified], among=shown)
-        if kept:
-            self.session.note(
-                "\n".join(f"{one.id} ({one.grade}): {one.evidence}" for one in verified if one.id in kept)
-            )
-
-    def gather(self, state: _State) -> dict[str, Any]:
-        """Whether there is another round."""
-        self.lines.join()
-        used_up = self.verifier.reads and len(state["order"]) >= self.verifier.reads
-        if why := state["why"] or ("budget" if used_up else ""):
-            return {"why": why}
-        if state["round"] == self.verifier.rounds:
-            return {"why": "steps"}
-        return {"why": "" if state["new"] or self._has_verified(state) else "done"}
-
-    def learn(self, state: _State) -> dict[str, Any]:
-        """What the surest of the verified documents have in common, a batch of them at most."""
+    def learn(self, state: _State) -> _State:
+        """Say what the surest of the verified documents have in common, a batch of them at most."""
         predictor, verifier = self.verifier.learn_common, self.verifier
-        grades = _collect_grades(state)
-        sure = sorted(
-            (doc_id for doc_id in grades if grades[doc_id] >= VERIFIED),
-            key=lambda doc_id: (-grades[doc_id], state["order"][doc_id]),
-        )[: verifier.batch]
+        sure = _find_sure(state["grades"], state["grades"])[: verifier.batch]
         learned = reading.recall(self.session, predictor, "learned", state["learned"], **self.about)
-        asked = {**self.about, "learned": learned}
-        passages = reading.show_all(self.session, predictor, sure, verifier.read_chars, **asked)
-        common = ask(predictor, **asked, passages=passages).common.strip()
+        inputs = {**self.about, "learned": learned}
+        passages = reading.show_all(self.session, predictor, sure, verifier.read_chars, **inputs)
+        common = ask(predictor, **inputs, passages=passages).common.strip()
         if not common:
             return {}
         self.session.note(common)
         return {"learned": [*state["learned"], common]}
 
-    def _searches(self, state: _State) -> list[Send] | str:
-        pairs = [(text, retriever) for text in state["texts"] for retriever in self.verifier.engines]
-        jobs = [
-            Send("search", {"round": state["round"], "place": place, "text": text, "retriever": retriever})
-            for place, (text, retriever) in enumerate(pairs)
-        ]
-        return jobs or "pick"
+    def _search_one(self, text: str, retriever: str) -> list[str] | None:
+        """Return what a search brings; None where the session has no search left."""
+        try:
+            found = self.session.search(text, self.verifier.per_search, retriever=retriever)
+        except LimitReached:
+            return None
+        return [snippet.doc_id for snippet in found]
 
-    def _batches(self, state: _State) -> list[Send] | str:
-        shuffled = list(state["picked"])
-        random.Random(f"{self.verifier.seed}:{self.session.query_id}:{state['round']}").shuffle(shuffled)
-        size = self.verifier.batch
-        starts = range(0, len(shuffled), size)
-        jobs = [
-            Send("verify", {"round": state["round"], "place": place, "doc_ids": shuffled[start : start + size]})
-            for place, start in enumerate(starts)
-        ]
-        return jobs or END
+    def _verify_batch(self, doc_ids: list[str]) -> dict[str, int]:
+        """Return the grades that are named, in one call, or in as many as the model's window makes necessary."""
+        predictor, chars = self.verifier.verify_passages, self.verifier.read_chars
+        grades: dict[str, int] = {}
+        for shown, answer in reading.read(self.session, predictor, doc_ids, chars, _check_ids, **self.about):
+            # Of two judgements of one passage the first holds.
+            judgements = {one.id: one for one in reversed(answer.judgements)}
+            self.session.count_invented(one.id for one in judgements.values() if one.grade < VERIFIED)
+            verified = [one for one in judgements.values() if one.grade >= VERIFIED]
+            verified.sort(key=lambda one: (-one.grade, one.id))
+            if kept := self.session.select([one.id for one in verified], among=shown):
+                lines = (f"{one.id} ({one.grade}): {one.evidence}" for one in verified if one.id in kept)
+                self.session.note("\n".join(lines))
+            grades |= {doc_id: judgements[doc_id].grade for doc_id in shown if doc_id in judgements}
+        return grades
 
-    def _onwards(self, state: _State) -> str:
-        if state["why"]:
-            return str(END)
-        return "learn" if self._has_verified(state) else "reformulate"  # of nothing, nothing is learned
 
-    def _has_verified(self, state: _State) -> bool:
-        now = (one for one in state["judged"] if one["round"] == state["round"])
-        return any(grade >= VERIFIED for one in now for grade in one["grades"].values())
+def _check_ids(shown: Sequence[str]) -> Check:
+    """Return the check that judgements are of passages in `shown`."""
+    known = known_ids("judgements", shown)
+    return lambda outputs: known({"judgements": [one.id for one in outputs["judgements"]]})
+
+
+def _find_sure(grades: Mapping[str, int], among: Sequence[str] | Mapping[str, int]) -> list[str]:
+    """Return the verified documents in `among`, surest first."""
+    return sorted((doc_id for doc_id in among if grades[doc_id] >= VERIFIED), key=lambda doc_id: -grades[doc_id])
 
 
 def ranking(state: Mapping[str, Any]) -> list[str]:
-    """By grade from 3 to 1, then what was not read by fused score, then what was read in vain."""
-    grades, order = _collect_grades(state), state["order"]
-    read = sorted(grades, key=lambda doc_id: (-grades[doc_id], order[doc_id]))
-    unread = [doc_id for doc_id in fuse(state["found"]) if doc_id not in grades]
-    return (
-        [doc_id for doc_id in read if grades[doc_id] > 0] + unread + [doc_id for doc_id in read if grades[doc_id] == 0]
-    )
+    """Order by grade from 3 to 1, then what was not read by fused score, then what was read in vain."""
+    grades = state["grades"]
+    read = sorted(grades, key=lambda doc_id: -grades[doc_id])  # stable: of equal grades, as they were picked
+    fits = [doc_id for doc_id in read if grades[doc_id]]
+    return fits + [doc_id for doc_id in fuse(state["lists"]) if doc_id not in grades] + read[len(fits) :]
 
 
-def fuse(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Documents by the sum of 1 / (60 + rank) over all lists; of equal ones, the one that surfaced first."""
+def fuse(lists: Sequence[Sequence[str]]) -> list[str]:
+    """Order documents by the sum of 1 / (60 + rank) over all lists; equal ones as they surfaced."""
     parts: dict[str, list[float]] = {}
-    for one in sorted(found, key=lambda one: (one["round"], one["place"])):
-        for rank, doc_id in enumerate(one["doc_ids"], start=1):
+    for doc_ids in lists:
+        for rank, doc_id in enumerate(doc_ids, start=1):
             parts.setdefault(doc_id, []).append(1 / (CONSTANT + rank))
     # fsum, because the same ranks in another order have to be a tie.
     return sorted(parts, key=lambda doc_id: -math.fsum(parts[doc_id]))
-
-
-def _collect_grades(state: Mapping[str, Any]) -> dict[str, int]:
-    """Of all documents that were shown; 0 for those that a model did not name."""
-    return {doc_id: one["grades"].get(doc_id, 0) for one in state["judged"] for doc_id in one["shown"]}
-
-
-def _of(shown: Sequence[str]) -> Check:
-    """The judgements are of passages in `shown`."""
-    known = known_ids("judgements", shown)
-
-    def of_shown(outputs: Outputs) -> None:
-        known({"judgements": [one.id for one in outputs["judgements"]]})
-
-    return of_shown

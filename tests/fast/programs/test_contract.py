@@ -5,7 +5,9 @@ import random
 import re
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
+from threading import Event
 from typing import ClassVar
 
 import dspy
@@ -16,9 +18,8 @@ from openai_server import given as given_in
 from openai_server import ids
 
 import environments
-from agents.graph import Lines
-from evals.running import parameters
-from evals.running.request import SYSTEMS
+from agents.graph import side_by_side
+from evals.running.request import SYSTEMS, list_parameters
 from programs.base import Program, check_offline
 from programs.multihop import Found, MultiHop
 from tools.corpus import Corpus
@@ -35,7 +36,7 @@ QUERY = Query("q1", "I remember something about an octopus, and copper in blue b
 CLASSES = {name: pick("program", name, SYSTEMS) for name in SYSTEMS}
 ASKING = [name for name, made in CLASSES.items() if made.offline]
 GRAPHS = [name for name, made in CLASSES.items() if "limit" in vars(made(Toolbox(Corpus(()), None)))]  # of steps
-PARALLEL = [name for name, made in CLASSES.items() if "parallel" in parameters.list_declared(made)]
+PARALLEL = [name for name, made in CLASSES.items() if "parallel" in list_parameters(made)]
 
 
 class Unsteady:
@@ -114,7 +115,7 @@ def test_a_document_is_shown_whole_where_nothing_is_said_of_its_length(name):
 @pytest.mark.parametrize("name", SYSTEMS)
 @pytest.mark.parametrize("lens", ["", *LENSES])
 def test_only_the_lens_of_recollections_frames_a_task_as_one(name, lens, corpus):
-    given = {"lens": lens} if "lens" in parameters.list_declared(CLASSES[name]) else {}
+    given = {"lens": lens} if "lens" in list_parameters(CLASSES[name]) else {}
     signatures = [one.signature for one in made(name, world(corpus)[0], **given).predictors()]
     told = " ".join(
         text
@@ -238,30 +239,36 @@ def test_a_wrong_parameter_is_refused_in_one_line(name, wrong, said, corpus):
 
 def test_steps_and_notes_of_lines_are_in_the_trace_by_number_whichever_was_first(corpus):
     session = world(corpus)[0].open(QUERY)
-    lines = Lines(session)
     session.hop = 3
-    for number in (2, 0, 1):
-        with lines.line(number, 4):
-            session.search(f"blood {number}", 2)
-            session.note(f"note {number}")
-    assert session.trace.steps == [] and session.trace.notes == []
-    lines.join()
-    assert [(step.hop, step.argument) for step in session.trace.steps if step.tool == "search"] == [
-        (4, "blood 0"),
-        (4, "blood 1"),
-        (4, "blood 2"),
-    ]
+    turn = [Event() for _ in range(4)]
+    turn[3].set()
+
+    def job(number):  # the last one works first
+        assert turn[number + 1].wait(5)
+        session.search(f"blood {number}", 2)
+        session.note(f"note {number}")
+        turn[number].set()
+        return number
+
+    assert side_by_side(session, 4, [partial(job, number) for number in range(3)], 3) == [0, 1, 2]
+    searches = [(step.hop, step.argument) for step in session.trace.steps if step.tool == "search"]
+    assert searches == [(4, "blood 0"), (4, "blood 1"), (4, "blood 2")]
     assert session.trace.notes == ["note 0", "note 1", "note 2"] and session.hop == 3
-    with lines.line(0, 5):
-        session.note("late")
-    assert session.submit([]).trace.notes[-1] == "late", "a session that ends joins its lines"
+
+
+def test_a_job_that_fails_ends_its_query_and_begins_no_other(corpus):
+    session = world(corpus)[0].open(QUERY)
+    with pytest.raises(ZeroDivisionError):
+        side_by_side(session, 1, [lambda: session.note("first"), lambda: 1 / 0, lambda: session.note("third")], 1)
+    session.abandon("failed")
+    assert session.trace.notes == ["first"], "a session that ends joins its lines"
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_run_that_a_budget_stopped_goes_on_and_pays_for_nothing_twice(name, server, run):
     server.answer = fields
     # Six characters of a document are enough here, and the session's own retriever.
-    more = ["-P", "retrievers="] if "retrievers" in parameters.list_declared(CLASSES[name]) else []
+    more = ["-P", "retrievers="] if "retrievers" in list_parameters(CLASSES[name]) else []
     limited = ("--program", name, "--task", "congress", "--limit", 2)
     arguments = [*limited, "--lm", server.spec, "-P", "read_chars=60", *more]
     stopped = run(*arguments, "--budget-calls", 5, "--json")

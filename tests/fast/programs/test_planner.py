@@ -114,16 +114,6 @@ def test_a_plan_without_a_search_is_asked_for_again_and_then_ends_the_query(serv
     assert len(server.requests) == 2 and "cannot be used" in server.requests[1]["messages"][-1]["content"]
 
 
-def test_the_ranking_goes_by_round_place_and_plan_then_by_the_best_rank():
-    found = [
-        {"round": 1, "place": 1, "doc_ids": ["e", "b", "x"]},
-        {"round": 1, "place": 0, "doc_ids": ["y", "a", "c"]},
-        {"round": 2, "place": 0, "doc_ids": ["z", "x", "d"]},
-    ]
-    read = [
-        {"round": 2, "place": 0, "selected": ["d"]},
-        {"round": 1, "place": 1, "selected": ["b", "e"]},
-        {"round": 1, "place": 0, "selected": ["a", "c"]},
-    ]
-    # Best ranks: y 1 in round 1, z 1 in round 2, x 2 in round 2.
-    assert ranking({"found": found, "read": read}) == ["a", "b", "c", "e", "d", "y", "z", "x"]
+def test_the_ranking_is_what_was_selected_then_the_rest_by_rank_round_and_place():
+    best = {"e": (0, 1, 1), "b": (1, 1, 1), "x": (1, 2, 0), "y": (0, 1, 0), "a": (1, 1, 0), "z": (0, 2, 0)}
+    assert ranking({"best": best, "selected": ["a", "b"]}) == ["a", "b", "y", "e", "z", "x"]

@@ -102,8 +102,7 @@ def test_a_round_is_searches_then_batches_then_what_they_have_in_common(server, 
 def test_the_best_of_the_fused_lists_are_verified_and_the_others_in_the_next_round(server, posts):
     script = Script(["roses", "leeks"], [], grades={"p00": 2})
     submission = played(server, verifier(posts, verify=4, batch=4, rounds=2), script)
-    lists = [{"round": 1, "place": n, "doc_ids": s.doc_ids} for n, s in enumerate(steps(submission, "search"))]
-    order = fuse(lists)
+    order = fuse([step.doc_ids for step in steps(submission, "search")])
     first, second = batches(submission)
     assert set(first) == set(order[:4]) and set(second) == set(order[4:8])
     assert set(submission.ranking) == set(order)
@@ -146,23 +145,14 @@ def test_a_grade_out_of_range_or_an_unknown_id_is_asked_for_again(server, posts,
 
 def test_the_ranking_is_by_grade_then_unread_then_read_in_vain():
     state = {
-        "found": [
-            {"round": 1, "place": 0, "doc_ids": ["a", "b", "c", "d", "u"]},
-            {"round": 2, "place": 0, "doc_ids": ["e", "v", "u"]},
-        ],
-        "judged": [
-            {"round": 1, "place": 1, "shown": ["c", "a"], "grades": {"c": 1}},
-            {"round": 1, "place": 0, "shown": ["d", "b"], "grades": {"b": 3, "d": 2}},
-            {"round": 2, "place": 0, "shown": ["e"], "grades": {"e": 3}},
-        ],
-        "order": {"a": 0, "b": 1, "c": 2, "d": 3, "e": 4},
+        "lists": [["a", "b", "c", "d", "u"], ["e", "v", "u"]],
+        "grades": {"a": 0, "b": 3, "c": 1, "d": 2, "e": 3},
     }
     assert ranking(state) == ["b", "e", "d", "c", "u", "v", "a"]
 
 
 @hypothesis_given(st.lists(st.lists(st.sampled_from("abcdefg"), unique=True), max_size=5))
 def test_the_fused_order_is_that_of_a_brute_force(lists):
-    found = [{"round": 1, "place": place, "doc_ids": ids} for place, ids in enumerate(lists)]
     first = list(dict.fromkeys(doc for ids in lists for doc in ids))
     value = {doc: sum(Fraction(1, 61 + ids.index(doc)) for ids in lists if doc in ids) for doc in first}
-    assert fuse(found) == sorted(first, key=lambda doc: (-value[doc], first.index(doc)))
+    assert fuse(lists) == sorted(first, key=lambda doc: (-value[doc], first.index(doc)))
