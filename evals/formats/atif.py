@@ -15,26 +15,18 @@ trace would call lost what was found. Left out: reasoning, messages (except as n
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import replace
-from itertools import chain
+from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired
+from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from evals.formats import trajectory
-from evals.formats.trajectory import Trajectory
 from evals.formats.writing import Answered, Source, compact, name_file
 from tools import forms
+from tools.corpus import Corpus
 from tools.disk import sha256
 from tools.forms import Amount, Count
-from tools.records import Step, Usage, total, usage_json
-
-if TYPE_CHECKING:
-    from environments.base import Environment
-    from tools.corpus import Corpus
-    from tools.records import Query
+from tools.records import Step, Usage, total, usage_from_json, usage_json
 
 VERSION = "ATIF-v1.7"
 _OURS = ("judge", "select", "drop", "rank")
@@ -44,18 +36,8 @@ _CALLS = ("search", "read", *_OURS)  # steps of other kinds are messages
 def write(source: Source, folder: Path) -> list[str]:
     """Trajectories in ATIF: trajectories.jsonl, and one file a query in queries/."""
     (folder / "queries").mkdir()
-    agent = _agent(source)
-    with (folder / "trajectories.jsonl").open("w", encoding="utf-8") as lines:
-        for one in source:
-            line = compact(_trajectory(one, source, agent)) + "\n"
-            lines.write(line)
-            (folder / "queries" / f"{name_file(one.query_id)}.json").write_text(line, encoding="utf-8")
-    return []
-
-
-def _agent(source: Source) -> dict[str, Any]:
     config = source.run.config
-    return {
+    agent = {
         "name": config["program"],
         "version": str(config.get("code") or "unknown"),
         **({"model_name": source.model} if source.model else {}),
@@ -66,29 +48,33 @@ def _agent(source: Source) -> dict[str, Any]:
             "config_sha256": sha256(source.run.path / "config.json"),
         },
     }
+    with (folder / "trajectories.jsonl").open("w", encoding="utf-8") as lines:
+        for one in source:
+            line = compact(_trajectory(one, source, agent)) + "\n"
+            lines.write(line)
+            (folder / "queries" / f"{name_file(one.query_id)}.json").write_text(line, encoding="utf-8")
+    return []
 
 
 def _trajectory(one: Answered, source: Source, agent: dict[str, Any]) -> dict[str, Any]:
-    steps: list[dict[str, Any]] = [{"source": "user", "message": one.text}]
-    steps += [_write_step(number, step, one) for number, step in enumerate(one.steps)]
-    numbered = [{"step_id": number} | step for number, step in enumerate(steps, start=1)]
-    config = source.run.config
+    config, outcome = source.run.config, one.outcome
+    steps = [{"source": "user", "message": one.text}, *(_write_step(n, step, one) for n, step in enumerate(one.steps))]
     return {
         "schema_version": VERSION,
         "session_id": source.run.path.name,
         "trajectory_id": one.query_id,
         "agent": agent,
-        "steps": numbered,
-        "final_metrics": _final_metrics(one.usage, len(numbered)),
+        "steps": [{"step_id": number} | step for number, step in enumerate(steps, start=1)],
+        "final_metrics": _metrics(one.usage, "total_") | {"total_steps": len(steps)},
         "extra": {
             "query_id": one.query_id,
             "task": config["task"],
             "split": config["split"],
-            "ranking": one.outcome["ranking"],
-            **({"scores": one.outcome["scores"]} if one.outcome.get("scores") else {}),
-            "answer": one.outcome.get("answer", ""),
-            "error": one.outcome["error"],
-            "seconds": one.outcome.get("seconds"),
+            "ranking": outcome["ranking"],
+            **({"scores": outcome["scores"]} if outcome.get("scores") else {}),
+            "answer": outcome.get("answer", ""),
+            "error": outcome["error"],
+            "seconds": outcome.get("seconds"),
             "metrics": one.values,
             "relevant": one.relevant,
         },
@@ -97,30 +83,30 @@ def _trajectory(one: Answered, source: Source, agent: dict[str, Any]) -> dict[st
 
 def _write_step(number: int, step: Step, one: Answered) -> dict[str, Any]:
     extra = {"tool": step.tool, "hop": step.hop, "started": step.started, "seconds": step.seconds}
-    if step.tool not in _CALLS:
-        message = step.argument if step.tool == "note" else f"{step.tool}: {step.argument}"
-        return {"source": "agent", "message": message, **_calls_of(step.usage, one), "extra": extra}
-    call = f"call-{number}"
-    return {
-        "source": "agent",
-        "message": "",
-        "tool_calls": [{"tool_call_id": call, "function_name": step.tool, "arguments": _arguments(step)}],
-        "observation": {"results": [{"source_call_id": call} | _observation(step, one)]},
-        **_calls_of(step.usage, one),
-        "extra": extra,
-    }
+    made: dict[str, Any] = {"source": "agent", "message": ""}
+    if step.tool in _CALLS:
+        call = f"call-{number}"
+        made["tool_calls"] = [{"tool_call_id": call, "function_name": step.tool, "arguments": _arguments(step)}]
+        made["observation"] = {"results": [{"source_call_id": call} | _observation(step, one)]}
+    else:
+        made["message"] = step.argument if step.tool == "note" else f"{step.tool}: {step.argument}"
+    if one.usage is not None:  # else nobody knows
+        made["llm_call_count"] = step.usage.calls
+        if step.usage.calls:
+            made["metrics"] = _metrics(step.usage, "")
+    return made | {"extra": extra}
 
 
 def _arguments(step: Step) -> dict[str, Any]:
-    """The arguments of a tool call."""
+    """Return the arguments of a tool call."""
     if step.tool == "search":
-        told = {"instruction": step.instruction} if step.instruction else {}
-        return {"query": step.argument, "k": step.k, "retriever": step.retriever} | told
+        instruction = {"instruction": step.instruction} if step.instruction else {}
+        return {"query": step.argument, "k": step.k, "retriever": step.retriever} | instruction
     return {"doc_id": step.argument} if step.tool == "read" else {"doc_ids": list(step.doc_ids)}
 
 
 def _observation(step: Step, one: Answered) -> dict[str, Any]:
-    """What came back: ids, best first, and how much of each was shown."""
+    """Return what came back: ids, best first, and how much of each was shown."""
     extra: dict[str, Any] = {"doc_ids": list(step.doc_ids), "gold": one.gold(step.doc_ids)}
     if step.shown:
         extra |= {"shown": list(step.shown), "lengths": list(step.lengths)}
@@ -128,22 +114,13 @@ def _observation(step: Step, one: Answered) -> dict[str, Any]:
     return {"content": step.refused or "\n".join(step.doc_ids), "extra": extra}
 
 
-def _calls_of(usage: Usage, one: Answered) -> dict[str, Any]:
-    """How often a model was asked for a step, and what that used; nothing where it is not known."""
-    if one.usage is None or not usage.calls:
-        return {} if one.usage is None else {"llm_call_count": 0}
-    cost = {} if usage.list_usd is None else {"cost_usd": usage.list_usd}
-    tokens = {"prompt_tokens": usage.input_tokens, "completion_tokens": usage.output_tokens}
-    return {"llm_call_count": usage.calls, "metrics": tokens | cost | {"extra": usage_json(usage)}}
-
-
-def _final_metrics(usage: Usage | None, steps: int) -> dict[str, Any]:
-    """The whole trajectory's usage; the cost is the list price, which a cache does not change."""
+def _metrics(usage: Usage | None, prefix: str) -> dict[str, Any]:
+    """Return what was used, of which ATIF's cost is the list price, which a cache does not change."""
     if usage is None:
-        return {"total_steps": steps}
-    cost = {} if usage.list_usd is None else {"total_cost_usd": usage.list_usd}
-    tokens = {"total_prompt_tokens": usage.input_tokens, "total_completion_tokens": usage.output_tokens}
-    return {**tokens, **cost, "total_steps": steps, "extra": usage_json(usage)}
+        return {}
+    tokens = {f"{prefix}prompt_tokens": usage.input_tokens, f"{prefix}completion_tokens": usage.output_tokens}
+    cost = {} if usage.list_usd is None else {f"{prefix}cost_usd": usage.list_usd}
+    return tokens | cost | {"extra": usage_json(usage)}
 
 
 class _Spent(TypedDict, total=False):
@@ -180,7 +157,7 @@ class _Step(TypedDict, total=False):
 
 
 class Line(TypedDict):
-    """A line in ATIF, as far as it is read; what is in `extra` is checked as trajectory.Line."""
+    """A line in ATIF, as far as it is read; what is in `extra` is checked as importing.Line."""
 
     steps: list[_Step]
     final_metrics: NotRequired[_Metrics | None]
@@ -192,58 +169,55 @@ _IDS = ("doc_id", "docid", "document_id", "id", "_id")
 
 
 def is_atif(row: Mapping[str, Any]) -> bool:
-    """Whether a JSON object says that it is ATIF."""
+    """Return whether a JSON object says that it is ATIF."""
     return str(row.get("schema_version", "")).startswith("ATIF")
 
 
-def read_line(row: dict[str, Any], queries: Mapping[str, "Query"], environment: "Environment") -> Trajectory:
-    """Read one ATIF document, by way of our own form. ValueError for what is none, or does not fit the task."""
+def to_ours(row: dict[str, Any], queries: Container[str], documents: Corpus) -> tuple[dict[str, Any], bool]:
+    """Convert an ATIF document to our own form (importing.Line), and return whether it says what searches found.
+
+    Where it does not, the steps are left out. ValueError for what is no ATIF.
+    """
     forms.check(Line, row)
     extra = _extra(row)
     names = [extra.get("query_id"), row.get("trajectory_id"), row.get("session_id")]
-    chosen = next((name for name in names if isinstance(name, str) and name in queries), None)
     steps, mapped = list[dict[str, Any]](), True
     for number, one in enumerate(row["steps"], start=1):
-        made, found = _convert_step(one, environment.documents)
-        steps += [{**step, "step_id": number} for step in made]
-        mapped &= found
-    line: dict[str, Any] = {
-        "query_id": str(chosen or names[0] or names[1] or names[2]),
+        if one.get("source") == "agent":
+            for step in _convert_step(one, documents):
+                steps.append(step | {"step_id": number})
+                mapped &= step["doc_ids"] is not None
+    known = next((name for name in names if isinstance(name, str) and name in queries), None)
+    return {
+        "query_id": str(known or names[0] or names[1] or names[2]),
         "steps": steps if mapped else [],
         "notes": [step["argument"] for step in steps if step["tool"] == "note"],
         "usage": _total_usage(row),
         "error": error if isinstance(error := extra.get("error"), str) else None,
         **{key: extra[key] for key in ("seconds", "answer", "ranking", "scores") if key in extra},
-    }
-    return replace(trajectory.read_line(line, queries, environment), mapped=mapped)
+    }, mapped
 
 
-def _convert_step(row: dict[str, Any], documents: "Corpus") -> tuple[list[dict[str, Any]], bool]:
-    """(the steps of ours that one step of ATIF is, its usage with the first; whether they say what was found)."""
+def _convert_step(row: dict[str, Any], documents: Corpus) -> list[dict[str, Any]]:
+    """Return the steps of ours that one step of the agent is, its usage with the first."""
     extra, usage = _extra(row), _step_usage(row)
-    when = {name: extra[name] for name in ("hop", "started", "seconds") if extra.get(name) is not None}
-    if row.get("source") != "agent":
-        return [], True
-    steps: list[dict[str, Any]] = []
-    mapped = True
     if calls := row.get("tool_calls"):
         results = (row.get("observation") or {}).get("results") or []
+        made = []
         for call in calls:
             mine = [one for one in results if one.get("source_call_id") in (call.get("tool_call_id"), None)]
-            step = _convert_call(call, mine, documents)
-            mapped &= not step or step["doc_ids"] is not None
-            steps += [step] if step else []
+            made += _convert_call(call, mine, documents)
     else:  # a note, or what we write of a stop and of a prompt that was shortened
-        message, tool = str(row.get("message") or ""), extra.get("tool")
-        ours = tool in ("stop", "shorten")
-        steps = [{"tool": tool if ours else "note", "argument": message.removeprefix(f"{tool}: " if ours else "")}]
-    if steps and usage is not None:
-        steps[0]["usage"] = usage
-    return [step | when for step in steps], mapped
+        tool = extra.get("tool") if extra.get("tool") in ("stop", "shorten") else "note"
+        made = [{"tool": tool, "argument": str(row.get("message") or "").removeprefix(f"{tool}: "), "doc_ids": []}]
+    if made and usage is not None:
+        made[0]["usage"] = usage
+    when = {name: extra[name] for name in ("hop", "started", "seconds") if extra.get(name) is not None}
+    return [step | when for step in made]
 
 
-def _convert_call(call: dict[str, Any], results: list[dict[str, Any]], documents: "Corpus") -> dict[str, Any] | None:
-    """One tool call as a step of ours; None for one that is neither a search nor a read, nor one that we write.
+def _convert_call(call: dict[str, Any], results: list[dict[str, Any]], documents: Corpus) -> list[dict[str, Any]]:
+    """Return one tool call as a step of ours; none for one that is neither a search nor a read, nor one that we write.
 
     The documents of a search are None where it cannot be told what they are.
     """
@@ -251,12 +225,12 @@ def _convert_call(call: dict[str, Any], results: list[dict[str, Any]], documents
     tool = name if name in _OURS else "search" if _SEARCH.search(name) else "read" if _READ.search(name) else ""
     texts = [one for one in given.values() if isinstance(one, str)]
     argument = "" if tool in _OURS else str(given.get("query", given.get("doc_id", next(iter(texts), ""))))
-    extra: dict[str, Any] = next((found for one in results if (found := _extra(one))), {})
+    extra: dict[str, Any] = next(filter(None, map(_extra, results)), {})
     doc_ids = _find_documents(results)
     if tool == "read" and not doc_ids and "refused" not in extra:
         doc_ids = [argument] if argument in documents else None
     if not tool or (doc_ids is None and tool != "search"):
-        return None
+        return []
     k = given.get("k")
     step: dict[str, Any] = {
         "tool": tool,
@@ -270,23 +244,24 @@ def _convert_call(call: dict[str, Any], results: list[dict[str, Any]], documents
     content = results[0].get("content") if results else None
     if tool == "read" and not step.get("shown") and doc_ids and doc_ids[0] in documents and isinstance(content, str):
         step["shown"] = [min(len(content), len(documents[doc_ids[0]].text))]
-    return step
+    return [step]
 
 
 def _find_documents(results: list[dict[str, Any]]) -> list[str] | None:
-    """The documents that an observation names, best first, each once; None where it does not say."""
-    found = list[list[str]]()
+    """Return the documents that an observation names, best first, each once; None where it does not say."""
+    found, says = dict[str, None](), False
     for one in results:
         ids, source = _extra(one).get("doc_ids"), _extra(one).get("source_doc_id")
         ids = [source] if ids is None and isinstance(source, str) else ids
         ids = _parse_content(one.get("content")) if ids is None else ids
         if isinstance(ids, list):
-            found.append([str(doc_id) for doc_id in ids])
-    return list(dict.fromkeys(chain.from_iterable(found))) if found else None
+            says = True
+            found |= dict.fromkeys(map(str, ids))
+    return list(found) if says else None
 
 
 def _parse_content(content: Any) -> list[str] | None:
-    """The ids in content that is JSON: a list of hits or ids, or an object with such a list in it."""
+    """Return the ids in content that is JSON: a list of hits or ids, or an object with such a list in it."""
     try:
         parsed = json.loads(content) if isinstance(content, str) else None
     except (ValueError, RecursionError):
@@ -299,16 +274,16 @@ def _parse_content(content: Any) -> list[str] | None:
 
 
 def _total_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The usage of a whole trajectory: its final metrics, else the sum of its steps; None where one does not say."""
+    """Return the usage of a trajectory: its final metrics, else the sum of its steps; None where one does not say."""
     steps = [_step_usage(step) for step in row["steps"] if step.get("source") == "agent"]
-    known = total(trajectory.make_usage(usage) for usage in steps if usage)
+    known = total(usage_from_json(usage) for usage in steps if usage)
     if (final := _usage(row.get("final_metrics") or {}, known.calls, "total_")) is not None:
         return final
     return usage_json(known) if steps and None not in steps else None
 
 
 def _step_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The usage of one step; None where it does not say."""
+    """Return the usage of one step; None where it does not say."""
     calls, metrics = row.get("llm_call_count"), row.get("metrics")
     if not metrics:
         return usage_json(Usage()) if calls == 0 else None
@@ -316,7 +291,7 @@ def _step_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _usage(row: Mapping[str, Any], calls: int, prefix: str) -> dict[str, Any] | None:
-    """Usage under our names; what was paid is known only where our own export says it."""
+    """Return usage under our names; what was paid is known only where our own export says it."""
     if not {f"{prefix}prompt_tokens", f"{prefix}completion_tokens"} <= row.keys():
         return None
     extra = _extra(row)

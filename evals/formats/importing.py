@@ -1,31 +1,76 @@
 """Another system's run as a run folder of ours, which everything else treats like ours.
 
-The ranking comes from a TREC run file; with trajectories it can also be said where documents were lost. What is not
-known stays unknown: the retriever, the model where none is named, and what it used. Left out: runs of parts of a split.
+The ranking comes from a TREC run file; with trajectories it can also be said where documents were lost. Trajectories
+are JSON Lines, a line a query, in our own form (Line) or in ATIF (atif.py); the page docs/decisions/export-import.md
+has the form, key by key. Ours is that of outcomes.jsonl, of which only "query_id" and "steps" are needed. Everything
+that a step says is checked: one that names a document that its query cannot have is refused.
+
+What is not known stays unknown: the retriever, the model where none is named, and what it used. Left out: runs of parts
+of a split.
 """
 
 import json
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, get_args
+
+from typing_extensions import TypedDict
 
 from evals import folder as run_folder
-from evals.formats import atif, trajectory
-from evals.formats.trajectory import Trajectory
+from evals.folder import check_documents
+from evals.formats import atif
 from evals.formats.trec import RunFile
 from evals.measuring.scoring import score
 from evals.running.configuration import origin
 from tools import disk, forms
 from tools.errors import DataError
-from tools.records import Usage, step_json, usage_json
+from tools.forms import Amount, Count, Number, StepFields
+from tools.records import Step, Tool, Usage, step_json, total, usage_from_json, usage_json
 
 if TYPE_CHECKING:
     from environments.base import Environment
+    from tools.records import Query
 
 UNKNOWN = "unknown"
+TOOLS = get_args(Tool)
+
+
+class _Usage(TypedDict):
+    """A price that is left out is not known."""
+
+    calls: Count
+    repairs: NotRequired[Count]
+    input_tokens: Count
+    output_tokens: Count
+    paid_usd: NotRequired[Amount | None]
+    list_usd: NotRequired[Amount | None]
+
+
+class _Step(StepFields):
+    tool: str
+    argument: NotRequired[str]
+    doc_ids: NotRequired[list[str]]
+    usage: NotRequired[_Usage]
+
+
+class Line(TypedDict):
+    """A line in our own form; the keys from "steps" to "followed" may also stand in "trace"."""
+
+    query_id: str
+    steps: list[_Step]
+    notes: NotRequired[list[str]]
+    invented_ids: NotRequired[Count]
+    unusable: NotRequired[dict[str, Count]]
+    followed: NotRequired[dict[str, str]]
+    usage: NotRequired[_Usage | None]
+    seconds: NotRequired[Amount | None]
+    answer: NotRequired[str | None]
+    error: NotRequired[str | None]
+    ranking: NotRequired[list[str]]  # not read, but it must be the run file's
+    scores: NotRequired[list[Number] | None]
 
 
 def import_run(
@@ -44,25 +89,24 @@ def import_run(
     run.trec. DataError, with nothing left, for a file that does not fit the environment.
     """
     run_file, counts = RunFile(file, environment, encoded=encoded), Counter[str]()
-    named = name or as_name(run_file.tag) or as_name(file.name.partition(".")[0]) or "imported"
+    name = name or as_name(run_file.tag) or as_name(file.name.partition(".")[0]) or "imported"
     with disk.naming(Path(tempfile.gettempdir())), tempfile.TemporaryFile() as spool:
-        _convert(spool, run_file, trajectories, environment, counts)
+        spool.writelines(_make_outcomes(run_file, trajectories, environment, counts))
         imported = {
             "file": file.name,
             "sha256": disk.sha256(file),
             "trajectories": trajectories and disk.sha256(trajectories),
             "encoded": encoded,
             "usage": not counts["unpriced"],
-            "notes": _notes(counts, environment),
+            "notes": _make_notes(counts, environment),
         }
-        config = make_config(environment, named, model, imported)
+        config = make_config(environment, name, model, imported)
         path = run_folder.place(runs, config)
         with run_folder.claim(path, config):
             spool.seek(0)
             with run_folder.writing(path / "outcomes.jsonl") as outcomes:
-                of = run_folder.digest(config)
-                for line in spool:
-                    outcomes.buffer.write(run_folder.seal(line[:-1], of) + b"\n")
+                config_digest = run_folder.digest(config)
+                outcomes.buffer.writelines(run_folder.seal(line[:-1], config_digest) + b"\n" for line in spool)
             score(path, environment)
     return path
 
@@ -72,8 +116,29 @@ def as_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-.")[:60]
 
 
-def read_trajectories(path: Path, environment: "Environment") -> Iterator[tuple[int, Trajectory]]:
-    """Yield (line number, trajectory) of every line, in our own form or in ATIF. DataError for what does not fit."""
+def _make_outcomes(
+    file: RunFile, trajectories: Path | None, environment: "Environment", counts: Counter[str]
+) -> Iterator[bytes]:
+    """Yield a line of outcomes.jsonl for every query, those with a trajectory first."""
+    traced = set[str]()
+    for number, row in read_trajectories(trajectories, environment) if trajectories else ():
+        try:
+            line = _make_outcome(file, row, environment.depth, counts)
+        except ValueError as error:
+            raise DataError(f"{trajectories}, line {number}: {error}") from None
+        traced.add(row["query_id"])
+        counts["traced"] += bool(row["steps"])
+        yield line
+    for query in environment.queries:
+        if query.query_id not in traced:
+            yield _make_outcome(file, {"query_id": query.query_id, "steps": []}, environment.depth, counts)
+
+
+def read_trajectories(path: Path, environment: "Environment") -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number, line in our own form) of every trajectory; its steps are `Step`s, its usage is `Usage`.
+
+    "mapped" is False where its searches do not say what they found. DataError for what does not fit the task.
+    """
     queries = {query.query_id: query for query in environment.queries}
     seen: dict[str, int] = {}
     with path.open("rb") as lines:
@@ -81,76 +146,107 @@ def read_trajectories(path: Path, environment: "Environment") -> Iterator[tuple[
             if not line.strip():
                 continue
             try:
-                row = forms.read_whole(dict[str, Any], line)
-                made = (atif if atif.is_atif(row) else trajectory).read_line(row, queries, environment)
-                if made.query_id in seen:
-                    raise ValueError(f"query {made.query_id!r} is in line {seen[made.query_id]} already")
+                row, mapped = forms.read_whole(dict[str, Any], line), True
+                if atif.is_atif(row):
+                    row, mapped = atif.to_ours(row, queries, environment.documents)
+                row = _check_line(row, queries, environment) | {"mapped": mapped}
+                if (query_id := row["query_id"]) in seen:
+                    raise ValueError(f"query {query_id!r} is in line {seen[query_id]} already")
             except ValueError as error:
                 raise DataError(f"{path}, line {number}: {error}") from None
-            seen[made.query_id] = number
-            yield number, made
+            seen[query_id] = number
+            yield number, row
 
 
-def _convert(
-    spool: IO[bytes], file: RunFile, trajectories: Path | None, environment: "Environment", counts: Counter[str]
-) -> None:
-    """Write an outcome for every query, those with a trajectory first."""
-    seen = set[str]()
-    for number, one in read_trajectories(trajectories, environment) if trajectories else ():
-        try:
-            _put(spool, _outcome(file, one, environment.depth, counts))
-        except ValueError as error:
-            raise DataError(f"{trajectories}, line {number}: {error}") from None
-        seen.add(one.query_id)
-        counts["traced"] += bool(one.steps)
-    for query in environment.queries:
-        if query.query_id not in seen:
-            _put(spool, _outcome(file, Trajectory(query.query_id, [], []), environment.depth, counts))
+def _check_line(row: dict[str, Any], queries: Mapping[str, "Query"], environment: "Environment") -> dict[str, Any]:
+    """Return a line with its steps and its usage made. ValueError for one that is malformed or not of the task."""
+    if isinstance(row.get("trace"), dict):
+        row = row["trace"] | row
+    forms.check(Line, row)
+    if row["query_id"] not in queries:
+        raise ValueError(f"query {row['query_id']!r} is not in the {environment.split} split of {environment.task}")
+    query = queries[row["query_id"]]
+    steps = [_make_step(one, query, environment, number) for number, one in enumerate(row["steps"], start=1)]
+    usage = _make_usage(row["usage"]) if row.get("usage") else None
+    if "usage" not in row and any("usage" in one for one in row["steps"]):
+        usage = total(step.usage for step in steps)
+    return row | {"steps": steps, "usage": usage}
 
 
-def _put(spool: IO[bytes], row: run_folder.Outcome) -> None:
-    line = json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace")
-    run_folder.check_outcome(line)
-    spool.write(line + b"\n")
+def _make_step(row: Mapping[str, Any], query: "Query", environment: "Environment", number: int) -> Step:
+    """Make a step, if its query can have its documents, and fill in what can be. ValueError for any other.
+
+    A document that was read or judged was shown whole where nothing else is said; how long documents are, the corpus
+    says.
+    """
+    tool, doc_ids = row["tool"], row.get("doc_ids", [])
+    shown, lengths = row.get("shown", []), row.get("lengths", [])
+    try:
+        if tool not in TOOLS:
+            raise ValueError(f"there is no tool {tool!r}; known: {', '.join(TOOLS)}")
+        check_documents(doc_ids, query, environment.documents)
+        if (shown or tool in ("read", "judge")) and not lengths:
+            lengths = [len(environment.documents[doc_id].text) for doc_id in doc_ids]
+        if tool in ("read", "judge") and not shown:
+            shown = lengths
+        if shown and not len(shown) == len(lengths) == len(doc_ids):
+            raise ValueError(f"'shown' and 'lengths' need a number for each of its {len(doc_ids)} documents")
+        if any(part > whole for part, whole in zip(shown, lengths, strict=False)):
+            raise ValueError("'shown' is more of a document than there is")
+    except ValueError as error:
+        raise ValueError(f"step {row.get('step_id', number)}: {error}") from None
+    made = {name: row[name] for name in Step.__slots__ if name in row}
+    made |= {"doc_ids": tuple(doc_ids), "shown": tuple(shown), "lengths": tuple(lengths if shown else ())}
+    return Step(**made | {"usage": _make_usage(row["usage"]) if row.get("usage") else Usage()})
 
 
-def _outcome(file: RunFile, one: Trajectory, depth: int, counts: Counter[str]) -> run_folder.Outcome:
+def _make_usage(row: Mapping[str, Any]) -> Usage:
+    """Return what model calls used, as far as the form has been checked; a price that is left out is not known."""
+    return usage_from_json({name: row.get(name, 0 if name == "repairs" else None) for name in _Usage.__annotations__})
+
+
+def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counter[str]) -> bytes:
     """Make a line of outcomes.jsonl. ValueError where run file and trajectory are not of the same run."""
-    doc_ids, scores, ties = file.ranking(one.query_id)
-    if one.ranking is not None and one.ranking != doc_ids:
-        raise ValueError(f"its ranking of query {one.query_id!r} is not that of {file.path}")
-    if one.scores is not None:
-        if len(one.scores) != len(doc_ids):
-            raise ValueError(f"it has {len(one.scores)} scores for {len(doc_ids)} documents")
-        scores, ties = one.scores, 0
-    if one.error is not None and doc_ids:
-        raise ValueError(f"it has an error for query {one.query_id!r}, of which {file.path} has a ranking")
-    searched = any(step.tool == "search" for step in one.steps)
-    counts["missing"] += not doc_ids and one.error is None
+    query_id, steps, usage, error = row["query_id"], row["steps"], row.get("usage"), row.get("error")
+    doc_ids, scores, ties = file.ranking(query_id)
+    if row.get("ranking", doc_ids) != doc_ids:
+        raise ValueError(f"its ranking of query {query_id!r} is not that of {file.path}")
+    if given := row.get("scores"):
+        if len(given) != len(doc_ids):
+            raise ValueError(f"it has {len(given)} scores for {len(doc_ids)} documents")
+        scores, ties = given, 0
+    if error is not None and doc_ids:
+        raise ValueError(f"it has an error for query {query_id!r}, of which {file.path} has a ranking")
+    counts["missing"] += not doc_ids and error is None
     counts["tied"] += bool(ties)
     counts["longer"] += len(doc_ids) > depth
-    counts["unmapped"] += not one.mapped
-    counts["unpriced"] += one.usage is None
-    counts["unshown"] += searched and not any(step.shown for step in one.steps)
-    return {
-        "query_id": one.query_id,
+    counts["unmapped"] += not row.get("mapped", True)
+    counts["unpriced"] += usage is None
+    counts["unshown"] += any(one.tool == "search" for one in steps) and not any(one.shown for one in steps)
+    outcome: run_folder.Outcome = {
+        "query_id": query_id,
         "ranking": doc_ids[:depth],
         "scores": scores[:depth],
-        "answer": one.answer,
+        "answer": row.get("answer") or "",
         "trace": {
-            "steps": [step_json(step) for step in one.steps],
-            "notes": one.notes,
-            **(one.counts or {"invented_ids": 0, "unusable": {}, "followed": {}}),
+            "steps": [step_json(step) for step in steps],
+            "notes": row.get("notes", [one.argument for one in steps if one.tool == "note"]),
+            "invented_ids": row.get("invented_ids", 0),
+            "unusable": row.get("unusable", {}),
+            "followed": row.get("followed", {}),
         },
         # A price that is not known is None; that the numbers beside it are not known either, config.json says.
-        "usage": usage_json(one.usage or Usage(paid_usd=None, list_usd=None)),
-        "error": one.error,
-        "seconds": one.seconds,
+        "usage": usage_json(usage or Usage(paid_usd=None, list_usd=None)),
+        "error": error,
+        "seconds": row.get("seconds"),
     }
+    line = json.dumps(outcome, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    run_folder.check_outcome(line)
+    return line + b"\n"
 
 
-def _notes(counts: Counter[str], environment: "Environment") -> list[str]:
-    """Notes for a reader of the scores."""
+def _make_notes(counts: Counter[str], environment: "Environment") -> list[str]:
+    """Return notes for a reader of the scores."""
     many = len(environment.queries)
     untraced = many - counts["traced"] - counts["unmapped"]
     notes = [
