@@ -65,7 +65,7 @@ def _trajectory(one: Answered, source: Source, agent: dict[str, Any]) -> dict[st
         "trajectory_id": one.query_id,
         "agent": agent,
         "steps": [{"step_id": number} | step for number, step in enumerate(steps, start=1)],
-        "final_metrics": _metrics(one.usage, "total_") | {"total_steps": len(steps)},
+        "final_metrics": _metrics(one.usage, "total_", total_steps=len(steps)),
         "extra": {
             "query_id": one.query_id,
             "task": config["task"],
@@ -114,13 +114,13 @@ def _observation(step: Step, one: Answered) -> dict[str, Any]:
     return {"content": step.refused or "\n".join(step.doc_ids), "extra": extra}
 
 
-def _metrics(usage: Usage | None, prefix: str) -> dict[str, Any]:
-    """Return what was used, of which ATIF's cost is the list price, which a cache does not change."""
+def _metrics(usage: Usage | None, prefix: str, **more: int) -> dict[str, Any]:
+    """Return what was used, and `more`; the cost is the list price, which a cache does not change."""
     if usage is None:
-        return {}
+        return more
     tokens = {f"{prefix}prompt_tokens": usage.input_tokens, f"{prefix}completion_tokens": usage.output_tokens}
     cost = {} if usage.list_usd is None else {f"{prefix}cost_usd": usage.list_usd}
-    return tokens | cost | {"extra": usage_json(usage)}
+    return {**tokens, **cost, **more, "extra": usage_json(usage)}
 
 
 class _Spent(TypedDict, total=False):
