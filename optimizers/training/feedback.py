@@ -1,28 +1,26 @@
 """What became of a query's relevant documents, in words: what GEPA and SIMBA reflect on.
 
-Written from the trace of one query and the judgements of the environment that is compiled on; a query of another one
-is refused. Fates are those of a trace (tools/records.py): a document never surfaced, or came back from a search, was
-shown to a model, was kept, was ranked, and its fate is the last of these that it reached. Under MaxP the fate of a
-document is the best one of its passages. Quotes are material from the corpus: on one line, in quotes, without control
-characters and prompt markers, and the feedback says once what they are (docs/decisions/untrusted-text.md).
-
-Left out: any judgement of why. A model that reads this can see which words a missed document uses and which were
-searched for; drawing the conclusion is its part.
+Written from the trace of one query and the judgements that are compiled on. A document never surfaced, or came back
+from a search, was shown to a model, was kept, was ranked: its fate is the last of these that it reached, under MaxP
+that of its best passage. Quotes are material from the corpus: on one line, in quotes, without control characters and
+prompt markers, and the feedback says once what they are (docs/decisions/untrusted-text.md). Why a document was lost is
+not judged: the model that reads this sees the words of a missed document beside the searches that missed it.
 """
 
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum
+from functools import cache
 from typing import Literal
 
 from environments.base import Environment
 from evals.measuring.attribution import History, read_histories
 from evals.measuring.metrics import Ranking, collapse, is_pairwise, won
-from tools.models.prompting import defuse
-from tools.records import Query, Step, Submission, Trace, total
+from tools.models.prompting.passage import defuse
+from tools.records import Query, Step, Trace, total
 from tools.text import sentences, words
 
 Part = Literal["searching", "judging"]
@@ -60,29 +58,22 @@ _ENDED = {
 }
 
 
-class Fate(IntEnum):
-    """How far a relevant document came, the worst first."""
+class Fate(Enum):
+    """How far a relevant document came, the worst first: in words, and the parts that tell such documents singly."""
 
-    NEVER_SURFACED = 0
-    NOT_SHOWN = 1
-    PASSED_OVER = 2
-    RANKED_LOW = 3
-    WELL = 4
+    NEVER_SURFACED = "never surfaced in any search", {"searching"}
+    NOT_SHOWN = "surfaced, shown to no model, and low or not ranked", {"searching", "judging"}
+    PASSED_OVER = "shown to a model and passed over", {"judging"}
+    RANKED_LOW = "kept or shown, but ranked low", {"judging"}
+    WELL = "among the first {}", set[Part]()
 
 
-# Which part tells a fate's documents one by one; the other part counts them. What was found well is only counted.
-_TOLD: dict[Fate, frozenset[Part]] = {
-    Fate.NEVER_SURFACED: frozenset({"searching"}),
-    Fate.NOT_SHOWN: PARTS,
-    Fate.PASSED_OVER: frozenset({"judging"}),
-    Fate.RANKED_LOW: frozenset({"judging"}),
-    Fate.WELL: frozenset(),
-}
+_FATES = list(Fate)
 
 
 def feedback(
     query: Query,
-    handed_in: Submission | Trace,
+    trace: Trace,
     ranking: Ranking,
     environment: Environment,
     *,
@@ -98,15 +89,15 @@ def feedback(
     """
     if not any(query.query_id == known.query_id and query.text == known.text for known in environment.queries):
         raise ValueError(f"query {query.query_id!r} is none of those that are compiled on; there is no feedback on it")
-    trace = handed_in.trace if isinstance(handed_in, Submission) else handed_in
     account, parts = _Account(query, trace, ranking, environment, cutoff), choose_parts(outputs)
-    lines = [account.counts(), *_faults(trace, error)]
+    lines = [account.fates(), *_faults(trace, error)]
     if "searching" in parts:
-        lines += account.searched()
-    lines += account.told(parts)
+        lines += account.searches()
+    lines += account.lost(parts)
     if "judging" in parts:
         lines += [*account.ranked_above(), *account.comparisons_lost()]
-    lines += _cost(trace)
+    used = total(step.usage for step in trace.steps)
+    lines.append(f"Model calls: {used.calls}; tokens: {used.input_tokens + used.output_tokens}.")
     return "\n".join([_MATERIAL, *lines] if any('"' in line for line in lines) else lines)
 
 
@@ -131,74 +122,67 @@ class _Account:
     """One query's relevant documents."""
 
     def __init__(self, query: Query, trace: Trace, ranking: Ranking, environment: Environment, cutoff: int) -> None:
-        self.query = query
-        self.trace = trace
-        self.ranking = ranking
-        self.environment = environment
+        self.query, self.trace, self.ranking, self.environment = query, trace, ranking, environment
         self.cutoff = cutoff
         self.judgements = environment.judgements[environment.headline]
-        self.unit_of = _remembered(self.judgements.unit_of or str)
+        self.unit_of = cache(self.judgements.unit_of or str)  # a corpus on disk is asked once a document
         self.order = collapse(ranking.doc_ids, self.judgements)
         self.grades = self.judgements.by_unit(self.judgements.relevant(query.query_id))
-        self.relevant = self._fates()
-
-    def _fates(self) -> list[_Relevant]:
-        """Worst fates first; of equal ones the highest grade first, then by id."""
-        best = read_histories(enumerate(self.trace.steps), self.grades, self.unit_of)
+        histories = read_histories(enumerate(trace.steps), self.grades, self.unit_of)
         places = {unit: place for place, unit in enumerate(self.order, start=1)}
-        selects = any(step.tool == "select" for step in self.trace.steps)
-        made = []
-        for unit in self.grades:
-            history, place = best.get(unit, History("")), places.get(unit, 0)
-            made.append(_Relevant(unit, history, place, _fate(history, place, self.cutoff, selects=selects)))
-        return sorted(made, key=lambda one: (one.fate, -self.grades[one.unit], one.unit))
+        made = [self._one(unit, histories.get(unit, History("")), places.get(unit, 0)) for unit in self.grades]
+        self.relevant = sorted(made, key=lambda one: (_FATES.index(one.fate), -self.grades[one.unit], one.unit))
 
-    def counts(self) -> str:
+    def _one(self, unit: str, history: History, place: int) -> _Relevant:
+        if 0 < place <= self.cutoff:
+            fate = Fate.WELL
+        elif history.decision == "select":
+            fate = Fate.RANKED_LOW
+        elif history.chars:
+            selects = any(step.tool == "select" for step in self.trace.steps)
+            fate = Fate.PASSED_OVER if selects else Fate.RANKED_LOW
+        else:
+            fate = Fate.NOT_SHOWN if history.rank or place else Fate.NEVER_SURFACED
+        return _Relevant(unit, history, place, fate)
+
+    def fates(self) -> str:
         """Tell how many relevant documents had which fate."""
         number = Counter(one.fate for one in self.relevant)
-        words_for = {
-            Fate.NEVER_SURFACED: "never surfaced in any search",
-            Fate.NOT_SHOWN: "surfaced, shown to no model, and low or not ranked",
-            Fate.PASSED_OVER: "shown to a model and passed over",
-            Fate.RANKED_LOW: "kept or shown, but ranked low",
-            Fate.WELL: f"among the first {self.cutoff}",
-        }
-        fates = "; ".join(f"{number[fate]} {said}" for fate, said in words_for.items() if number[fate])
-        return f"Relevant documents: {len(self.relevant)}{f' ({fates})' if fates else ''}."
+        counted = "; ".join(f"{number[fate]} {fate.value[0].format(self.cutoff)}" for fate in Fate if number[fate])
+        return f"Relevant documents: {len(self.relevant)}{f' ({counted})' if counted else ''}."
 
-    def told(self, parts: Collection[Part]) -> list[str]:
+    def lost(self, parts: Collection[Part]) -> list[str]:
         """Tell the relevant documents that were lost, one by one."""
-        concerned = [one for one in self.relevant if _TOLD[one.fate] & set(parts)]
+        concerned = [one for one in self.relevant if one.fate.value[1] & set(parts)]
         lines = [f"- {self._sentence(one)}" for one in concerned[:DOCUMENTS]]
-        if more := len(concerned) - DOCUMENTS:
-            lines += [f"- and {more} more like these"] if more > 0 else []
+        if len(concerned) > DOCUMENTS:
+            lines.append(f"- and {len(concerned) - DOCUMENTS} more like these")
         return ["Relevant documents that were lost:", *lines] if lines else []
 
     def _sentence(self, one: _Relevant) -> str:
-        history, events = one.history, []
+        history, never = one.history, one.fate is Fate.NEVER_SURFACED
+        events = ["was in the pool, but came back from no search"]
         if history.rank:
-            events.append(f"came back at {_hop(history.hop)}rank {history.rank}")
-        elif one.fate == Fate.NEVER_SURFACED:
-            events.append("never surfaced in any search")
-        else:
-            events.append("was in the pool, but came back from no search")
+            events = [f"came back at {_hop(history.hop)}rank {history.rank}"]
+        elif never:
+            events = ["never surfaced in any search"]
         if history.chars:
-            part = history.chars < history.length
-            how = f", only the first {history.chars} of {history.length} characters" if part else ""
-            events.append(f"was shown to a model{_at(history.shown_hop)}{how}")
-        elif one.fate != Fate.NEVER_SURFACED:
+            in_part = f", only the first {history.chars} of {history.length} characters"
+            shown = in_part if history.chars < history.length else ""
+            events.append(f"was shown to a model{_at(history.shown_hop)}{shown}")
+        elif not never:
             events.append("was shown to no model")
         if history.decision == "select":
             events.append(f"was kept{_at(history.decision_hop)}")
-        elif one.fate == Fate.PASSED_OVER:
+        elif one.fate is Fate.PASSED_OVER:
             events.append(f"was passed over{_at(history.decision_hop)}")
         if one.place:
             events.append(f"stands at place {one.place} of the ranking, below the first {self.cutoff}")
-        elif one.fate != Fate.NEVER_SURFACED:
+        elif not never:
             events.append("is not in the ranking")
         return f"{_name(one.unit)} {', '.join(events)}.{self._quote(one.unit, history.doc_id)}"
 
-    def searched(self) -> list[str]:
+    def searches(self) -> list[str]:
         """Tell each search: its words, what it brought, and whether it repeated an earlier one."""
         lines: list[str] = []
         known: set[str] = set()
@@ -223,22 +207,19 @@ class _Account:
         return ["Searches, in order:", *lines] if lines else ["Nothing was searched for."]
 
     def ranked_above(self) -> list[str]:
-        """Return the first documents that are judged not relevant and stand above a relevant one."""
-        if not any(one.fate < Fate.WELL for one in self.relevant):
+        """Tell the first documents that are judged not relevant and stand above a relevant one."""
+        if all(one.fate is Fate.WELL for one in self.relevant):
             return []
         grades = self.judgements.by_unit(self.judgements.qrels.get(self.query.query_id, {}))
         lowest = max(one.place or len(self.order) for one in self.relevant)
-        wrong = [
-            (place, unit)
-            for place, unit in enumerate(self.order[: min(lowest, self.cutoff)], start=1)
-            if grades.get(unit, 1.0) <= 0
-        ]
+        high = enumerate(self.order[: min(lowest, self.cutoff)], start=1)
+        wrong = [(place, unit) for place, unit in high if grades.get(unit, 1.0) <= 0][:_WRONG]
         first = {self.unit_of(doc_id): doc_id for doc_id in reversed(self.ranking.doc_ids)}
-        lines = [f"- place {place}: {_name(unit)}.{self._quote(unit, first[unit])}" for place, unit in wrong[:_WRONG]]
+        lines = [f"- place {place}: {_name(unit)}.{self._quote(unit, first[unit])}" for place, unit in wrong]
         return ["Ranked high, but judged not relevant:", *lines] if lines else []
 
     def comparisons_lost(self) -> list[str]:
-        """Pairs of documents that are not ordered as they are judged, where the task is scored by such pairs."""
+        """Tell pairs of documents that are not ordered as they are judged, where the task is scored by such pairs."""
         if not is_pairwise(self.environment.metric):
             return []
         comparisons = self.environment.comparisons.get(self.query.query_id, ())
@@ -253,21 +234,21 @@ class _Account:
         return [f"Comparisons lost: {len(lost)} of {len(comparisons)}; a tie is a loss.", *lines] if lines else []
 
     def _quote(self, unit: str, doc_id: str, *, beside: str = "", who: str = "It") -> str:
-        """What a document of the unit says where it has most words of the query; "" when its text is not known.
+        """Quote a document of the unit where it has most words of the query; "" when its text is not known.
 
-        Of two that are compared, it is what the one `beside` it does not say too.
+        Of two that are compared, quote what the one `beside` it does not say too.
         """
         documents = self.environment.documents
         known = next((name for name in (doc_id, *self._judged_in(unit), unit) if name and name in documents), "")
         if not known:
             return ""
-        document, asked = documents[known], set(words(self.query.text))
+        document, wanted = documents[known], set(words(self.query.text))
         said = sentences(document.text[:_LOOKED_THROUGH])
         if beside in documents:
             shared = set(sentences(documents[beside].text[:_LOOKED_THROUGH]))
             said = [sentence for sentence in said if sentence not in shared] or said
         # max takes the first of equal ones: the beginning, where no sentence has a word of the query.
-        start = max(range(len(said)), key=lambda place: len(asked.intersection(words(said[place]))), default=0)
+        start = max(range(len(said)), key=lambda place: len(wanted.intersection(words(said[place]))), default=0)
         title = f"{document.title}: " if document.title else ""
         return f" {who} says: {_quoted(title + ' '.join(said[start:]), QUOTE)}"
 
@@ -280,22 +261,10 @@ class _Account:
                     yield doc_id
 
 
-def _fate(history: History, place: int, cutoff: int, *, selects: bool) -> Fate:
-    if 0 < place <= cutoff:
-        return Fate.WELL
-    if history.decision == "select":
-        return Fate.RANKED_LOW
-    if history.chars:
-        return Fate.PASSED_OVER if selects else Fate.RANKED_LOW
-    return Fate.NOT_SHOWN if history.rank or place else Fate.NEVER_SURFACED
-
-
 def _searches(trace: Trace) -> list[list[Step]]:
     """Return the searches in order; those that send one text to several retrievers, one after another, as one."""
     made: list[list[Step]] = []
-    for step in trace.steps:
-        if step.tool != "search":
-            continue
+    for step in (step for step in trace.steps if step.tool == "search"):
         same = made and (made[-1][0].hop, made[-1][0].argument) == (step.hop, step.argument)
         if same and all(step.retriever != one.retriever for one in made[-1]):
             made[-1].append(step)
@@ -317,20 +286,12 @@ def _faults(trace: Trace, error: str) -> list[str]:
         lines.append(f"An answer could not be used: {kinds}.")
     if trace.invented_ids:
         lines.append(f"Ids that were named without having been shown: {trace.invented_ids}.")
-    refused = [step for step in trace.steps if step.refused and step.tool != "search"]
-    if refused:
-        lines.append(f"Calls that were refused: {len(refused)}, such as {_quoted(refused[0].refused, _SAID)}.")
+    refused = [step.refused for step in trace.steps if step.refused and step.tool != "search"]
     shortened = [step.argument for step in trace.steps if step.tool == "shorten"]
-    if shortened:
-        lines.append(
-            f"Prompts that were cut to fit the model: {len(shortened)}, such as {_quoted(shortened[0], _SAID)}."
-        )
+    for what, texts in (("Calls that were refused", refused), ("Prompts that were cut to fit the model", shortened)):
+        if texts:
+            lines.append(f"{what}: {len(texts)}, such as {_quoted(texts[0], _SAID)}.")
     return lines
-
-
-def _cost(trace: Trace) -> list[str]:
-    used = total(step.usage for step in trace.steps)
-    return [f"Model calls: {used.calls}; tokens: {used.input_tokens + used.output_tokens}."]
 
 
 def _hop(number: int) -> str:
@@ -347,30 +308,14 @@ def _name(doc_id: str) -> str:
 
 
 def _quoted(text: str, chars: int) -> str:
-    return f'"{_clean(text, chars)}"'
-
-
-def _clean(text: str, chars: int) -> str:
-    """Return at most `chars` characters on one line: no controls, formats, surrogates, quotes or prompt markers."""
-    # Text at a quote's beginning is enough; a document may have megabytes.
-    plain = "".join(_harmless(letter) for letter in text[: 4 * chars])
-    line = defuse(" ".join(plain.split()))
-    return line if len(line) <= chars and len(text) <= 4 * chars else line[: chars - 3].rstrip() + "..."
+    """Quote at most `chars` characters on one line: no controls, formats, surrogates, quotes or prompt markers."""
+    beginning = text[: 4 * chars]  # is enough; a document may have megabytes
+    line = defuse(" ".join("".join(map(_harmless, beginning)).split()))
+    whole = len(line) <= chars and beginning == text
+    return f'"{line}"' if whole else f'"{line[: chars - 3].rstrip()}..."'
 
 
 def _harmless(letter: str) -> str:
     if letter in '"\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}':
         return "'"
     return " " if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") else letter
-
-
-def _remembered(unit_of: Callable[[str], str]) -> Callable[[str], str]:
-    """Return `function` with a memory, so that a corpus on disk is asked once a document."""
-    known: dict[str, str] = {}
-
-    def unit(doc_id: str) -> str:
-        if doc_id not in known:
-            known[doc_id] = unit_of(doc_id)
-        return known[doc_id]
-
-    return unit

@@ -7,15 +7,14 @@ named. A query that failed has the metric of an empty ranking, and pays for the 
 over a query and its twin (Flip), because an optimizer scores one query at a time.
 """
 
-import dataclasses
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from environments.base import Environment
-from evals.measuring.metrics import Judged, Ranking, collapse, is_pairwise, judge, ranking_metric, share, won
+from evals.measuring.metrics import Ranking, collapse, is_pairwise, judge, ranking_metric, share, won
 from tools.errors import UnknownName, UsageError
 from tools.records import Query, Usage
 
@@ -53,16 +52,10 @@ class Objective:
 
     def of(self, query: Query, ranking: Ranking, usage: Usage, failed: bool = False) -> Scored:
         """Score `ranking` for `query`, one of the environment's: ValueError for another one."""
-        self._known(query)
         metrics = self._metrics(query, Ranking(()) if failed else ranking)
         tokens = usage.input_tokens + usage.output_tokens
         ties = TIE * (metrics.get(self.tie_breaker) or 0.0)
         return Scored((metrics[self.metric] or 0.0) + ties - self.price * tokens / 1000, metrics, tokens)
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """Return the metrics of the task that can be computed from one query."""
-        return tuple(name for name in self.environment.metrics if name != "Flip")
 
     def usable(self, queries: Iterable[Query]) -> list[Query]:
         """Return those of the queries that can guide an optimizer.
@@ -80,42 +73,39 @@ class Objective:
             return f"{same}; there is nothing left to gain"
         return f"{same}; it guides only once a candidate changes that: take a metric that looks deeper, or more queries"
 
-    def _known(self, query: Query) -> None:
-        if query.query_id not in self._asked:
-            raise ValueError(f"query {query.query_id!r} is none of those that are compiled on")
-
     @cached_property
-    def _asked(self) -> frozenset[str]:
+    def _ids(self) -> frozenset[str]:
         return frozenset(query.query_id for query in self.environment.queries)
 
     def _metrics(self, query: Query, ranking: Ranking) -> dict[str, float | None]:
-        judgements = self.environment.judgements[self.environment.headline]
-        judged = judge(ranking.doc_ids, judgements, query.query_id)
+        """Compute the metrics of the task that one query has."""
+        if query.query_id not in self._ids:
+            raise ValueError(f"query {query.query_id!r} is none of those that are compiled on")
+        judged = judge(ranking.doc_ids, self.environment.judgements[self.environment.headline], query.query_id)
         comparisons = self.environment.comparisons.get(query.query_id, ())
-
-        def wins(name: str) -> float | None:
-            return share(won([one for one in comparisons if name in ("Win", one.label)], ranking))
-
-        return {name: wins(name) if is_pairwise(name) else ranking_metric(name, judged) for name in self.names}
+        values: dict[str, float | None] = {}
+        for name in self.environment.metrics:
+            if is_pairwise(name) and name != "Flip":
+                compared = [one for one in comparisons if name in ("Win", one.label)]
+                values[name] = share(won(compared, ranking))
+            elif name != "Flip":
+                values[name] = ranking_metric(name, judged)
+        return values
 
     def _varies(self, query: Query) -> bool:
-        self._known(query)
+        of_nothing = self._metrics(query, Ranking(()))
         if is_pairwise(self.metric):
-            return self._metrics(query, Ranking(()))[self.metric] is not None
+            return of_nothing[self.metric] is not None
         judgements = self.environment.judgements[self.environment.headline]
         judged = judge((), judgements, query.query_id)
-        best = dataclasses.replace(judged, gains=judged.ideal, hits=[True] * judged.relevant)
+        best = replace(judged, gains=judged.ideal, hits=[True] * judged.relevant)
         high, low = ranking_metric(self.metric, best), 0.0
-        if query.candidates is not None:  # a ranking of a pool has all of it
-            places = len(collapse(sorted(query.candidates - query.excluded), judgements))
-            low = ranking_metric(self.metric, _reversed(best, places)) or 0.0
+        if query.candidates is not None:  # a ranking has all of the pool: the worst is the ideal one from behind
+            rest = len(collapse(sorted(query.candidates - query.excluded), judgements)) - judged.relevant
+            gains = sorted([*best.ideal, *[0.0] * (rest + judged.relevant - len(best.ideal))])
+            worst = replace(best, gains=gains, hits=[False] * rest + [True] * judged.relevant)
+            low = ranking_metric(self.metric, worst) or 0.0
         return high is not None and high - low > _SAME
-
-
-def _reversed(best: Judged, places: int) -> Judged:
-    """Return the worst ranking of `places` documents: the ideal one from behind, after all that is not judged."""
-    gains = sorted([*best.ideal, *[0.0] * (places - len(best.ideal))])
-    return dataclasses.replace(best, gains=gains, hits=[False] * (places - best.relevant) + [True] * best.relevant)
 
 
 def objective(environment: Environment, metric: str = "", price: float = 0.0) -> Objective:
@@ -133,23 +123,15 @@ def objective(environment: Environment, metric: str = "", price: float = 0.0) ->
         raise UsageError(
             f"Flip compares two queries, and an optimizer scores one at a time; give {environment.task} --metric Win"
         )
-    made = Objective(environment, name, _tie_breaker(environment, name), price)
+    recalls = (re.fullmatch(r"R@(\d+)", one) for one in environment.metrics)
+    cutoffs = [int(match[1]) for match in recalls if match and int(match[1]) <= _TIE_BREAKER_CUTOFF]
+    tie_breaker = f"R@{max(cutoffs)}" if cutoffs else ""
+    made = Objective(environment, name, "" if tie_breaker == name else tie_breaker, price)
     if environment.queries and not made.usable(environment.queries):
-        raise UsageError(_why_none(environment, name))
+        pools = [len(one.candidates - one.excluded) for one in environment.queries if one.candidates is not None]
+        largest = f", or it counts all of a pool of {max(pools)} documents at most" if pools else ""
+        raise UsageError(
+            f"{name} is the same for any ranking of the {len(environment.queries)} queries of {environment.task}: "
+            f"nothing is relevant by it{largest}; choose another --metric"
+        )
     return made
-
-
-def _tie_breaker(environment: Environment, metric: str) -> str:
-    """The task's recall with the largest cutoff up to 100; "" where it has none, or that is the metric itself."""
-    cutoffs = [int(match[1]) for name in environment.metrics if (match := re.fullmatch(r"R@(\d+)", name))]
-    cutoff = max((cutoff for cutoff in cutoffs if cutoff <= _TIE_BREAKER_CUTOFF), default=0)
-    return f"R@{cutoff}" if cutoff and f"R@{cutoff}" != metric else ""
-
-
-def _why_none(environment: Environment, metric: str) -> str:
-    pools = [len(query.candidates - query.excluded) for query in environment.queries if query.candidates is not None]
-    largest = f", or it counts all of a pool of {max(pools)} documents at most" if pools else ""
-    return (
-        f"{metric} is the same for any ranking of the {len(environment.queries)} queries of {environment.task}: "
-        f"nothing is relevant by it{largest}; choose another --metric"
-    )

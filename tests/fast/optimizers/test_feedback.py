@@ -48,7 +48,7 @@ def searched(toolbox, text, k):
 
 
 def ranked(session, order):
-    return session.submit(order), Ranking(order)
+    return session.submit(order).trace, Ranking(order)
 
 
 def line_of(doc_id, text):
@@ -192,7 +192,7 @@ def test_comparisons_that_were_lost_are_told_by_what_differs():
     )
     session = Toolbox(documents, BM25(documents)).open(query)
     tied = Ranking(["P", "H"], [1.0, 1.0])
-    text = feedback(query, session.submit(["P", "H"], scores=[1.0, 1.0]), tied, environment)
+    text = feedback(query, session.submit(["P", "H"], scores=[1.0, 1.0]).trace, tied, environment)
     assert "Comparisons lost: 1 of 1; a tie is a loss." in text
     assert (
         "- P has to be scored strictly higher than H. "
@@ -213,7 +213,7 @@ def test_an_agent_that_calls_tools_gets_everything(corpus):
     missed = min(set(corpus) - set(submission.ranking))
     environment = judging(corpus, {missed: 1.0})
     outputs = agent.next_step.signature.output_fields
-    given = (QUERY, submission, Ranking(submission.ranking), environment)
+    given = (QUERY, submission.trace, Ranking(submission.ranking), environment)
     text = feedback(*given, outputs=outputs)
     assert text == feedback(*given) and "Searches, in order:" in text
     assert f"- {missed} never surfaced" in text
@@ -260,11 +260,11 @@ def test_text_of_documents_is_quoted_on_one_line_and_called_material():
 
 def test_a_query_of_another_split_is_refused(toolbox, corpus):
     session = toolbox.open(QUERY)
-    submission, order = ranked(session, [])
+    trace, order = ranked(session, [])
     environment = judging(corpus, {"d1": 1.0})
     for other in (Query("test-1", "x"), Query("q1", "another text under the same id")):
         with pytest.raises(ValueError, match="none of those that are compiled on"):
-            feedback(other, submission, order, environment)
+            feedback(other, trace, order, environment)
 
 
 def test_the_same_session_gives_the_same_words(toolbox, corpus):

@@ -100,7 +100,7 @@ def searched_for_nothing(query, environment):
     from evals.measuring.metrics import Ranking
 
     session = Toolbox(environment.documents, BM25(environment.documents)).open(query)
-    return session.submit([]), Ranking([])
+    return session.submit([]).trace, Ranking([])
 
 
 # -- what an optimizer is told
