@@ -1,4 +1,10 @@
-"""What a demonstration keeps of a predictor's traced call: a few passages, cut short."""
+"""Demonstrations: what one keeps of a predictor's traced call, and what judgements alone make one of.
+
+A search that is worth the most says what the wanted document says, so the label of every field that is searched with is
+the beginning of a relevant document; the label of a selection or an order is the relevant documents, put among what a
+plain search returns. Fields about which judgements say nothing (notes, thoughts, plans) have no label, and DSPy shows
+such a demonstration with the field left open.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,9 +13,8 @@ from typing import Any
 import dspy
 
 from environments.base import Environment
-from programs.compiled import plain
-from tools.corpus import Corpus
-from tools.models.prompting import defuse
+from programs.parts.compiled import plain
+from tools.models.prompting.passage import defuse
 from tools.records import Query
 from tools.retriever import Retriever
 
@@ -57,20 +62,21 @@ def label_examples(queries: Sequence[Query], environment: Environment, retriever
     wanted = relevant(queries, environment)
     return [
         dspy.Example(
-            query_id=query.query_id, **_fields(query, wanted[query.query_id], environment.documents, retriever)
+            query_id=query.query_id, **_labels(query, wanted[query.query_id], environment, retriever)
         ).with_inputs("query_id", "objective", "description")
         for query in queries
     ]
 
 
-def _fields(query: Query, wanted: list[str], documents: Corpus, retriever: Retriever) -> dict[str, Any]:
+def _labels(query: Query, wanted: list[str], environment: Environment, retriever: Retriever) -> dict[str, Any]:
     hits = retriever.search(
         query.text, SHOWN, instruction=query.objective, excluded=query.excluded, among=query.candidates
     )
-    shown = _mixed(wanted, [hit.doc_id for hit in hits])
-    text = {doc_id: defuse(documents[doc_id].text[:CUT]) for doc_id in shown}
-    beginning = text[wanted[0]] if wanted else ""
-    kept = [doc_id for doc_id in wanted if doc_id in text]
+    first = wanted[: SHOWN // 2]
+    others = [hit.doc_id for hit in hits if hit.doc_id not in wanted][: SHOWN - len(first)]
+    shown = sorted(first + others)  # by id: no place gives one away
+    text = {doc_id: defuse(environment.documents[doc_id].text[:CUT]) for doc_id in shown}
+    beginning = text[first[0]] if first else ""
     return {
         "objective": query.objective,
         "description": query.text,
@@ -78,15 +84,9 @@ def _fields(query: Query, wanted: list[str], documents: Corpus, retriever: Retri
         **dict.fromkeys(("search", "rewritten", "document", "answer"), beginning),
         **{name: [beginning] for name in ("searches", "guesses")},
         "passages": [{"id": doc_id, "text": text[doc_id]} for doc_id in shown],
-        "selected": kept,
-        "ranked": kept + [doc_id for doc_id in shown if doc_id not in kept],
+        "selected": first,
+        "ranked": first + [doc_id for doc_id in shown if doc_id not in first],
     }
-
-
-def _mixed(wanted: list[str], found: list[str]) -> list[str]:
-    """The first wanted documents and others that a search finds, in the order of their ids: no place gives one away."""
-    first = wanted[: SHOWN // 2]
-    return sorted(first + [doc_id for doc_id in found if doc_id not in wanted][: SHOWN - len(first)])
 
 
 def relevant(queries: Sequence[Query], environment: Environment) -> dict[str, list[str]]:
@@ -94,15 +94,15 @@ def relevant(queries: Sequence[Query], environment: Environment) -> dict[str, li
 
     Where judgements are of units (the parents of passages), a unit's documents are, in the order of the corpus.
     """
-    judgements = environment.judgements[environment.headline]
+    judgements, documents = environment.judgements[environment.headline], environment.documents
     good = {}
     for query in queries:
         grades = judgements.relevant(query.query_id)
         good[query.query_id] = sorted(grades, key=lambda one: (-grades[one], one))
     if judgements.unit_of is None or not judgements.judged_by_unit:
-        return good
+        return {query_id: [one for one in ids if one in documents] for query_id, ids in good.items()}
     parts: dict[str, list[str]] = {unit: [] for units in good.values() for unit in units}
-    for doc_id in environment.documents:
+    for doc_id in documents:
         if (unit := judgements.unit_of(doc_id)) in parts:
             parts[unit].append(doc_id)
     return {query_id: [doc_id for unit in units for doc_id in parts[unit]] for query_id, units in good.items()}

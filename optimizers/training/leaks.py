@@ -4,9 +4,7 @@ A demo may quote what it was made from, and a model that writes instructions cop
 prompt with such text scores well on the queries that it quotes and says nothing of others. Flagged is, for each piece
 and passage, the longest run of words (lower case, without punctuation) that they have in common, when it is longer than
 `BOUND`. What was compiled on (train, validation) and what it will be measured on (test) are told apart: a demo of a
-train query has that query's text in it and is flagged as such, which is to be known and no fault.
-
-What is left out: text that was paraphrased, and ids of documents.
+train query has that query's text in it, which is no fault. Paraphrased text and ids of documents are not found.
 """
 
 import re
@@ -15,9 +13,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from environments import load
-from environments.base import Environment, Judgements
+from environments.base import Environment
+from optimizers.training.demonstrations import relevant
 from optimizers.training.splits import Training
-from tools.corpus import Corpus, indexed_text
+from tools.corpus import indexed_text
 from tools.records import Query
 
 # Longest run, in words, that counts as chance. Instructions of our programs share at most 6 words with any of 28,315
@@ -59,11 +58,14 @@ def find_leaks(texts: Mapping[str, str], passages: Iterable[Passage], *, bound: 
 
     `texts` are the pieces of a prompt by name, e.g. "reader.next_search demo 2". One finding per piece and passage.
     """
-    where = _places(texts, bound + 1)
+    places: dict[tuple[str, ...], list[tuple[str, int]]] = {}  # a run of bound + 1 words -> (piece, where it begins)
+    for piece, text in texts.items():
+        for start, run in enumerate(_runs(tokens(text), bound + 1)):
+            places.setdefault(run, []).append((piece, start))
     found = [
         Leak(piece, passage.kind, passage.split, passage.owner, len(run), " ".join(run)[:SHOWN])
         for passage in passages
-        for piece, run in _longest_runs(tokens(passage.text), where, bound + 1).items()
+        for piece, run in _longest_runs(tokens(passage.text), places, bound + 1).items()
     ]
     return sorted(found, key=lambda leak: (-leak.length, leak.piece, leak.split, leak.kind, leak.owner))
 
@@ -73,23 +75,13 @@ def tokens(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-Places = Mapping[tuple[str, ...], Sequence[tuple[str, int]]]  # a run of words -> (piece, where in it the run begins)
-
-
-def _places(texts: Mapping[str, str], width: int) -> Places:
-    """Return where every run of `width` words of the texts stands."""
-    places: dict[tuple[str, ...], list[tuple[str, int]]] = {}
-    for piece, text in texts.items():
-        for start, run in enumerate(_runs(tokens(text), width)):
-            places.setdefault(run, []).append((piece, start))
-    return places
-
-
 def _runs(words: Sequence[str], width: int) -> Iterator[tuple[str, ...]]:
     return zip(*(words[offset:] for offset in range(width)), strict=False)
 
 
-def _longest_runs(words: Sequence[str], places: Places, width: int) -> dict[str, Sequence[str]]:
+def _longest_runs(
+    words: Sequence[str], places: Mapping[tuple[str, ...], Sequence[tuple[str, int]]], width: int
+) -> dict[str, Sequence[str]]:
     """Find, for each piece, the longest run of `width` words or more that it shares with `words`."""
     longest: dict[str, Sequence[str]] = {}
     before: dict[tuple[str, int], int] = {}  # where in a piece the last run began -> the length of what ends with it
@@ -99,8 +91,7 @@ def _longest_runs(words: Sequence[str], places: Places, width: int) -> dict[str,
             # A run that follows on another, here and in the piece, makes it longer by a word.
             length = here[piece, place] = before.get((piece, place - 1), width - 1) + 1
             if length > len(longest.get(piece, ())):
-                end = start + width
-                longest[piece] = words[end - length : end]
+                longest[piece] = words[start + width - length : start + width]
         before = here
     return longest
 
@@ -120,17 +111,6 @@ def collect_task_passages(task: str, data: str | None, *, qrels: str = "") -> It
 def _passages(split: Split, queries: Sequence[Query], environment: Environment) -> Iterator[Passage]:
     for query in queries:
         yield Passage("query", split, query.query_id, query.text)
-    judgements = environment.judgements[environment.headline]
-    for doc_id in _wanted(queries, judgements, environment.documents):
+    wanted = relevant(queries, environment)
+    for doc_id in dict.fromkeys(doc_id for ids in wanted.values() for doc_id in ids):
         yield Passage("gold document", split, doc_id, indexed_text(environment.documents[doc_id]))
-
-
-def _wanted(queries: Sequence[Query], judgements: Judgements, documents: Corpus) -> Iterator[str]:
-    """The ids of the documents that are relevant to a query, each once; a unit's documents all are when it is."""
-    relevant = {judged: None for query in queries for judged in judgements.relevant(query.query_id)}
-    unit_of = judgements.unit_of
-    if unit_of is None:
-        yield from (doc_id for doc_id in relevant if doc_id in documents)
-        return
-    units = set(relevant) if judgements.judged_by_unit else {unit_of(doc_id) for doc_id in relevant}
-    yield from (doc_id for doc_id in documents if unit_of(doc_id) in units)

@@ -10,13 +10,11 @@ query is `NEAR` or more. That is the larger of:
 - words    how much of the words of the heavier query the other one has. It finds a query put in another order, and a
            short one with a word or two changed.
 
-Words are those of tools.text: lower case, no punctuation, stop words or single characters. A word or run weighs its idf
-over the queries of both splits, so what all queries of a task begin with counts for next to nothing. Unrelated queries
-stay far below the bound: no dev query of a bundled miniature comes over 0.22, and of 427 real questions from hearings
-none over 0.20.
-
-What is left out: paraphrases that share no words. And nothing keeps code that is given a handle from calling
-environments.load by itself; the handle only makes sure that nobody does it by mistake.
+Words are those of tools.text. A word or run weighs its idf over the queries of both splits, so what all queries of a
+task begin with counts for next to nothing. Unrelated queries stay far below the bound: no dev query of a bundled
+miniature comes over 0.22, and of 427 real questions from hearings none over 0.20. Paraphrases that share no words are
+not found. Nothing keeps code that is given a handle from calling environments.load by itself; the handle only makes
+sure that nobody does it by mistake.
 """
 
 import hashlib
@@ -24,6 +22,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,6 +38,8 @@ RUN = 3  # words in a run
 # Fewer queries than this are weighed as if there were so many: a word in two queries of three is a repeat, and only
 # among many queries boilerplate.
 FEW = 100
+
+_REMEDY = "use another task, or --data with more queries (another seed divides the same ones)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,6 @@ class Training:
     environment: Environment = field(repr=False)  # dev, with these queries and their judgements alone
     left_out: tuple[LeftOut, ...]
     digest: str  # eight hex digits: two equal ones are the same division of the same data
-    seed: int
-    share: float
     one_need: bool = False  # all queries want the same documents, so that validation says little
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Training":
@@ -88,27 +87,44 @@ def divide(
         at_least(2, "compiling", limit=limit)
     if not 0 < share < 1:
         raise UsageError(f"--train-share {share!r} is not between 0 and 1; 0.5 trains on half of the dev queries")
-    environment = _dev(task, data, qrels, instruction)
-    left_out = _left_out(environment, _texts_of_test(task, data, qrels, instruction))
-    repeats = {query.query_id for query in left_out}
-    kept = sorted((q for q in environment.queries if q.query_id not in repeats), key=lambda q: _place(seed, q))
+    split = partial(load, task, data, qrels=qrels, instruction=instruction)
+    try:
+        dev = split(split="dev")
+    except EmptySplit as error:
+        raise UsageError(f"{error.source} has no dev queries (of {error.queries} in all); {_REMEDY}") from None
+    if len(dev.queries) < 2:
+        raise _too_few(dev, 0)
+    # Of the test split only the texts outlive this line.
+    alike = similarities([query.text for query in dev.queries], [query.text for query in split(split="test").queries])
+    near = {query.query_id: one for query, one in zip(dev.queries, alike, strict=True) if one >= NEAR}
+    kept = sorted(
+        (query for query in dev.queries if query.query_id not in near),
+        key=lambda query: hashlib.sha256(f"{seed}:{query.query_id}".encode("utf-8", "surrogatepass")).digest(),
+    )
     if len(kept) < 2:
-        raise _too_few(environment, len(environment.queries), len(repeats))
-    groups = _groups(kept[:limit], environment)
+        raise _too_few(dev, len(near))
+    groups = _groups(kept[:limit], dev)
     train, validation = _cut(groups, share)
     parts = [[query.query_id for query in part] for part in (train, validation)]
-    content = json.dumps([environment.task, environment.fingerprint, seed, share, limit, parts])
+    content = json.dumps([dev.task, dev.fingerprint, seed, share, limit, parts])
     return Training(
-        task=environment.task,
+        task=dev.task,
         train=train,
         validation=validation,
-        environment=environment.asking(query_ids=[*parts[0], *parts[1]]),
-        left_out=left_out,
+        environment=dev.asking(query_ids=[*parts[0], *parts[1]]),
+        left_out=tuple(LeftOut(query_id, round(similarity, 4)) for query_id, similarity in near.items()),
         digest=hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest(),
-        seed=seed,
-        share=share,
         one_need=len(groups) == 1,
     )
+
+
+def _too_few(dev: Environment, repeats: int) -> UsageError:
+    count = len(dev.queries)
+    have = f"{dev.task} ({dev.data}) has {count} dev quer{'y' if count == 1 else 'ies'}"
+    if repeats:
+        have += f", of which {repeats} nearly repeat{'s' if repeats == 1 else ''} a test query"
+    needs = "compiling needs at least 2, one to train on and one to choose by"
+    return UsageError(f"{have}; {needs}; {_REMEDY}")
 
 
 def _groups(queries: Sequence[Query], environment: Environment) -> list[list[Query]]:
@@ -123,51 +139,12 @@ def _groups(queries: Sequence[Query], environment: Environment) -> list[list[Que
 def _cut(groups: list[list[Query]], share: float) -> tuple[tuple[Query, ...], tuple[Query, ...]]:
     """Take whole groups to train on until `share` of the queries is reached; a single group is divided itself."""
     pieces = groups if len(groups) > 1 else [[query] for query in groups[0]]
-    wanted = round(share * sum(map(len, pieces)))
+    most = round(share * sum(map(len, pieces)))
     cut = 1
-    while cut < len(pieces) - 1 and sum(map(len, pieces[: cut + 1])) <= wanted:
+    while cut < len(pieces) - 1 and sum(map(len, pieces[: cut + 1])) <= most:
         cut += 1
     train, validation = ([query for piece in part for query in piece] for part in (pieces[:cut], pieces[cut:]))
     return tuple(train), tuple(validation)
-
-
-def _dev(task: str, data: str | None, qrels: str, instruction: str) -> Environment:
-    try:
-        environment = load(task, data, "dev", qrels=qrels, instruction=instruction)
-    except EmptySplit as error:
-        raise UsageError(f"{error.source} has no dev queries (of {error.queries} in all); {_REMEDY}") from None
-    if len(environment.queries) < 2:
-        raise _too_few(environment, len(environment.queries), 0)
-    return environment
-
-
-def _texts_of_test(task: str, data: str | None, qrels: str, instruction: str) -> list[str]:
-    """Return the texts alone, so that nothing else of the test split outlives this call."""
-    return [query.text for query in load(task, data, "test", qrels=qrels, instruction=instruction).queries]
-
-
-def _place(seed: int, query: Query) -> bytes:
-    return hashlib.sha256(f"{seed}:{query.query_id}".encode("utf-8", "surrogatepass")).digest()
-
-
-_REMEDY = "use another task, or --data with more queries (another seed divides the same ones)"
-
-
-def _too_few(environment: Environment, dev: int, repeats: int) -> UsageError:
-    have = f"{environment.task} ({environment.data}) has {dev} dev quer{'y' if dev == 1 else 'ies'}"
-    if repeats:
-        have += f", of which {repeats} nearly repeat{'s' if repeats == 1 else ''} a test query"
-    needs = "compiling needs at least 2, one to train on and one to choose by"
-    return UsageError(f"{have}; {needs}; {_REMEDY}")
-
-
-def _left_out(environment: Environment, test: Sequence[str]) -> tuple[LeftOut, ...]:
-    alike = similarities([query.text for query in environment.queries], test)
-    return tuple(
-        LeftOut(query.query_id, round(similarity, 4))
-        for query, similarity in zip(environment.queries, alike, strict=True)
-        if similarity >= NEAR
-    )
 
 
 def similarities(texts: Sequence[str], others: Sequence[str]) -> list[float]:
@@ -175,38 +152,32 @@ def similarities(texts: Sequence[str], others: Sequence[str]) -> list[float]:
     if not others:
         return [0.0] * len(texts)
     best = np.zeros(len(texts))
-    for features, larger in ((_runs, False), (_words, True)):
-        own, foreign = [features(text) for text in texts], [features(text) for text in others]
-        best = np.maximum(best, _shares(own, foreign, of_the_larger=larger))
+    for features, whole_of in ((_runs, np.minimum), (_words, np.maximum)):
+        best = np.maximum(best, _shares([*map(features, texts)], [*map(features, others)], whole_of))
     # Sums in another order may leave equal texts a hair over 1.
     return [float(share) for share in np.minimum(best, 1.0)]
 
 
-def _shares(own: list[list[str]], foreign: list[list[str]], *, of_the_larger: bool) -> "np.ndarray[Any, Any]":
-    """Return for each list of features the largest share of weight that it shares with one of `foreign`."""
-    rarity = _rarity(own + foreign)
-    where: dict[str, list[int]] = defaultdict(list)  # feature -> the foreign texts that have it
+def _shares(own: list[list[str]], foreign: list[list[str]], whole_of: np.ufunc) -> "np.ndarray[Any, Any]":
+    """Return for each list of features the largest share of weight that it shares with one of `foreign`.
+
+    The share is of the lighter or of the heavier of the two: `whole_of` takes one of their weights.
+    """
+    counts = Counter(feature for features in own + foreign for feature in features)
+    rarity = TermStatistics(max(len(own + foreign), FEW), 0.0, counts)
+    places: dict[str, list[int]] = defaultdict(list)  # feature -> the foreign texts that have it
     for place, features in enumerate(foreign):
         for feature in features:
-            where[feature].append(place)
-    lists = {feature: np.array(places) for feature, places in where.items()}
+            places[feature].append(place)
     weights = np.array([sum(map(rarity.weight, features)) for features in foreign])
     shares = np.zeros(len(own))
     for number, features in enumerate(own):
         shared = np.zeros(len(foreign))
         for feature in features:
-            if feature in lists:
-                shared[lists[feature]] += rarity.weight(feature)
-        weight = sum(map(rarity.weight, features))
-        whole = np.maximum(weights, weight) if of_the_larger else np.minimum(weights, weight)
-        shares[number] = (shared / whole).max()
+            if feature in places:
+                shared[places[feature]] += rarity.weight(feature)
+        shares[number] = (shared / whole_of(weights, sum(map(rarity.weight, features)))).max()
     return shares
-
-
-def _rarity(lists: list[list[str]]) -> TermStatistics:
-    """Return how rare each feature is among the queries."""
-    counts = Counter(feature for features in lists for feature in features)
-    return TermStatistics(max(len(lists), FEW), 0.0, counts)
 
 
 def _words(text: str) -> list[str]:
@@ -215,7 +186,7 @@ def _words(text: str) -> list[str]:
 
 
 def _runs(text: str) -> list[str]:
-    """Return the different runs of `RUN` words of a text; a text that is no longer is one run."""
+    """The different runs of `RUN` words of a text; a text that is no longer is one run."""
     found = words(text)
     if len(found) <= RUN:
         return [" ".join(found) or "".join(text.lower().split())]
