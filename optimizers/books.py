@@ -5,7 +5,7 @@ import io
 import json
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -42,13 +42,17 @@ class Evaluation:
     calls: Count
     tokens: Count
     list_usd: Amount | None
-    ranking: tuple[str, ...]  # its first ten documents
+    ranking: list[str]  # its first ten documents
     error: str | None
     seconds: Amount
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What there is one evaluation of."""
+        return self.candidate, self.query_id, self.sample
 
-_COLUMNS = Evaluation.__annotations__ | {"ranking": list[str]}  # as JSON has them
-_EVALUATION: Any = TypedDict("Evaluation", _COLUMNS)  # type: ignore[misc]  # mypy wants to see its fields
+
+_EVALUATION: Any = TypedDict("Evaluation", Evaluation.__annotations__)  # type: ignore[misc]  # mypy wants its fields
 
 
 class Books:
@@ -74,10 +78,9 @@ class Books:
         found = (self._evaluations.get((digest, query.query_id, "")) for query in self.parts[part])
         return [evaluation for evaluation in found if evaluation]
 
-    def through(self, part: str) -> list[Candidate]:
-        """Return the candidates that were evaluated on every query of a part."""
-        whole = len(self.parts[part])
-        return [one for one in list(self.candidates.values()) if len(self.of(one.digest, part)) == whole]
+    def is_whole(self, digest: str, part: str) -> bool:
+        """Whether a candidate was evaluated on every query of a part."""
+        return len(self.of(digest, part)) == len(self.parts[part])
 
     def candidate(self, program: Any, parameters: Mapping[str, Any]) -> Candidate:
         """Return the candidate that a program is as it stands; written down when it is new."""
@@ -86,7 +89,7 @@ class Books:
         with self._lock:
             if digest not in self.candidates:
                 candidate = Candidate(digest, prompts, dict(parameters))
-                self._append("candidates.jsonl", asdict(candidate))
+                self._append("candidates.jsonl", candidate)
                 self.candidates[digest] = candidate
             return self.candidates[digest]
 
@@ -96,12 +99,11 @@ class Books:
 
     def add(self, evaluation: Evaluation) -> Evaluation:
         """Write an evaluation down, and return it; where another thread was first, return that one's."""
-        key = (evaluation.candidate, evaluation.query_id, evaluation.sample)
         with self._lock:
-            if key not in self._evaluations:
-                self._append("evaluations.jsonl", asdict(evaluation))
-                self._evaluations[key] = evaluation
-            return self._evaluations[key]
+            if evaluation.key not in self._evaluations:
+                self._append("evaluations.jsonl", evaluation)
+                self._evaluations[evaluation.key] = evaluation
+            return self._evaluations[evaluation.key]
 
     def open_log(self) -> TextIO:
         """optimizer.log, to be written on: what DSPy says, and what providers said in between."""
@@ -112,10 +114,10 @@ class Books:
         with self.open_log() as log:
             log.write("".join(traceback.format_exception(error)))
 
-    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+    def _append(self, name: str, row: Candidate | Evaluation) -> None:
         path = self.folder / name
         try:
-            disk.append_line(path, json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace"))
+            disk.append_line(path, json.dumps(asdict(row), ensure_ascii=False).encode("utf-8", "backslashreplace"))
         except OSError as error:
             reason = f"{path}: {error.strerror}; what was evaluated before is safe; make room"
             raise Halt(RunIncomplete(reason)) from None
@@ -128,9 +130,8 @@ class Books:
                 try:
                     take(line)
                 except ValueError as error:
-                    raise DataError(
-                        f"{path}, line {number} is damaged ({error}); remove the line to have it made again"
-                    ) from None
+                    mend = "remove the line to have it made again"
+                    raise DataError(f"{path}, line {number} is damaged ({error}); {mend}") from None
 
     def _take_candidate(self, line: bytes) -> None:
         row = forms.read_whole(CandidateForm, line)
@@ -141,21 +142,21 @@ class Books:
 
     def _take_evaluation(self, line: bytes) -> None:
         row = forms.read(_EVALUATION, line)
-        known = {name: row[name] for name in _COLUMNS}
-        evaluation = Evaluation(**known | {"ranking": tuple(row["ranking"]), "value": float(row["value"])})
-        self._evaluations[evaluation.candidate, evaluation.query_id, evaluation.sample] = evaluation
+        evaluation = Evaluation(**{name: row[name] for name in Evaluation.__annotations__})
+        self._evaluations[evaluation.key] = evaluation
 
 
 class _Log(io.TextIOWrapper):
-    """A text file in which no key is kept: a provider's words may repeat one."""
-
     def write(self, text: str) -> int:
-        """Write `text`, blackened."""
-        return super().write(hide_keys(text))
+        return super().write(hide_keys(text))  # a provider's words may repeat one
+
+
+def mean_value(evaluations: Sequence[Evaluation]) -> float:
+    """Return the mean of what is maximised."""
+    return sum(evaluation.value for evaluation in evaluations) / len(evaluations)
 
 
 def _digest(prompts: Mapping[str, Prompt], parameters: Mapping[str, Any]) -> str:
-    """Eight hex digits over all that an optimizer can change."""
     states = {name: [prompt.instructions, prompt.demos] for name, prompt in prompts.items()}
     text = json.dumps([states, parameters], sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]

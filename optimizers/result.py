@@ -11,17 +11,13 @@ to gain on few queries. What a compiled program is worth is said by queries that
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evals.measuring.stats import bootstrap_mean, paired
-from optimizers.books import Candidate, Evaluation
+from optimizers.books import Candidate, mean_value
 from optimizers.study import Study
 from programs.compiled import Compiled, Prompt
 from tools.records import Usage, usage_json
-
-if TYPE_CHECKING:
-    from optimizers.training.leaks import Leak
 
 SIGNIFICANT = 0.05
 SHORT = 80  # characters of a demonstration's description and of each of its answers in the diff
@@ -29,37 +25,28 @@ SHORT = 80  # characters of a demonstration's description and of each of its ans
 
 def choose(study: Study) -> Candidate | None:
     """Return the candidate to keep; None where not even the program before was evaluated on all validation queries."""
-    through = study.through("validation")
-    if not through:
-        return None
 
     def rank(candidate: Candidate) -> tuple[float, bool, bool, float, str]:
-        found = study.of(candidate.digest, "validation")
+        digest, found = candidate.digest, study.of(candidate.digest, "validation")
         tokens = sum(evaluation.tokens for evaluation in found)
-        first = candidate.digest == study.before
-        return round(_mean(found), 12), first, candidate.digest == study.returned, -tokens, candidate.digest
+        return round(mean_value(found), 12), digest == study.before, digest == study.returned, -tokens, digest
 
-    return max(through, key=rank)
-
-
-def _mean(evaluations: Sequence[Evaluation]) -> float:
-    return sum(evaluation.value for evaluation in evaluations) / len(evaluations)
+    whole = [one for one in list(study.candidates.values()) if study.is_whole(one.digest, "validation")]
+    return max(whole, key=rank, default=None)
 
 
 def measure_gain(study: Study, candidate: Candidate) -> dict[str, Any]:
     """Return the paired difference of a candidate to the program before, on the validation queries."""
-    before = [evaluation.value for evaluation in study.of(study.before, "validation")]
-    after = [evaluation.value for evaluation in study.of(candidate.digest, "validation")]
+    before, after = (
+        [evaluation.value for evaluation in study.of(digest, "validation")]
+        for digest in (study.before, candidate.digest)
+    )
     found = paired(before, after)._asdict()
     # The program before is compared with, not chosen. Others count that were given up after a part of the queries.
     chosen_from = sum(bool(study.of(digest, "validation")) for digest in study.candidates) - 1
     corrected = min(1.0, found["p"] * max(1, chosen_from))
-    return {
-        **found,
-        "candidates": chosen_from,
-        "p_corrected": corrected,
-        "significant": found["difference"] > 0 and corrected < SIGNIFICANT,
-    }
+    significant = found["difference"] > 0 and corrected < SIGNIFICANT
+    return {**found, "candidates": chosen_from, "p_corrected": corrected, "significant": significant}
 
 
 def measure(study: Study, digest: str, part: str) -> dict[str, Any]:
@@ -73,20 +60,19 @@ def measure(study: Study, digest: str, part: str) -> dict[str, Any]:
 def list_candidates(study: Study) -> list[dict[str, Any]]:
     """Return every candidate with its scores and what its evaluations used, the best on validation first."""
     rows: list[dict[str, Any]] = []
-    for candidate in study.candidates.values():
-        train, validation = (measure(study, candidate.digest, part) for part in ("train", "validation"))
-        evaluations = study.of(candidate.digest, "train") + study.of(candidate.digest, "validation")
+    for digest, candidate in study.candidates.items():
+        evaluations = study.of(digest, "train") + study.of(digest, "validation")
         if not evaluations:
             continue  # a teacher's, or a sampled one's
         prices = [evaluation.list_usd for evaluation in evaluations]
         rows.append(
             {
-                "candidate": candidate.digest,
-                "before": candidate.digest == study.before,
-                "returned": candidate.digest == study.returned,
-                "train": train,
-                "validation": validation,
-                "whole": len(study.of(candidate.digest, "validation")) == len(study.parts["validation"]),
+                "candidate": digest,
+                "before": digest == study.before,
+                "returned": digest == study.returned,
+                "train": measure(study, digest, "train"),
+                "validation": measure(study, digest, "validation"),
+                "whole": study.is_whole(digest, "validation"),
                 "demos": sum(len(prompt.demos) for prompt in candidate.prompts.values()),
                 "parameters": dict(candidate.parameters),
                 "calls": sum(evaluation.calls for evaluation in evaluations),
@@ -95,24 +81,19 @@ def list_candidates(study: Study) -> list[dict[str, Any]]:
                 "failed": sum(evaluation.error is not None for evaluation in evaluations),
             }
         )
-    # What was evaluated on all validation queries first: a mean over three queries is no rival of one over fifty.
-    return sorted(rows, key=_best_first)
+
+    def best_first(row: Mapping[str, Any]) -> tuple[bool, float, float, str]:
+        # What was evaluated on all validation queries first: a mean over three queries is no rival of one over fifty.
+        # Of equal ones by the digest: the order in which they came may depend on which thread was first.
+        train, validation = (row[part]["mean"] or 0.0 for part in ("train", "validation"))
+        return not row["whole"], -validation, -train, row["candidate"]
+
+    return sorted(rows, key=best_first)
 
 
-def _best_first(row: Mapping[str, Any]) -> tuple[bool, float, float, str]:
-    # Of equal ones by the digest: the order in which they came may depend on which thread was first.
-    return (not row["whole"], -(row["validation"]["mean"] or 0.0), -(row["train"]["mean"] or 0.0), row["candidate"])
-
-
-def diff_prompts(before: Mapping[str, Prompt], after: Mapping[str, Prompt]) -> dict[str, str]:
-    """Compare prompts: a unified diff for each predictor that changed, demonstrations in a line each."""
-    found = {}
-    for name, prompt in after.items():
-        old, new = _lines(before[name]), _lines(prompt)
-        lines = list(difflib.unified_diff(old, new, "before", "after", lineterm="", n=1))
-        if lines:
-            found[name] = "\n".join(lines)
-    return found
+def _diff(before: Prompt, after: Prompt) -> str:
+    """Compare two prompts: a unified diff, demonstrations in a line each; "" where they are the same."""
+    return "\n".join(difflib.unified_diff(_lines(before), _lines(after), "before", "after", lineterm="", n=1))
 
 
 def _lines(prompt: Prompt) -> list[str]:
@@ -129,7 +110,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= SHORT else f"{text[:SHORT]}..."
 
 
-def list_moved(study: Study, candidate: Candidate) -> list[dict[str, Any]]:
+def _moved(study: Study, candidate: Candidate) -> list[dict[str, Any]]:
     """Return the validation queries whose value changed, the largest gain first, the largest loss last."""
     pairs = zip(study.of(study.before, "validation"), study.of(candidate.digest, "validation"), strict=True)
     rows: list[dict[str, Any]] = [
@@ -140,34 +121,14 @@ def list_moved(study: Study, candidate: Candidate) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-row["difference"], row["query_id"]))
 
 
-def make_compiled(
-    candidate: Candidate,
-    original: Mapping[str, Prompt],
-    *,
-    program: str,
-    parameters: Mapping[str, Any],
-    retriever: str,
-    form: Mapping[str, Any],
-    origin: Mapping[str, Any],
-) -> Compiled:
-    """Return the candidate as a compiled program.
-
-    `original` are the prompts of the program as it is in the code, with the same parameters: what a prompt is compiled
-    for is their signature. A form keeps its prompts in itself, and has those.
-    """
-    own = candidate.prompts if candidate.prompts.keys() == original.keys() else original
-    prompts = {
-        name: replace(original[name], instructions=prompt.instructions, demos=prompt.demos)
-        for name, prompt in own.items()
-    }
-    return Compiled(program, dict(parameters), retriever, prompts, origin=dict(origin), **form)
-
-
 def summarise(
-    study: Study, candidate: Candidate, leaks: "Sequence[Leak]", usage: Usage, stopped: str
+    study: Study, candidate: Candidate, leaks: Sequence[Mapping[str, Any]], usage: Usage, stopped: str
 ) -> dict[str, Any]:
     """Return what is shown, and kept as learnt.json; `stopped` is why it ended early, if it did."""
     first = study.candidates[study.before]
+    same = candidate.prompts.keys() == first.prompts.keys()
+    diffs = {name: _diff(first.prompts[name], prompt) for name, prompt in candidate.prompts.items() if same}
+    values = {name: [value, candidate.parameters.get(name, value)] for name, value in first.parameters.items()}
     return {
         "kept": "before" if candidate.digest == study.before else "compiled",
         "candidate": candidate.digest,
@@ -176,16 +137,10 @@ def summarise(
         "gain": measure_gain(study, candidate),
         # Stable, so the one that is kept is the first also of those that are as good.
         "candidates": sorted(list_candidates(study), key=lambda row: bool(row["candidate"] != candidate.digest)),
-        "changes": diff_prompts(first.prompts, candidate.prompts)
-        if candidate.prompts.keys() == first.prompts.keys()
-        else {},
-        "parameters": {
-            name: [value, candidate.parameters.get(name, value)]
-            for name, value in first.parameters.items()
-            if candidate.parameters.get(name, value) != value
-        },
-        "moved": list_moved(study, candidate),
-        "leaks": [asdict(leak) for leak in leaks],
+        "changes": {name: diff for name, diff in diffs.items() if diff},
+        "parameters": {name: pair for name, pair in values.items() if pair[0] != pair[1]},
+        "moved": _moved(study, candidate),
+        "leaks": list(leaks),
         "usage": usage_json(usage),
         "stopped": stopped,
     }

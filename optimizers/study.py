@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -30,17 +31,17 @@ from dspy.utils.parallelizer import ParallelExecutor
 from evals.folder import Outcome, usage
 from evals.measuring.scoring import ranking_of
 from evals.running.runner import OUTAGE, answer
-from optimizers.books import Books, Candidate, Evaluation
+from optimizers.books import Books, Candidate, Evaluation, mean_value
 from optimizers.training.demonstrations import trim
 from optimizers.training.feedback import feedback
 from optimizers.training.objective import Objective
 from optimizers.training.splits import Training
-from programs.compiled import Compiled
-from tools.console import queries as counted
+from programs.parts.compiled import Compiled
+from tools.console.wording import queries as counted
 from tools.errors import Halt, Interrupted, RunIncomplete, SextantError
 from tools.models.call import DEADLINE
-from tools.models.faults import fault, refusal
-from tools.records import Query, Submission, trace_from_json
+from tools.models.sending.faults import fault, refusal
+from tools.records import Query, trace_from_json
 
 PAUSE = 15.0  # seconds between words of progress, where no candidate is through
 
@@ -71,17 +72,14 @@ class Study(Books):
 
         `say` is told when a candidate is through with all of a part.
         """
-        self.training = training
-        self.objective = objective
         parts = {"train": training.train, "validation": training.validation}
         super().__init__(folder, {part: tuple(objective.usable(queries)) for part, queries in parts.items()})
+        self.training, self.objective = training, objective
         self._cutoff = int(objective.metric.partition("@")[2] or 10)  # the place up to which a document is well ranked
         self._queries = {query.query_id: query for part in self.parts.values() for query in part}
-        self._workers = workers
-        self._query_seconds = query_seconds
+        self._workers, self._query_seconds = workers, query_seconds
         self._stopped = threading.Event()
-        self._say = say
-        self._said = time.monotonic()
+        self._say, self._said = say, time.monotonic()
         self._student: tuple[Any, ...] = ()
 
     # -- what an optimizer gets
@@ -114,14 +112,12 @@ class Study(Books):
 
     def metric_in_words(self, gold: Any, pred: Any, trace: Any = None) -> dspy.Prediction:
         """DSPy's metric with words about the whole trajectory, as SIMBA passes them on."""
-        return dspy.Prediction(score=pred.evaluation.value, feedback=self._feedback(pred, None))
+        return dspy.Prediction(score=pred.evaluation.value, feedback=self._feedback(pred, ""))
 
-    def _feedback(self, rollout: Rollout, predictor: str | None) -> str:
+    def _feedback(self, rollout: Rollout, predictor: str) -> str:
         outcome = rollout.outcome
-        if outcome is None:
-            return ""
-        query = self._queries[outcome["query_id"]]
-        if query not in self.parts["train"]:
+        query = self._queries[outcome["query_id"]] if outcome else None
+        if outcome is None or query not in self.parts["train"]:
             return ""  # nothing is learnt from the judgements that candidates are chosen by
         return feedback(
             query,
@@ -130,7 +126,7 @@ class Study(Books):
             self.training.environment,
             cutoff=self._cutoff,
             error=outcome["error"] or "",
-            outputs=rollout.outputs.get(predictor, ()) if predictor else (),
+            outputs=rollout.outputs.get(predictor, ()),
         )
 
     @contextmanager
@@ -169,15 +165,16 @@ class Study(Books):
         query = self._queries[query_id]
         candidate, sample = self.candidate(program, parameters), self._sample(program)
         listener = dspy.settings.trace  # a list where somebody wants the predictors' calls
-        known = self.known(candidate, query_id, sample)
-        if listener is None and known:
-            return _rollout(known, None, {})
-        outcome, trace = self._answer(program, query, traced=listener is not None)
-        if listener is not None:
-            listener += map(trim, trace)
-        evaluation = self._score(candidate, query, sample, outcome)
-        outputs = {name: tuple(one.signature.output_fields) for name, one in program.named_predictors()}
-        return _rollout(evaluation, outcome, outputs)
+        evaluation, outcome = self.known(candidate, query_id, sample), None
+        if listener is not None or evaluation is None:
+            outcome, trace = self._answer(program, query, traced=listener is not None)
+            if listener is not None:
+                listener += map(trim, trace)
+            evaluation = self._book(candidate, query, sample, outcome)
+        made = Rollout(ranking=evaluation.ranking, error=evaluation.error or "")
+        made.evaluation, made.outcome = evaluation, outcome
+        made.outputs = {name: tuple(one.signature.output_fields) for name, one in program.named_predictors()}
+        return made
 
     def _answer(self, program: Any, query: Query, *, traced: bool) -> tuple[Outcome, list[Any]]:
         """Return the outcome, and DSPy's trace of the predictors' calls.
@@ -185,14 +182,15 @@ class Study(Books):
         Where the provider failed, or the query's time was too short, it is asked again with the same time: what was
         answered until then is in the ledger.
         """
-        documents, problem = self.training.environment.documents, Exception()
+        problem = Exception()
         for _ in range(OUTAGE):
             trace: list[Any] = []
 
             def search(trace: list[Any] = trace) -> Outcome | Exception:
                 DEADLINE.set(time.monotonic() + self._query_seconds)  # in this context, which is of the query
                 with dspy.context(trace=trace if traced else None):
-                    return answer(lambda *, query: _own_forward(program, query), query, documents)
+                    own = partial(type(program).forward, program)
+                    return answer(own, query, self.training.environment.documents)
 
             result = contextvars.copy_context().run(search)
             if isinstance(result, dict):
@@ -205,28 +203,28 @@ class Study(Books):
         first = str(problem).strip().partition("\n")[0]
         raise Halt(RunIncomplete(f"the model's provider failed {OUTAGE} times in a row: {first}"))
 
-    def _score(self, candidate: Candidate, query: Query, sample: str, outcome: Outcome) -> Evaluation:
+    def _book(self, candidate: Candidate, query: Query, sample: str, outcome: Outcome) -> Evaluation:
         spent = usage(outcome)
         scored = self.objective.of(query, ranking_of(outcome), spent, failed=outcome["error"] is not None)
         evaluation = Evaluation(
-            candidate.digest,
-            query.query_id,
-            sample,
-            scored.value,
-            scored.metrics,
-            spent.calls,
-            scored.tokens,
-            spent.list_usd,
-            tuple(outcome["ranking"][:10]),
-            outcome["error"],
-            outcome["seconds"],
+            candidate=candidate.digest,
+            query_id=query.query_id,
+            sample=sample,
+            value=scored.value,
+            metrics=scored.metrics,
+            calls=spent.calls,
+            tokens=scored.tokens,
+            list_usd=spent.list_usd,
+            ranking=outcome["ranking"][:10],
+            error=outcome["error"],
+            seconds=outcome["seconds"],
         )
         kept = self.add(evaluation)
         if kept is evaluation:
-            self._tell(candidate, query, sample)
+            self._tell(candidate.digest, query, sample)
         return kept
 
-    def _tell(self, candidate: Candidate, query: Query, sample: str) -> None:
+    def _tell(self, digest: str, query: Query, sample: str) -> None:
         """Say now and then how far it is, and when a candidate is through with a part."""
         with self._lock:
             due = time.monotonic() - self._said > PAUSE
@@ -234,10 +232,9 @@ class Study(Books):
         if due:
             self._say(f"{len(self._evaluations)} evaluations, {self.calls} calls for them")
         for part, queries in self.parts.items():
-            found = self.of(candidate.digest, part)
-            if not sample and query in queries and len(found) == len(queries):
-                mean = sum(evaluation.value for evaluation in found) / len(found)
-                self._say(f"candidate {candidate.digest}  {part} {mean:.4f} over {counted(len(found))}")
+            if not sample and query in queries and self.is_whole(digest, part):
+                mean = mean_value(self.of(digest, part))
+                self._say(f"candidate {digest}  {part} {mean:.4f} over {counted(len(queries))}")
 
     def _sample(self, program: Any) -> str:
         """Return which other model, or numbered sample, a program is called with; "" for the student as in a run."""
@@ -252,19 +249,11 @@ def _identity(lm: Any) -> tuple[Any, ...]:
     return lm.model, lm.wire.url if lm.wire else "", settings.get("temperature"), settings.get("rollout_id")
 
 
-def _own_forward(program: Any, query: Query) -> Submission:
-    submission: Submission = type(program).forward(program, query=query)
-    return submission
-
-
-def _rollout(evaluation: Evaluation, outcome: Outcome | None, outputs: Mapping[str, Any]) -> Rollout:
-    made = Rollout(ranking=list(evaluation.ranking), error=evaluation.error or "")
-    made.evaluation, made.outcome, made.outputs = evaluation, outcome, outputs
-    return made
-
-
 def run_at_once(function: Callable[[Any], Any], data: Sequence[Any], workers: int) -> list[Any]:
-    """Call `function` on every item, `workers` at a time, each once. The first exception ends it and is raised here."""
+    """Call `function` on every item, `workers` at a time, each once. The first exception ends it and is raised here.
+
+    The threads are daemons, and in no pool, which would hold up the end until the slowest model call returns.
+    """
     todo = queue.SimpleQueue[tuple[int, contextvars.Context]]()
     done = queue.SimpleQueue[tuple[int, Any, BaseException | None]]()
     stopped = threading.Event()
@@ -325,4 +314,4 @@ class Found:
     """What a teleprompter returns: a program to validate, and what of it is no prompt."""
 
     program: Any
-    form: Mapping[str, Any] = field(default_factory=dict)  # fields of programs.compiled.Compiled
+    form: Mapping[str, Any] = field(default_factory=dict)  # fields of programs.parts.compiled.Compiled
