@@ -1,8 +1,8 @@
-"""The table of teleprompters: how each is made, with what at which effort, and what it may be given.
+"""The teleprompters: how each is made, with what at which effort, and what it may be given.
 
 All are DSPy's own, at work inside `Study.working`, but for two: `knn`, which makes its demonstrations once instead of
-again for each query (programs/compiled.py says how it differs), and `tune`, which searches parameters and no
-prompts (optimizers/tune.py). What one returns is only one more candidate: optimizers/compile.py chooses by validation.
+again for each query (programs/parts/ensembles.py says how it differs), and `tune`, which searches parameters and no
+prompts (optimizers/tune.py). What one returns is only one more candidate: what is kept is chosen by validation.
 """
 
 import math
@@ -15,15 +15,20 @@ from typing import Any
 import dspy
 from dspy.teleprompt.gepa import InstructionProposer
 
+from optimizers import tune as tuning
+from optimizers.books import mean_value
+from optimizers.request import EFFORT
 from optimizers.study import Found, Job
 from optimizers.training.objective import TIE
-from optimizers.tune import search
-from programs.compiled import Neighbour, Neighbours, fuse, plain
+from programs.parts.compiled import Neighbour, plain
+from programs.parts.ensembles import Neighbours, assemble, fuse
 from tools.errors import UnknownName, UsageError
-from tools.models.adapter import Adapter
-from tools.models.prompting import instructed
+from tools.models.prompting.adapter import Adapter
+from tools.retrievers.lens.attributes import instructed
 
-LEVELS = ("light", "medium", "heavy")
+Options = Mapping[str, tuple[Any, Any, Any]]  # what `-O name=value` may set -> its values at each effort
+Made = tuple[Any, dict[str, Any]]  # (DSPy's object, the arguments of its compile())
+Make = Callable[[Job], Any]  # makes that, or does the work itself and returns Found
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,48 +36,46 @@ class Teleprompter:
     """A row of the table."""
 
     what: str  # in a line
-    options: Mapping[str, tuple[Any, Any, Any]]  # by name, at light, medium and heavy effort
-    run: Callable[[Job], Found]
-    make: Callable[[Job], Any] | None = None  # DSPy's object, where `better_together` may have it as a step
-    arguments: Callable[[Job], dict[str, Any]] = lambda job: {}  # of its compile()
+    options: Options
+    make: Make
+    step: bool = True  # whether `better_together` may have it as one: `make` is of one of DSPy's
     teacher: bool = False  # whether it takes one
-    proposes: bool = True  # whether it asks a model for instructions
+    proposes: bool = False  # whether it asks a model for instructions
     prompts: bool = True  # whether it needs a program that has any
 
-
-def _compiles(
-    make: Callable[[Job], Any],
-    arguments: Callable[[Job], dict[str, Any]],
-    what: str,
-    options: Mapping[str, tuple[Any, Any, Any]],
-    **about: bool,
-) -> Teleprompter:
-    """Make a row for one of DSPy's: `make(job).compile(student, **arguments(job))`."""
-
-    def run(job: Job) -> Found:
-        return Found(make(job).compile(job.student, **arguments(job)))
-
-    return Teleprompter(what, options, run, make, arguments, **about)
+    def run(self, job: Job) -> Found:
+        """Let it work to its end."""
+        made = self.make(job)
+        return made if isinstance(made, Found) else Found(made[0].compile(job.student, **made[1]))
 
 
-def shuffle(examples: list[dspy.Example], seed: int) -> list[dspy.Example]:
-    """The training examples in the order of a seed: most optimizers have no seed of their own, and go by the order."""
-    order = list(examples)
+TELEPROMPTERS: dict[str, Teleprompter] = {}  # in the order in which they are listed
+
+
+def _row(options: Options, **about: bool) -> Callable[[Make], Make]:
+    """Put a function into the table; its docstring is what `--optimizer list` says of it."""
+
+    def add(make: Make) -> Make:
+        what = str(make.__doc__).removesuffix(".")
+        TELEPROMPTERS[make.__name__] = Teleprompter(what[0].lower() + what[1:], options, make, **about)
+        return make
+
+    return add
+
+
+def _shuffled(examples: list[dspy.Example], seed: int) -> list[dspy.Example]:
+    """Return the examples in the order of a seed: most optimizers have no seed of their own, and go by the order."""
     if seed:
-        random.Random(seed).shuffle(order)
-    return order
+        random.Random(seed).shuffle(examples)
+    return examples
 
 
 def _train(job: Job) -> dict[str, Any]:
-    return {"trainset": shuffle(job.study.examples("train"), job.seed)}
+    return {"trainset": _shuffled(job.study.examples("train"), job.seed)}
 
 
 def _both(job: Job) -> dict[str, Any]:
     return {**_train(job), "valset": job.study.examples("validation")}
-
-
-def _labeled(job: Job) -> Any:
-    return dspy.LabeledFewShot(k=job.options["k"])
 
 
 def _threshold(job: Job) -> float:
@@ -82,8 +85,8 @@ def _threshold(job: Job) -> float:
     """
     if job.options["threshold"]:
         return float(job.options["threshold"])
-    before = [evaluation.value for evaluation in job.study.of(job.study.before, "validation")]
-    return max(sum(before) / len(before), 2 * TIE)  # more than the tie-breaker alone can give
+    before = mean_value(job.study.of(job.study.before, "validation"))
+    return max(before, 2 * TIE)  # more than the tie-breaker alone can give
 
 
 def _bootstrapping(job: Job) -> dict[str, Any]:
@@ -97,18 +100,66 @@ def _bootstrapping(job: Job) -> dict[str, Any]:
     }
 
 
-def _bootstrap(job: Job) -> Any:
-    return dspy.BootstrapFewShot(**_bootstrapping(job), max_rounds=job.options["rounds"])
+_THRESHOLD: Options = {"threshold": (0.0, 0.0, 0.0)}  # 0: by what the program reaches on average
+_DEMOS: Options = {"demos": (2, 4, 4), **_THRESHOLD}
 
 
-def _bootstrap_rs(job: Job) -> Any:
-    return dspy.BootstrapFewShotWithRandomSearch(
-        **_bootstrapping(job), num_candidate_programs=job.options["candidates"], num_threads=job.workers
+@_row({"k": (2, 4, 8)})
+def labeled(job: Job) -> Made:
+    """Demonstrations made of judgements alone; no search (LabeledFewShot)."""
+    return dspy.LabeledFewShot(k=job.options["k"]), {"trainset": _shuffled(job.labelled(), job.seed)}
+
+
+@_row({**_DEMOS, "rounds": (1, 1, 2)}, teacher=True)
+def bootstrap(job: Job) -> Made:
+    """Demonstrations out of trajectories that did well (BootstrapFewShot)."""
+    return dspy.BootstrapFewShot(**_bootstrapping(job), max_rounds=job.options["rounds"]), _train(job)
+
+
+@_row({**_DEMOS, "candidates": (4, 8, 16)}, teacher=True)
+def bootstrap_rs(job: Job) -> Made:
+    """The best of several random sets of such demonstrations (BootstrapFewShotWithRandomSearch)."""
+    candidates = job.options["candidates"]
+    made = dspy.BootstrapFewShotWithRandomSearch(
+        **_bootstrapping(job), num_candidate_programs=candidates, num_threads=job.workers
     )
+    return made, _both(job)
 
 
-def _mipro(job: Job) -> Any:
-    return dspy.MIPROv2(
+@_row({"k": (2, 3, 4), **_THRESHOLD}, teacher=True, step=False)
+def knn(job: Job) -> Found:
+    """Demonstrations of the training queries nearest to each query (after KNNFewShot)."""
+    queries = job.study.parts["train"]
+    lm = job.teacher_lm or job.lm
+
+    def traced(query: Any) -> tuple[float, list[Any]]:
+        with dspy.context(lm=lm, trace=[]):
+            value = job.study.metric(None, job.student(query_id=query.query_id))
+            return value, list(dspy.settings.trace)
+
+    threshold = _threshold(job)
+    names = {id(predictor): name for name, predictor in job.student.named_predictors()}
+    neighbours = []
+    for query, (value, trace) in zip(queries, job.study.each(traced, queries), strict=True):
+        if value < threshold:
+            continue
+        demos: dict[str, list[dict[str, Any]]] = {}
+        for predictor, inputs, outputs in trace:
+            if name := names.get(id(predictor)):
+                demos[name] = [{**inputs, **plain(outputs)}]  # the last call of each: it has seen the most
+        neighbours.append(Neighbour(query.query_id, query.text, demos))
+    if not neighbours:
+        return Found(job.student)
+    nearest = job.options["k"]
+    program = Neighbours(job.plain(), neighbours, nearest)
+    parameters = {"nearest": nearest, "neighbours": len(neighbours)}
+    return Found(job.study.instrument(program, parameters), {"neighbours": tuple(neighbours), "nearest": nearest})
+
+
+@_row({**_DEMOS, "candidates": (4, 8, 16), "trials": (12, 24, 48)}, teacher=True, proposes=True)
+def mipro(job: Job) -> Made:
+    """Instructions and demonstrations together, by Bayesian search (MIPROv2)."""
+    made = dspy.MIPROv2(
         **_bootstrapping(job),
         prompt_model=job.prompt_lm,
         task_model=job.lm,
@@ -117,37 +168,38 @@ def _mipro(job: Job) -> Any:
         num_threads=job.workers,
         seed=job.seed,
     )
-
-
-_MINIBATCH = 35  # queries, as in DSPy; used from 51 validation queries on, as there
-
-
-def _mipro_arguments(job: Job) -> dict[str, Any]:
     sets = _both(job)
-    return {
+    queries = len(sets["valset"])
+    # In minibatches of 35 from 51 validation queries on, as in DSPy.
+    return made, {
         **sets,
         "num_trials": job.options["trials"],
-        "minibatch": len(sets["valset"]) > 50,
-        "minibatch_size": min(_MINIBATCH, len(sets["valset"])),
+        "minibatch": queries > 50,
+        "minibatch_size": min(35, queries),
     }
 
 
-def _copro(job: Job) -> Any:
-    return dspy.COPRO(
+@_row({"breadth": (4, 7, 10), "depth": (2, 3, 3)}, proposes=True)
+def copro(job: Job) -> Made:
+    """Instructions, improved from the scores of earlier ones (COPRO)."""
+    made = dspy.COPRO(
         prompt_model=job.prompt_lm,
         metric=job.study.metric,
         init_temperature=1.0,  # DSPy's 1.4 is more than most providers take
         breadth=job.options["breadth"],
         depth=job.options["depth"],
     )
+    return made, {**_train(job), "eval_kwargs": {"num_threads": job.workers, "display_progress": False}}
 
 
-def _copro_arguments(job: Job) -> dict[str, Any]:
-    return {**_train(job), "eval_kwargs": {"num_threads": job.workers, "display_progress": False}}
-
-
-def _simba(job: Job) -> Any:
-    return dspy.SIMBA(
+@_row(
+    {"batch": (16, 32, 32), "candidates": (3, 4, 6), "steps": (3, 6, 8), "demos": (2, 4, 4)},
+    teacher=True,
+    proposes=True,
+)
+def simba(job: Job) -> Made:
+    """Rules and demonstrations from where sampled trajectories differ (SIMBA)."""
+    made = dspy.SIMBA(
         metric=job.study.metric_in_words,
         bsize=min(job.options["batch"], len(job.study.parts["train"])),
         num_candidates=job.options["candidates"],
@@ -158,14 +210,13 @@ def _simba(job: Job) -> Any:
         teacher_settings={name: lm.copy() for name, lm in job.teacher_settings.items()},
         num_threads=job.workers,
     )
+    return made, {**_train(job), "seed": job.seed}
 
 
-def _simba_arguments(job: Job) -> dict[str, Any]:
-    return {**_train(job), "seed": job.seed}
-
-
-def _gepa(job: Job) -> Any:
-    return dspy.GEPA(
+@_row({"evaluations": (6, 12, 24), "batch": (3, 3, 5)}, proposes=True)
+def gepa(job: Job) -> Made:
+    """Instructions, evolved by reflecting on feedback in words (GEPA)."""
+    made = dspy.GEPA(
         metric=job.study.metric,
         max_full_evals=job.options["evaluations"],
         reflection_minibatch_size=min(job.options["batch"], len(job.study.parts["train"])),
@@ -176,21 +227,23 @@ def _gepa(job: Job) -> Any:
         warn_on_score_mismatch=False,
         seed=job.seed,
     )
-
-
-_RULES_FROM = 10  # examples that rules are made from: all of them would make a prompt of a hundred pages
+    return made, _both(job)
 
 
 class _InferRules(dspy.InferRules):
     """DSPy's, with rules written on a signature of the candidate's own, not on the one that all copies share."""
 
     def update_program_instructions(self, predictor: Any, natural_language_rules: str) -> None:
-        """Add the rules to a predictor's instructions."""
         told = f"{predictor.signature.instructions}\n\nFollow these rules:\n{natural_language_rules}"
         predictor.signature = instructed(predictor.signature, told)
 
 
-def _infer_rules(job: Job) -> Any:
+_RULES_FROM = 10  # examples that rules are made from: all of them would make a prompt of a hundred pages
+
+
+@_row({**_DEMOS, "candidates": (3, 6, 10), "rules": (5, 10, 10)}, teacher=True, proposes=True)
+def infer_rules(job: Job) -> Made:
+    """Rules that a model infers from labelled examples, and demonstrations (InferRules)."""
     made = _InferRules(
         **_bootstrapping(job),
         num_candidates=job.options["candidates"],
@@ -198,28 +251,24 @@ def _infer_rules(job: Job) -> Any:
         num_threads=job.workers,
     )
     made.rules_induction_program.teacher_settings = {"lm": job.prompt_lm}
-    return made
-
-
-def _infer_rules_arguments(job: Job) -> dict[str, Any]:
-    return {"trainset": shuffle(job.labelled(), job.seed)[:_RULES_FROM], "valset": job.study.examples("validation")}
+    examples = _shuffled(job.labelled(), job.seed)[:_RULES_FROM]
+    return made, {"trainset": examples, "valset": job.study.examples("validation")}
 
 
 _SEPARATOR = " -> "
 
 
-def _better_together(job: Job) -> Found:
+@_row({"strategy": ("bootstrap_rs -> gepa",) * 3, "effort": EFFORT}, teacher=True, proposes=True, step=False)
+def better_together(job: Job) -> Found:
+    """Several of these after one another, each from where the last one ended (BetterTogether)."""
     steps = _steps(job.options["strategy"])
-    level = str(job.options["effort"])
     made, arguments = {}, {}
     for step in steps:
-        row = TELEPROMPTERS[step]
-        teacher = job.teacher_lm if row.teacher else None
-        one = replace(job, options=settings(step, level, {}), teacher_lm=teacher)
-        made[step] = _freed(row.make(one)) if row.make else None
-        arguments[step] = {
-            name: value for name, value in row.arguments(one).items() if name not in ("trainset", "valset")
-        }
+        row, options = TELEPROMPTERS[step], settings(step, str(job.options["effort"]), {})
+        one = replace(job, options=options, teacher_lm=job.teacher_lm if row.teacher else None)
+        teleprompter, given = row.make(one)
+        made[step] = _freed(teleprompter)
+        arguments[step] = {name: value for name, value in given.items() if name not in ("trainset", "valset")}
     job.student.set_lm(job.lm)  # it asks for one of each predictor, because others of its steps train weights
     best = dspy.BetterTogether(metric=job.study.metric, **made).compile(
         job.student,
@@ -253,139 +302,26 @@ def _freed(teleprompter: Any) -> Any:
 
 def _steps(strategy: str) -> list[str]:
     steps = [step.strip() for step in strategy.split("->")]
+    known = [name for name, row in TELEPROMPTERS.items() if row.step]
     for step in steps:
-        if step not in TELEPROMPTERS or TELEPROMPTERS[step].make is None:
-            raise UnknownName(
-                "step of better_together", step, [name for name, row in TELEPROMPTERS.items() if row.make]
-            )
+        if step not in known:
+            raise UnknownName("step of better_together", step, known)
     return steps
 
 
-def _knn(job: Job) -> Found:
-    """Make every training query's own demonstrations, where it did well enough, to be chosen from by nearness."""
-    queries = job.study.parts["train"]
-    lm = job.teacher_lm or job.lm
-
-    def traced(query: Any) -> tuple[float, list[Any]]:
-        with dspy.context(lm=lm, trace=[]):
-            value = job.study.metric(None, job.student(query_id=query.query_id))
-            return value, list(dspy.settings.trace)
-
-    threshold = _threshold(job)
-    names = {id(predictor): name for name, predictor in job.student.named_predictors()}
-    neighbours = []
-    for query, (value, trace) in zip(queries, job.study.each(traced, queries), strict=True):
-        if value < threshold:
-            continue
-        demos: dict[str, list[dict[str, Any]]] = {}
-        for predictor, inputs, outputs in trace:
-            if name := names.get(id(predictor)):
-                demos[name] = [{**inputs, **plain(outputs)}]  # the last call of each: it has seen the most
-        neighbours.append(Neighbour(query.query_id, query.text, demos))
-    if not neighbours:
-        return Found(job.student)
-    program = Neighbours(job.plain(), neighbours, job.options["k"])
-    form = {"neighbours": tuple(neighbours), "nearest": job.options["k"]}
-    return Found(job.study.instrument(program, {"nearest": job.options["k"], "neighbours": len(neighbours)}), form)
-
-
-def _ensemble(job: Job) -> Found:
-    programs = [member.assemble(job.plain()) for member in job.members]
+@_row({}, step=False)
+def ensemble(job: Job) -> Found:
+    """Compiled programs side by side, their rankings fused (Ensemble); --of names them."""
+    programs = [assemble(member, job.plain()) for member in job.members]
     program = dspy.Ensemble(reduce_fn=fuse).compile(programs)
     parameters = {"members": [member.digest() for member in job.members]}
     return Found(job.study.instrument(program, parameters), {"members": tuple(job.members)})
 
 
-_DEMOS: dict[str, tuple[Any, Any, Any]] = {
-    "demos": (2, 4, 4),
-    "threshold": (0.0, 0.0, 0.0),  # 0: by what the program reaches on average
-}
-
-# To add one: a row. Its options are what `-O name=value` may set, with their values at each effort.
-TELEPROMPTERS: dict[str, Teleprompter] = {
-    "labeled": _compiles(
-        _labeled,
-        lambda job: {"trainset": shuffle(job.labelled(), job.seed)},
-        "demonstrations made of judgements alone; no search (LabeledFewShot)",
-        {"k": (2, 4, 8)},
-        proposes=False,
-    ),
-    "bootstrap": _compiles(
-        _bootstrap,
-        _train,
-        "demonstrations out of trajectories that did well (BootstrapFewShot)",
-        {**_DEMOS, "rounds": (1, 1, 2)},
-        teacher=True,
-        proposes=False,
-    ),
-    "bootstrap_rs": _compiles(
-        _bootstrap_rs,
-        _both,
-        "the best of several random sets of such demonstrations (BootstrapFewShotWithRandomSearch)",
-        {**_DEMOS, "candidates": (4, 8, 16)},
-        teacher=True,
-        proposes=False,
-    ),
-    "knn": Teleprompter(
-        "demonstrations of the training queries nearest to each query (after KNNFewShot)",
-        {"k": (2, 3, 4), "threshold": (0.0, 0.0, 0.0)},
-        _knn,
-        teacher=True,
-        proposes=False,
-    ),
-    "mipro": _compiles(
-        _mipro,
-        _mipro_arguments,
-        "instructions and demonstrations together, by Bayesian search (MIPROv2)",
-        {**_DEMOS, "candidates": (4, 8, 16), "trials": (12, 24, 48)},
-        teacher=True,
-    ),
-    "copro": _compiles(
-        _copro,
-        _copro_arguments,
-        "instructions, improved from the scores of earlier ones (COPRO)",
-        {"breadth": (4, 7, 10), "depth": (2, 3, 3)},
-    ),
-    "simba": _compiles(
-        _simba,
-        _simba_arguments,
-        "rules and demonstrations from where sampled trajectories differ (SIMBA)",
-        {"batch": (16, 32, 32), "candidates": (3, 4, 6), "steps": (3, 6, 8), "demos": (2, 4, 4)},
-        teacher=True,
-    ),
-    "gepa": _compiles(
-        _gepa,
-        _both,
-        "instructions, evolved by reflecting on feedback in words (GEPA)",
-        {"evaluations": (6, 12, 24), "batch": (3, 3, 5)},
-    ),
-    "infer_rules": _compiles(
-        _infer_rules,
-        _infer_rules_arguments,
-        "rules that a model infers from labelled examples, and demonstrations (InferRules)",
-        {**_DEMOS, "candidates": (3, 6, 10), "rules": (5, 10, 10)},
-        teacher=True,
-    ),
-    "better_together": Teleprompter(
-        "several of these after one another, each from where the last one ended (BetterTogether)",
-        {"strategy": ("bootstrap_rs -> gepa",) * 3, "effort": LEVELS},
-        _better_together,
-        teacher=True,
-    ),
-    "ensemble": Teleprompter(
-        "compiled programs side by side, their rankings fused (Ensemble); --of names them",
-        {},
-        _ensemble,
-        proposes=False,
-    ),
-    "tune": Teleprompter(
-        "parameters and retriever instead of prompts, by a seeded search over --range (ours)",
-        {"trials": (8, 16, 32)},
-        search,
-        proposes=False,
-        prompts=False,
-    ),
-}
+@_row({"trials": (8, 16, 32)}, prompts=False, step=False)
+def tune(job: Job) -> Found:
+    """Parameters and retriever instead of prompts, by a seeded search over --range (ours)."""
+    return tuning.search(job)
 
 
 def settings(name: str, level: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -393,8 +329,7 @@ def settings(name: str, level: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
     UnknownName for another name, UsageError for a value of another kind or below what it may be.
     """
-    row = TELEPROMPTERS[name]
-    found = {option: values[LEVELS.index(level)] for option, values in row.options.items()}
+    found = {option: values[EFFORT.index(level)] for option, values in TELEPROMPTERS[name].options.items()}
     for option, value in given.items():
         if option not in found:
             raise UnknownName(f"option of {name}", option, found)
@@ -408,9 +343,9 @@ _LEAST = {"threshold": 0, "breadth": 2}  # what an option may be at least; any o
 def _option(option: str, text: str, now: Any) -> Any:
     if option == "strategy":
         return _SEPARATOR.join(_steps(text))
-    if option == "effort" and text not in LEVELS:
-        raise UnknownName("effort", text, LEVELS)
-    if isinstance(now, str):
+    if option == "effort":
+        if text not in EFFORT:
+            raise UnknownName("effort", text, EFFORT)
         return text
     kind, least = type(now), _LEAST.get(option, 1)
     try:
