@@ -74,10 +74,9 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None] = lambd
         for spec in filter(None, (request.lm, request.teacher, request.prompt_lm)):
             models.check_key(spec)
     with run_folder.claim(path, config):
-        inputs.open(path)
-        workers, seconds = inputs.workers, inputs.terms.query_seconds
-        study = Study(path, training, aim, workers=workers, query_seconds=seconds, say=tell)
-        inputs.resume(study)
+        seconds = inputs.terms.query_seconds
+        study = Study(path, training, aim, workers=request.workers, query_seconds=seconds, say=tell)
+        inputs.open(study)
         for part, queries in study.parts.items():
             if not queries:
                 raise UsageError(

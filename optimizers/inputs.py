@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from evals.running.request import SYSTEMS, query_limits
@@ -38,8 +37,8 @@ class Plan:
     template: str  # the retriever as it was given, with {names} to be tuned
 
     def parameters(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the program's parameters with those that are `chosen`."""
-        return {**self.resolved.values, **_known(chosen, self.resolved.values)}
+        """Return the program's parameters with those that are `chosen`; of these, a retriever is none."""
+        return {name: chosen.get(name, value) for name, value in self.resolved.values.items()}
 
     @property
     def start(self) -> dict[str, Any]:
@@ -52,17 +51,16 @@ class Plan:
         return tune.fill(self.template, chosen) if self.ranges and chosen else str(self.resolved.retriever)
 
     def fit_to(self, training: Training) -> "Plan":
-        """Return a copy with the task's own choices. UsageError for what does not fit it, before an index is built."""
-        resolved = fit(self.resolved, training.environment)
-        self._check_prompts(resolved)
-        return replace(self, resolved=resolved)
+        """Return a copy with the task's own choices.
 
-    def _check_prompts(self, resolved: Resolved) -> None:
-        """Raise UsageError for a program without prompts, values that it refuses, or members of another program."""
-        request = self.request
+        UsageError, before an index is built, for a program without prompts, values that it refuses, or members of
+        another program.
+        """
+        request, resolved = self.request, fit(self.resolved, training.environment)
+        fitted = replace(self, resolved=resolved)
         if self.ranges:
             for chosen in tune.combinations(self.ranges, self.options["trials"], request.seed):
-                trial(resolved.constructor, {**resolved.values, **_known(chosen, resolved.values)})
+                trial(resolved.constructor, fitted.parameters(chosen))
         program = trial(resolved.constructor, resolved.values)
         if self.optimizer.prompts and not program.predictors():
             raise UsageError(
@@ -75,11 +73,7 @@ class Plan:
                 raise UsageError(
                     f"{file} has other parameters, or another retriever, than the command; give it the same"
                 )
-
-
-def _known(chosen: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of `chosen` that are the program's parameters: a retriever and what stands in one are not."""
-    return {name: value for name, value in chosen.items() if name in values}
+        return fitted
 
 
 def plan(request: CompileRequest) -> Plan:
@@ -108,10 +102,9 @@ def plan(request: CompileRequest) -> Plan:
         raise UsageError("ensemble needs two compiled programs or more; name each with --of FILE")
     members = tuple(read(file) for file in request.of)
     resolved = resolve(request.run(split="dev", retriever=first))
-    forced = getattr(resolved.constructor, "compiled_with", {})
-    forced = {name: value for name, value in forced.items() if name not in resolved.fixed}
-    resolved = resolved.with_values({**resolved.values, **forced})
-    return Plan(request, resolved, row, options, members, ranges, template)
+    forced = getattr(resolved.constructor, "compiled_with", {}).items()
+    values = {**resolved.values, **{name: value for name, value in forced if name not in resolved.fixed}}
+    return Plan(request, resolved.with_values(values), row, options, members, ranges, template)
 
 
 def _check_models(request: CompileRequest, row: Teleprompter) -> None:
@@ -136,42 +129,27 @@ class Inputs:
         self.request, self.plan, self.training, self.tell = request, plan, training, tell
         self._environment = training.environment
         self.terms = make_terms(request, repeats=True)  # of student, teacher, who writes prompts, and retrievers
-        self.engines = Engines(self._environment, self.terms)
-        self.retriever = self.engines.build(resolved.retriever)
-        self._others = {name: self.engines.build(spec) for name, spec in resolved.others.items()}
+        self._engines = Engines(self._environment, self.terms)
+        self.retriever = self._engines.build(resolved.retriever)
+        self._others = {name: self._engines.build(spec) for name, spec in resolved.others.items()}
         self.student = self._connect(request.lm)
         self.teacher = self._connect(request.teacher) if request.teacher else None
-        self.prompter = self._prompter(request.prompt_lm or request.lm) if plan.optimizer.proposes else None
-        models = [model for model in (self.student, self.teacher, self.prompter) if model]
+        self.prompter = None
+        if plan.optimizer.proposes:
+            self.prompter = self._connect(request.prompt_lm or request.lm, _RULES)
+            if self.prompter.lm.kwargs.get("temperature") is not None:
+                self.prompter.lm.kwargs["temperature"] = 1.0  # it is asked for something new
+            self.prompter.lm.halts = True
+        models = filter(None, (self.student, self.teacher, self.prompter))
         self._offline = all(model.name == "offline" for model in models)  # no ledger has their calls
-        self.workers = request.workers
 
     def _connect(self, spec: str, rules: Rules | None = None) -> lm.Model:
         return connect(self.request, self.terms, self._environment, self.retriever, spec=spec, rules=rules)
 
-    def _prompter(self, spec: str) -> lm.Model:
-        """The model that writes instructions, at temperature 1 where it takes one: it is asked for something new."""
-        model = self._connect(spec, rules=RULES)
-        if model.lm.kwargs.get("temperature") is not None:
-            model.lm.kwargs["temperature"] = 1.0
-        model.lm.halts = True
-        return model
-
-    def open(self, folder: Path) -> None:
+    def open(self, study: Study) -> None:
         """Take up what earlier sittings of this compilation paid for."""
-        self.terms.open(folder, self.request.runs)
-
-    def halt(self) -> None:
-        """Send nothing more; what is in flight is answered and booked."""
-        self.terms.gate.halt()
-
-    def settle(self) -> None:
-        """Wait until the books of what all models were sent are on disk."""
-        self.terms.settle()
-
-    def resume(self, study: Study) -> None:
-        """Count what earlier sittings used; with a ledger, `open` did."""
-        if self._offline:
+        self.terms.open(study.folder, self.request.runs)
+        if self._offline:  # else a ledger has told
             self.terms.budget.resume(self.usage(study))
 
     def usage(self, study: Study) -> Usage:
@@ -185,10 +163,10 @@ class Inputs:
 
     def program(self, chosen: Mapping[str, Any] | None = None) -> Any:
         """Return the program as it was before, or with some parameters `chosen`, over the shared retrievers."""
-        chosen = chosen or {}
-        retriever, values = self.retriever, self.plan.parameters(chosen)
+        chosen, retriever = chosen or {}, self.retriever
+        values = self.plan.parameters(chosen)
         if chosen and self.plan.ranges:
-            retriever = self.engines.build(retrievers.check(self.plan.retriever(chosen)))
+            retriever = self._engines.build(retrievers.check(self.plan.retriever(chosen)))
         # One line of work at a time inside a query: which predictor was asked first is then the same every time.
         one_line = {"parallel": 1} if "parallel" in values else {}
         toolbox = Toolbox(self._environment.documents, retriever, others=self._others)
@@ -196,45 +174,39 @@ class Inputs:
         return self.plan.resolved.constructor(toolbox, depth=depth, **values | one_line)
 
 
-def same_instruction(inputs: Mapping[str, Any], statistics: TermStatistics) -> str:
+# What the engine without a model answers to DSPy's optimizers: having no words of its own, what it is shown. With it
+# every optimizer runs from end to end without key or network, and finds no better instruction, because there is none to
+# find. What it answers to a program, the program says (programs/base.py).
+
+
+def _same_instruction(inputs: Mapping[str, Any], statistics: TermStatistics) -> str:
     """Return the instruction that is to be improved; of several attempts the last one, which scored best."""
     for name in ("basic_instruction", "current_instruction", "instruction"):
         if name in inputs:
             return str(inputs[name])
-    attempts = re.findall(r"Instruction #\d+: (.*?)(?=\n*(?:Prefix|Instruction) #|\Z)", _joined(inputs), re.DOTALL)
-    return attempts[-1].strip() if attempts else ""
-
-
-def _joined(inputs: Mapping[str, Any]) -> str:
     attempts = inputs.get("attempted_instructions", "")
-    return attempts if isinstance(attempts, str) else "\n".join(map(str, attempts))
+    text = attempts if isinstance(attempts, str) else "\n".join(map(str, attempts))
+    found = re.findall(r"Instruction #\d+: (.*?)(?=\n*(?:Prefix|Instruction) #|\Z)", text, re.DOTALL)
+    return found[-1].strip() if found else ""
 
 
-def nothing(inputs: Mapping[str, Any], statistics: TermStatistics) -> str:
-    """Answer nothing: no description of program or data, no rule."""
+def _nothing(inputs: Mapping[str, Any], statistics: TermStatistics) -> str:
     return ""
 
 
-def no_advice(inputs: Mapping[str, Any], statistics: TermStatistics) -> dict[str, str]:
-    """Answer no advice for any predictor."""
+def _no_advice(inputs: Mapping[str, Any], statistics: TermStatistics) -> dict[str, str]:
     return {}
 
 
-RULES: Rules = {
+_RULES: Rules = {
     # COPRO and MIPROv2; GEPA
-    "proposed_instruction": same_instruction,
-    "proposed_prefix_for_output_field": nothing,
-    "new_instruction": same_instruction,
-    "shortened_instruction": same_instruction,
+    **dict.fromkeys(("proposed_instruction", "new_instruction", "shortened_instruction"), _same_instruction),
+    "proposed_prefix_for_output_field": _nothing,
     # what MIPROv2 asks about data and program
-    "observations": nothing,
-    "summary": nothing,
-    "program_description": nothing,
-    "module_description": nothing,
+    **dict.fromkeys(("observations", "summary", "program_description", "module_description"), _nothing),
     # SIMBA
-    "discussion": nothing,
-    "module_advice": no_advice,
+    "discussion": _nothing,
+    "module_advice": _no_advice,
     # InferRules
-    "reasoning": nothing,
-    "natural_language_rules": nothing,
+    **dict.fromkeys(("reasoning", "natural_language_rules"), _nothing),
 }

@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import dspy
 
 from evals.running.runner import GRACE, TICK
 from optimizers.inputs import Inputs
+from optimizers.request import CompileRequest
 from optimizers.study import Job, Study
 from optimizers.training.demonstrations import label_examples
-from tools.console import check_interrupts, say
+from tools.console import interrupts
+from tools.console.command import say
 from tools.errors import Halt, RunIncomplete, SextantError
-from tools.models.adapter import Adapter
-from tools.models.faults import fault, refusal
-from tools.models.spec import hide_keys
-
-T = TypeVar("T")
+from tools.models.prompting.adapter import Adapter
+from tools.models.sending.faults import fault, refusal
+from tools.models.sending.servers import hide_keys
 
 
 @dataclass(slots=True)
@@ -37,12 +37,17 @@ class Ended:
 def compile_with(inputs: Inputs, study: Study) -> Ended:
     """Evaluate the program before, and what the teleprompter finds. KeyboardInterrupt once all in flight is booked."""
     ended = Ended()
-    context = dspy.context(lm=inputs.student.lm, adapter=Adapter(), trace=None, num_threads=inputs.workers)
+    context = dspy.context(lm=inputs.student.lm, adapter=Adapter(), trace=None, num_threads=inputs.request.workers)
+
+    def halt() -> None:
+        study.stop()
+        inputs.terms.gate.halt()
+
     try:
         with context, study.working(inputs.student.lm), _quiet(study):
-            run_interruptible(lambda: _work(inputs, study, ended.forms), lambda: _halt(inputs, study))
-    except Halt as halt:
-        ended.problem = _why(halt.reason, inputs)
+            _run_interruptible(lambda: _work(inputs, study, ended.forms), halt)
+    except Halt as halted:
+        ended.problem = _why(halted.reason, inputs.request)
     except KeyboardInterrupt:
         say(f"what was answered and evaluated is safe in {study.folder}; the same command goes on")
         raise
@@ -51,33 +56,57 @@ def compile_with(inputs: Inputs, study: Study) -> Ended:
     except Exception as error:  # noqa: BLE001  # a library's optimizer may raise anything; what was evaluated is kept
         study.log(error)
         first = hide_keys(" ".join(f"{type(error).__name__}: {error}".split()))
-        name = inputs.request.optimizer
-        ended.problem = RunIncomplete(f"{name} broke off: {first}; optimizer.log has more")
+        ended.problem = RunIncomplete(f"{inputs.request.optimizer} broke off: {first}; optimizer.log has more")
     return ended
 
 
 def _work(inputs: Inputs, study: Study, forms: dict[str, Mapping[str, Any]]) -> None:
     """Do all that sends anything. What it books is on disk when it ends, however it does."""
+    plan = inputs.plan
     try:
-        job = _job(inputs, study)
-        study.before = study.candidate(job.student, inputs.plan.start).digest
+        job = Job(
+            study=study,
+            student=study.instrument(inputs.program(), plan.start),
+            plain=inputs.program,
+            lm=inputs.student.lm,
+            prompt_lm=inputs.prompter and inputs.prompter.lm,
+            teacher_lm=inputs.teacher and inputs.teacher.lm,
+            labelled=lambda: label_examples(study.parts["train"], study.training.environment, inputs.retriever),
+            options=plan.options,
+            workers=inputs.request.workers,
+            seed=inputs.request.seed,
+            members=plan.members,
+            ranges=plan.ranges,
+            variant=lambda chosen: study.instrument(inputs.program(chosen), chosen),
+        )
+        study.before = study.candidate(job.student, plan.start).digest
         before = study.evaluate(job.student, "validation")
         if warning := study.objective.check_spread([one.metrics[study.objective.metric] or 0.0 for one in before]):
             inputs.tell(warning)
-        found = inputs.plan.optimizer.run(job)
+        found = plan.optimizer.run(job)
         study.returned = study.evaluate(found.program, "validation")[0].candidate
         forms[study.returned] = found.form
     finally:
-        inputs.settle()
+        inputs.terms.settle()
 
 
-def run_interruptible(work: Callable[[], T], halt: Callable[[], None]) -> T:
-    """Run `work` in a thread of its own, and return what it does: Ctrl-C breaks off no model call half-way.
+def _why(reason: Exception, request: CompileRequest) -> SextantError:
+    """Return what stopped a teleprompter, as an error of ours; a bare one is of the model that writes instructions."""
+    if isinstance(reason, SextantError):
+        return reason
+    if fault(reason) == "refused":
+        return refusal(reason, request.prompt_lm or request.lm)
+    first = str(reason).strip().partition("\n")[0]
+    return RunIncomplete(f"the model's provider failed: {first}")
+
+
+def _run_interruptible(work: Callable[[], None], halt: Callable[[], None]) -> None:
+    """Run `work` in a thread of its own: Ctrl-C breaks off no model call half-way.
 
     The first one calls `halt`. What is in flight is then waited for, GRACE seconds at most, so that it is not paid for
-    in vain. At the second one nothing is waited for.
+    in vain. At the second one nothing is waited for: the thread is a daemon, and in no pool, which would wait for it.
     """
-    done = Future[T]()
+    done = Future[None]()
 
     def begin() -> None:
         try:
@@ -85,54 +114,20 @@ def run_interruptible(work: Callable[[], T], halt: Callable[[], None]) -> T:
         except BaseException as error:  # noqa: BLE001  # raised again by who waits
             done.set_exception(error)
 
+    def wait_for(seconds: float = math.inf) -> None:
+        until = time.monotonic() + seconds
+        while not done.done() and time.monotonic() < until:
+            interrupts.check()
+            wait([done], TICK)
+
     threading.Thread(target=contextvars.copy_context().run, args=[begin], daemon=True).start()
     try:
-        _wait(done)
-        return done.result()
+        wait_for()
+        done.result()
     except KeyboardInterrupt:
         halt()
-        _wait(done, until=time.monotonic() + GRACE)
+        wait_for(GRACE)
         raise
-
-
-def _wait(done: Future[T], until: float = math.inf) -> None:
-    while not done.done() and time.monotonic() < until:
-        check_interrupts()
-        wait([done], TICK)
-
-
-def _halt(inputs: Inputs, study: Study) -> None:
-    study.stop()
-    inputs.halt()
-
-
-def _why(reason: Exception, inputs: Inputs) -> SextantError:
-    """Return what stopped a teleprompter, as an error of ours; a bare one is of the model that writes instructions."""
-    if isinstance(reason, SextantError):
-        return reason
-    if fault(reason) == "refused":
-        return refusal(reason, inputs.request.prompt_lm or inputs.request.lm)
-    first = str(reason).strip().partition("\n")[0]
-    return RunIncomplete(f"the model's provider failed: {first}")
-
-
-def _job(inputs: Inputs, study: Study) -> Job:
-    plan = inputs.plan
-    return Job(
-        study=study,
-        student=study.instrument(inputs.program(), plan.start),
-        plain=inputs.program,
-        lm=inputs.student.lm,
-        prompt_lm=inputs.prompter and inputs.prompter.lm,
-        teacher_lm=inputs.teacher.lm if inputs.teacher else None,
-        labelled=lambda: label_examples(study.parts["train"], study.training.environment, inputs.retriever),
-        options=plan.options,
-        workers=inputs.workers,
-        seed=inputs.request.seed,
-        members=plan.members,
-        ranges=plan.ranges,
-        variant=lambda chosen: study.instrument(inputs.program(chosen), chosen),
-    )
 
 
 @contextmanager

@@ -299,9 +299,9 @@ class Job:
     options: Mapping[str, Any]
     workers: int
     seed: int
-    members: Sequence[Compiled] = ()  # of an ensemble
-    ranges: Mapping[str, list[Any]] = field(default_factory=dict)  # of what is tuned
-    variant: Callable[[Mapping[str, Any]], Any] = lambda parameters: None  # the program with other parameters
+    members: Sequence[Compiled]  # of an ensemble
+    ranges: Mapping[str, list[Any]]  # of what is tuned
+    variant: Callable[[Mapping[str, Any]], Any]  # the program with other parameters, instrumented
 
     @property
     def teacher_settings(self) -> dict[str, Any]:
