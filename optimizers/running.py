@@ -18,12 +18,11 @@ from optimizers.inputs import Inputs
 from optimizers.request import CompileRequest
 from optimizers.study import Job, Study
 from optimizers.training.demonstrations import label_examples
-from tools.console import interrupts
-from tools.console.command import say
+from tools.console import check_interrupts, say
 from tools.errors import Halt, RunIncomplete, SextantError
-from tools.models.prompting.adapter import Adapter
-from tools.models.sending.faults import fault, refusal
-from tools.models.sending.servers import hide_keys
+from tools.models.adapter import Adapter
+from tools.models.faults import fault, refusal
+from tools.models.spec import hide_keys
 
 
 @dataclass(slots=True)
@@ -110,14 +109,15 @@ def _run_interruptible(work: Callable[[], None], halt: Callable[[], None]) -> No
 
     def begin() -> None:
         try:
-            done.set_result(work())
+            work()
+            done.set_result(None)
         except BaseException as error:  # noqa: BLE001  # raised again by who waits
             done.set_exception(error)
 
     def wait_for(seconds: float = math.inf) -> None:
         until = time.monotonic() + seconds
         while not done.done() and time.monotonic() < until:
-            interrupts.check()
+            check_interrupts()
             wait([done], TICK)
 
     threading.Thread(target=contextvars.copy_context().run, args=[begin], daemon=True).start()

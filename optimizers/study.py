@@ -36,11 +36,11 @@ from optimizers.training.demonstrations import trim
 from optimizers.training.feedback import feedback
 from optimizers.training.objective import Objective
 from optimizers.training.splits import Training
-from programs.parts.compiled import Compiled
-from tools.console.wording import queries as counted
+from programs.compiled import Compiled
+from tools.console import queries as counted
 from tools.errors import Halt, Interrupted, RunIncomplete, SextantError
 from tools.models.call import DEADLINE
-from tools.models.sending.faults import fault, refusal
+from tools.models.faults import fault, refusal
 from tools.records import Query, trace_from_json
 
 PAUSE = 15.0  # seconds between words of progress, where no candidate is through
@@ -314,4 +314,4 @@ class Found:
     """What a teleprompter returns: a program to validate, and what of it is no prompt."""
 
     program: Any
-    form: Mapping[str, Any] = field(default_factory=dict)  # fields of programs.parts.compiled.Compiled
+    form: Mapping[str, Any] = field(default_factory=dict)  # fields of programs.compiled.Compiled

@@ -1,7 +1,7 @@
 """The teleprompters: how each is made, with what at which effort, and what it may be given.
 
 All are DSPy's own, at work inside `Study.working`, but for two: `knn`, which makes its demonstrations once instead of
-again for each query (programs/parts/ensembles.py says how it differs), and `tune`, which searches parameters and no
+again for each query (programs/compiled.py says how it differs), and `tune`, which searches parameters and no
 prompts (optimizers/tune.py). What one returns is only one more candidate: what is kept is chosen by validation.
 """
 
@@ -20,11 +20,10 @@ from optimizers.books import mean_value
 from optimizers.request import EFFORT
 from optimizers.study import Found, Job
 from optimizers.training.objective import TIE
-from programs.parts.compiled import Neighbour, plain
-from programs.parts.ensembles import Neighbours, assemble, fuse
+from programs.compiled import Neighbour, Neighbours, fuse, plain
 from tools.errors import UnknownName, UsageError
-from tools.models.prompting.adapter import Adapter
-from tools.retrievers.lens.attributes import instructed
+from tools.models.adapter import Adapter
+from tools.models.prompting import instructed
 
 Options = Mapping[str, tuple[Any, Any, Any]]  # what `-O name=value` may set -> its values at each effort
 Made = tuple[Any, dict[str, Any]]  # (DSPy's object, the arguments of its compile())
@@ -312,7 +311,7 @@ def _steps(strategy: str) -> list[str]:
 @_row({}, step=False)
 def ensemble(job: Job) -> Found:
     """Compiled programs side by side, their rankings fused (Ensemble); --of names them."""
-    programs = [assemble(member, job.plain()) for member in job.members]
+    programs = [member.assemble(job.plain()) for member in job.members]
     program = dspy.Ensemble(reduce_fn=fuse).compile(programs)
     parameters = {"members": [member.digest() for member in job.members]}
     return Found(job.study.instrument(program, parameters), {"members": tuple(job.members)})

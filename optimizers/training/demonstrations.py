@@ -13,8 +13,8 @@ from typing import Any
 import dspy
 
 from environments.base import Environment
-from programs.parts.compiled import plain
-from tools.models.prompting.passage import defuse
+from programs.compiled import plain
+from tools.models.prompting import defuse
 from tools.records import Query
 from tools.retriever import Retriever
 
