@@ -1,6 +1,6 @@
 """How close the equal-budget rule is to what programs submit: `python -m benchmarks.anytime RUN [RUN ...]`.
 
-At the last step of a trace, the ranking of evals/measuring/anytime.py is compared with the submission by nDCG@10, over
+At the last step of a trace, the ranking of evals/measuring/traces.py is compared with the submission by nDCG@10, over
 all queries of each program's runs; docs/decisions/curves-and-replay.md has the table for OBLIQ-Bench's miniatures. Left
 out: earlier steps, for which the submission is unknown; runs over pools or over some of the queries; and all but the
 latest run of a program on a task.
@@ -13,8 +13,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from evals.measuring import scored
-from evals.measuring.anytime import Anytime
 from evals.measuring.metrics import judge_units, ranking_metric
+from evals.measuring.traces import Anytime
 from tools.console import Parser, put_out, run_and_leave
 
 METRIC = "nDCG@10"

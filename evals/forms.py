@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from evals.measuring.attribution import Fate
+from evals.measuring.traces import Fate
 from tools.forms import Amount, Count, Number, TraceForm, UsageForm, read, read_file
 
 __all__ = ["ConfigForm", "JudgedForm", "OutcomeForm", "ScoresForm", "read", "read_file"]
@@ -129,7 +129,7 @@ class Used(TypedDict):
 
 
 class Read(TypedDict):
-    """What was left out of the documents that models read: evals.measuring.scored.describe_cuts."""
+    """What was left out of the documents that models read: evals.measuring.scoring.describe_cuts."""
 
     documents: Count
     cut: Count
@@ -164,7 +164,7 @@ class ScoresForm(TypedDict):
 
 
 class RelevantForm(TypedDict):
-    """A relevant document in attribution.jsonl: evals.measuring.attribution.Relevant and History."""
+    """A relevant document in attribution.jsonl: evals.measuring.traces.Relevant and History."""
 
     unit: str
     grade: Number

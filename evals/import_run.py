@@ -36,8 +36,8 @@ def command(arguments: argparse.Namespace) -> int:
     import environments  # here, as all below, for the sake of --help
     from evals import folder as run_folder  # as above
     from evals.formats.importing import as_name, import_run  # as above
-    from evals.measuring import split_uses  # as above
-    from evals.showing.terminal import show  # as above
+    from evals.measuring.scoring import count_looks, record_look  # as above
+    from evals.showing.tables import show_scores  # as above
 
     if arguments.name is not None and arguments.name != (fit := as_name(arguments.name)):
         raise UsageError(f"--name {arguments.name!r} is no name of a folder; e.g. {fit or 'theirs'!r}")
@@ -59,10 +59,9 @@ def command(arguments: argparse.Namespace) -> int:
         encoded=arguments.encoded,
     )
     config = run_folder.read_config(path)
-    split_uses.record(config, path)
+    record_look(config, path)
     scores = json.loads((path / "scores.json").read_bytes())
-    looks = split_uses.count(config["task"], split_uses.data_of(config), config["program"])
-    show({"run": str(path), **scores, "looks": looks}, as_json=arguments.json)
+    show_scores({"run": str(path), **scores, "looks": count_looks(config)}, as_json=arguments.json)
     return 7 if scores["failed"] else 0
 
 

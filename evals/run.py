@@ -68,12 +68,12 @@ def _command(arguments: argparse.Namespace, events: "Events") -> int:
 
 
 def _show(result: "Result", events: "Events", *, as_json: bool) -> None:
-    from evals.showing.terminal import show  # imports rich
+    from evals.showing.tables import show_scores  # imports rich
 
     if events.heard:
         events.result = result.json()
     else:
-        show(result.json(), as_json=as_json)
+        show_scores(result.json(), as_json=as_json)
 
 
 def show_programs(*, as_json: bool) -> None:

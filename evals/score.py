@@ -23,10 +23,10 @@ def parser() -> Parser:
 def command(arguments: argparse.Namespace) -> int:
     """Score and print; exit code 7 when queries of the run have failed."""
     from evals.measuring.scoring import rescore  # NumPy: not for --help
-    from evals.showing.terminal import show  # rich: not for --help
+    from evals.showing.tables import show_scores  # rich: not for --help
 
     scores = rescore(arguments.run, arguments.qrels, arguments.metric)
-    show(scores, as_json=arguments.json)
+    show_scores(scores, as_json=arguments.json)
     return 7 if scores["failed"] else 0
 
 

@@ -1,6 +1,6 @@
 """Look at runs in a browser: `python -m evals.view RUNS`, or one file that can be sent: `--export FILE.html`.
 
-From Python, `evals.showing.page_file.write_page(Answers(runs, exported=True), file)` writes such a file.
+From Python, `evals.showing.page_server.write_page(Answers(runs, exported=True), file)` writes such a file.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def export(
     """Write the page of `runs` into one file, with all queries or some, and print what is in it."""
     from evals.folder import check_output  # here, as below, for the sake of --help
     from evals.showing.page_data import Answers  # as above
-    from evals.showing.page_file import write_page  # as above
+    from evals.showing.page_server import write_page  # as above
 
     if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
         why = "it is a folder" if path.is_dir() else f"{path.parent} is no folder that can be written to"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from evals import folder as run_folder
-from evals.measuring import split_uses
 from evals.measuring.comparison import compare
+from evals.measuring.scoring import count_looks
 from evals.running import configuration
 from evals.running.evaluation import run
 from evals.running.request import Request
@@ -86,7 +86,7 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None] = lambd
         _announce(inputs, study)
         learnt = _conclude(inputs, study, compile_with(inputs, study))
         # Not in the file, which is the same however often the command is given.
-        learnt.found["looks"] = split_uses.count(config["task"], split_uses.data_of(config), request.program)
+        learnt.found["looks"] = count_looks(config)
         return learnt
 
 

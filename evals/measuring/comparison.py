@@ -1,27 +1,92 @@
 """Compare runs with a baseline, query by query.
 
 Each other system is compared with the first in every metric (stats.py has the tests, docs/decisions/comparing.md their
-reasons), and in what became of relevant documents (fates.py). Runs of one configuration are repeats of one system
-(repeats.py). Run folders are all that is read. Runs that were not asked the same are refused, because their difference
-would not be that of the systems.
+reasons), and in what became of relevant documents. Run folders are all that is read. Runs that were not asked the same
+are refused, because their difference would not be that of the systems.
+
+Runs whose configurations differ in nothing but the seed, or in nothing at all, are repeats of one system; runs of other
+code or library versions are other systems. Repeats are nested in queries, they are not more queries: ten runs over 24
+queries are evidence from 24 queries. So what is paired is a query's mean over its repeats, and what is resampled are
+queries, each with all its repeats. Of the two two-level bootstraps of Davison and Hinkley (1997, section 3.8) it is the
+first, which they prefer, and the one that Field and Welsh (2007) call the cluster bootstrap. The other draws repeats
+within queries once more, and so counts the noise between repeats twice: it is in the queries' means already.
+
+The change of a fate's share of recall (traces.py) is paired by query, like a metric, and the changes of all fates sum
+to 0: what is found more was lost less. Flows say which documents these are: so many went from "never surfaced" to
+"found". There is no test, because a fate that is looked at after the fact is no hypothesis; the interval says how sure
+its change is.
 """
 
+import json
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from evals import folder as run_folder
-from evals.measuring.fates import compare_fates
-from evals.measuring.missing_metrics import check_names, fill_metrics
-from evals.measuring.repeats import SEEDS, System, cost_per_query, group_repeats, measure_spread
-from evals.measuring.scored import CONTRACT, Run, describe_cuts, differences, pair, read
-from evals.measuring.stats import TIE, Paired, holm, paired
+from evals.measuring.metrics import check_metric
+from evals.measuring.scored import CONTRACT, USED, Run, differences, pair, read
+from evals.measuring.scoring import describe_cuts, fill_metrics
+from evals.measuring.stats import TIE, Paired, bootstrap_means, holm, paired
+from evals.measuring.traces import WORDS, Fate, choose_cutoffs, fate_at
 from tools.errors import DataError, UnknownName, UsageError
 
 Result = dict[str, Any]  # what `compare` returns and --json prints
 MOVED = 5  # queries shown that moved most, up and down each
 LEAST = 6  # differences with which p can be below .05 at all: 2 of 2^6 assignments of signs
+SEEDS = ("lm", "parameters")  # where a configuration has a seed: of the model's sampling, and of a program's shuffles
+
+
+@dataclass(frozen=True)
+class System:
+    """What answers, with each of its runs, in the order in which they were named."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def first(self) -> Run:
+        """The run that stands for all where they do not differ."""
+        return self.runs[0]
+
+    @property
+    def name(self) -> str:
+        """The path of its first run as given."""
+        return self.first.name
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics that all its runs have, in the order of the first run's table."""
+        return [name for name in self.first.columns if all(name in run.columns for run in self.runs)]
+
+    def values(self, metric: str) -> dict[str, float]:
+        """Query -> its mean over the repeats, for queries in which all of them have the metric."""
+        rows = pair(*(run.columns[metric] for run in self.runs))
+        return {query_id: math.fsum(row) / len(row) for query_id, row in rows.items()}
+
+    def describe(self, metrics: Sequence[str]) -> Result:
+        """What answered, in which runs, and how far apart these are in each metric; spread is None for one run."""
+        spread = {name: _measure_spread(self.runs, name, self.values(name)) for name in metrics}
+        return {
+            "run": self.name,
+            **{key: self.first.scores[key] for key in ("program", "retriever", "lm")},
+            "compiled": self.first.scores.get("compiled"),
+            "repeats": [run.name for run in self.runs],
+            "spread": spread if len(self.runs) > 1 else None,
+        }
+
+    def cost(self) -> Result:
+        """The average cost of a query, a key for each of `USED`; None for what one of the runs does not know."""
+        queries = sum(run.scores["queries"] for run in self.runs)
+        row: Result = {"run": self.name, "queries": queries, "failed": sum(run.scores["failed"] for run in self.runs)}
+        for key in USED:
+            used = [run.scores["usage"][key] for run in self.runs if run.usage_known]
+            known = len(used) == len(self.runs) and None not in used
+            row[f"{key}_per_query"] = sum(used) / queries if known else None
+        return row
 
 
 def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False) -> Result:
@@ -32,18 +97,20 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
     """
     if len(paths) < 2:
         raise UsageError("one run has nothing to be compared with; name two or more run folders")
-    check_names(metrics)
-    runs = [read(path) for path in paths]
-    runs, problems = fill_metrics(runs, metrics)
+    for name in metrics:
+        check_metric(name.partition(" [")[0])
+    runs, problems = fill_metrics([read(path) for path in paths], metrics)
     if problems:
         raise problems[0]
-    baseline, *others = grouped = _group(runs, paths)
+    baseline, *others = systems = _group(runs, paths)
     forced, notes = _check_contracts(runs[0], runs[1:], metrics, force=force)
     chosen = [_choose_metrics(baseline, system, metrics) for system in others]
     pairs = list(zip(others, chosen, strict=True))
     comparisons = [_compare_metric(baseline, system, name) for system, names in pairs for name in names]
-    _adjust(comparisons)
-    losses, untold = _compare_losses(baseline, others)
+    tested = [row for row in comparisons if row["p"] is not None]
+    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):  # over all metrics of all systems
+        row["p_holm"] = p
+    losses, without_losses = _compare_losses(baseline, others)
     first, headline = runs[0], chosen[0][0]  # the headline, where it is among them: it is the first in a run's table
     return {
         "baseline": baseline.name,
@@ -57,15 +124,15 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
         "notes": [
             *notes,
             *_note_rows(comparisons),
-            *untold,
-            *_note_repeats(grouped, runs, headline),
+            *without_losses,
+            *_note_repeats(systems, runs, headline),
             *(f"{run.name}: {line}" for run in runs for line in describe_cuts(run.scores)),
         ],
-        "systems": [_describe(system, names) for system, names in zip(grouped, [chosen[0], *chosen], strict=True)],
+        "systems": [system.describe(names) for system, names in zip(systems, [chosen[0], *chosen], strict=True)],
         "differences": [{"run": system.name, "keys": _changed_keys(baseline, system)} for system in others],
         "comparisons": comparisons,
         "losses": losses,
-        "cost": [cost_per_query(system) for system in grouped],
+        "cost": [system.cost() for system in systems],
         "moved": [row for system, names in pairs for row in _find_moved(baseline, system, names[0])],
     }
 
@@ -77,13 +144,32 @@ def is_lower_better(metric: str) -> bool:
 
 def _group(runs: list[Run], paths: Sequence[Path]) -> list[System]:
     """The systems to compare, the baseline first: repeats together, or each run alone if all are repeats of one."""
-    grouped = group_repeats(runs)
+    grouped = _group_repeats(runs)
     # A run may be compared with itself, but it is not two repeats, nor two of the others.
     once = list(paths if len(grouped) > 1 else paths[1:])
     places = [path.resolve() for path in once]
     if twice := [path for number, path in enumerate(once) if places[number] in places[:number]]:
         raise UsageError(f"{twice[0]} is named twice; name each run once")
     return grouped if len(grouped) > 1 else [System((run,)) for run in runs]
+
+
+def _group_repeats(runs: Sequence[Run]) -> list[System]:
+    """The runs, repeats of one system together, in the order in which systems were first named."""
+    grouped: dict[str, list[Run]] = {}
+    for run in runs:
+        config = {key: value for key, value in run.config.items() if key != run_folder.PROVENANCE}
+        config |= {key: {name: value for name, value in config[key].items() if name != "seed"} for key in SEEDS}
+        grouped.setdefault(json.dumps([config, run.scores["judgements"]], sort_keys=True), []).append(run)
+    return [System(tuple(same)) for same in grouped.values()]
+
+
+def _measure_spread(runs: Sequence[Run], metric: str, query_ids: Collection[str]) -> float | None:
+    """The standard deviation (n - 1) between the runs' means of a metric over these queries; None for one run."""
+    if len(runs) < 2 or not query_ids:
+        return None
+    means = [math.fsum(run.columns[metric][one] or 0.0 for one in query_ids) / len(query_ids) for run in runs]
+    centre = math.fsum(means) / len(means)
+    return math.sqrt(math.fsum((mean - centre) ** 2 for mean in means) / (len(means) - 1))
 
 
 def _check_contracts(
@@ -133,26 +219,6 @@ def _compare_metric(baseline: System, system: System, metric: str) -> Result:
     return row | means | paired(before, after)._asdict() | {"p_holm": None}
 
 
-def _adjust(comparisons: list[Result]) -> None:
-    """Fill in p_holm: over all metrics of all systems that are compared here."""
-    tested = [row for row in comparisons if row["p"] is not None]
-    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
-        row["p_holm"] = p
-
-
-def _compare_losses(baseline: System, others: list[System]) -> tuple[list[Result], list[str]]:
-    """(what became of relevant documents, a row a system; what to say where a run does not tell)."""
-    rows, notes = list[Result](), list[str]()
-    for system in others:
-        try:
-            row = compare_fates(baseline, system)
-        except DataError as problem:
-            notes.append(f"no losses compared: {problem}")
-        else:
-            rows += [row] if row else []
-    return rows, list(dict.fromkeys(notes))
-
-
 def _note_rows(comparisons: list[Result]) -> list[str]:
     """What to know of the rows."""
     notes = []
@@ -170,31 +236,20 @@ def _note_rows(comparisons: list[Result]) -> list[str]:
     return notes
 
 
-def _note_repeats(grouped: list[System], runs: list[Run], metric: str) -> list[str]:
+def _note_repeats(systems: list[System], runs: list[Run], metric: str) -> list[str]:
     """What to know of repeats."""
-    if len(group_repeats(runs)) == 1 and len({run.path.resolve() for run in runs}) > 1:
-        deviation = measure_spread(runs, metric, pair(*(run.columns.get(metric, {}) for run in runs)))
+    if len(_group_repeats(runs)) == 1 and len({run.path.resolve() for run in runs}) > 1:
+        deviation = _measure_spread(runs, metric, pair(*(run.columns.get(metric, {}) for run in runs)))
         by = f" ({deviation:.4f} in {metric}, standard deviation)" if deviation is not None else ""
         return [
             f"all of these are one configuration repeated, so they differ by chance{by}; "
             "name another system's runs beside them"
         ]
-    if any(len(system.runs) > 1 for system in grouped):
+    if any(len(system.runs) > 1 for system in systems):
         return [
             "repeats: a query counts once, by its mean over them; the interval is of queries with all their repeats"
         ]
     return []
-
-
-def _describe(system: System, metrics: list[str]) -> Result:
-    """What answered, in which runs, and how far apart these are in each metric; spread is None for one run."""
-    return {
-        "run": system.name,
-        **{key: system.first.scores[key] for key in ("program", "retriever", "lm")},
-        "compiled": system.first.scores.get("compiled"),
-        "repeats": [run.name for run in system.runs],
-        "spread": {name: system.spread(name) for name in metrics} if len(system.runs) > 1 else None,
-    }
 
 
 def _changed_keys(baseline: System, system: System) -> dict[str, list[Any]]:
@@ -243,3 +298,96 @@ def _find_moved(baseline: System, system: System, metric: str) -> list[Result]:
     rows.sort(key=lambda row: (-abs(row["difference"]), row["query_id"]))
     gained, lost = ([row for row in rows if (row["difference"] > 0) is up] for up in (True, False))
     return gained[:MOVED] + lost[:MOVED]
+
+
+Fates = dict[
+    str, dict[str, Fate]
+]  # query_id -> relevant unit -> its fate; queries without a relevant unit are left out
+EXAMPLES = 3  # queries named of a flow
+_ORDER = {fate: place for place, fate in enumerate(WORDS)}
+
+
+def _compare_losses(baseline: System, others: list[System]) -> tuple[list[Result], list[str]]:
+    """(what became of relevant documents, a row a system; what to say of runs whose folders do not say it).
+
+    At the cutoff of the baseline's headline metric. With repeats, shares are means over them, and documents that flow
+    are a mean over all pairs of a run of the one and a run of the other.
+    """
+    rows, notes = list[Result](), list[str]()
+    k = choose_cutoffs(baseline.first.metric, baseline.first.columns)[0]
+    for system in others:
+        try:
+            before, after = ([_read_fates(run, k) for run in one.runs] for one in (baseline, system))
+        except DataError as problem:
+            notes.append(f"no losses compared: {problem}")
+            continue
+        if query_ids := [query_id for query_id in before[0] if all(query_id in one for one in (*before, *after))]:
+            about = {"run": system.name, "cutoff": k, "queries": len(query_ids)}
+            changes = _change_shares(_share_fates(before, query_ids), _share_fates(after, query_ids))
+            rows.append(about | {"changes": changes} | _count_flows(before, after, query_ids))
+    return rows, list(dict.fromkeys(notes))
+
+
+def _read_fates(run: Run, k: int) -> Fates:
+    """Of each query; what else a line says is left where it is, because there may be a million documents."""
+    made: Fates = {}
+    try:
+        for query_id in run.query_ids:
+            if relevant := run.judged[query_id]["relevant"]:
+                made[query_id] = {one["unit"]: fate_at(one, k) for one in relevant}
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{run.path / 'attribution.jsonl'} is damaged or of another version ({error}); "
+            f"python -m evals.score {run.path} scores it again"
+        ) from None
+    return made
+
+
+def _share_fates(repeats: list[Fates], query_ids: list[str]) -> np.ndarray:
+    """A row a query, a column a fate: its share of the query's relevant units, averaged over the repeats."""
+    shares = np.zeros((len(query_ids), len(_ORDER)))
+    for fates in repeats:
+        for row, query_id in zip(shares, query_ids, strict=True):
+            units = fates[query_id]
+            for fate in units.values():
+                row[_ORDER[fate]] += 1 / len(units)
+    return shares / len(repeats)
+
+
+def _change_shares(before: np.ndarray, after: np.ndarray) -> list[Result]:
+    """A row a fate that a document had in either."""
+    intervals = bootstrap_means(after - before)
+    return [
+        {"fate": fate.value, "baseline": float(before[:, place].mean()), "share": float(after[:, place].mean())}
+        | {"difference": intervals[place].mean, "low": intervals[place].low, "high": intervals[place].high}
+        for fate, place in _ORDER.items()
+        if before[:, place].any() or after[:, place].any()
+    ]
+
+
+def _count_flows(before: list[Fates], after: list[Fates], query_ids: list[str]) -> Result:
+    """How many documents went from one fate to another, most first, with their queries, and how many kept theirs."""
+    counted: Counter[tuple[Fate, Fate]] = Counter()
+    where: dict[tuple[Fate, Fate], dict[str, None]] = {}
+    for query_id in query_ids:
+        for one in before:
+            for other in after:
+                for unit in one[query_id].keys() & other[query_id].keys():  # all, unless other judgements were forced
+                    moved = one[query_id][unit], other[query_id][unit]
+                    counted[moved] += 1
+                    where.setdefault(moved, {})[query_id] = None
+    pairs = len(before) * len(after)
+
+    def mean(count: int) -> float:  # a whole number of documents where there is one pair
+        return count if pairs == 1 else count / pairs
+
+    order = sorted(counted, key=lambda flow: (-counted[flow], _ORDER[flow[0]], _ORDER[flow[1]]))
+    return {
+        "same": mean(sum(count for (start, end), count in counted.items() if start is end)),
+        "flows": [
+            {"from": flow[0].value, "to": flow[1].value, "documents": mean(counted[flow])}
+            | {"queries": len(where[flow]), "examples": list(where[flow])[:EXAMPLES]}
+            for flow in order
+            if flow[0] is not flow[1]
+        ],
+    }

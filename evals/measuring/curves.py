@@ -1,6 +1,6 @@
 """A metric for equal budgets: averaged over all queries, after each search, model call, thousand tokens and cent.
 
-From stored traces alone: what a query had come to before the first step that its budget does not pay for (anytime.py
+From stored traces alone: what a query had come to before the first step that its budget does not pay for (traces.py
 has the rule). A query that has ended keeps its value, so a curve ends at the run's score. Bands are 95 % bootstrap
 intervals over queries, as in `stats.bootstrap_mean`. Budgets of time are left out: they say more about the machine.
 """
@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evals.measuring.anytime import Anytime, Row
 from evals.measuring.metrics import Judged, check_metric, is_pairwise, ranking_metric
-from evals.measuring.scored import Run, check_same_contract, find_folders, read
+from evals.measuring.scored import Run, differences, find_folders, read
 from evals.measuring.stats import bootstrap_means
+from evals.measuring.traces import Anytime, Row
 from tools.errors import UnknownName, UsageError
 
 Result = dict[str, Any]  # what `curves` returns and --json prints
@@ -76,7 +76,12 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
     if strange := [axis for axis in axes if axis not in AXES]:
         raise UnknownName("budget", strange[0], AXES)
     runs = [read(path) for path in find_folders(paths)]
-    check_same_contract(runs)
+    for run in runs[1:]:
+        if differ := differences(runs[0], run):
+            values = ", ".join(f"{key} ({what})" for key, what in differ.items())
+            raise UsageError(
+                f"{runs[0].name} and {run.name} were not asked the same: {values}; give runs that agree in these"
+            )
     metric = _choose_metric(runs[0], metric)
     refused = {axis: {run.name: why for run in runs if (why := _refuse(run, axis))} for axis in axes}
     labels = _label(runs)

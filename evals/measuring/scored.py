@@ -1,7 +1,16 @@
-"""Read run folders that have been scored: what compares, shows and reports runs works on this alone.
+"""Read run folders that have been scored, and find the runs beside one that are its bounds. No corpus, no model.
 
-No corpus, no model, no network. Scores are read at once, outcomes and what became of documents a query at a time. Runs
-with unanswered queries or without scores are refused with the reason, or listed with it (`find`).
+Scores are read at once, outcomes and what became of documents a query at a time. Runs with unanswered queries or
+without scores are refused with the reason, or listed with it (`find`). The bounds of a run:
+
+floor     `retrieve` over the program's own retriever, no pool: one search, no model
+best      the best of all runs of `retrieve`, whatever the retriever: what a program has to be above to be worth it
+union     a ranking of what retrievers found together: a lower bound on the best possible system
+ceiling   one of pools that have every relevant document: what recognising alone would reach
+
+After OBLIQ-Bench, section 3 (docs/decisions/pools.md). Only runs of one contract, the pool aside, bound each other. A
+bound of another system (program, parameters, model or retriever) is named in full, and no distance to it is given.
+Tasks that bring pools of their own, in which gold always is, have no ceiling.
 """
 
 import csv
@@ -11,23 +20,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from evals import folder as run_folder
 from evals.forms import JudgedForm, ScoresForm
+from evals.measuring.stats import Interval, Paired, paired, share_closed
 from evals.running.configuration import load_environment
+from programs import FLOOR
 from tools import forms
 from tools.console import brief
-from tools.errors import DataError, RunIncomplete, SextantError, UsageError
+from tools.errors import DataError, RunIncomplete, SextantError
 
 Column = dict[str, float | None]  # query_id -> value of one metric, None where it is undefined
 
 # What two runs must share for their difference to be that of the systems; beside these, the judgements that lead.
 CONTRACT = ("task", "data_fingerprint", "split", "asked", "instruction", "max_p", "depth", "pool")
-# Where compilations lie beside the runs; their folders have other files.
-COMPILED = "compiled"
-READ = ("documents", "cut", "characters", "left_out")
 USED = ("calls", "input_tokens", "output_tokens", "paid_usd", "list_usd")
+_COMPILED = "compiled"  # where compilations lie beside the runs; their folders have other files
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,16 @@ class Run:
     def retriever(self) -> str:
         """The complete name of its retriever, parameters included."""
         return str(self.config["retriever"].get("with") or self.config["retriever"]["name"])
+
+    @property
+    def pool(self) -> str:
+        """What its --pool was: "oracle", "union", or "" for the whole corpus."""
+        return str((self.config.get("pool") or {}).get("kind", ""))
+
+    @property
+    def is_floor(self) -> bool:
+        """Whether this is the bare retriever over everything."""
+        return self.config["program"] == FLOOR and not self.config.get("pool")
 
     def mean(self, metric: str) -> float | None:
         """The mean of a metric; None where the run has none."""
@@ -115,16 +134,6 @@ def pair(*columns: Mapping[str, float | None]) -> dict[str, tuple[float, ...]]:
     return {query_id: row for query_id, row in rows.items() if None not in row}  # type: ignore[misc]
 
 
-def describe_cuts(scores: Mapping[str, Any]) -> list[str]:
-    """How much of its documents a run left out of prompts, as a line; none where that is nothing, or unknown."""
-    read = scores.get("read") or {}
-    if not read.get("cut"):
-        return []
-    many, by = f"{read['cut']:,} of {read['documents']:,} documents", f"({scores['program']}, {scores['task']})"
-    share = 100 * read["left_out"] / read["characters"]
-    return [f"{many} were cut on their way into a prompt {by}: {share:.1f} % of their characters"]
-
-
 def differences(baseline: Run, run: Run) -> dict[str, str]:
     """What two runs were not both asked: key of the contract, or "queries" -> both values, in words."""
     found = {
@@ -135,16 +144,6 @@ def differences(baseline: Run, run: Run) -> dict[str, str]:
     shared = len(set(baseline.query_ids) & set(run.query_ids))
     many = len(baseline.query_ids), len(run.query_ids)
     return found | ({} if many == (shared, shared) else {"queries": f"{many[0]}, {many[1]}, {shared} in common"})
-
-
-def check_same_contract(runs: Sequence[Run]) -> None:
-    """UsageError, with what differs, for runs that were not asked the same: their difference is not the systems'."""
-    for run in runs[1:]:
-        if found := differences(runs[0], run):
-            values = ", ".join(f"{key} ({what})" for key, what in found.items())
-            raise UsageError(
-                f"{runs[0].name} and {run.name} were not asked the same: {values}; give runs that agree in these"
-            )
 
 
 def find_folders(paths: Iterable[Path]) -> list[Path]:
@@ -161,7 +160,7 @@ def find_folders(paths: Iterable[Path]) -> list[Path]:
 
 def _folders_below(path: Path) -> list[Path]:
     found = [place.parent for place in path.rglob("config.json") if (place.parent / "outcomes.jsonl").is_file()]
-    return sorted(place for place in found if COMPILED not in place.relative_to(path).parts[:1])
+    return sorted(place for place in found if _COMPILED not in place.relative_to(path).parts[:1])
 
 
 def find(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
@@ -182,7 +181,7 @@ def read(path: Path, *, load_data: bool = True) -> Run:
     """
     config = run_folder.read_config(path)
     try:
-        scores = read_scores(path, config)
+        scores = _read_scores(path, config)
         run_folder.check_file(path / "scores.csv", scores)
         columns, errors = _read_columns((path / "scores.csv").read_bytes().decode())
         if len(errors) != scores["queries"] or list(columns) != list(scores["metrics"]):
@@ -199,20 +198,20 @@ def read(path: Path, *, load_data: bool = True) -> Run:
 
 def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> SextantError:
     """Why a run without scores cannot be compared."""
-    outcomes, asked = run_folder.read_outcomes(path), list[str]()
+    outcomes, query_ids = run_folder.read_outcomes(path), list[str]()
     if load_data:
         with suppress(SextantError):  # its data may not be here
-            asked = [query.query_id for query in load_environment(config).queries]
-    pending = [query_id for query_id in asked if query_id not in outcomes]
+            query_ids = [query.query_id for query in load_environment(config).queries]
+    pending = [query_id for query_id in query_ids if query_id not in outcomes]
     if pending or not outcomes:
-        many = f"{len(pending)} of {len(asked)}" if pending else "all"
+        many = f"{len(pending)} of {len(query_ids)}" if pending else "all"
         return RunIncomplete(f"{many} queries of {path} are unanswered; give its command again to resume it")
-    if not asked:
+    if not query_ids:
         return DataError(f"{path} has no scores; python -m evals.score {path} makes them, or says what is unanswered")
     return DataError(f"{path} is not scored; python -m evals.score {path} does that")
 
 
-def read_scores(path: Path, config: run_folder.Config) -> dict[str, Any]:
+def _read_scores(path: Path, config: run_folder.Config) -> dict[str, Any]:
     """What scores.json of the run in `path` holds. ValueError where it is none, or does not fit the configuration."""
     scores: dict[str, Any] = forms.read_whole(ScoresForm, (path / "scores.json").read_bytes())
     if (losses := scores.get("losses")) and str(losses["cutoff"]) not in losses["at"]:
@@ -242,3 +241,192 @@ def _number(cell: str) -> float | None:
     if value is not None and not abs(value) <= 2**53:  # NaN is neither
         raise ValueError(f"scores.csv: {cell[:40]!r} is no value of a metric")
     return value
+
+
+Kind = Literal["floor", "best", "union", "ceiling"]
+LABELS: dict[Kind, str] = {
+    "floor": "floor",
+    "best": "best bare retriever",
+    "union": "lower bound",
+    "ceiling": "ceiling",
+}
+_POOLS: dict[Kind, str] = {"union": "union", "ceiling": "oracle"}
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A run between its bounds, by one metric. Differences are paired by query, and None where a bound is missing."""
+
+    run: Run
+    metric: str
+    found: dict[Kind, Run]  # what nobody has run is missing
+
+    def mean(self, kind: Kind | None = None) -> float | None:
+        """The figure of a bound, or the run's own."""
+        run = self.found.get(kind) if kind else self.run
+        return None if run is None else run.mean(self.metric)
+
+    def describe(self, kind: Kind) -> str:
+        """Which run a bound is: the program, and all of its system where that is not the run's own; "" for none."""
+        if kind not in self.found:
+            return ""
+        one, own = self.found[kind], self.run
+        config = one.config
+        if kind in ("floor", "best"):
+            return f"{FLOOR} over {config['retriever']['name'] if one.retriever == own.retriever else one.retriever}"
+        pool, system = config["pool"], str(config["program"])
+        if any(_differ(one, own)):
+            theirs, ours = config["parameters"], own.config["parameters"]
+            changed = [f"{name}={theirs[name]}" for name in theirs if theirs[name] != ours.get(name)]
+            if system == own.config["program"] and changed:
+                system += f" with {', '.join(changed)}"
+            compiled = f", compiled ({config['compiled'].get('digest')})" if config.get("compiled") else ""
+            system += f" over {one.retriever}, {config['lm']['name']}{compiled}"
+        by = f" by {' and '.join(pool['of'])}" if pool.get("of", []) != [own.retriever] else ""
+        return f"{system}, {pool['kind']} pool of {pool['size']}{by}"
+
+    def is_own(self, kind: Kind) -> bool:
+        """Whether there is such a bound of the program's own system, or of its retriever alone."""
+        bound = self.found.get(kind)
+        if bound is None:
+            return False
+        return bound.retriever == self.run.retriever if bound.is_floor else not any(_differ(bound, self.run))
+
+    @property
+    def others(self) -> str:
+        """The bounds that are another system's, in full."""
+        named = [(kind, label) for kind, label in LABELS.items() if kind in self.found and not self.is_own(kind)]
+        return "; ".join(f"{label} {self.mean(kind):.4f}: {self.describe(kind)}" for kind, label in named)
+
+    @property
+    def lines(self) -> list[tuple[str, float, str]]:
+        """(label, mean, which run) of each; the best bare retriever where it is another than the run's own."""
+        again = self.found.get("best") is self.found.get("floor")
+        return [
+            (label, self.mean(kind) or 0.0, self.describe(kind))
+            for kind, label in LABELS.items()
+            if kind in self.found and not (kind == "best" and again)
+        ]
+
+    @cached_property
+    def gained(self) -> Paired | None:
+        """Program - floor."""
+        rows = self._rows(self.found.get("floor"), self.run)
+        return paired(*zip(*rows, strict=True)) if rows else None
+
+    @cached_property
+    def missing(self) -> Paired | None:
+        """Ceiling - program; None for a ceiling of another system."""
+        rows = self._rows(self.run, self._own_ceiling)
+        return paired(*zip(*rows, strict=True)) if rows else None
+
+    @cached_property
+    def closed(self) -> Interval | None:
+        """The share of ceiling - floor that the program has closed."""
+        rows = self._rows(self.found.get("floor"), self.run, self._own_ceiling)
+        return share_closed(*zip(*rows, strict=True)) if rows else None
+
+    @property
+    def _own_ceiling(self) -> Run | None:
+        ceiling = self.found.get("ceiling")
+        return None if ceiling is None or any(_differ(ceiling, self.run)) else ceiling
+
+    def _rows(self, *runs: Run | None) -> list[tuple[float, ...]]:
+        """The values of the runs for each query in which all have the metric; none where one of the runs is missing."""
+        columns = [run.columns.get(self.metric, {}) for run in runs if run is not None]
+        return list(pair(*columns).values()) if len(columns) == len(runs) else []
+
+
+def bounds_beside(path: Path) -> dict[str, Any]:
+    """What --json has of the bounds of the run in `path` among the folders beside it, by its headline metric.
+
+    Of each folder config.json and scores.json are read, nothing else; what cannot be read is passed over, so a run
+    without scores has no bounds, and none of this ends a run.
+    """
+    own = _read_lightly(path)
+    if own is None:
+        return {"metric": "", **dict.fromkeys(LABELS)}
+    here = path if path.name not in ("", "..") else path.resolve()
+    siblings = list[Path]()
+    with suppress(OSError):  # a folder that may be entered and not listed
+        siblings = sorted(place for place in here.parent.iterdir() if place.name != here.name)
+    bounds = bounds_among(own, filter(None, (_read_lightly(place, like=own) for place in siblings)), own.metric)
+    described = {
+        kind: {"mean": bounds.mean(kind), "run": run.name, "what": bounds.describe(kind)}
+        for kind, run in bounds.found.items()
+    }
+    return {"metric": bounds.metric, **{kind: described.get(kind) for kind in LABELS}}
+
+
+def _read_lightly(path: Path, like: Run | None = None) -> Run | None:
+    """The run in `path` without its values; None: no run, no scores, damaged, or asked something else than `like`."""
+    try:
+        config = run_folder.read_config(path)
+        if like and any(config.get(key) != like.config.get(key) for key in CONTRACT if key != "pool"):
+            return None
+        run = Run(path, config, _read_scores(path, config), {}, {}, [])
+    except (SextantError, OSError, ValueError):
+        return None
+    return run if run.scores["metrics"] and not run.scores.get("owed") else None
+
+
+def bounds_between(runs: Sequence[Run], metric: str = "") -> list[Bounds]:
+    """For each program that searches the whole corpus: where it is between the bounds among `runs`.
+
+    By `metric` where a run has it, else its headline. Bare retrievers and runs over pools have no row: they are the
+    bounds.
+    """
+    found = []
+    for run in runs:
+        if run.config["program"] != FLOOR and not run.config.get("pool"):
+            others = [other for other in runs if other is not run]
+            found.append(bounds_among(run, others, metric if metric in run.columns else run.metric))
+    return found
+
+
+def bounds_among(own: Run, others: Iterable[Run], metric: str) -> Bounds:
+    """The bounds of a run among others, by a metric; a run is no bound of itself.
+
+    Floors have the run's own retriever. Pools are ranked by anything but the bare retriever, which recognises nothing:
+    the same program first, then the same model, the same parameters, the same retriever, the larger pool. What the run
+    itself or a bare retriever is above is no ceiling.
+    """
+    alike = [one for one in others if one.contract | {"pool": None} == own.contract | {"pool": None}]
+    peers = [(one, mean) for one in alike if (mean := one.mean(metric)) is not None]
+    bare = [(one, mean) for one, mean in peers if one.is_floor and not own.is_floor]
+    found: dict[Kind, Run] = {}
+    if floors := [one for one, _ in bare if one.retriever == own.retriever]:
+        found["floor"] = min(floors, key=lambda one: (*_code_differs(one, own), one.path.name))
+    if bare:
+        best = min(bare, key=lambda pair: (-pair[1], pair[0].retriever != own.retriever, pair[0].path.name))
+        found["best"] = best[0]
+    least = max(own.mean(metric) or 0.0, *(mean for _, mean in bare), 0.0)
+    for kind, pool in _POOLS.items():
+        pooled = [
+            one
+            for one, mean in peers
+            if one.config["program"] != FLOOR and one.pool == pool != own.pool and (kind == "union" or mean >= least)
+        ]
+        if pooled:
+            found[kind] = min(pooled, key=lambda one: _distance(one, own))
+    return Bounds(own, metric, found)
+
+
+def _distance(one: Run, own: Run) -> tuple[Any, ...]:
+    """The smaller, the better a pooled run fits beside a run."""
+    return (*_differ(one, own), -one.config["pool"].get("size", 0), *_code_differs(one, own), one.path.name)
+
+
+def _differ(one: Run, own: Run) -> tuple[bool, ...]:
+    """In what of a system two runs differ: program, model, parameters, retriever."""
+
+    def parts(run: Run) -> tuple[Any, ...]:
+        parameters = run.config["parameters"], (run.config.get("compiled") or {}).get("digest")
+        return run.config["program"], run.config["lm"]["name"], parameters, run.retriever
+
+    return tuple(a != b for a, b in zip(parts(one), parts(own), strict=True))
+
+
+def _code_differs(one: Run, own: Run) -> tuple[bool, ...]:
+    """In what of the code that made them two runs differ."""
+    return tuple(one.config.get(key) != own.config.get(key) for key in ("code", "versions"))

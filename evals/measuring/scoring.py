@@ -1,29 +1,49 @@
-"""Turn recorded outcomes into scores. No model, no retriever, no network.
+"""Turn recorded outcomes into scores, and count the looks at test queries. No model, no retriever, no network.
 
 Averages run over the queries that were asked, not over those that were answered: a failed query scores 0. A run with
 unanswered queries gets no score at all.
+
+A run that has shown a value of a query outside dev is a look, also where it was stopped before its end. Whoever looks
+at a test often enough, and keeps what came out best, has chosen on it; the number of looks is what a reader needs to
+judge that. Looks are lines of $SEXTANT_HOME/looks.jsonl. To resume a run or to score it again is no new look, and looks
+on other machines are not known. No failure of counting ends a run.
 """
 
 import csv
+import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from environments.base import Environment
 from evals import folder as run_folder
-from evals.folder import BadRanking, check_ranking
-from evals.measuring import attribution
-from evals.measuring.bounds import beside
-from evals.measuring.metrics import Ranking, Values, add_metrics, check_metric, collapse, compute_all
+from evals.measuring.metrics import (
+    Ranking,
+    Values,
+    add_metrics,
+    check_metric,
+    collapse,
+    compute,
+    compute_all,
+    is_pairwise,
+    judge_units,
+    ranking_metric,
+)
+from evals.measuring.scored import Column, Run, bounds_beside
 from evals.measuring.stats import bootstrap_mean, resampled_mean
-from evals.measuring.tally import Tally
+from evals.measuring.traces import Losses, attribute, attribution_json, choose_cutoffs
 from evals.running.configuration import load_environment
 from programs import DIFFERS
 from tools import disk
-from tools.errors import DataError, RunIncomplete
+from tools.disk import home
+from tools.errors import DataError, RunIncomplete, SextantError, UsageError
+from tools.records import Usage, usage_json
 
 _FILES = ("outcomes.jsonl", "attribution.jsonl", "scores.csv")
 
@@ -37,30 +57,37 @@ def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None
     """
     config = run_folder.read_config(path)
     outcomes = run_folder.read_outcomes(path) if outcomes is None else outcomes
-    asked = [query.query_id for query in environment.queries]
-    if pending := [query_id for query_id in asked if query_id not in outcomes]:
+    query_ids = [query.query_id for query in environment.queries]
+    if pending := [query_id for query_id in query_ids if query_id not in outcomes]:
         raise RunIncomplete(
-            f"{len(pending)} of {len(asked)} queries of {path} are unanswered, e.g. {pending[0]!r}; "
+            f"{len(pending)} of {len(query_ids)} queries of {path} are unanswered, e.g. {pending[0]!r}; "
             "give the same run command again to resume it"
         )
-    tally, losses = Tally(), attribution.Losses(attribution.choose_cutoffs(environment.metric, environment.metrics))
+    tally, losses = _Tally(), Losses(choose_cutoffs(environment.metric, environment.metrics))
     values, errors = _score_queries(path, environment, outcomes, tally, losses)
-    about = tally.summary(config, asked)
+    about, imported, program = tally.summary(config, len(query_ids)), config.get("imported"), config["program"]
+    deviations = [f"{program} differs from the paper's: {DIFFERS[program]}"] if program in DIFFERS else []
     scores = about | {
         "judgements": environment.headline,
         "metric": environment.metric,
-        "metrics": summarise_values(values, environment, resampled=environment.resampled),
+        "metrics": _summarise(values, environment, resampled=environment.resampled),
         "losses": losses.json(),
         "notes": [
             *filter(None, [environment.split_note, _depth_note(config, environment)]),
-            *([] if config.get("imported") else _deviations(config["program"])),
+            *([] if imported else deviations),
             *about["notes"],
             *environment.notes,
-            *(config.get("imported") or {}).get("notes", ()),
+            *(imported or {}).get("notes", ()),
         ],
     }
-    with run_folder.writing(path / "scores.csv") as table:
-        _write_table(table, values, errors)
+    with run_folder.writing(path / "scores.csv") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["query_id", *values, "error"])
+        for query_id, error in errors.items():
+            cells = [column[query_id] for column in values.values()]
+            # A lone carriage return is not quoted, and would be read as the end of the row.
+            error = error.replace("\r", " ")
+            table.writerow([query_id, *("" if value is None else repr(value) for value in cells), error])
     of = {"config": run_folder.digest(config), **run_folder.file_digests(path, _FILES)}
     scores = run_folder.seal_scores(scores | {"made_of": of})
     run_folder.write(path / "scores.json", json.dumps(scores, indent=2) + "\n")
@@ -78,17 +105,15 @@ def rescore(path: Path, judgements: str = "", metrics: Sequence[str] = ()) -> di
     environment = add_metrics(load_environment(config, judgements), metrics)
     with run_folder.claim(path, config) as folder:
         scores = {"run": str(path)} | score(path, environment, folder.outcomes)
-    return scores | {"bounds": beside(path).json()}
+    return scores | {"bounds": bounds_beside(path)}
 
 
 def _score_queries(
-    path: Path, environment: Environment, outcomes: run_folder.Rows, tally: Tally, losses: attribution.Losses
+    path: Path, environment: Environment, outcomes: run_folder.Rows, tally: "_Tally", losses: Losses
 ) -> tuple[Values, dict[str, str]]:
     """Write run.trec and attribution.jsonl; return each query's values and its error or ""."""
     judgements = environment.judgements[environment.headline]
-    values: Values = {}
-    errors: dict[str, str] = {}
-    known = set[str]()
+    values, errors, known = Values(), dict[str, str](), set[str]()
     with (
         run_folder.writing(path / "run.trec") as trec,
         run_folder.writing(path / "attribution.jsonl") as attributed,
@@ -96,8 +121,8 @@ def _score_queries(
         for query in environment.queries:
             query_id, outcome = query.query_id, outcomes[query.query_id]
             try:
-                check_ranking(outcome["ranking"], query, environment.documents, known)
-            except BadRanking as wrong:
+                run_folder.check_ranking(outcome["ranking"], query, environment.documents, known)
+            except run_folder.BadRanking as wrong:
                 raise DataError(
                     f"{path / 'outcomes.jsonl'}, query {query_id!r}: {wrong}; "
                     "remove its line and give the run's command again to have it answered again"
@@ -107,24 +132,52 @@ def _score_queries(
             _add_values(values, outcome, outcomes, environment)
             units = collapse(outcome["ranking"], judgements)
             trec.write(run_lines(query_id, units, tag=path.name))
-            relevant = attribution.attribute(query_id, outcome, units, judgements)
+            relevant = attribute(query_id, outcome, units, judgements)
             losses.add(relevant)
-            attributed.write(disk.dumps(attribution.to_json(query.text, relevant, outcome, judgements)) + "\n")
+            attributed.write(disk.dumps(attribution_json(query.text, relevant, outcome, judgements)) + "\n")
     return values, errors
 
 
-def score_partly(environment: Environment, outcomes: run_folder.Rows) -> dict[str, Any]:
-    """The metrics over the answered queries of an unfinished run: {"queries", "metrics", "judgements"}.
+def summarise_unfinished(
+    config: run_folder.Config, environment: Environment, outcomes: run_folder.Rows
+) -> dict[str, Any]:
+    """What is known of a run with unanswered queries: what it is, how far it came, what it used.
 
-    It is no score of the run: the unanswered ones may be the hard ones.
+    Under "partial" are the metrics over the answered queries. They are no score of the run: the unanswered ones may be
+    the hard ones.
     """
     answered = [query.query_id for query in environment.queries if query.query_id in outcomes]
-    part = environment.asking(query_ids=answered)
-    values: Values = {}
+    part, tally, values = environment.asking(query_ids=answered), _Tally(), Values()
     for query_id in answered:
-        _add_values(values, outcomes[query_id], outcomes, part)
-    measured = summarise_values(values, part, resampled=False)
-    return {"queries": len(answered), "metrics": measured, "judgements": environment.headline}
+        outcome = outcomes[query_id]
+        tally.add(outcome)
+        _add_values(values, outcome, outcomes, part)
+    measured = _summarise(values, part, resampled=False)
+    partial = {"queries": len(answered), "metrics": measured, "judgements": environment.headline}
+    return tally.summary(config, len(environment.queries)) | {"partial": partial}
+
+
+_SPECIAL = re.compile(r"[\s%]")
+
+
+@lru_cache(1 << 16)
+def encode_id(identifier: str) -> str:
+    """Return an id as it stands in TREC files, whose columns blanks separate: blanks and % are percent-encoded."""
+    if not _SPECIAL.search(identifier):
+        return identifier
+    return _SPECIAL.sub(lambda match: "".join(f"%{b:02X}" for b in match[0].encode()), identifier)
+
+
+def run_lines(query_id: str, ranking: Sequence[str], tag: str) -> str:
+    """Return a query's lines in run.trec; scores fall strictly, so that no tool breaks our ties its own way."""
+    start, ends = f"{encode_id(query_id)}\tQ0\t", _line_ends(len(ranking), tag)
+    return "".join([f"{start}{doc_id}{end}" for doc_id, end in zip(map(encode_id, ranking), ends, strict=True)])
+
+
+@lru_cache(8)
+def _line_ends(many: int, tag: str) -> list[str]:
+    """Return what follows the documents in so many lines; rankings of a run are of few lengths."""
+    return [f"\t{rank}\t{many + 1 - rank}\t{tag}\n" for rank in range(1, many + 1)]
 
 
 def _add_values(
@@ -144,22 +197,21 @@ def ranking_of(outcome: run_folder.Outcome) -> Ranking:
     return Ranking(outcome["ranking"], outcome.get("scores") or ())
 
 
-def summarise_values(values: Values, environment: Environment, *, resampled: bool) -> dict[str, dict[str, Any]]:
-    """`summarise_column` of each metric."""
+def _summarise(values: Values, environment: Environment, *, resampled: bool) -> dict[str, dict[str, Any]]:
     return {
-        name: summarise_column(column, weigh_queries(name, environment), resampled=resampled)
+        name: _summarise_column(column, _weigh_queries(name, environment), resampled=resampled)
         for name, column in values.items()
     }
 
 
-def weigh_queries(name: str, environment: Environment) -> dict[str, int]:
+def _weigh_queries(name: str, environment: Environment) -> dict[str, int]:
     """How much each query counts in a metric's mean: as often as it has triplets (BIRCO, appendix D); {} is once."""
     if name != "Triplets":
         return {}
     return {query.query_id: len(environment.comparisons.get(query.query_id, ())) for query in environment.queries}
 
 
-def summarise_column(
+def _summarise_column(
     column: Mapping[str, float | None], weights: Mapping[str, int], *, resampled: bool
 ) -> dict[str, Any]:
     """A metric's mean with its interval, over the queries for which it is defined; None where there are none."""
@@ -185,39 +237,199 @@ def _depth_note(config: run_folder.Config, environment: Environment) -> str:
     return f"rankings end at {depth} {unit}, so larger cutoffs say nothing more"
 
 
-def _deviations(program: str) -> list[str]:
-    return [f"{program} differs from the paper's: {DIFFERS[program]}"] if program in DIFFERS else []
+def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], list[SextantError]]:
+    """(the runs, with a column for each metric that they lacked and can have, an error for each that they cannot).
+
+    Nothing is written. Metrics of rankings need the run folder alone: attribution.jsonl has the grades. Judged, and
+    metrics of comparisons, need the task's data as well.
+    """
+    loaded: dict[str, Environment | SextantError] = {}
+    names, problems, filled_runs = list(names), list[SextantError](), list[Run]()
+    for run in runs:
+        columns, metrics = dict(run.columns), dict(run.scores["metrics"])
+        resampled = any("resampled" in one for one in metrics.values())
+        for name in names:
+            if name in columns or "[" in name:
+                continue
+            try:
+                column, weights = _compute_column(run, name, loaded)
+            except SextantError as problem:
+                problems.append(problem.saying(f"{name} of {run.name} cannot be computed: {problem}"))
+            else:
+                columns[name], metrics[name] = column, _summarise_column(column, weights, resampled=resampled)
+        filled_runs.append(dataclasses.replace(run, scores=run.scores | {"metrics": metrics}, columns=columns))
+    return filled_runs, problems
 
 
-def _write_table(file: TextIO, values: Values, errors: Mapping[str, str]) -> None:
-    """Write scores.csv: one row a query, an empty cell where a metric is undefined for it."""
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["query_id", *values, "error"])
-    for query_id, error in errors.items():
-        cells = [column[query_id] for column in values.values()]
-        row = ["" if value is None else repr(value) for value in cells]
-        # A lone carriage return is not quoted, and would be read as the end of the row.
-        writer.writerow([query_id, *row, error.replace("\r", " ")])
+def _compute_column(
+    run: Run, name: str, loaded: dict[str, Environment | SextantError]
+) -> tuple[Column, dict[str, int]]:
+    """(the value of each query, how much each counts in the mean); `loaded` is the data of runs, or why it is gone."""
+    if not is_pairwise(name) and not name.startswith("Judged"):
+        return {query_id: _ranking_value(run, name, query_id) for query_id in run.query_ids}, {}
+    if is_pairwise(name) and not any(map(is_pairwise, run.columns)):  # do not load a corpus to find this out
+        raise UsageError(f"{run.config['task']} has no such comparisons")
+    key = json.dumps([run.contract, run.config[run_folder.PROVENANCE]["folder"]], sort_keys=True)
+    if key not in loaded:
+        try:
+            loaded[key] = load_environment(run.config, run.scores["judgements"])
+        except SextantError as problem:
+            loaded[key] = DataError(f"its data is not here any more ({problem})")
+    data = loaded[key]
+    if isinstance(data, SextantError):
+        raise data
+    environment = add_metrics(data, [name])
+    rankings = {query_id: ranking_of(run.outcomes[query_id]) for query_id in run.query_ids}
+    column = {query_id: compute(name, query_id, rankings, environment) for query_id in run.query_ids}
+    return column, _weigh_queries(name, environment)
 
 
-_SPECIAL = re.compile(r"[\s%]")
+def _ranking_value(run: Run, name: str, query_id: str) -> float | None:
+    ranking, row = run.outcomes[query_id]["ranking"], run.judged[query_id]
+    units = row.get("units", {})
+    collapsed = list(dict.fromkeys(units.get(doc_id, doc_id) for doc_id in ranking))
+    return ranking_metric(name, judge_units(collapsed, row["grades"], {one["unit"] for one in row["relevant"]}))
 
 
-@lru_cache(1 << 16)
-def encode_id(identifier: str) -> str:
-    """Return an id as it stands in TREC files, whose columns blanks separate: blanks and % are percent-encoded."""
-    if not _SPECIAL.search(identifier):
-        return identifier
-    return _SPECIAL.sub(lambda match: "".join(f"%{b:02X}" for b in match[0].encode()), identifier)
+class _Tally:
+    """What outcomes add up to, one after the other: failures, calls, tokens, and what never reached a prompt."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._unusable: Counter[str] = Counter()
+        self._failures: dict[str, dict[str, Any]] = {}  # the first of each kind, and how many
+        self._read: Counter[str] = Counter(dict.fromkeys(("documents", "cut", "characters", "left_out"), 0))
+        self._usage = Usage()
+
+    def add(self, outcome: run_folder.Outcome) -> None:
+        """Count one more outcome."""
+        trace, error, counts = outcome["trace"], outcome["error"], self._counts
+        if error is not None:
+            first = {"error": error.strip().partition("\n")[0][:300], "queries": 0, "at": _raised_at(outcome)}
+            self._failures.setdefault(run_folder.generalize(error), first)["queries"] += 1
+        counts["answered"] += 1
+        counts["failed"] += error is not None
+        counts["invented_ids"] += trace["invented_ids"]
+        counts["followed"] += len(trace.get("followed", ()))
+        counts["shortened"] += sum(step["tool"] == "shorten" for step in trace["steps"])
+        counts["searches_cut"] += sum("cut" in step for step in trace["steps"])
+        self._unusable.update(trace.get("unusable", {}))
+        self._read.update(_count_read(trace["steps"]))
+        self._usage += run_folder.usage(outcome)
+
+    def summary(self, config: run_folder.Config, queries: int) -> dict[str, Any]:
+        """What scores.json says, beside its metrics, of a run that was asked so many queries."""
+        usage, provenance = usage_json(self._usage), config[run_folder.PROVENANCE]
+        if (config.get("imported") or {}).get("usage") is False:  # nobody knows, and 0 would be a claim
+            usage = dict.fromkeys(usage)
+        about = {
+            "task": config["task"],
+            "data": provenance["data"],
+            "split": config["split"],
+            "instruction": config["instruction"],
+            "program": config["program"],
+            "pool": config.get("pool"),
+            "compiled": config.get("compiled"),
+            "retriever": config["retriever"]["name"],
+            "lm": config["lm"]["name"],
+            "isolated": provenance.get("isolated"),
+            "queries": queries,
+            "failed": self._counts["failed"],
+            "failure": max(self._failures.values(), key=lambda kind: kind["queries"], default=None),  # the commonest
+            "owed": queries - self._counts["answered"],
+            "invented_ids": self._counts["invented_ids"],
+            "unusable": dict(sorted(self._unusable.items())),
+            **{name: self._counts[name] for name in ("followed", "shortened", "searches_cut")},
+            "read": dict(self._read),
+            "metrics": {},
+            "usage": usage,
+        }
+        return about | {"notes": describe_cuts(about)}
 
 
-def run_lines(query_id: str, ranking: Sequence[str], tag: str) -> str:
-    """Return a query's lines in run.trec; scores fall strictly, so that no tool breaks our ties its own way."""
-    start, ends = f"{encode_id(query_id)}\tQ0\t", _line_ends(len(ranking), tag)
-    return "".join([f"{start}{doc_id}{end}" for doc_id, end in zip(map(encode_id, ranking), ends, strict=True)])
+def _count_read(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many documents of a query were put into prompts, and how much of them was cut off where that was most."""
+    least: dict[str, tuple[int, int]] = {}  # doc_id -> characters shown, of how many
+    for step in steps:
+        if step["tool"] in ("judge", "read"):
+            for doc_id, *reading in zip(step["doc_ids"], step.get("shown", ()), step.get("lengths", ()), strict=False):
+                shown, length = reading
+                if shown:  # what was to be shown when a limit came is 0
+                    least[doc_id] = min(least.get(doc_id, (shown, length)), (shown, length))
+    left_out = [max(0, length - shown) for shown, length in least.values()]
+    characters = sum(length for _, length in least.values())
+    cut = sum(map(bool, left_out))
+    return {"documents": len(least), "cut": cut, "characters": characters, "left_out": sum(left_out)}
 
 
-@lru_cache(8)
-def _line_ends(many: int, tag: str) -> list[str]:
-    """Return what follows the documents in so many lines; rankings of a run are of few lengths."""
-    return [f"\t{rank}\t{many + 1 - rank}\t{tag}\n" for rank in range(1, many + 1)]
+def describe_cuts(scores: Mapping[str, Any]) -> list[str]:
+    """How much of its documents a run left out of prompts, as a line; none where that is nothing, or unknown."""
+    read = scores.get("read") or {}
+    if not read.get("cut"):
+        return []
+    many, by = f"{read['cut']:,} of {read['documents']:,} documents", f"({scores['program']}, {scores['task']})"
+    share = 100 * read["left_out"] / read["characters"]
+    return [f"{many} were cut on their way into a prompt {by}: {share:.1f} % of their characters"]
+
+
+def _raised_at(outcome: run_folder.Outcome) -> str:
+    """File and line of an outcome's error: the last of its traceback that is in no library; "" where there is none."""
+    frames = re.findall(r'^  File "([^"<]+)", line (\d+)', outcome.get("traceback") or "", re.MULTILINE)
+    own = [f"{file}:{line}" for file, line in frames if "site-packages" not in file]
+    return own[-1].removeprefix(f"{Path.cwd()}/") if own else ""
+
+
+def record_look(config: run_folder.Config, path: Path) -> None:
+    """Write down that the run of `config` in `path` has shown values; nothing for dev, or a second time."""
+    if config["split"] == "dev":
+        return
+    look = {
+        "task": config["task"],
+        "data": _data_of(config),
+        "data_fingerprint": config["data_fingerprint"],
+        "split": config["split"],
+        "program": config["program"],
+        "compiled": (config.get("compiled") or {}).get("digest"),
+        "lm": config["lm"]["name"],
+        "run": path.name,
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    if _identity(look) in {_identity(known) for known in _read_looks()}:
+        return
+    with suppress(OSError, SextantError):
+        file = _looks_file()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        disk.read_lines(file, repair=True)  # cuts off a torn line, which this one would join
+        disk.append_line(file, json.dumps(look).encode(), disk.SHARED)
+
+
+def count_looks(config: run_folder.Config) -> int:
+    """How many runs with the program of `config` have looked at queries of its task outside dev."""
+    alike = {"task": config["task"], "data": _data_of(config), "program": config["program"]}
+    return len({_identity(look) for look in _read_looks() if all(look.get(key) == alike[key] for key in alike)})
+
+
+def _data_of(config: run_folder.Config) -> str:
+    """Whose queries they are: mini, full, or the folder that they were read from."""
+    return str(config[run_folder.PROVENANCE]["folder"] or config[run_folder.PROVENANCE]["data"])
+
+
+def _looks_file() -> Path:
+    return home() / "looks.jsonl"
+
+
+def _read_looks() -> Iterator[dict[str, Any]]:
+    """Yield the lines that can be read; none where the file cannot be."""
+    lines = list[bytes]()
+    with suppress(OSError, SextantError):
+        lines = disk.read_lines(_looks_file())
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            look = json.loads(line)
+            if isinstance(look, dict) and all(isinstance(value, str) for value in _identity(look)):
+                yield look
+
+
+def _identity(look: dict[str, Any]) -> tuple[Any, ...]:
+    """What makes two lines the same look: a run folder's name has a digest of the configuration in it."""
+    return look.get("run"), look.get("task"), look.get("data_fingerprint")

@@ -1,8 +1,8 @@
 """Uncertainty of a mean over queries, and of the difference of two. Pure functions; every seed is an argument.
 
 The test of a difference is a paired randomisation test, whose use in retrieval is that of Smucker, Allan and Carterette
-(2007). Repeated runs of one system are averaged within queries before they come here (repeats.py). Clusters of queries
-are not known here, and there is no test of several systems at once.
+(2007). Repeated runs of one system are averaged within queries before they come here (comparison.py). There are no
+clusters of queries, and no test of several systems at once.
 """
 
 import math
@@ -80,6 +80,27 @@ def means_of_resamples(rows: np.ndarray, *, resamples: int | None = None, seed: 
         times = np.bincount(places.ravel(), minlength=draws.size).reshape(draws.shape)  # each query was drawn
         means.append(times.astype(np.float64) @ rows / many)
     return np.concatenate(means)
+
+
+def share_closed(
+    floor: Sequence[float], program: Sequence[float], ceiling: Sequence[float], *, resamples: int | None = None
+) -> Interval | None:
+    """(program - floor) / (ceiling - floor) of the means, with a percentile bootstrap over queries, all three together.
+
+    None where the ceiling is not above the floor. The interval is None where that of ceiling - floor reaches 0: the
+    ratio then has no bounded one (Fieller 1954), which is said by leaving it out.
+    """
+    rows = np.asarray([floor, program, ceiling], dtype=np.float64).T
+    means = rows.mean(axis=0) if rows.size else np.zeros(3)
+    if not means[2] - means[0] > TIE:
+        return None
+    share = float((means[1] - means[0]) / (means[2] - means[0]))
+    of_floor, of_program, of_ceiling = means_of_resamples(rows, resamples=resamples).T
+    gap = of_ceiling - of_floor
+    if len(rows) < 2 or np.quantile(gap, 0.025) <= TIE:
+        return Interval(share, None, None)
+    low, high = np.quantile((of_program - of_floor) / np.maximum(gap, TIE), [0.025, 0.975])
+    return Interval(share, float(low), float(high))
 
 
 class Resampled(NamedTuple):

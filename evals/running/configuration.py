@@ -117,7 +117,7 @@ def identity(resolved: Resolved, task: str) -> dict[str, Any]:
     references = [SYSTEMS[resolved.request.program], environments.SUITES[environments.parts(task)[0]][0]]
     references += [one for spec in specs for one in sorted(retrievers.references(spec))]
     modules = [reference.partition(":")[0] for reference in references] + list(_ALWAYS)
-    modules += ["evals.running.pools"] * bool(pool) + ["evals.measuring.anytime"] * bool(resolved.limits)
+    modules += ["evals.running.pools"] * bool(pool) + ["evals.measuring.traces"] * bool(resolved.limits)
     modules += ["programs.compiled"] * bool(resolved.compiled) + ["tools.models.offline"] * offline
     return uses(modules, without=("tools.console", "tools.models.sending" if offline else "tools.models.offline"))
 

@@ -29,8 +29,7 @@ from evals import folder as run_folder
 from evals.running.rehearsal import Call, Rehearsal, rehearse
 from evals.running.request import Request
 from evals.running.resolve import Resolved
-from evals.showing.headings import system_line, task_line
-from evals.showing.tables import empty, plain, printed
+from evals.showing.tables import empty, plain, printed, system_line, task_line
 from tools.console import put_out, queries
 from tools.errors import DataError
 from tools.records import Query, Usage, total

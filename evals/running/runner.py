@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from evals.folder import Outcome, RunFolder, check_outcome, check_ranking, generalize
-from evals.measuring.anytime import submit_so_far
+from evals.measuring.traces import submit_so_far
 from tools import disk, session
 from tools.console import check_interrupts
 from tools.errors import DataError, LimitReached, RunIncomplete, SextantError

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evals import folder as run_folder
-from evals.measuring import split_uses
-from evals.measuring.bounds import beside
 from evals.measuring.metrics import compute
-from evals.measuring.scoring import ranking_of, score, score_partly
-from evals.measuring.tally import summarise
+from evals.measuring.scored import bounds_beside
+from evals.measuring.scoring import count_looks, ranking_of, record_look, score, summarise_unfinished
 from evals.running import pools, runner
 from evals.running.configuration import configuration
 from evals.running.events import Beginning, Report, Started
@@ -226,7 +224,7 @@ def answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None) ->
             raise
         finally:
             if folder.outcomes:  # their values have been shown, also where the others are never asked
-                split_uses.record(run_folder.read_config(folder.path), folder.path)
+                record_look(run_folder.read_config(folder.path), folder.path)
     return RunIncomplete(f"the model's provider failed: {fault}") if fault else None
 
 
@@ -265,16 +263,14 @@ def conclude(ready: Ready, folder: run_folder.RunFolder, problem: SextantError |
     query_ids = [query.query_id for query in environment.queries]
     pending = [query_id for query_id in query_ids if query_id not in folder.outcomes]
     if pending:
-        found = summarise(config, folder.outcomes, query_ids)
-        found["partial"] = score_partly(environment, folder.outcomes)
+        found = summarise_unfinished(config, environment, folder.outcomes)
     else:
         found = score(folder.path, environment, folder.outcomes)
-        found["bounds"] = beside(folder.path).json()
-    uses = split_uses.count(config["task"], split_uses.data_of(config), config["program"])
+        found["bounds"] = bounds_beside(folder.path)
     if books := ready.model.terms.books:
         found["ledger"] = books.json()
     seconds = round(time.monotonic() - started, 2)
-    found = {"run": str(folder.path), **found, "looks": uses, "seconds": seconds}
+    found = {"run": str(folder.path), **found, "looks": count_looks(config), "seconds": seconds}
     if not pending:
         return Result(folder.path, None, found)
     larger = " with a larger budget" if isinstance(problem, BudgetReached) and problem.larger else ""

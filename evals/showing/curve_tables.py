@@ -6,9 +6,8 @@ import math
 from typing import Any
 
 from evals.measuring.curves import AXES, Result
-from evals.showing.headings import system_line, task_line
 from evals.showing.plots import MUTED, figure, style, svg
-from evals.showing.tables import Grid, Part, printed
+from evals.showing.tables import Grid, Part, printed, system_line, task_line
 from tools.console import clean, plural, queries
 
 COLUMNS = 8  # budgets in a table, beside the end

@@ -1,38 +1,113 @@
 """The page's data as JSON: the runs, one run, one query of a run. Made on request, from run folders alone.
 
-One query is page_query.py's. Left out: the server and the file that carry the answers (page_server.py, page_file.py),
-and everything that is drawn of them (page/).
+Outcomes are found by where their lines begin, so that a run of 10,000 trajectories opens at once. Texts of documents
+are there where the corpus is; without it there are their ids.
 """
 
 import hashlib
+import json
+import math
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+import orjson
+
 from evals import folder as run_folder
-from evals.measuring import bounds, scored
-from evals.measuring.attribution import WORDS
-from evals.showing.page_query import Answer, Opened, Texts, describe_query, plain_json
+from evals.forms import JudgedForm
+from evals.measuring import scored
+from evals.measuring.traces import WORDS, fate_at
+from evals.running.configuration import load_environment
+from tools import disk, forms
 from tools.errors import DataError, SextantError
+
+if TYPE_CHECKING:
+    from environments.base import Environment
+    from tools.corpus import Corpus
+
+BEGINNING = 200  # characters of a query's text in a list
+TEXT = 600  # characters of a document
+RANKED = 100  # documents of a ranking
+NAMED = 20  # of a ranking or a search: those whose texts are sent
+PATIENCE = 0.7  # seconds that an answer waits for a corpus; later ones have its texts
+READING = "the corpus is still being read; the texts come in a moment"
+
+Answer = dict[str, Any]
 
 
 class NoSuchAnswer(DataError):
     """There is no such run, query or answer."""
 
 
+@dataclass
+class _Judged:
+    """What attribution.jsonl has for all queries of a run."""
+
+    texts: dict[str, str] = field(default_factory=dict)  # the beginning of each
+    fates: dict[str, list[str]] = field(default_factory=dict)  # of the relevant documents, at the headline cutoff
+    rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    why: str = ""  # there are no fates
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A run, and those of its queries that the page shows."""
+
+    run: scored.Run
+    query_ids: list[str]
+
+    @cached_property
+    def named(self) -> dict[str, str]:  # what the page calls a query -> its id
+        return {_well_formed(query_id): query_id for query_id in self.query_ids}
+
+    @cached_property
+    def outcomes(self) -> run_folder.Rows:
+        return run_folder.read_outcomes(self.run.path, skim=True)
+
+    @cached_property
+    def judged(self) -> _Judged:
+        run, judged, starts, start = self.run, _Judged(), dict[str, int](), 0
+        path, losses = run.path / "attribution.jsonl", run.scores.get("losses")
+        mend = f"python -m evals.score {run.path} scores it again"
+        try:
+            run_folder.check_file(path, run.scores)
+            for line in disk.lines(path):
+                row = forms.read(JudgedForm, line)
+                query_id = row["query_id"]
+                starts[query_id], start = start, start + len(line)
+                judged.texts[query_id] = row.get("text", "")[:BEGINNING]
+                judged.fates[query_id] = [fate_at(one, losses["cutoff"]) for one in row["relevant"]] if losses else []
+        except (ValueError, OSError) as error:
+            return _Judged(why=f"attribution.jsonl is damaged ({error}); {mend}")
+        judged.rows = run_folder.Rows(path, starts)
+        if not losses or any(query_id not in starts for query_id in run.query_ids):
+            judged.why = f"an earlier version scored this run, and did not say what became of documents; {mend}"
+        return judged
+
+    @property
+    def notes(self) -> list[str]:
+        notes = list(self.run.scores.get("notes") or ())
+        here, of = len(self.query_ids), len(self.run.query_ids)
+        return notes + [f"this file has {here} of the {of} queries; means and losses are over all of them"] * (
+            here < of
+        )
+
+
 @dataclass(frozen=True)
 class _Entry:
     """A run folder, and what came of reading it."""
 
-    run_id: str
     path: Path
     stamp: tuple[Any, ...]
-    opened: Opened | None
+    opened: _Opened | None
     why: str
 
 
@@ -54,25 +129,25 @@ class Answers:
         self._paths = list(paths)
         self._exported = exported
         self._chosen = chosen
-        self._texts = Texts(wait=exported, documents=texts)
+        self._texts = _Texts(wait=exported, documents=texts)
         self._lock = threading.Lock()
         self._ids: dict[Path, str] = {}  # once given, the id of a folder stays
-        self._known: dict[str, _Entry] = {}
+        self._known: dict[str, _Entry] = {}  # by id
         scored.find_folders(self._paths)
         self._scan()
 
     def __call__(self, path: str) -> bytes:
         """The answer at `path`, as the browser wrote it. NoSuchAnswer where there is none."""
         if path == "runs.json":
-            return self.runs()
+            return self._runs()
         if found := re.fullmatch(r"run/(.*?)(?:/query/(.*))?\.json", path, re.DOTALL):
             run_id, query = found.groups()
-            return self.run(run_id) if query is None else self.query(run_id, unquote(query))
-        raise NoSuchAnswer(f"there is no {_brief(path)}")
+            return self._run(run_id) if query is None else self._query(run_id, unquote(query))
+        raise NoSuchAnswer(f"there is no {path[:200]!r}")
 
     @property
-    def _readable(self) -> dict[str, Opened]:
-        return {entry.run_id: entry.opened for entry in self._known.values() if entry.opened}
+    def _readable(self) -> dict[str, _Opened]:
+        return {run_id: entry.opened for run_id, entry in self._known.items() if entry.opened}
 
     @property
     def run_ids(self) -> list[str]:
@@ -96,7 +171,7 @@ class Answers:
         """The queries of a run, as the page names them."""
         return list(self._open(run_id).named)
 
-    def runs(self) -> bytes:
+    def _runs(self) -> bytes:
         """The list of runs as it is now."""
         self._scan()
         unreadable = [] if self._exported else self.unreadable
@@ -110,26 +185,15 @@ class Answers:
             }
         )
 
-    def run(self, run_id: str) -> bytes:
+    def _run(self, run_id: str) -> bytes:
         """One run: its configuration and scores, and a value of every metric and the fates for each query."""
         opened = self._open(run_id)
-        answer = plain_json(self._describe_run(run_id, opened))
-        if not self._exported:  # its queries are what is looked at next
-            threading.Thread(target=self._prepare, args=(opened,), daemon=True).start()
-        return answer
-
-    def _prepare(self, opened: Opened) -> None:
-        self._texts.load(opened.run.config)
-        with suppress(SextantError, OSError):  # said when a query is asked for
-            len(opened.outcomes)
-
-    def _describe_run(self, run_id: str, opened: Opened) -> Answer:
         run, query_ids, judged = opened.run, opened.query_ids, opened.judged
         others = {name: one.run for name, one in self._readable.items() if name != run_id}
-        return {
+        answer = {
             "id": run_id,
             "config": run.config,
-            "scores": run.scores | {"notes": _notes(opened)},
+            "scores": run.scores | {"notes": opened.notes},
             "query_ids": query_ids,
             "texts": [judged.texts.get(query_id, "") for query_id in query_ids],
             "values": {name: [column[query_id] for query_id in query_ids] for name, column in run.columns.items()},
@@ -138,40 +202,47 @@ class Answers:
             "why_no_fates": judged.why,
             "bounds": [
                 {"label": label, "mean": mean, "what": what}
-                for label, mean, what in bounds.among(run, others.values(), run.metric).lines
+                for label, mean, what in scored.bounds_among(run, others.values(), run.metric).lines
             ],
             "siblings": [name for name, other in others.items() if other.contract == run.contract],
         }
+        if not self._exported:
+            threading.Thread(target=self._prepare, args=(opened,), daemon=True).start()
+        return plain_json(answer)
 
-    def query(self, run_id: str, name: str) -> bytes:
+    def _prepare(self, opened: _Opened) -> None:  # its queries are what is looked at next
+        self._texts.load(opened.run.config)
+        with suppress(SextantError, OSError):  # said when a query is asked for
+            len(opened.outcomes)
+
+    def _query(self, run_id: str, name: str) -> bytes:
         """One query of a run: what was asked, what was done, what became of the relevant documents."""
         opened = self._open(run_id)
         query_id = opened.named.get(name)
         if query_id is None:
-            raise NoSuchAnswer(f"{run_id} has no query {_brief(name)}")
+            raise NoSuchAnswer(f"{run_id} has no query {name[:200]!r}")
         try:
-            answer = describe_query(opened, query_id)
+            answer = _describe_query(opened, query_id)
             return plain_json(answer | self._texts.of(opened.run.config, answer))
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as problem:
             raise DataError(
-                f"what {run_id} holds of query {_brief(name)} is damaged ({type(problem).__name__}: {problem}); "
+                f"what {run_id} holds of query {name[:200]!r} is damaged ({type(problem).__name__}: {problem}); "
                 "remove its line in outcomes.jsonl and give the run's command again"
             ) from None
 
-    def _open(self, run_id: str) -> Opened:
+    def _open(self, run_id: str) -> _Opened:
         """A run as it is on disk now."""
         with self._lock:
             entry = self._known.get(run_id)
             if entry and entry.stamp != _stamp(entry.path):
-                entry = self._known[run_id] = self._read(run_id, entry.path)
+                entry = self._known[run_id] = self._read(entry.path)
         if entry is None:
-            raise NoSuchAnswer(f"there is no run {_brief(run_id)}")
+            raise NoSuchAnswer(f"there is no run {run_id[:200]!r}")
         if entry.opened is None:
             raise DataError(entry.why)
         return entry.opened
 
-    def _scan(self) -> None:
-        """Look for runs that are new, changed or gone."""
+    def _scan(self) -> None:  # for runs that are new, changed or gone
         with self._lock:
             known: dict[str, _Entry] = {}
             for given in self._paths:
@@ -182,17 +253,24 @@ class Answers:
                     run_id = self._id(given, path)
                     entry = self._known.get(run_id)
                     if entry is None or entry.stamp != _stamp(path):
-                        entry = self._read(run_id, path)
+                        entry = self._read(path)
                     known.setdefault(run_id, entry)
             self._known = known
 
-    def _read(self, run_id: str, path: Path) -> _Entry:
+    def _read(self, path: Path) -> _Entry:
         stamp = _stamp(path)  # before reading: what changes meanwhile is read again
         try:
-            run = _read_run(path)
+            if not (path / "scores.json").is_file() or not (path / "scores.csv").is_file():
+                # `scored.read` would load the corpus to count the queries that are unanswered.
+                answered = len(run_folder.read_outcomes(path, skim=True))
+                raise DataError(
+                    f"{answered} queries are answered, and there are no scores: it is unfinished, or was not scored; "
+                    f"give its command again, or python -m evals.score {path}"
+                )
+            run = scored.read(path)
         except (SextantError, OSError) as problem:
-            return _Entry(run_id, path, stamp, None, str(problem))
-        return _Entry(run_id, path, stamp, Opened(run, list(self._chosen(run.query_ids))), "")
+            return _Entry(path, stamp, None, str(problem))
+        return _Entry(path, stamp, _Opened(run, list(self._chosen(run.query_ids))), "")
 
     def _id(self, given: Path, path: Path) -> str:
         """How links name a run folder: its place below `given`, in letters that need no escape anywhere."""
@@ -200,14 +278,12 @@ class Answers:
         if place not in self._ids:
             below = path.relative_to(given).parts or place.parts[-2:]
             name = "/".join(_segment(part) for part in below if part != place.anchor)
-            taken, free, number = set(self._ids.values()), name, 2
-            while free in taken:
-                free, number = f"{name}~{number}", number + 1
-            self._ids[place] = free
+            free = chain([name], (f"{name}~{number}" for number in count(2)))
+            self._ids[place] = next(one for one in free if one not in self._ids.values())
         return self._ids[place]
 
 
-def _summarize(run_id: str, opened: Opened) -> Answer:
+def _summarize(run_id: str, opened: _Opened) -> Answer:
     """A run's row in the table of runs."""
     run, scores = opened.run, opened.run.scores
     kept = ("task", "data", "split", "judgements", "program", "retriever", "lm")
@@ -223,18 +299,99 @@ def _summarize(run_id: str, opened: Opened) -> Answer:
         },
         "usage": scores["usage"],
         "losses": scores.get("losses"),
-        "notes": _notes(opened),
+        "notes": opened.notes,
         "mini": scores["data"] == "mini",
         "imported": bool(run.config.get("imported")),
     }
 
 
-def _notes(opened: Opened) -> list[str]:
-    notes = list(opened.run.scores.get("notes") or ())
-    here, asked = len(opened.query_ids), len(opened.run.query_ids)
-    if here < asked:
-        notes.append(f"this file has {here} of the {asked} queries; means and losses are over all of them")
-    return notes
+def _describe_query(opened: _Opened, query_id: str) -> Answer:
+    """Everything that the run folder has of a query."""
+    run, judged, outcome = opened.run, opened.judged, opened.outcomes[query_id]
+    row, trace = judged.rows.get(query_id, {}), outcome["trace"]
+    cutoff = 0 if judged.why else run.scores["losses"]["cutoff"]
+    return {
+        "query_id": query_id,
+        "text": row.get("text", ""),
+        "objective": "",
+        "grades": row.get("grades", {}),
+        "relevant": [one | {"fate": fate_at(one, cutoff)} for one in row.get("relevant", [])] if cutoff else [],
+        "units": row.get("units", {}),
+        "values": {name: column[query_id] for name, column in run.columns.items()},
+        "answer": outcome.get("answer", ""),
+        "error": outcome["error"],
+        "traceback": outcome.get("traceback", ""),
+        "seconds": outcome.get("seconds"),
+        "usage": outcome["usage"],
+        "ranking": outcome["ranking"][:RANKED],
+        "ranked": len(outcome["ranking"]),
+        "scores": (outcome.get("scores") or [])[:RANKED],
+        "notes": trace.get("notes", []),
+        "steps": trace["steps"],
+        "invented_ids": trace.get("invented_ids", 0),
+        "unusable": trace.get("unusable", {}),
+        "followed": trace.get("followed", {}),
+    }
+
+
+class _Texts:
+    """Texts of queries and documents: the data of each run is loaded once, in a thread that nobody has to wait for."""
+
+    def __init__(self, *, wait: bool, documents: bool) -> None:
+        """`wait` for a corpus, however long it takes; without `documents` there are no texts of these."""
+        self._wait, self._documents = wait, documents
+        self._lock, self._one_at_a_time = threading.Lock(), threading.Lock()
+        self._loads: dict[str, Future[Environment | str]] = {}
+
+    def load(self, config: run_folder.Config) -> "Environment | str":
+        """What the run of `config` was made on, or why it is not there."""
+        keys = ("task", "data", "data_fingerprint", "split", "asked", "instruction")  # what load_environment reads
+        provenance = config[run_folder.PROVENANCE]
+        key = json.dumps([*(config[key] for key in keys), provenance["folder"], provenance["judgements"]])
+        with self._lock:
+            if (load := self._loads.get(key)) is None:
+                load = self._loads[key] = Future()
+                threading.Thread(target=self._load, args=(config, load), daemon=True).start()
+        try:
+            return load.result(None if self._wait else PATIENCE)
+        except TimeoutError:
+            return READING
+
+    def _load(self, config: run_folder.Config, load: "Future[Environment | str]") -> None:
+        try:
+            with self._one_at_a_time:
+                load.set_result(load_environment(config))
+        except Exception as problem:  # noqa: BLE001  # whatever it is, the page works without texts
+            load.set_result(f"no texts of documents: {problem}")
+
+    def of(self, config: run_folder.Config, answer: Answer) -> Answer:
+        """The task's objective and the documents of an answer, or why they are not there."""
+        data = self.load(config)
+        if isinstance(data, str):
+            return {"documents": {}, "no_documents": data, "reading": data == READING}
+        query = next((query for query in data.queries if query.query_id == answer["query_id"]), None)
+        texts: Answer = {"objective": query.objective, "text": answer["text"] or query.text} if query else {}
+        if not self._documents:
+            return texts | {"documents": {}, "no_documents": "made without the texts of documents"}
+        try:
+            return texts | {"documents": _documents(data.documents, answer)}
+        except SextantError as problem:  # a document that is damaged on disk
+            return texts | {"documents": {}, "no_documents": str(problem)}
+
+
+def _documents(corpus: "Corpus", answer: Answer) -> Answer:
+    """Title and beginning of the documents that a reader wants to see: gold, shown, selected, or near a top."""
+    gold = {one["unit"] for one in answer["relevant"]} | answer["grades"].keys()
+    named = [*answer["grades"], *(one["doc_id"] for one in answer["relevant"]), *answer["ranking"][:NAMED]]
+    for step in answer["steps"]:
+        whole = step.get("shown") or step["tool"] in ("select", "drop")
+        named += step["doc_ids"] if whole else step["doc_ids"][:NAMED]
+    named += [doc_id for doc_id, unit in answer["units"].items() if unit in gold]
+    found = {doc_id: corpus[doc_id] for doc_id in dict.fromkeys(named) if doc_id in corpus}
+    return {
+        doc_id: {"title": document.title, "text": document.text[:TEXT], "length": len(document.text)}
+        for doc_id, document in found.items()
+    }
 
 
 def _stamp(path: Path) -> tuple[Any, ...]:
@@ -249,40 +406,44 @@ def _stamp(path: Path) -> tuple[Any, ...]:
     return tuple(states)
 
 
-def _read_run(path: Path) -> scored.Run:
-    """`scored.read`, but without loading the corpus to count the queries that a run without scores lacks."""
-    if not (path / "scores.json").is_file() or not (path / "scores.csv").is_file():
-        run_folder.read_config(path)
-        answered = len(run_folder.read_outcomes(path, skim=True))
-        raise DataError(
-            f"{answered} queries are answered, and there are no scores: it is unfinished, or was not scored; "
-            f"give its command again, or python -m evals.score {path}"
-        )
-    return scored.read(path)
-
-
-def address(run_id: str, name: str) -> str:
-    """The path of the answer for query `name` of a run, as the browser writes it."""
-    return f"run/{run_id}/query/{quote(name, safe=_UNESCAPED)}.json"
-
-
-_UNESCAPED = "!'()*"  # by encodeURIComponent, beside what `quote` leaves alone too
-
-
 def _segment(part: str) -> str:
     """A folder's name as a part of a run's id; words that links have a meaning for are not used."""
     kept = re.sub(r"[^A-Za-z0-9._~-]+", "-", part)
     return f"{kept}-" if kept in ("q", "s", "query") else kept
 
 
-def _brief(text: str, most: int = 200) -> str:
-    return repr(text if len(text) <= most else f"{text[:most]}...")
-
-
 def list_answers(answers: Answers) -> Iterator[tuple[str, bytes]]:
     """Every answer with its path, one after the other."""
-    yield "runs.json", answers.runs()
+    paths = ["runs.json"]
     for run_id in answers.run_ids:
-        yield f"run/{run_id}.json", answers.run(run_id)
-        for name in answers.query_ids(run_id):
-            yield address(run_id, name), answers.query(run_id, name)
+        names = [quote(name, safe="!'()*") for name in answers.query_ids(run_id)]  # as encodeURIComponent does
+        paths += [f"run/{run_id}.json", *(f"run/{run_id}/query/{name}.json" for name in names)]
+    return ((path, answers(path)) for path in paths)
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def _well_formed(text: str) -> str:
+    """`text` with lone surrogates, which are in no UTF-8 and no address, written out."""
+    return _SURROGATE.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", text)
+
+
+def plain_json(value: Any) -> bytes:
+    """JSON that every browser reads: UTF-8 and no NaN, whatever the data holds; TypeError for what is too deep."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return orjson.dumps(_plain(value))
+
+
+def _plain(value: Any) -> Any:  # without what orjson does not take: lone surrogates, numbers beyond 64 bits
+    if isinstance(value, str):
+        return _well_formed(value)
+    if isinstance(value, dict):
+        return {_well_formed(str(key)): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return float(value) if abs(value) < 2**1000 else str(math.inf)
+    return value

@@ -1,33 +1,35 @@
-"""The page on 127.0.0.1, and nowhere else: a server that gives its files and the answers that it asks for.
+"""The page, served on 127.0.0.1 and nowhere else, or in one file that carries every answer inside.
 
 That address is open to every user of the machine and to every page in the browser, so each path begins with a secret,
 without which nothing is answered. Texts of corpora and models are data: a content security policy lets no script run
 but ours.
 """
 
+import base64
+import gzip
+import hashlib
+import html
 import json
+import os
+import re
 import secrets
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
-from evals.showing.page_data import Answers, NoSuchAnswer
-from evals.showing.page_file import read_page, read_script, read_style
+from evals.showing.page_data import Answers, NoSuchAnswer, list_answers, plain_json
+from tools import disk
 from tools.console import check_interrupts
-from tools.errors import SextantError, UsageError
+from tools.errors import DataError, SextantError, UsageError
 
 HOST = "127.0.0.1"
 PORT = 8017
 PORTS = 10  # that are tried where none is named
 
-_FILES = {
-    "": ("text/html", read_page),
-    "page.css": ("text/css", read_style),
-    "page.js": ("text/javascript", read_script),
-}
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -37,6 +39,38 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
+}
+
+
+PAGE = Path(__file__).parent / "page"
+# The page's program is these files of page/, one after the other.
+_NAMES = ("dom", "data", "words", "charts", "lists", "trajectory", "overview", "run", "query", "compare", "main")
+SCRIPTS = tuple(f"{name}.js" for name in _NAMES)
+# Where page.html asks for its style and program; the exported page has them inside.
+_STYLE = re.compile(r'<link\b[^>]*"page\.css"[^>]*>')
+_SCRIPT = re.compile(r'<script\b[^>]*"page\.js"[^>]*></script>')
+
+
+def read_page() -> str:
+    """The page's skeleton."""
+    return (PAGE / "page.html").read_text(encoding="utf-8")
+
+
+def read_style() -> str:
+    """Its style sheet."""
+    return (PAGE / "page.css").read_text(encoding="utf-8")
+
+
+def read_script() -> str:
+    """Its program, in a scope of its own."""
+    parts = [(PAGE / name).read_text(encoding="utf-8") for name in SCRIPTS]
+    return '(() => {\n"use strict";\n' + "\n".join(parts) + "})();\n"
+
+
+_FILES = {
+    "": ("text/html", read_page),
+    "page.css": ("text/css", read_style),
+    "page.js": ("text/javascript", read_script),
 }
 
 
@@ -139,3 +173,56 @@ def open_server(answers: Answers, port: int | None) -> Server:
             problem = error.strerror
     where = f"ports {PORT} to {PORT + PORTS - 1}" if port is None else f"port {port}"
     raise UsageError(f"{where} of {HOST} cannot be served ({problem}); choose another --port")
+
+
+def write_page(answers: Answers, path: Path) -> int:
+    """Write the page with every answer in it into one file; its size in bytes. The same bytes for the same runs."""
+    before, after = _shell()
+    hide = _Hide(answers.places)
+    with disk.replacing(path) as file:
+        file.write(before)
+        for name, answer in list_answers(answers):
+            packed = base64.b64encode(gzip.compress(hide(answer), 6, mtime=0)).decode()
+            file.write(f'<script type="application/json+gzip" data-path="{html.escape(name)}">{packed}</script>\n')
+        file.write(after)
+    return path.stat().st_size
+
+
+def _shell() -> tuple[str, str]:
+    """The page before and after its data, with style and program inside and a policy that allows just these two."""
+    css, program = read_style(), read_script()
+    if re.search("</script|</style|<!--", css + program, re.IGNORECASE):
+        raise DataError(f"a file in {PAGE} would end its block early; write </script and <!-- otherwise")
+    policy = (
+        f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(css)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{css}</style>'
+    before, after = _STYLE.sub(lambda _: head, _SCRIPT.sub("", read_page())).split("</body>")
+    return before, f"<script>{program}</script>\n</body>{after}"
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+class _Hide:
+    """Takes out of what is sent what an error or a configuration may quote: keys, and places on this machine."""
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        words, least = ("KEY", "TOKEN", "SECRET", "PASSWORD"), 12  # characters: a shorter one may be any word
+        named = {
+            value: f"[{name}]"
+            for name, value in sorted(os.environ.items())
+            if len(value) >= least and any(word in name.upper() for word in words)
+        } | dict(places)
+        if len(Path(home := os.environ.get("HOME", "")).parts) > 2:  # /root names nobody
+            named[f"{home}/"] = "~/"
+        # As JSON has them; what lies inside another one comes after it.
+        longest_first = sorted(named, key=len, reverse=True)
+        self._hidden = [(plain_json(text)[1:-1], plain_json(named[text])[1:-1]) for text in longest_first]
+
+    def __call__(self, answer: bytes) -> bytes:
+        for text, instead in self._hidden:
+            answer = answer.replace(text, instead)
+        return answer

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import environments
 from agents import AGENTS
-from evals.measuring.missing_metrics import check_names, fill_metrics
+from evals.measuring.metrics import check_metric
 from evals.measuring.scored import Run, find
-from evals.showing.headings import model
+from evals.measuring.scoring import fill_metrics
 from evals.showing.report.gaps import gap_table, plot_gaps
 from evals.showing.report.groups import Group, group_runs, readable, short
 from evals.showing.report.losses import losses_table, plot_losses
 from evals.showing.report.page import Absent, Report, Section, Words
 from evals.showing.report.plots import SWEPT, Plot, plot_by_task, plot_conditions, plot_instructions, plot_sweep
 from evals.showing.report.tables import Table, make_tables, sweep_table, sweep_tasks, why_no_published
+from evals.showing.tables import model
 from programs import FLOOR, PROGRAMS, RANKER, READER
 from tools.console import number, plural
 from tools.errors import DataError, UnknownName
@@ -28,7 +29,8 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
     A metric that a run's scores lack is computed from its outcomes. DataError where no run has scores; UnknownName for
     a metric that is none; UsageError where runs of one column are over different data, unless `force`.
     """
-    check_names(metrics)
+    for name in metrics:
+        check_metric(name.partition(" [")[0])
     runs, others = find(paths)
     if not runs:
         raise DataError(f"none of the {len(others)} run folders has scores, e.g. {next(iter(others.values()))}")

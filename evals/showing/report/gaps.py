@@ -8,8 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from evals.measuring.bounds import Bounds, Kind, between
-from evals.measuring.scored import Run
+from evals.measuring.scored import Bounds, Kind, Run, bounds_between
 from evals.showing.plots import MUTED, figure
 from evals.showing.report.groups import Group, in_file, short
 from evals.showing.report.page import Words
@@ -44,7 +43,7 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> Words | None:
     rows = []
     for group in groups:
         for name in metrics or ("",):
-            for bounds in between(group.runs, name):
+            for bounds in bounds_between(group.runs, name):
                 if {"best", "ceiling"} & bounds.found.keys() and name in ("", bounds.metric):
                     rows.append((bounds.metric, *_row(group, bounds)))
     if not rows:

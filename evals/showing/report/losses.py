@@ -1,7 +1,7 @@
 """Where relevant documents were lost, for every run of a report: a table, and a plot of bars for each group of tasks.
 
 The shares of a row sum to 1: what was found in the first k is R@k, the rest is what it misses
-(evals/measuring/attribution.py). A system's mean over its tasks stands below them, each task counted once. Runs that an
+(evals/measuring/traces.py). A system's mean over its tasks stands below them, each task counted once. Runs that an
 earlier version scored have no row.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from evals.measuring.attribution import WORDS, Fate
+from evals.measuring.traces import WORDS, Fate
 from evals.showing.plots import INCHES, figure
 from evals.showing.report.groups import Group, System, short
 from evals.showing.report.page import Words

@@ -1,12 +1,15 @@
 """Floor, union and ceiling of a run: which are taken, what stays out, and the share of the gap against SciPy."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from run_folders import make, pooled, retrieve
 from scipy import stats as scipy_stats
 
 from evals.measuring import scored
-from evals.measuring.bounds import Bounds, beside, between, share_closed
+from evals.measuring.scored import bounds_beside, bounds_between
+from evals.measuring.stats import share_closed
 
 
 @pytest.fixture
@@ -19,9 +22,21 @@ def runs(tmp_path):
     return add
 
 
+def found(path):
+    """The runs beside one that bound it, as --json has them: those that there are, by kind."""
+    return {kind: one for kind, one in bounds_beside(path).items() if kind != "metric" and one}
+
+
+def name(path, kind):
+    return Path(found(path)[kind]["run"]).name
+
+
 def lines(path):
     """The bounds of a run, each in a line."""
-    return [f"{label} {mean:.4f} ({what})" for label, mean, what in beside(path).lines]
+    bounds = found(path)
+    again = bounds.get("best") == bounds.get("floor")
+    shown = [(scored.LABELS[kind], one) for kind, one in bounds.items() if not (kind == "best" and again)]
+    return [f"{label} {one['mean']:.4f} ({one['what']})" for label, one in shown]
 
 
 def test_a_program_stands_between_its_retriever_and_the_oracle_pool(runs):
@@ -34,7 +49,7 @@ def test_a_program_stands_between_its_retriever_and_the_oracle_pool(runs):
         "lower bound 0.3500 (tournament over bm25(k1=0.9,b=0.4), offline, union pool of 300)",
         "ceiling 0.7000 (tournament over bm25(k1=0.9,b=0.4), offline, oracle pool of 300)",
     ]
-    assert beside(own).metric == "nDCG@10"
+    assert bounds_beside(own)["metric"] == "nDCG@10"
 
 
 def test_the_nearest_ceiling_is_taken_first_by_program_then_by_model_then_by_size(runs):
@@ -43,15 +58,15 @@ def test_the_nearest_ceiling_is_taken_first_by_program_then_by_model_then_by_siz
     runs("a", config=pooled("oracle", 300, lm=strong))
     assert lines(own) == ["ceiling 0.3000 (tournament over bm25(k1=0.9,b=0.4), openai/strong, oracle pool of 300)"]
     runs("b", config=pooled("oracle", 50))
-    assert beside(own).found["ceiling"].path.name == "b"
+    assert name(own, "ceiling") == "b"
     runs("c", config=pooled("oracle", 100))
-    assert beside(own).found["ceiling"].path.name == "c"
+    assert name(own, "ceiling") == "c"
     runs("d", config=pooled("oracle", 20, program="multihop", lm=strong))
-    assert beside(own).found["ceiling"].path.name == "d"
+    assert name(own, "ceiling") == "d"
     runs("e", config=pooled("oracle", 20, program="multihop", parameters={"hops": 9}))
-    assert beside(own).describe("ceiling") == "multihop with hops=9 over bm25(k1=0.9,b=0.4), offline, oracle pool of 20"
+    assert found(own)["ceiling"]["what"] == "multihop with hops=9 over bm25(k1=0.9,b=0.4), offline, oracle pool of 20"
     runs("f", config=pooled("oracle", 20, program="multihop", parameters={"hops": 4}))
-    assert beside(own).describe("ceiling") == "multihop, oracle pool of 20"
+    assert found(own)["ceiling"]["what"] == "multihop, oracle pool of 20"
 
 
 @pytest.mark.parametrize(
@@ -88,16 +103,16 @@ def test_what_the_program_or_a_bare_retriever_is_above_is_no_ceiling(runs):
     own = runs("own", [0.2, 0.4])
     runs("low", [0.2, 0.3], pooled("oracle", 300, program="multihop", parameters={"hops": 4}))
     runs("enough", [0.3, 0.5], pooled("oracle", 50))
-    assert beside(own).found["ceiling"].path.name == "enough"
+    assert name(own, "ceiling") == "enough"
     runs("floor", [0.5, 0.4], retrieve())
-    assert "ceiling" not in beside(own).found
+    assert "ceiling" not in found(own)
 
 
 def test_a_bound_of_another_system_is_named_in_full_and_no_distance_to_it_is_told(runs, tmp_path, command_of):
     from evals import report
 
     runs("own", [0.2, 0.4]), runs("floor", [0.1, 0.2], retrieve()), runs("up", [0.6, 0.9], pooled("oracle", 9))
-    [gap] = between(scored.find([tmp_path / "runs"])[0])
+    [gap] = bounds_between(scored.find([tmp_path / "runs"])[0])
     assert "ceiling" in gap.found and gap.missing is gap.closed is None
     assert gap.is_own("floor") and not gap.is_own("ceiling")
     assert command_of(report)(tmp_path / "runs", "--out", tmp_path / "report").code == 0
@@ -108,8 +123,8 @@ def test_a_bound_of_another_system_is_named_in_full_and_no_distance_to_it_is_tol
 def test_a_bound_is_no_bound_of_itself(runs):
     floor, ceiling = runs("floor", config=retrieve()), runs("ceiling", config=pooled("oracle", 300))
     runs("other", config=pooled("oracle", 100)), runs("twin", config=retrieve())
-    assert "floor" not in beside(floor).found and "ceiling" in beside(floor).found
-    assert "ceiling" not in beside(ceiling).found and "floor" in beside(ceiling).found
+    assert "floor" not in found(floor) and "ceiling" in found(floor)
+    assert "ceiling" not in found(ceiling) and "floor" in found(ceiling)
 
 
 def test_what_cannot_be_read_is_passed_over_and_a_run_without_scores_has_no_bounds(runs, tmp_path):
@@ -120,8 +135,8 @@ def test_what_cannot_be_read_is_passed_over_and_a_run_without_scores_has_no_boun
     (runs("d", config=retrieve()) / "config.json").write_text("{")
     (tmp_path / "runs" / "e").mkdir()
     (tmp_path / "runs" / "notes.txt").write_text("")
-    assert beside(own).found["floor"].path.name == "a"
-    assert beside(tmp_path / "runs" / "c") == beside(tmp_path / "nowhere") == Bounds(None, "", {})
+    assert name(own, "floor") == "a"
+    assert found(tmp_path / "runs" / "c") == found(tmp_path / "nowhere") == {}
 
 
 def test_the_table_of_gaps_is_paired_by_query(runs, tmp_path):
@@ -132,7 +147,7 @@ def test_the_table_of_gaps_is_paired_by_query(runs, tmp_path):
         runs("floor", floor.tolist(), retrieve()),
         runs("up", ceiling.tolist(), pooled("oracle", 9, program="multihop", parameters={"hops": 4})),
     )
-    [gap] = between(scored.find([tmp_path / "runs"])[0])
+    [gap] = bounds_between(scored.find([tmp_path / "runs"])[0])
     assert gap.run.path.name == "own" and gap.metric == "nDCG@10"
     assert gap.gained.difference == pytest.approx((own - floor).mean())
     assert gap.missing.difference == pytest.approx((ceiling - own).mean())

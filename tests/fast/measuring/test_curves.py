@@ -15,9 +15,9 @@ from run_folders import make
 
 from evals import curves as module
 from evals.measuring import scored
-from evals.measuring.anytime import Anytime
 from evals.measuring.curves import AXES, Seen, curves, find_places, follow, judge_places
 from evals.measuring.metrics import judge_units, ranking_metric
+from evals.measuring.traces import Anytime
 from evals.showing.curve_tables import to_csv, to_svg
 from tools.console import run_command
 from tools.errors import DataError, UnknownName, UsageError
@@ -84,7 +84,7 @@ def miniature(tmp_path_factory):
             ["--program", "multihop", "--task", "crumb/clinical_trial", "-P", "rerank=5"],
         ):
             with pytest.MonkeyPatch.context() as silent:
-                silent.setattr("evals.showing.terminal.put_out", lambda *_, **__: None)
+                silent.setattr("evals.showing.tables.put_out", lambda *_, **__: None)
                 runs = ["--data", "mini", "--limit", "4", "--runs", str(place), "--json"]
                 assert run_command(run.parser(), run.command, [*words, *runs]) == 0
     return place

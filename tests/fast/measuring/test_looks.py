@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from evals.measuring import split_uses
+from evals.measuring.scoring import count_looks, record_look
 from tools.disk import home
 
 CONFIG = {
@@ -24,8 +24,8 @@ def look(tmp_path):
 
     def scored(name, **changes) -> int:
         config = CONFIG | changes
-        split_uses.record(config, tmp_path / "runs" / name)
-        return split_uses.count(config["task"], split_uses.data_of(config), config["program"])
+        record_look(config, tmp_path / "runs" / name)
+        return count_looks(config)
 
     return scored
 
@@ -55,7 +55,7 @@ def test_torn_and_damaged_lines_are_skipped(look):
     file = home() / "looks.jsonl"
     with file.open("ab") as opened:
         opened.write(b'\xff\xfe\n[1]\n{"run": 3}\n{"run": "x", "task": ["obliq/congress"]}\n\n{"run": "multihop-off')
-    assert split_uses.count("obliq/congress", "mini", "multihop") == 1
+    assert count_looks(CONFIG) == 1
     assert look("multihop-offline-2") == 2
     assert file.read_bytes().endswith(b"}\n")
 

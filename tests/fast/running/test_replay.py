@@ -52,7 +52,7 @@ def made(tmp_path_factory):
         words = ["--program", program, "--task", task, "--data", "mini", "--limit", "3", "--runs", str(runs), "--json"]
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SEXTANT_HOME", str(home))
-            patch.setattr("evals.showing.terminal.put_out", lambda *_, **__: None)
+            patch.setattr("evals.showing.tables.put_out", lambda *_, **__: None)
             assert run_command(run.parser(), run.command, [*words, *options]) == 0
         [path] = scored.find_folders([runs])
         return path

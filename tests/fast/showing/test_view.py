@@ -24,9 +24,9 @@ from waiting import wait_for
 
 from evals import view
 from evals.measuring import scored
-from evals.measuring.attribution import fate_at
-from evals.showing import page_file, page_query, page_server
-from evals.showing.page_data import Answers, address, list_answers
+from evals.measuring.traces import fate_at
+from evals.showing import page_data, page_server
+from evals.showing.page_data import Answers, list_answers
 from tools.console import run_command
 from tools.errors import DataError, UsageError
 
@@ -87,6 +87,10 @@ def asked(server, path, method="GET", start=None, **headers):
 
 def answer(answers, path):
     return json.loads(answers(path))
+
+
+def address(run_id, query_id):
+    return f"run/{run_id}/query/{query_id}.json"
 
 
 def packed(page: str) -> dict:
@@ -164,9 +168,9 @@ def test_without_the_corpus_there_are_ids_and_a_reason(folder, run, tmp_path):
 
 
 def test_an_answer_does_not_wait_for_a_corpus_that_takes_long(runs, monkeypatch):
-    ready, load = threading.Event(), page_query.load_environment
-    monkeypatch.setattr(page_query, "load_environment", lambda config: ready.wait(120) and load(config))
-    monkeypatch.setattr(page_query, "PATIENCE", 0.05)
+    ready, load = threading.Event(), page_data.load_environment
+    monkeypatch.setattr(page_data, "load_environment", lambda config: ready.wait(120) and load(config))
+    monkeypatch.setattr(page_data, "PATIENCE", 0.05)
     answers = Answers([runs])
     path = address(answers.run_ids[0], answers.query_ids(answers.run_ids[0])[0])
     first = answer(answers, path)
@@ -454,7 +458,7 @@ def test_nothing_of_the_environment_or_of_this_machine_is_exported(folder, run, 
 
 
 def test_every_file_of_the_page_is_in_its_program():
-    assert {path.name for path in page_file.PAGE.glob("*.js")} == set(page_file.SCRIPTS)
+    assert {path.name for path in page_server.PAGE.glob("*.js")} == set(page_server.SCRIPTS)
 
 
 def test_an_export_does_not_take_the_place_of_a_file_of_a_run(runs, multihop, command):

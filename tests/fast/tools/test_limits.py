@@ -10,7 +10,7 @@ import pytest
 import environments
 from agents import AGENTS
 from evals import folder as run_folder
-from evals.measuring.attribution import Fate, attribute
+from evals.measuring.traces import Fate, attribute
 from evals.running.request import (
     LIMITS,
     apply_hints,

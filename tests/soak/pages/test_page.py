@@ -13,7 +13,7 @@ from chromium import Watched
 from run_folders import unsealed
 
 from evals import run, score
-from evals.showing import page_file, page_server
+from evals.showing import page_server
 from evals.showing.page_data import Answers
 from tools.console import run_command
 
@@ -398,7 +398,7 @@ def test_runs_that_were_asked_something_else_are_shown_with_a_warning(open_page,
 
 def test_the_exported_file_works_from_disk_without_network(browser, runs, tmp_path):
     file = tmp_path / "page.html"
-    size = page_file.write_page(Answers([runs["short"].parent], exported=True), file)
+    size = page_server.write_page(Answers([runs["short"].parent], exported=True), file)
     assert size == file.stat().st_size
     with Watched(browser) as one:
         one.offline()

@@ -10,7 +10,7 @@ import pytest
 from chromium import Watched
 from many_outcomes import make
 
-from evals.showing import page_file
+from evals.showing import page_server
 from evals.showing.page_data import Answers
 
 MOST = 2.0  # seconds, on a machine of two cores that does nothing else
@@ -30,7 +30,7 @@ def runs(browser, tmp_path_factory):
 @pytest.fixture(scope="module")
 def exported(runs):
     file = runs.parent / "page.html"
-    assert 1e6 < page_file.write_page(Answers([runs], exported=True), file) < 60e6
+    assert 1e6 < page_server.write_page(Answers([runs], exported=True), file) < 60e6
     return file.as_uri()
 
 

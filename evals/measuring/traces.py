@@ -1,0 +1,378 @@
+"""What a trace alone says of its query: the ranking after each step, and where each relevant document was lost.
+
+The ranking that a searcher would have handed in after its first steps (docs/decisions/curves-and-replay.md has the
+reasons, and how near its end is to what the programs hand in):
+
+1. what the last `rank` step ordered, in that order, unless some of it was selected later: then that stands;
+2. what was selected: by hop, in a hop by the place in its selection (so parallel readings take turns), then in time;
+3. what else surfaced, by reciprocal rank over all searches so far: the sum of 1 / (60 + rank) (Cormack, Clarke and
+   Buettcher, SIGIR 2009); of equal ones, what surfaced first;
+4. what was dropped, by the same sum.
+
+A decision holds until a later one about the same document. What a program knows and does not write into a step, such as
+grades or weights, plays no part.
+
+A relevant document comes back from a search (it surfaces), some of its text reaches a model (it is shown), it is
+selected, it gets a place in the ranking; its fate is the last of these that it reached (docs/decisions/attribution.md).
+What is among the first `k` of the ranking is found; R@k misses all others, and the shares of their fates sum to 1 - R@k
+exactly, for a query and for a run. Why a model passed a document over is left out.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from tools.records import Step, Submission, step_json
+
+if TYPE_CHECKING:
+    from environments.base import Judgements
+    from tools.session import Session
+
+Row = Mapping[str, Any]  # a step, or another part of an outcome, as it is on disk
+CONSTANT = 60  # k of reciprocal rank fusion
+# What a tier is above the next one: more than 10,000 searches can give a document.
+_TIER = 2**56
+
+
+class Anytime:
+    """The ranking of one query so far."""
+
+    def __init__(self, unit_of: Mapping[str, str], judged: Collection[str]) -> None:
+        """`unit_of` has the unit of documents that are scored as another; `places` has those of `judged` units."""
+        self._unit_of, self._judged = unit_of, judged
+        self._index: dict[str, int] = {}  # document -> its number, in the order of surfacing
+        self._sums = np.zeros(64, dtype=np.int64)  # by number: of reciprocal ranks over searches
+        self._units = array("q")  # by number: that of its unit, where there are units
+        self._unit_index: dict[str, int] = {}
+        self._gold: list[tuple[int, str]] = []  # the numbers of documents of judged units
+        self._head: list[int] = []  # what the last `rank` step ordered
+        self._kept: dict[int, tuple[int, int, int]] = {}  # number -> hop, place in its selection, which step
+        self._dropped: set[int] = set()
+        self._steps = 0
+
+    def add(self, step: Row) -> bool:
+        """Take one more step; whether it can have changed the ranking."""
+        tool, doc_ids = step["tool"], step["doc_ids"]
+        if not doc_ids or step.get("refused") or tool not in ("search", "select", "drop", "rank"):
+            return False
+        numbers = self._number(doc_ids)
+        self._steps += 1
+        if tool == "search":
+            # Whole numbers instead of fractions: the same ranks in another order have to be a tie.
+            self._sums[numbers] += 2**40 // np.arange(CONSTANT + 1, CONSTANT + 1 + len(numbers), dtype=np.int64)
+        elif tool == "select":
+            hop = step.get("hop", 0)
+            if not set(numbers).isdisjoint(self._head):
+                self._head = []
+            for place, number in enumerate(numbers):
+                self._dropped.discard(number)
+                self._kept.setdefault(number, (hop, place, self._steps))
+        elif tool == "drop":
+            for number in numbers:
+                self._kept.pop(number, None)
+            self._dropped.update(numbers)
+        else:
+            self._head = numbers
+            self._dropped.difference_update(numbers)
+        return True
+
+    def _number(self, doc_ids: Sequence[str]) -> list[int]:
+        """The numbers of documents, each once; new ones get theirs."""
+        index, units, once = self._index, self._unit_of, list(dict.fromkeys(doc_ids))
+        for doc_id in [doc_id for doc_id in once if doc_id not in index]:
+            number = index[doc_id] = len(index)
+            unit = units.get(doc_id, doc_id)
+            if unit in self._judged:
+                self._gold.append((number, unit))
+            if units:
+                self._units.append(self._unit_index.setdefault(unit, len(self._unit_index)))
+        if len(index) > len(self._sums):
+            self._sums = np.pad(self._sums, (0, 2 * len(index) - len(self._sums)))
+        return [index[doc_id] for doc_id in once]
+
+    def _order(self) -> "np.ndarray[Any, np.dtype[np.int64]]":
+        """The numbers of all documents, best first."""
+        keys = self._sums[: len(self._index)].copy()
+        if self._dropped:
+            keys[list(self._dropped)] -= _TIER
+        head = [number for number in self._head if number not in self._dropped]
+        for tier, numbers in ((1, sorted(self._kept, key=self._kept.__getitem__)), (2, head)):
+            if numbers:
+                keys[numbers] = tier * _TIER + np.arange(len(numbers), 0, -1)
+        return np.argsort(-keys, kind="stable")
+
+    def ranking(self, depth: int) -> list[str]:
+        """The first `depth` documents, best first."""
+        doc_ids = list(self._index)
+        return [doc_ids[number] for number in self._order()[:depth].tolist()]
+
+    def places(self, depth: int) -> dict[str, int]:
+        """The judged units that are in the ranking of `depth` documents -> their places among units, from 1."""
+        if not self._gold:
+            return {}
+        order = self._order()[:depth]
+        first_of_unit = np.ones(len(order), dtype=np.int64)
+        if self._units:
+            first_of_unit[:] = 0
+            first_of_unit[np.unique(np.asarray(self._units)[order], return_index=True)[1]] = 1
+        place_of = np.zeros(len(self._index), dtype=np.int64)
+        place_of[order] = np.cumsum(first_of_unit)
+        found: dict[str, int] = {}
+        for number, unit in self._gold:
+            if place := int(place_of[number]):
+                found[unit] = min(place, found.get(unit, place))
+        return found
+
+
+def submit_so_far(session: "Session") -> Submission:
+    """Submit for a session that one of its limits has ended: the ranking that its trace has by then."""
+    session.join()
+    found = Anytime({}, ())
+    for step in session.trace.steps:
+        found.add(step_json(step))
+    return session.submit(found.ranking(session.limits.depth), why="budget")
+
+
+class Fate(StrEnum):
+    """How far a relevant document came, in the order in which it can be lost."""
+
+    NEVER_SURFACED = "never_surfaced"
+    NOT_SHOWN = "not_shown"
+    SHOWN_IN_PART = "shown_in_part"
+    NOT_SELECTED = "not_selected"
+    RANKED_LOW = "ranked_low"
+    LIMIT = "limit"
+    ERROR = "error"
+    UNKNOWN = "unknown"
+    FOUND = "found"
+
+
+# What a reader sees; {k} is the cutoff.
+WORDS: dict[Fate, str] = {
+    Fate.FOUND: "found in the first {k}",
+    Fate.NEVER_SURFACED: "never surfaced",
+    Fate.NOT_SHOWN: "surfaced, shown to no model",
+    Fate.SHOWN_IN_PART: "shown in part, not selected",
+    Fate.NOT_SELECTED: "shown whole, not selected",
+    Fate.RANKED_LOW: "ranked below the first {k}",
+    Fate.LIMIT: "lost to a limit",
+    Fate.ERROR: "lost to an error",
+    Fate.UNKNOWN: "not ranked, no trajectory",
+}
+
+
+@dataclass(slots=True)
+class History:
+    """What happened to one document in a session. Hops are from 1, 0 is outside any or never; steps are from 0."""
+
+    doc_id: str
+    hop: int = 0
+    rank: int = 0  # in the first search that returned it, from 1; 0 when none did
+    search: int | None = None  # the step that was
+    best_rank: int = 0  # in any search
+    shown_hop: int = 0
+    shown_step: int | None = None
+    chars: int = 0  # the most of its text that a model was shown at once
+    length: int = 0
+    decision: Literal["", "select", "drop"] = ""  # the last one
+    decision_hop: int = 0
+    decision_step: int | None = None
+
+    @property
+    def reached(self) -> tuple[bool, ...]:
+        """How far it came: the larger the further."""
+        return (self.decision == "select", self.chars > 0, self.rank > 0)
+
+    def add(self, number: int, step: Step, place: int) -> None:
+        """Record what a step did with the document, which is at `place` among the step's documents."""
+        if step.tool == "search":
+            self.best_rank = min(self.best_rank or place + 1, place + 1)
+            if not self.rank:
+                self.hop, self.rank, self.search = step.hop, place + 1, number
+        elif step.tool == "select" or step.tool == "drop":
+            self.decision, self.decision_hop, self.decision_step = step.tool, step.hop, number
+        if step.shown and step.shown[place] > self.chars:
+            if self.shown_step is None:
+                self.shown_hop, self.shown_step = step.hop, number
+            self.chars, self.length = step.shown[place], step.lengths[place]
+
+
+def read_histories(
+    steps: Iterable[tuple[int, Step]], units: Collection[str], unit_of: Callable[[str], str]
+) -> dict[str, History]:
+    """Unit -> the history of that document of it which came furthest, for those of `units` that a step names.
+
+    `steps` come with their numbers; those that name none of the units may be left out.
+    """
+    histories: dict[str, History] = {}
+    unit: dict[str, str] = {}
+    for number, step in steps:
+        for place, doc_id in enumerate(step.doc_ids):
+            if doc_id not in unit:
+                unit[doc_id] = unit_of(doc_id)
+            if unit[doc_id] in units:
+                histories.setdefault(doc_id, History(doc_id)).add(number, step, place)
+    best: dict[str, History] = {}
+    for doc_id, history in histories.items():
+        known = best.get(unit[doc_id])
+        if known is None or history.reached > known.reached:
+            best[unit[doc_id]] = history
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class Relevant:
+    """One relevant document of a query, or unit of several where those are judged, and what became of it."""
+
+    unit: str
+    grade: float
+    place: int  # in the ranking of units, from 1; 0 when it is not there
+    lost_as: Fate  # its fate at a cutoff that leaves it out
+    history: History  # of the document of the unit that came furthest
+
+    def fate(self, k: int) -> Fate:
+        """Its fate where the first `k` of a ranking count."""
+        return Fate.FOUND if 0 < self.place <= k else self.lost_as
+
+
+def attribute(query_id: str, outcome: Row, ranking: Sequence[str], judgements: "Judgements") -> list[Relevant]:
+    """The documents that recall counts for a query, with what became of them, the highest grade first.
+
+    None where recall is undefined. `outcome` is a line of outcomes.jsonl, `ranking` its ranking in the units that are
+    scored (metrics.collapse).
+    """
+    grades, rows = judgements.recalled(query_id), outcome["trace"]["steps"]
+    # Most steps name no relevant document, and there are hundreds of thousands of steps.
+    naming = [
+        (number, _step(row))
+        for number, row in enumerate(rows)
+        if judgements.unit_of or not grades.keys().isdisjoint(row["doc_ids"])
+    ]
+    known = read_histories(naming, grades, judgements.unit_of or str)
+    places = {unit: place for place, unit in enumerate(ranking, start=1) if unit in grades}
+    session = _Session(rows, failed=outcome["error"] is not None)
+    made = []
+    for unit, grade in grades.items():
+        history, place = known.get(unit, History("")), places.get(unit, 0)
+        made.append(Relevant(unit, grade, place, session.fate(history, place), history))
+    return sorted(made, key=lambda one: (-one.grade, one.unit))
+
+
+def _step(row: Row) -> Step:
+    """The parts of a step that tell a document's fate."""
+    shown, lengths = row.get("shown", ()), row.get("lengths", ())
+    return Step(row["tool"], doc_ids=row["doc_ids"], hop=row.get("hop", 0), shown=shown, lengths=lengths)
+
+
+class _Session:
+    """The facts of a session that decide the fates of documents that are not found."""
+
+    def __init__(self, steps: Sequence[Row], *, failed: bool) -> None:
+        self.failed = failed
+        self.has_steps = bool(steps)
+        self.shows = any(step.get("shown") for step in steps)
+        self.selects = any(step["tool"] == "select" for step in steps)
+        self.search_refused = any(step["tool"] == "search" and step.get("refused") for step in steps)
+        self.refused_reads = {step["argument"] for step in steps if step["tool"] == "read" and step.get("refused")}
+        ended = next((step["argument"] for step in reversed(steps) if step["tool"] == "stop"), "")
+        # To use up the steps that a program makes is no limit: it is the program's own shape.
+        self.cut_off = ended in ("budget", "time")
+
+    def fate(self, history: History, place: int) -> Fate:
+        """The last stage that a document reached; an error takes all, and a limit what had no chance to be seen."""
+        if self.failed:
+            return Fate.ERROR
+        if not self.has_steps:
+            return Fate.RANKED_LOW if place else Fate.UNKNOWN
+        if history.decision == "select":
+            return Fate.RANKED_LOW
+        if history.chars:
+            if not self.selects:
+                return Fate.RANKED_LOW
+            return Fate.SHOWN_IN_PART if history.chars < history.length else Fate.NOT_SELECTED
+        if not history.rank and not place:
+            return Fate.LIMIT if self.cut_off or self.search_refused else Fate.NEVER_SURFACED
+        if not self.shows and place:  # nothing is ever shown: the order is the retrievers'
+            return Fate.RANKED_LOW
+        return Fate.LIMIT if self.cut_off or history.doc_id in self.refused_reads else Fate.NOT_SHOWN
+
+
+class Losses:
+    """The fates of many queries' relevant documents, added up."""
+
+    def __init__(self, cutoffs: Sequence[int]) -> None:
+        """`cutoffs` are those at which there are shares; documents are counted at the first."""
+        self.cutoffs = cutoffs
+        self.queries = 0
+        # (cutoff, fate, relevant documents of the query) -> documents: a share is a document's part of its query, and
+        # adding up documents first keeps the sum exact without a fraction a query.
+        self._counts: Counter[tuple[int, Fate, int]] = Counter()
+
+    def add(self, relevant: Sequence[Relevant]) -> None:
+        """Add one more query; nothing for one without a relevant document, for which recall is undefined."""
+        self.queries += bool(relevant)
+        for k in self.cutoffs:
+            for one in relevant:
+                self._counts[k, one.fate(k), len(relevant)] += 1
+
+    def shares(self, k: int) -> dict[Fate, Fraction]:
+        """Fate -> its share of recall at `k`, averaged over queries; FOUND's is R@k, and all of them sum to 1."""
+        shares = dict.fromkeys(Fate, Fraction(0))
+        for (cutoff, fate, of), count in self._counts.items():
+            if cutoff == k:
+                shares[fate] += Fraction(count, of * max(self.queries, 1))
+        return shares
+
+    def json(self) -> dict[str, Any]:
+        """The part of scores.json: shares at every cutoff, and documents at the first."""
+        documents = Counter({fate.value: 0 for fate in Fate})
+        for (cutoff, fate, _), count in self._counts.items():
+            documents[fate.value] += count if cutoff == self.cutoffs[0] else 0
+        return {
+            "cutoff": self.cutoffs[0],
+            "queries": self.queries,
+            "documents": dict(documents),
+            "at": {str(k): {fate.value: float(share) for fate, share in self.shares(k).items()} for k in self.cutoffs},
+        }
+
+
+def attribution_json(text: str, relevant: Sequence[Relevant], outcome: Row, judgements: "Judgements") -> dict[str, Any]:
+    """A line of attribution.jsonl: the query, what counts, and what became of it.
+
+    Documents that a reader meets in the outcome and that are scored as another unit are named with that.
+    """
+    query_id, unit_of, units = outcome["query_id"], judgements.unit_of, dict[str, str]()
+    if unit_of:
+        steps = outcome["trace"]["steps"]
+        seen = dict.fromkeys(chain(outcome["ranking"], *(step["doc_ids"] for step in steps)))
+        units = {doc_id: unit for doc_id in seen if (unit := unit_of(doc_id)) != doc_id}
+    return {
+        "query_id": query_id,
+        "text": text,
+        "grades": judgements.gains(query_id),
+        "relevant": [
+            {"unit": one.unit, "grade": one.grade, "place": one.place, "lost_as": one.lost_as.value}
+            | {name: getattr(one.history, name) for name in History.__slots__}
+            for one in relevant
+        ],
+        **({"units": units} if units else {}),
+    }
+
+
+def fate_at(relevant: Row, k: int) -> Fate:
+    """`Relevant.fate` of a relevant document as a line of attribution.jsonl has it; there may be a million of them."""
+    return Fate.FOUND if 0 < relevant["place"] <= k else Fate(relevant["lost_as"])
+
+
+def choose_cutoffs(metric: str, metrics: Iterable[str]) -> list[int]:
+    """The cutoffs to attribute at: first that of the headline metric, 10 where it has none; then those of R@k."""
+    headline = metric.partition("@")[2]
+    recalls = [int(name[2:]) for name in metrics if name.startswith("R@") and name[2:].isdecimal()]
+    return list(dict.fromkeys([int(headline) if headline.isdecimal() else 10, *recalls]))
