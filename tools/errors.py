@@ -1,20 +1,7 @@
-"""Everything Sextant raises on purpose, and the exit code that each one means.
+"""Everything Sextant raises on purpose, with the exit code that each means, and tables of names.
 
-SextantError
-├── UsageError            2    an argument that cannot be used as given
-│   ├── UnknownName       2    a task, program, retriever or parameter that is not in its table
-│   └── RunConflict       2    a run folder that belongs to another configuration or process
-├── DataError             3    data that is missing or damaged
-├── ProviderRefused       4    the model's provider refuses: key, permission, quota, unknown model
-├── RunIncomplete         7    a run that still owes queries (outage, full disk, failed queries)
-│   └── Interrupted            the first Ctrl-C: what is in flight is waited for, nothing more is sent
-├── BudgetReached         8    the run's budget is used up
-└── SessionRefusal        -    a searcher asked for what its session does not allow
-    ├── DocumentNotFound       a doc_id that this session has not surfaced
-    └── LimitReached           more calls than this session allows
-
-A message says what was wrong, shows the value, and says what to do next. The command line prints the
-message alone, on one line; any other exception is a bug and keeps its traceback.
+A message says what was wrong, shows the value, and says what to do next. The command line prints the message alone, on
+one line; any other exception is a bug and keeps its traceback.
 """
 
 import difflib
@@ -49,11 +36,9 @@ class UnknownName(UsageError):
         names = sorted(known)
         close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
         close = close or [other for other in names if name and name.lower() in other]
-        if close:
-            hint = f"did you mean {' or '.join(map(repr, close))}?"
-        else:
-            listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-            hint = f"known: {listed}" if names else "there are none"
+        listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+        hint = f"known: {listed}" if names else "there are none"
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else hint
         super().__init__(f"no {kind} is called {name!r}; {hint}")
 
 
@@ -68,19 +53,19 @@ class DataError(SextantError):
 
 
 class ProviderRefused(SextantError):
-    """The provider will not serve this run, however often it is asked."""
+    """The model's provider refuses, however often it is asked: key, permission, quota, unknown model."""
 
     exit_code = 4
 
 
 class RunIncomplete(SextantError):
-    """The run still owes queries; the same command resumes it."""
+    """Queries are still pending (outage, full disk, failed queries); the same command resumes the run."""
 
     exit_code = 7
 
 
 class Interrupted(RunIncomplete):
-    """Nothing more is sent, because somebody asked to stop."""
+    """The first Ctrl-C: what is in flight is waited for, and nothing more is sent."""
 
     def __init__(self) -> None:
         super().__init__("interrupted")
@@ -101,7 +86,7 @@ class SessionRefusal(SextantError):
 
 
 class DocumentNotFound(SessionRefusal):
-    """No such document for this query. An excluded one does not exist either."""
+    """A doc_id that this session has not surfaced. An excluded document does not exist either."""
 
 
 class LimitReached(SessionRefusal):
@@ -109,7 +94,7 @@ class LimitReached(SessionRefusal):
 
 
 class Halt(BaseException):
-    """Stops work that swallows every Exception, as DSPy's optimizers do, by being none; `reason` is why."""
+    """Stops work that swallows every Exception, as DSPy's optimizers do, by not being one; `reason` is why."""
 
     def __init__(self, reason: Exception) -> None:
         super().__init__(str(reason))

@@ -1,8 +1,7 @@
 """Forms of JSON files that others may have written or edited, and one reader that checks a file against its form.
 
 Pydantic validates strictly: a text is not taken for a number, and NaN and numbers beyond 2**53 are refused. Keys that a
-form does not name are ignored, so later versions may add some. `schema` gives a form as JSON Schema. Importing this
-takes a tenth of a second, so a command imports it after it has answered --help.
+form does not name are ignored, so later versions may add some.
 """
 
 import json
@@ -84,17 +83,13 @@ def schema(form: Any) -> dict[str, Any]:
     return _adapter(form).json_schema()
 
 
-def read(form: Any, data: bytes | str) -> Any:
+def read(form: Any, data: bytes | str, loads: Callable[[bytes | str], Any] = disk.loads) -> Any:
     """Parse JSON and check it against a form. ValueError says where it differs and how."""
-    return _read(form, data, disk.loads)
-
-
-def _read(form: Any, data: bytes | str, loads: Callable[[bytes | str], Any]) -> Any:
     try:
         value = loads(data)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
-    except (ValueError, TypeError) as error:  # the line is the caller's to tell, where it is one of many
+    except (ValueError, TypeError) as error:  # the line is the caller's to name, where it is one of many
         raise ValueError(f"no JSON: {str(error).replace('line 1 column', 'column')}") from None
     check(form, value)
     return value
@@ -113,7 +108,7 @@ def check(form: Any, value: Any) -> None:
 
 def read_whole(form: Any, data: bytes | str) -> Any:
     """Parse as `read` does, keeping every digit of numbers, and refuse what is nested too deep to be written again."""
-    value = _read(form, data, json.loads)  # orjson makes floats of numbers beyond 64 bits
+    value = read(form, data, json.loads)  # orjson makes floats of numbers beyond 64 bits
     if not _is_shallow(value, NESTED):
         raise ValueError(f"it is nested deeper than {NESTED} levels")
     return value

@@ -1,8 +1,4 @@
-"""The nouns that every package shares, and what a trace looks like on disk.
-
-Frozen records without behaviour of their own beyond adding up usage; no third-party imports. What a run
-writes to `outcomes.jsonl` is made of these, so this file is also the reference for that format.
-"""
+"""The nouns that every package shares. A run's `outcomes.jsonl` is made of these: this is its reference, too."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -33,20 +29,20 @@ class Query:
     candidates: frozenset[str] | None = None
 
 
-class Hit(NamedTuple):
-    """A retrieved document. A named tuple because a search at depth 1,000 makes a thousand of them."""
+class Hit(NamedTuple):  # which is made faster than a dataclass: a search at depth 1,000 makes a thousand
+    """A retrieved document."""
 
     doc_id: str
     score: float  # larger is better; comparable only inside one result list
 
 
 class Snippet(NamedTuple):
-    """The part of a hit that a search system sees first. A named tuple, as Hit is."""
+    """The part of a hit that a search system sees first."""
 
     doc_id: str
     title: str
     text: str
-    score: float = 0.0  # the retriever's, comparable only inside one result list
+    score: float = 0.0  # the hit's
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +113,7 @@ class Trace:
     steps: list[Step] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     invented_ids: int = 0  # ids that a model named without having been shown them; dropped
-    # Answers that could not be used, by kind (tools/models/prompting.py): each was asked for once more, or ended
-    # the query.
-    unusable: dict[str, int] = field(default_factory=dict)
+    unusable: dict[str, int] = field(default_factory=dict)  # answers that could not be used, by kind
     # Documents whose text speaks to the model, and what happened that they ask for (tools/injection.py).
     followed: dict[str, str] = field(default_factory=dict)
 
@@ -132,8 +126,7 @@ class Submission:
     trace: Trace
     answer: str = ""  # empty when the task asks only for documents
     usage: Usage = field(default_factory=Usage)  # of all model calls of the session
-    # One per ranked document, never rising, where the system gives any: two equal ones are a tie, which protocols
-    # that compare documents pairwise count as a loss.
+    # One per ranked document, never rising, where the system gives any; in a comparison of pairs, a tie is a loss.
     scores: tuple[float, ...] = ()
 
 
@@ -164,27 +157,23 @@ def step_from_json(row: dict[str, Any]) -> Step:
     return Step(**known | {"usage": usage_from_json(row.get("usage", {}))})
 
 
+def usage_json(usage: Usage) -> dict[str, Any]:
+    """Write usage as JSON, as in files and --json; the last four fields only where they are not 0."""
+    names = Usage.__slots__
+    return {name: value for name in names if (value := getattr(usage, name)) != 0 or name in names[:6]}
+
+
 def usage_from_json(row: dict[str, Any]) -> Usage:
     """Read what `usage_json` wrote; keys that a later version added are ignored."""
     return Usage(**{name: row[name] for name in Usage.__slots__ if name in row})
 
 
-_WHERE_ANY = ("cached_calls", "cached_tokens", "reasoning_tokens", "unmetered")
-
-
-def usage_json(usage: Usage) -> dict[str, Any]:
-    """Write usage as JSON, as in files and --json; the last four fields only where they are not 0."""
-    row = {name: getattr(usage, name) for name in Usage.__slots__}
-    return {name: value for name, value in row.items() if value != 0 or name not in _WHERE_ANY}
-
-
 def trace_json(trace: Trace) -> dict[str, Any]:
-    """Write a trace as JSON."""
+    """Write a trace as JSON. Counts are sorted: parallel lines of work count in the order of their threads."""
     return {
         "steps": [step_json(step) for step in trace.steps],
         "notes": list(trace.notes),
         "invented_ids": trace.invented_ids,
-        # Sorted, because parallel lines of work count in the order of their threads.
         "unusable": dict(sorted(trace.unusable.items())),
         "followed": dict(sorted(trace.followed.items())),
     }
@@ -192,11 +181,5 @@ def trace_json(trace: Trace) -> dict[str, Any]:
 
 def trace_from_json(query_id: str, row: dict[str, Any]) -> Trace:
     """Read what `trace_json` wrote."""
-    return Trace(
-        query_id,
-        [step_from_json(step) for step in row["steps"]],
-        list(row["notes"]),
-        row["invented_ids"],
-        dict(row["unusable"]),
-        dict(row["followed"]),
-    )
+    steps = [step_from_json(step) for step in row["steps"]]
+    return Trace(query_id, steps, list(row["notes"]), row["invented_ids"], dict(row["unusable"]), dict(row["followed"]))

@@ -44,7 +44,7 @@ RETRIEVERS = {
     "late": "tools.retrievers.neural.late_interaction:LateInteraction",
     "cross": "tools.retrievers.neural.cross:CrossEncoder",
     "fusion": "tools.retrievers.fusion:Fusion",
-    "rerank": "tools.retrievers.rerank:Rerank",
+    "rerank": "tools.retrievers.fusion:Rerank",
     "lens": "tools.retrievers.lens.index:LensIndex",
 }
 

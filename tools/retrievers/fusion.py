@@ -1,9 +1,4 @@
-"""Several retrievers as one: their rankings of the same search are merged into one ranking.
-
-Two methods. Reciprocal rank fusion (Cormack, Clarke & Buettcher, SIGIR 2009) looks at ranks alone, so it needs no
-common scale of scores. The weighted sum of scores brings each list to the range 0 to 1 first. Weights are given, and
-not learned.
-"""
+"""Several retrievers as one: their rankings merged, or the one's order of what the other has found."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,17 +11,18 @@ from tools.records import Hit
 from tools.retriever import Retriever, Search, best
 from tools.retrievers import Value, spell
 
-CONSTANT = 60  # k in the paper's formula, which found it near the best on all of its collections
+CONSTANT = 60  # k in the formula of Cormack et al., who found it near the best on all of their collections
 
 
 class Fusion(Retriever):
     """The documents that several retrievers put high, by the weighted sum of what each one's list gives them.
 
-    Every part is searched to `depth` hits, or to the number asked for where that is larger, with the exclusions and the
-    pool of the search; a document outside a part's list gets nothing from that part. With `method="rrf"` a list gives
-    1 / (constant + rank), ranks counted from 1. With `method="scores"` it gives the score, moved and scaled so that the
-    best of the list has 1 and the last 0 (all have 1 when all scores are equal). `weights` has one number of at least 0
-    for each part; empty, all are 1. UsageError for other values.
+    Every part is searched to `depth` hits, or to `k` where that is larger, with the exclusions and the pool of the
+    search; a document outside a part's list gets nothing from that part. `method="rrf"` is reciprocal rank fusion
+    (Cormack, Clarke & Buettcher, SIGIR 2009): a list gives 1 / (constant + rank), ranks counted from 1. With
+    `method="scores"` it gives the score, moved and scaled so that the best of the list has 1 and the last 0 (all have 1
+    when all scores are equal). `weights` has one number of at least 0 for each part; empty, all are 1. UsageError for
+    other values.
     """
 
     def __init__(
@@ -41,9 +37,8 @@ class Fusion(Retriever):
     ) -> None:
         self.require("", len(retrievers), {"weights": weights, "constant": constant, "depth": depth})
         self._weights = tuple(map(float, weights)) or (1.0,) * len(retrievers)
-        self._retrievers = retrievers
+        self._retrievers, self._depth = retrievers, depth
         self._constant = constant if method == "rrf" else None
-        self._depth = depth
         options: dict[str, Value] = {"method": method, "depth": depth, "weights": self._weights}
         if method == "rrf":
             options["constant"] = constant
@@ -56,23 +51,27 @@ class Fusion(Retriever):
 
     @classmethod
     def pool_needed(cls, parts: Sequence[bool]) -> bool:
-        """Whether one of the parts is only for candidate pools."""
+        """Tell whether one of the parts is only for candidate pools."""
         return any(parts)
 
     def left_out(self, text: str, instruction: str = "") -> int:
-        """The largest number of tokens that a part leaves out."""
+        """Return the largest number of tokens that a part leaves out."""
         return max(retriever.left_out(text, instruction) for retriever in self._retrievers)
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         lists = [retriever.search_many(searches, max(k, self._depth)) for retriever in self._retrievers]
-        return [self._fused(hits, k) for hits in zip(*lists, strict=True)]
+        return [self._fuse(hits, k) for hits in zip(*lists, strict=True)]
 
-    def _fused(self, lists: Iterable[list[Hit]], k: int) -> list[Hit]:
+    def _fuse(self, lists: Iterable[list[Hit]], k: int) -> list[Hit]:
         scores = dict[str, float]()
         # Sums are made in the order of the parts, so that they are the same to the last bit wherever they are made.
         for weight, hits in zip(self._weights, lists, strict=True):
-            given = _scaled(hits) if self._constant is None else _reciprocal(hits, self._constant)
-            for hit, value in zip(hits, given, strict=True):
+            highest, lowest = (hits[0].score, hits[-1].score) if hits else (0.0, 0.0)
+            for rank, hit in enumerate(hits, start=1):
+                if self._constant is not None:
+                    value = 1 / (self._constant + rank)
+                else:
+                    value = (hit.score - lowest) / (highest - lowest) if highest > lowest else 1.0
                 scores[hit.doc_id] = scores.get(hit.doc_id, 0.0) + weight * value
         return best(scores, k)
 
@@ -91,12 +90,51 @@ def check_options(kind: str, parts: int, options: Mapping[str, Any]) -> None:
         raise UsageError(f"{kind}: weights is [{written}]; each is at least 0, and one at least is larger than 0")
 
 
-def _reciprocal(hits: Sequence[Hit], constant: int) -> list[float]:
-    return [1 / (constant + rank) for rank in range(1, len(hits) + 1)]
+class Rerank(Retriever):
+    """The best `depth` documents of `first` in the order of `second`, then the rest in the order of `first`.
+
+    The first is searched to `depth` hits, or to `k` where that is larger. Documents that the second does not rank (a
+    lexical one leaves out those that share no word with the search) follow the ranked ones, and the first's beyond
+    `depth` follow those. The ranked ones have the second's scores. The followers' scores go down by exactly 1 a place
+    from the last of these, so that scores keep the order and say nothing more; where the second ranks nothing at all,
+    all have the first's. UsageError for a depth below 1.
+    """
+
+    def __init__(
+        self, corpus: Corpus, home: Path | None, first: Retriever, second: Retriever, *, depth: int = 100
+    ) -> None:
+        self.require("", 2, {"depth": depth})
+        self._first, self._second, self._depth = first, second, depth
+        self.name = spell("rerank", parts=[first.name, second.name], options={"depth": depth})
+
+    @classmethod
+    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+        """Refuse a depth at which nothing would be reranked."""
+        if options["depth"] < 1:
+            raise UsageError(f"rerank: depth is {options['depth']}; it is at least 1")
+
+    @classmethod
+    def pool_needed(cls, parts: Sequence[bool]) -> bool:
+        """Tell whether the first is only for candidate pools; the second gets its pool from the first."""
+        return parts[0]
+
+    def left_out(self, text: str, instruction: str = "") -> int:
+        """Return the larger of the two numbers of tokens that are left out."""
+        return max(part.left_out(text, instruction) for part in (self._first, self._second))
+
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+        found = self._first.search_many(searches, max(k, self._depth))
+        pools = [frozenset(hit.doc_id for hit in hits[: self._depth]) for hits in found]
+        # Exclusions hold already, the pools being made of what the first gave back.
+        narrow = [search._replace(excluded=(), among=pool) for search, pool in zip(searches, pools, strict=True)]
+        ranked = self._second.search_many(narrow, self._depth)
+        return [_follow(head, tail)[:k] for head, tail in zip(ranked, found, strict=True)]
 
 
-def _scaled(hits: Sequence[Hit]) -> list[float]:
-    if not hits:
-        return []
-    highest, lowest = hits[0].score, hits[-1].score
-    return [(hit.score - lowest) / (highest - lowest) if highest > lowest else 1.0 for hit in hits]
+def _follow(head: list[Hit], hits: list[Hit]) -> list[Hit]:
+    """Return `head`, then those of `hits` that are not in it, with scores that go on falling."""
+    if not head:
+        return hits
+    ranked = {hit.doc_id for hit in head}
+    rest = [hit.doc_id for hit in hits if hit.doc_id not in ranked]
+    return head + [Hit(doc_id, head[-1].score - place) for place, doc_id in enumerate(rest, start=1)]

@@ -11,8 +11,7 @@ from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.records import Document
 from tools.retriever import Ranker, Retriever, Search
-from tools.retrievers.fusion import Fusion
-from tools.retrievers.rerank import Rerank
+from tools.retrievers.fusion import Fusion, Rerank
 
 DOC_IDS = [f"d{number:02}" for number in range(30)]
 CORPUS = Corpus(Document(doc_id, "text") for doc_id in DOC_IDS)

@@ -58,7 +58,7 @@ SAME = {
     "a docstring": ("programs/multihop.py", "One hop of search and reading", "A hop"),
     "the docstring of a function": ("tools/text.py", '"""', '"""As it is. '),
     "another program": ("programs/rewriting.py", "self.depth", "self.depth + 1"),
-    "another retriever": ("tools/retrievers/rerank.py", "self", "this"),
+    "another retriever": ("tools/retrievers/fusion.py", "self", "this"),
     "a name in a table": ("tools/retrievers/__init__.py", '"bm25s": ', '"other": "tools.other:Other",\n    "bm25s": '),
     "what only a type checker reads": (
         "tools/retrievers/__init__.py",
