@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks import data
 from benchmarks.rows import Row
 from tools.retrievers.neural.dense import SentenceEmbedder
+from tools.retrievers.neural.loading import threads
 from tools.retrievers.neural.models import BUNDLED, find_folder
-from tools.retrievers.neural.transformer import threads
 from tools.retrievers.vectors.embedding import Vectors
 
 _PASSAGES = 200  # at most; encoding is as fast for any number

@@ -62,26 +62,27 @@ def change(settings: Path, **changed) -> None:
     settings.write_text(json.dumps(json.loads(settings.read_text()) | changed))
 
 
+def transformer(embedder: SentenceEmbedder, task: str = "document"):
+    return embedder._encoder.models[task][0]
+
+
 def read(embedder: SentenceEmbedder, search: Search | str) -> list[int]:
     """The token ids that reach the transformer, for a query or a document."""
-    seen, model = [], embedder._sentences
-    assert embedder.dimension  # asks the model too, once
-    part = model._documents if isinstance(search, str) else model._queries
-    original = part.transformer.hidden
-    part.transformer.hidden = lambda ids: seen.append(ids) or original(ids)
-    try:
-        if isinstance(search, str):
-            embedder.documents([search])
-        else:
-            embedder.queries([search])
-    finally:
-        part.transformer.hidden = original
+    seen, task = [], "document" if isinstance(search, str) else "query"
+    model = transformer(embedder, task).model
+    forward = model.forward
+    model.forward = lambda **inputs: seen.append(inputs["input_ids"]) or forward(**inputs)
+    if isinstance(search, str):
+        embedder.documents([search])
+    else:
+        embedder.queries([search])
+    del model.forward
     [ids] = seen
     return ids[0].tolist()
 
 
 def words(embedder: SentenceEmbedder, ids: list[int]) -> str:
-    return embedder._sentences._queries.transformer.tokenizer.decode(ids)
+    return transformer(embedder).tokenizer.decode(ids)
 
 
 # The table
@@ -164,7 +165,7 @@ def test_query_and_document_reach_the_model_in_their_formats(made):
 
 def test_text_beyond_the_row_s_length_is_cut_and_counted_and_special_tokens_are_not(made):
     embedder = SentenceEmbedder(str(made["Llama"]), like="Lion-DS-1B-llama3-marco-mntp")
-    tokenizer = embedder._sentences._queries.transformer.tokenizer
+    tokenizer = transformer(embedder).tokenizer
     text = "blue blood " * 300
     whole = tokenizer(text).input_ids
     assert read(embedder, text) == whole[:192]
@@ -179,7 +180,7 @@ def test_text_beyond_the_row_s_length_is_cut_and_counted_and_special_tokens_are_
 def test_an_end_of_sequence_token_is_not_appended_twice(made):
     embedder = SentenceEmbedder(str(made["Roberta"]), like="castorini/repllama-v1-7b-lora-passage")
     ids = read(embedder, DOCUMENT)
-    assert ids.count(embedder._sentences._queries.transformer.tokenizer.eos_token_id) == 1
+    assert ids.count(transformer(embedder).tokenizer.eos_token_id) == 1
 
 
 @pytest.mark.parametrize("family", ["Roberta", "XLMRoberta", "MPNet"])
@@ -224,13 +225,14 @@ def test_last_token_pooling_takes_the_last_hidden_state_whatever_side_a_tokenize
 def test_a_bidirectional_decoder_attends_both_ways_and_another_does_not(made, family):
     causal = SentenceEmbedder(str(made[family]))
     both = SentenceEmbedder(str(made[family]), like="gte-Qwen2-1.5B-instruct")
-    ids = np.array([[5, 6, 7, 8], [5, 6, 7, 9]])
-    first, second = causal._sentences._documents.transformer.hidden(ids)[:, 0]
-    assert torch.equal(first, second)
-    first, second = both._sentences._documents.transformer.hidden(ids)[:, 0]
-    assert not torch.allclose(first, second, atol=1e-3)
+    ids = torch.tensor([[5, 6, 7, 8], [5, 6, 7, 9]])
+    with torch.inference_mode():
+        first, second = transformer(causal).model(ids).last_hidden_state[:, 0]
+        assert torch.equal(first, second)
+        states = transformer(both).model(ids).last_hidden_state
+    assert not torch.allclose(*states[:, 0], atol=1e-3)
     expected = hidden(made[family], [5, 6, 7, 8], both_ways=True)
-    assert both._sentences._documents.transformer.hidden(ids[:1])[0].numpy() == pytest.approx(expected, abs=1e-4)
+    assert states[0].numpy() == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +245,7 @@ def test_a_bidirectional_decoder_attends_both_ways_and_another_does_not(made, fa
 def test_what_stands_before_a_text_is_read_and_left_out_of_the_mean(tmp_path, made, name, query, document):
     folder = shutil.copytree(made["Llama"], tmp_path / name)
     embedder = SentenceEmbedder(str(folder))
-    asked, tokenizer = Search(QUERY, INSTRUCTION), embedder._sentences._queries.transformer.tokenizer
+    asked, tokenizer = Search(QUERY, INSTRUCTION), transformer(embedder).tokenizer
     for kept, ids, vector in (
         (query, read(embedder, asked), embedder.queries([asked])[0]),
         (document, read(embedder, DOCUMENT), embedder.documents([DOCUMENT])[0]),

@@ -101,13 +101,13 @@ def test_without_a_model_the_bundled_one_finds_what_shares_no_word():
 
 def encodings(retriever, monkeypatch):
     """The texts of documents that the model reads from now on."""
-    read, encode = [], retriever._model.encode
+    read, encode = [], retriever._encoder.encode
 
     def listen(texts, task):
         read.extend(texts if task == "document" else [])
         return encode(texts, task)
 
-    monkeypatch.setattr(retriever._model, "encode", listen)
+    monkeypatch.setattr(retriever._encoder, "encode", listen)
     return read
 
 
@@ -127,14 +127,15 @@ def test_only_the_documents_of_a_pool_are_encoded_and_each_text_once(corpus, col
 
 def test_what_was_encoded_before_an_error_is_kept(corpus, colbert, tmp_path, monkeypatch):
     retriever = build(f"late:{colbert}", corpus, tmp_path)
-    encode = retriever._model.encode
+    encode = retriever._encoder.encode
 
     def fail(texts, task):
-        for number, [(place, vectors)] in enumerate([pair] for batch in encode(texts, task) for pair in batch):
-            yield [(place, np.full_like(vectors, np.nan) if task == "document" and number == 4 else vectors)]
+        alone = [(place, vectors) for batch in encode(texts, task) for place, vectors in zip(*batch, strict=True)]
+        for number, (place, vectors) in enumerate(alone):
+            yield [place], [vectors * (np.nan if task == "document" and number == 4 else 1)]
 
     with monkeypatch.context() as patch, pytest.raises(DataError, match=r"NaN or infinity for the document 'd\d'"):
-        patch.setattr(retriever._model, "encode", fail)
+        patch.setattr(retriever._encoder, "encode", fail)
         retriever.search(QUERIES[0], k=6)
     whole = build(f"late:{colbert}", corpus).search(QUERIES[0], k=6)
     again = build(f"late:{colbert}", corpus, tmp_path)

@@ -11,7 +11,6 @@ from tools.errors import DataError
 from tools.records import Document
 from tools.retrievers import build, check, require
 from tools.retrievers.neural import sparse
-from tools.retrievers.neural.sparse_model import SparseModel
 
 QUERIES = ["why is the blood of an octopus blue", "one heart", "how many hearts has a giraffe, and of what weight?"]
 
@@ -138,14 +137,14 @@ def test_equal_texts_are_read_once_and_tie_by_id(splade, tmp_path, monkeypatch):
 
 def encodings(monkeypatch, fail=lambda text: False):
     """The texts of documents that models read from now on; NaN for those that are to fail."""
-    read, encode = [], SparseModel.encode
+    read, weigh = [], sparse.Sparse._weigh
 
     def listen(self, texts, task):
         read.extend(texts if task == "document" else [])
-        made = zip(texts, encode(self, texts, task), strict=True)
-        return [one._replace(weights=one.weights * np.float32(np.nan if fail(text) else 1)) for text, one in made]
+        made = weigh(self, texts, task)
+        return (made * np.array([[np.nan if fail(text) else 1] for text in texts], dtype=np.float32)).tocsr()
 
-    monkeypatch.setattr(SparseModel, "encode", listen)
+    monkeypatch.setattr(sparse.Sparse, "_weigh", listen)
     return read
 
 

@@ -11,10 +11,10 @@ import transformers
 from tokenizers import Tokenizer
 
 from tools.errors import DataError, UsageError
-from tools.retrievers.neural.models import LocalModel, Row, find_base
-from tools.retrievers.neural.transformer import (
+from tools.retrievers.neural.loading import (
     cores,
     device,
+    dtype,
     from_files,
     keep_loaded,
     load_adapter_weights,
@@ -24,6 +24,7 @@ from tools.retrievers.neural.transformer import (
     positions,
     threads,
 )
+from tools.retrievers.neural.models import LocalModel, Row, find_base
 from tools.text import encodable
 
 
@@ -49,9 +50,8 @@ def workers() -> Iterator[ThreadPoolExecutor]:
 def load(found: LocalModel) -> tuple[Any, Any]:
     """The model with its head, ready to compute, and its tokenizer."""
     folder, row = found.folder, found.row
-    dtype = getattr(torch, row.dtype or "float32") if device() != "cpu" else torch.float32
     base = find_base(folder, row.base)
-    model, missing = _with_head(base or folder, row, dtype, labels=1 if base else None)
+    model, missing = _with_head(base or folder, row, labels=1 if base else None)
     if base:
         brought = load_adapter_weights(folder)
         missing = [name for name in missing if not any(key.endswith(f".{name}") for key in brought)]
@@ -68,7 +68,7 @@ def load(found: LocalModel) -> tuple[Any, Any]:
     return model.eval().to(device()), load_tokenizer(folder, row)
 
 
-def _with_head(folder: Path, row: Row, dtype: Any, labels: int | None) -> tuple[Any, list[str]]:
+def _with_head(folder: Path, row: Row, labels: int | None) -> tuple[Any, list[str]]:
     """The model of a folder, and which of its weights are not there."""
     options = from_files(row)
     with loading("model", folder, row):
@@ -79,7 +79,7 @@ def _with_head(folder: Path, row: Row, dtype: Any, labels: int | None) -> tuple[
         if row.prompt:
             kind = "Seq2SeqLM" if config.is_encoder_decoder else "CausalLM"
         model, report = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(
-            folder, config=config, dtype=dtype, output_loading_info=True, **options
+            folder, config=config, dtype=dtype(row, device()), output_loading_info=True, **options
         )
     return model, sorted(report["missing_keys"])
 
@@ -93,7 +93,7 @@ class PairReader:
         self._tokenizer.no_padding()  # some folders keep one
         self._tokenizer.no_truncation()
         self._answers = [self._id_of(word) for word in (row.relevant, row.irrelevant) if word]
-        own = positions(model.config, tokenizer)
+        own = min(positions(model.config), int(tokenizer.model_max_length))
         self._most = min(max_tokens or row.max_document_tokens or own, own)
         fixed = len(self._tokens("", "").ids)
         if self._most - fixed < 2:

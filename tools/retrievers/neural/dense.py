@@ -1,26 +1,27 @@
 """One vector a text, from a transformer that runs here: any model folder of sentence-transformers, or of transformers
 with a row in models.toml.
 
-Where vectors are kept and searched is in vectors/, and the model itself in dense_model.py.
+Where vectors are kept and searched is in vectors/, and the model itself in encoder.py.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
+
 from tools.corpus import Corpus
 from tools.retriever import Search
-from tools.retrievers.neural.models import BUNDLED, name_model, open_model, require_model
-from tools.retrievers.store import code
+from tools.retrievers.neural.models import BUNDLED, index_key, name_model, open_model, require_model
 from tools.retrievers.vectors.embedding import Vectors
 from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
 
 if TYPE_CHECKING:
-    from tools.retrievers.neural.dense_model import SentenceModel
+    from tools.retrievers.neural.encoder import Encoder
 
-Encoder = Literal["float32", "int8"]
+_WORD = re.compile("[A-Za-z0-9]")  # has tokens in every vocabulary
 
 
 class Dense(VectorRetriever):
@@ -34,7 +35,7 @@ class Dense(VectorRetriever):
         home: Path | None = None,
         model: str = BUNDLED,
         *,
-        encoder: Encoder = "float32",
+        encoder: Literal["float32", "int8"] = "float32",
         search: Precision = "float32",
         like: str = "",
         weights: str = "",
@@ -66,51 +67,54 @@ class SentenceEmbedder:
         model: str = BUNDLED,
         *,
         home: Path | None = None,
-        encoder: Encoder = "float32",
+        encoder: Literal["float32", "int8"] = "float32",
         like: str = "",
         weights: str = "",
         run_code: str = "",
     ) -> None:
-        self._model = open_model(require_model(model, "dense", like, run_code), model, weights)
-        self._encoder = encoder
-        self._home = home
-        options = {"encoder": "" if encoder == "float32" else encoder, "like": like, "weights": self._model.weights}
+        self._found = open_model(require_model(model, "dense", like, run_code), model, weights)
+        self._precision, self._home = encoder, home
+        options = {"encoder": "" if encoder == "float32" else encoder, "like": like, "weights": self._found.weights}
         self.name = name_model("dense", model, **options, run_code=run_code)
 
     @cached_property
-    def _sentences(self) -> "SentenceModel":
-        from tools.retrievers.neural.dense_model import load  # imports torch: seconds
+    def _encoder(self) -> "Encoder":
+        from tools.retrievers.neural.encoder import load_dense  # imports torch: seconds
 
-        return load(self._model, self._encoder, self._home)
+        return load_dense(self._found, self._precision, self._home)
 
     @property
     def dimension(self) -> int:
         """Numbers in a vector."""
-        return self._sentences.dimension
+        return self._encoder.dimension
 
     def key(self) -> Mapping[str, object]:
         """All that shapes a document's vector."""
-        libraries = ["torch", "transformers", "tokenizers", "sentence-transformers"]
-        if self._encoder == "int8":
-            libraries += ["onnx", "onnxruntime"]
-        return {
-            "model": self._model.row.name,
-            "weights": self._model.weights,
-            "run_code": self._model.row.run_code,
-            "encoder": self._encoder,
-            "versions": {name: version(name) for name in libraries},
-            "code": code("tools/text", neural="dense_model transformer models quantized"),
-            **self._sentences.settings(),
-        }
+        in_8_bits = ("onnx", "onnxruntime") if self._precision == "int8" else ()
+        return index_key("vectors", self.name, self._found.row, "dense quantized", *in_8_bits)
 
     def documents(self, texts: Sequence[str]) -> Vectors:
         """The vectors of documents, shape (texts, dimension); a text of no tokens gets the zero vector."""
-        return self._sentences.documents(texts)
+        row = self._found.row
+        return self._vectors(texts, [row.document_text(text) for text in texts], "document", row.document_prefix())
 
     def queries(self, searches: Sequence[Search]) -> Vectors:
         """The vectors of searches, shape (searches, dimension); each is the same, to the last bit, in any batch."""
-        return self._sentences.queries(searches)
+        row, vectors = self._found.row, np.empty((len(searches), self.dimension), dtype=np.float32)
+        for place, search in enumerate(searches):
+            whole, before = row.query_text(search.text, search.instruction), row.query_prefix(search.instruction)
+            vectors[place] = self._vectors([search.text], [whole], "query", before)
+        return vectors
 
     def left_out(self, text: str, instruction: str = "") -> int:
         """How many tokens at the end of a query are more than the model takes."""
-        return self._sentences.left_out(text, instruction)
+        return self._encoder.left_out(self._found.row.query_text(text, instruction))
+
+    def _vectors(self, texts: Sequence[str], formatted: Sequence[str], task: str, before: str) -> Vectors:
+        """The vectors of `texts`, which the model reads as `formatted`; there, they stand after `before`."""
+        prompt = before.rstrip(" ")  # a blank at its end belongs to the word after it
+        vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        filled = [place for place, text in enumerate(texts) if _WORD.search(text) or self._encoder.has_tokens(text)]
+        for places, made in self._encoder.encode([formatted[place][len(prompt) :] for place in filled], task, prompt):
+            vectors[[filled[place] for place in places]] = made
+        return vectors

@@ -2,14 +2,13 @@
 
 Documents are encoded when they are first ranked, so `rerank(bm25,late,depth=200)` encodes no more than the pools.
 Without a pool all documents are compared, one by one: there is no approximate index (PLAID), for no library of one runs
-beside ours. The model is in token_model.py.
+beside ours. The model is in encoder.py.
 """
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from tools.retrievers.neural.models import (
     BUNDLED,
     Row,
     find_folder,
+    index_key,
     name_model,
     open_model,
     read_architectures,
@@ -36,7 +36,7 @@ from tools.retrievers.store import open_index
 from tools.retrievers.vectors.embedding import require_finite
 
 if TYPE_CHECKING:
-    from tools.retrievers.neural.token_model import TokenModel
+    from tools.retrievers.neural.encoder import Encoder
 
 _BLOCK_TEXTS = 2048  # that are tokenized together, so that many have equal lengths
 _SEARCHES = 64  # whose scores for a whole corpus are held at a time
@@ -62,8 +62,6 @@ class LateInteraction(Retriever):
         weights: str = "",
         run_code: str = "",
     ) -> None:
-        from tools.retrievers.neural.library_encoder import key  # imports torch: seconds
-
         self._found = open_model(_row(model, like, run_code), model, weights)
         self._row = self._found.row
         self.name = name_model("late", model, like=like, weights=self._found.weights, run_code=run_code)
@@ -73,7 +71,7 @@ class LateInteraction(Retriever):
         self._tokens = open_index(
             home,
             # Without the corpus: a text has the same vectors in every one.
-            key("late", self.name, self._row, "late_interaction token_model token_vectors"),
+            index_key("late", self.name, self._row, "late_interaction token_vectors"),
             build=lambda folder: None,  # it is complete when it is empty, and grows with what is asked for
             load=_load,
         )
@@ -85,45 +83,43 @@ class LateInteraction(Retriever):
 
     def left_out(self, text: str, instruction: str = "") -> int:
         """How many tokens at the end of a query are more than the model takes."""
-        return self._model.left_out(self._row.query_text(text, instruction))
+        return self._encoder.left_out(self._row.query_text(text, instruction))
 
     @cached_property
-    def _model(self) -> "TokenModel":
-        from tools.retrievers.neural.token_model import load  # imports torch: seconds
+    def _encoder(self) -> "Encoder":
+        from tools.retrievers.neural.encoder import load_tokens  # imports torch: seconds
 
-        return load(self._found, is_trained(self._found.folder))
+        return load_tokens(self._found, is_trained(self._found.folder))
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        queries = self._queries(searches)
-        found: list[list[Hit]] = [[] for _ in searches]
+        queries = self._encode_queries(searches)
+        hits: list[list[Hit]] = [[] for _ in searches]
         pools = {place: self._pool(search) for place, search in enumerate(searches) if search.among is not None}
         self._hold(sorted(set().union(*pools.values())))
         for place, rows in pools.items():
-            scores = self._maxsim([queries[place]], rows)[0]
-            found[place] = self._ranker.hits(np.array(rows, dtype=np.int64), scores, k)
+            scores = self._tokens.maxsim([queries[place]], [self._digests[row] for row in rows])[0]
+            hits[place] = self._ranker.hits(np.array(rows, dtype=np.int64), scores, k)
         whole = [place for place in range(len(searches)) if place not in pools]
         for first in range(0, len(whole), _SEARCHES):
             some = whole[first : first + _SEARCHES]
-            rows = list(range(len(self._corpus)))
-            self._hold(rows)
-            for place, scores in zip(some, self._maxsim([queries[place] for place in some], rows), strict=True):
-                found[place] = self._ranker.top(scores, k, excluded=searches[place].excluded)
-        return found
+            self._hold(range(len(self._corpus)))
+            digests = [self._digests[row] for row in range(len(self._corpus))]
+            scored = self._tokens.maxsim([queries[place] for place in some], digests)
+            for place, scores in zip(some, scored, strict=True):
+                hits[place] = self._ranker.top(scores, k, excluded=searches[place].excluded)
+        return hits
 
     def _pool(self, search: Search) -> list[int]:
         """The positions of the documents that a search with a pool may find."""
         rows = self._ranker.rows(search.among or ())
         return sorted(set(rows).difference(self._ranker.rows(search.excluded)))
 
-    def _maxsim(self, queries: Sequence[Vectors], rows: Sequence[int]) -> Any:
-        return self._tokens.maxsim(queries, [self._digests[row] for row in rows])
-
-    def _queries(self, searches: Sequence[Search]) -> list[Vectors]:
+    def _encode_queries(self, searches: Sequence[Search]) -> list[Vectors]:
         texts = [self._row.query_text(search.text, search.instruction) for search in searches]
-        made = dict(chain.from_iterable(self._model.encode(texts, "query")))
-        for place, vectors in made.items():
-            require_finite(vectors, self.name, f"the query {searches[place].text[:80]!r}")
-        return [made[place] for place in range(len(searches))]
+        queries = [vectors.float().cpu().numpy() for _, [vectors] in self._encoder.encode(texts, "query")]
+        for search, vectors in zip(searches, queries, strict=True):
+            require_finite(vectors, self.name, f"the query {search.text[:80]!r}")
+        return queries
 
     def _text(self, row: int) -> str:
         return indexed_text(self._corpus[self._corpus.doc_ids[row]])
@@ -141,20 +137,20 @@ class LateInteraction(Retriever):
         order = sorted(missing, key=lambda position: (-lengths[position], position))
         if len(order) >= _BLOCK_TEXTS:  # long work says beforehand what it is and what it will take on disk
             how = "" if is_trained(self._found.folder) else ", with a model that was not trained for it"
-            size = (
-                sum(lengths.values()) / 4 * (self._model.dimension + 4) / 1e9
-            )  # four characters a token, as in English
+            tokens = sum(lengths.values()) / 4  # as in English
+            size = tokens * (self._encoder.dimension + 4) / 1e9
             _LOG.info(f"{self.name}: {len(order):,} texts are encoded for MaxSim{how}; they take about {size:.1f} GB")
         progress = Progress(self.name, len(order), "texts")
         for first in range(0, len(order), _BLOCK_TEXTS):
             block = order[first : first + _BLOCK_TEXTS]
             texts = [self._row.document_text(self._text(rows[position])) for position in block]
-            for batch in self._model.encode(texts, "document"):
-                for place, vectors in batch:
-                    doc_id = self._corpus.doc_ids[rows[block[place]]]
-                    require_finite(vectors, self.name, f"the document {doc_id!r}", "the vectors that were made before")
-                    yield block[place], vectors
-                progress.add(len(batch))
+            for places, made in self._encoder.encode(texts, "document"):
+                for position, vectors in zip((block[place] for place in places), made, strict=True):
+                    numbers = vectors.float().cpu().numpy()
+                    whose = f"the document {self._corpus.doc_ids[rows[position]]!r}"
+                    require_finite(numbers, self.name, whose, "the vectors that were made before")
+                    yield position, numbers
+                progress.add(len(places))
 
 
 def _load(folder: Path) -> TokenVectors:

@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -21,6 +22,11 @@ from tools.retrievers import Value, spell
 
 Kind = Literal["dense", "sparse", "late", "cross", "api"]
 
+# Fields of a row.
+_SHAPING_DOCUMENTS = (
+    *("document", "max_document_tokens", "pooling", "pool_text_only", "normalize", "eos"),
+    *("bidirectional", "dtype", "run_code", "task_document", "base"),
+)
 _TABLE = Path(__file__).with_name("models.toml")
 
 
@@ -184,6 +190,38 @@ def open_model(row: Row, model: str, weights: str) -> LocalModel:
     if weights and weights != found:
         raise DataError(f"the weights in {folder} are {found}, not {weights}; give the folder that has those")
     return LocalModel(row, folder, found)
+
+
+def index_key(kind: str, name: str, row: Row, modules: str, *packages: str, **rooms: str) -> dict[str, object]:
+    """Return the key of an index of what a model makes of documents, without the corpus.
+
+    `modules` of this folder, sources in other `rooms`, and more `packages` than those of all models shape it, too.
+    """
+    from tools.retrievers.store import code  # imports NumPy, and --help of `python -m tools.retrievers` reads this file
+
+    where = "any"
+    if row.dtype:  # which is used on an accelerator alone
+        from tools.retrievers.neural.loading import device  # imports torch: seconds
+
+        where = device()
+    return {
+        "kind": kind,
+        "name": name,
+        "row": {field: getattr(row, field) for field in _SHAPING_DOCUMENTS},
+        "device": where,
+        "versions": versions("torch", "transformers", "tokenizers", "sentence-transformers", *packages),
+        "code": code("tools/text", neural=f"{modules} encoder loading models", **rooms),
+    }
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Return the versions of installed packages; UsageError for one of encoder=int8 that is not installed."""
+    try:
+        return {package: version(package) for package in packages}
+    except PackageNotFoundError as error:
+        raise UsageError(
+            f"encoder=int8 needs the package {error.name}, which is not installed: pip install 'sextant[int8]'"
+        ) from None
 
 
 def name_model(kind: str, model: str, **options: Value) -> str:

@@ -8,82 +8,70 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import numpy as np
+import onnx
+import onnxruntime
 import torch
-from numpy.typing import NDArray
+from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from tools.errors import DataError, UsageError
-from tools.retrievers.neural.models import LocalModel
-from tools.retrievers.neural.transformer import Transformer, load_config, load_tokenizer, positions
+from tools.retrievers.neural.models import LocalModel, versions
 from tools.retrievers.store import code, open_index
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "mpnet")  # whose export was compared with the original
-_PACKAGES = ("onnx", "onnxruntime", "torch", "transformers")
 _FILE = "transformer.onnx"
 _OPSET = 17  # of ONNX: the newest that torch's exporter by tracing is sure of
 
 
-class QuantizedTransformer:
-    """Like Transformer, with 8-bit weights. Its file is an index of kind "encoder" under `home`."""
-
-    batch_tokens = 1  # one text at a time, see above
-    dtype = "int8"
-
-    def __init__(self, model: LocalModel, home: Path | None) -> None:
-        folder, row = model.folder, model.row
-        config = load_config(folder, row)
-        if config.model_type not in FAMILIES:
-            raise UsageError(f"encoder=int8 is for the families {', '.join(FAMILIES)}; {folder} is {config.model_type}")
-        self.tokenizer = load_tokenizer(folder, row)
-        self.width, self.positions = config.hidden_size, positions(config, self.tokenizer)
-        key = {
-            "kind": "encoder",
-            "weights": model.weights,
-            "versions": _versions(),
-            "code": code(neural="quantized transformer"),
-        }
-        self._onnx = open_index(
-            home,
-            key,
-            build=lambda place: _export(_finite(Transformer(folder, row, where="cpu").model, folder), place),
-            load=lambda place: (place / _FILE).read_bytes(),
+def quantize(transformer: Any, model: LocalModel, home: Path | None) -> torch.nn.Module:
+    """The `transformer` of an encoder with 8-bit weights. Its file is an index of kind "encoder" under `home`."""
+    if transformer.config.model_type not in FAMILIES:
+        raise UsageError(
+            f"encoder=int8 is for the families {', '.join(FAMILIES)}; {model.folder} is {transformer.config.model_type}"
         )
-        self._sessions: dict[int, Any] = {}  # by their number of threads, which a session keeps
+    key = {
+        "kind": "encoder",
+        "weights": model.weights,
+        "versions": versions("onnx", "onnxruntime", "torch", "transformers"),
+        "code": code(neural="quantized"),
+    }
+    return open_index(
+        home,
+        key,
+        build=lambda place: _export(_finite(transformer, model.folder), place),
+        load=lambda place: _Quantized(transformer.config, (place / _FILE).read_bytes()),
+    )
+
+
+class _Quantized(torch.nn.Module):
+    """Takes one text's token ids, shape (1, tokens), to its last hidden states, shape (1, tokens, width)."""
+
+    def __init__(self, config: Any, weights: bytes) -> None:
+        super().__init__()
+        self.config = config
+        self._weights = weights
+        self._running: dict[int, Any] = {}  # by their number of threads, which a session of onnxruntime keeps
         self._opening = Lock()
 
-    def hidden(self, ids: NDArray[np.int64]) -> Any:
-        """The last hidden states of one text: ids of shape (1, tokens) to (1, tokens, width)."""
-        [states] = self._session(torch.get_num_threads()).run(None, {"ids": ids})
-        return torch.from_numpy(states)
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> dict[str, torch.Tensor]:
+        [states] = self._session(torch.get_num_threads()).run(None, {"ids": input_ids.numpy()})
+        return {"last_hidden_state": torch.from_numpy(states)}
 
     def _session(self, count: int) -> Any:
-        import onnxruntime  # an extra, see _versions
-
         with self._opening:
-            if count not in self._sessions:
+            if count not in self._running:
                 options = onnxruntime.SessionOptions()
                 options.intra_op_num_threads, options.inter_op_num_threads = count, 1
                 options.log_severity_level = 3  # errors only
                 # A thread that spins while it waits takes the core from whoever else has work.
                 options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-                self._sessions[count] = onnxruntime.InferenceSession(
-                    self._onnx, options, providers=["CPUExecutionProvider"]
+                self._running[count] = onnxruntime.InferenceSession(
+                    self._weights, options, providers=["CPUExecutionProvider"]
                 )
-            return self._sessions[count]
-
-
-def _versions() -> dict[str, str]:
-    try:
-        return {name: version(name) for name in _PACKAGES}
-    except PackageNotFoundError as error:
-        raise UsageError(
-            f"encoder=int8 needs the package {error.name}, which is not installed: pip install 'sextant[int8]'"
-        ) from None
+            return self._running[count]
 
 
 def _finite(model: Any, folder: Path) -> Any:
@@ -96,8 +84,6 @@ def _finite(model: Any, folder: Path) -> Any:
 
 def _export(model: Any, folder: Path) -> None:
     """Write `model` to `folder`, its matrices in 8 bits with a scale a column."""
-    import onnx  # an extra, see _versions
-    from onnxruntime.quantization import QuantType, quantize_dynamic  # an extra
 
     class Traced(torch.nn.Module):
         def __init__(self) -> None:

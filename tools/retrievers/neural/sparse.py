@@ -5,7 +5,7 @@ SPLADE (Formal et al., SIGIR 2021; max pooling and this form: "SPLADE v2", arXiv
     max over the text's tokens i of ln(1 + max(0, logit of j at i))
 
 with the logits of a language model's head, and the score is the inner product of query and document. Weights are kept
-in an inverted index, and all documents are scored, exactly. The model is in sparse_model.py.
+in an inverted index, and all documents are scored, exactly. The model is in encoder.py.
 """
 
 import zipfile
@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from tools import disk
 from tools.console import Progress
@@ -28,6 +29,7 @@ from tools.retrievers.kernels import Postings, complete_lists, run_in_threads
 from tools.retrievers.neural.models import (
     Row,
     find_folder,
+    index_key,
     name_model,
     open_model,
     read_architectures,
@@ -38,7 +40,9 @@ from tools.retrievers.store import open_index
 from tools.retrievers.vectors.embedding import order_of, require_finite
 
 if TYPE_CHECKING:
-    from tools.retrievers.neural.sparse_model import SparseModel
+    from tools.retrievers.neural.encoder import Encoder
+
+Weights = Any  # scipy's matrix of shape (texts, terms of the model)
 
 _BLOCK_TEXTS = 1024  # what is held in memory, and what is lost when the process is killed
 
@@ -51,15 +55,13 @@ class Sparse(Retriever):
     def __init__(
         self, corpus: Corpus, home: Path | None, model: str, *, like: str = "", weights: str = "", run_code: str = ""
     ) -> None:
-        from tools.retrievers.neural.library_encoder import key  # imports torch: seconds
-
         self._found = open_model(require_model(model, "sparse", like, run_code), model, weights)
         self.name = name_model("splade", model, like=like, weights=self._found.weights, run_code=run_code)
         ranker = Ranker(corpus.doc_ids)
         self._postings, self._terms = open_index(
             home,
             {
-                **key("splade", self.name, self._found.row, "sparse sparse_model ../kernels", vectors="embedding"),
+                **index_key("splade", self.name, self._found.row, "sparse ../kernels", vectors="embedding"),
                 "corpus": corpus.fingerprint,
             },
             build=lambda folder: self._build(corpus, folder),
@@ -73,26 +75,27 @@ class Sparse(Retriever):
 
     def left_out(self, text: str, instruction: str = "") -> int:
         """How many tokens at the end of a query are more than the model takes."""
-        return self._model.left_out(self._found.row.query_text(text, instruction))
+        return self._encoder.left_out(self._found.row.query_text(text, instruction))
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        texts = [self._found.row.query_text(search.text, search.instruction) for search in searches]
-        queries = self._model.encode(texts, "query")
-        for search, query in zip(searches, queries, strict=True):
-            require_finite(query.weights, self.name, f"the query {search.text[:80]!r}")
+        weights = self._weigh(
+            [self._found.row.query_text(search.text, search.instruction) for search in searches], "query"
+        )
 
         def ranked(place: int) -> list[Hit]:
-            (terms, amounts), search = queries[place], searches[place]
-            _, rows, known = np.intersect1d(self._terms, terms, assume_unique=True, return_indices=True)
-            return self._postings.search(rows, k, amounts=amounts[known], excluded=search.excluded, among=search.among)
+            search, query = searches[place], weights[[place]]
+            require_finite(query.data, self.name, f"the query {search.text[:80]!r}")
+            _, rows, known = np.intersect1d(self._terms, query.indices, assume_unique=True, return_indices=True)
+            amounts = query.data[known]
+            return self._postings.search(rows, k, amounts=amounts, excluded=search.excluded, among=search.among)
 
         return run_in_threads(ranked, range(len(searches)))
 
     @cached_property
-    def _model(self) -> "SparseModel":
-        from tools.retrievers.neural.sparse_model import load  # imports torch: seconds
+    def _encoder(self) -> "Encoder":
+        from tools.retrievers.neural.encoder import load_sparse  # imports torch: seconds
 
-        return load(self._found, form_of(self._found.folder, self._found.row))
+        return load_sparse(self._found, form_of(self._found.folder, self._found.row))
 
     def _build(self, corpus: Corpus, folder: Path) -> None:
         """Encode each distinct text once, block by block, then sort all weights by term."""
@@ -101,70 +104,60 @@ class Sparse(Retriever):
         files = {folder / f"block-{first}.npz": rows[first:last] for first, last in pairwise(order.blocks.tolist())}
         done = sum(len(block) for file, block in files.items() if file.is_file())  # of an interrupted build
         progress = Progress(self.name, len(rows), "texts", done=done)
-        blocks = list[_Block]()
+        blocks = []
         for file, block in files.items():
-            encoded = _read(file, len(block))
-            if encoded is None:
-                encoded = self._encode([corpus.doc_ids[row] for row in block], corpus)
+            weights = _read(file, len(block))
+            if weights is None:
+                weights = self._weigh_documents([corpus.doc_ids[row] for row in block], corpus)
                 with disk.drafting(file, disk.SHARED) as draft, draft.open("wb") as opened:
-                    np.savez(opened, **encoded._asdict())
+                    sparse.save_npz(opened, weights)
                     draft.replace(file)
                 progress.add(len(block))
-            blocks.append(encoded)
-        _save_by_term(blocks, order.text_of_row(), folder)
+            blocks.append(weights)
+        _save_by_term(sparse.vstack(blocks, format="csr")[order.text_of_row()], folder)
         for file in files:
             file.unlink()
 
-    def _encode(self, doc_ids: Sequence[str], corpus: Corpus) -> "_Block":
-        made = self._model.encode(
-            [self._found.row.document_text(indexed_text(corpus[one])) for one in doc_ids], "document"
-        )
-        for doc_id, weighed in zip(doc_ids, made, strict=True):
-            require_finite(weighed.weights, self.name, f"the document {doc_id!r}", "the blocks of documents before it")
-        counts = np.array([len(each.terms) for each in made])
-        terms, weights = (np.concatenate(each) for each in zip(*made, strict=True))
-        return _Block(counts, terms, weights)
+    def _weigh_documents(self, doc_ids: Sequence[str], corpus: Corpus) -> Weights:
+        row = self._found.row
+        weights = self._weigh([row.document_text(indexed_text(corpus[doc_id])) for doc_id in doc_ids], "document")
+        for doc_id, (first, last) in zip(doc_ids, pairwise(weights.indptr.tolist()), strict=True):
+            whose = f"the document {doc_id!r}"
+            require_finite(weights.data[first:last], self.name, whose, "the blocks of documents before it")
+        return weights
+
+    def _weigh(self, texts: Sequence[str], task: str) -> Weights:
+        """What the terms of each text weigh; the same to the last bit in any batch."""
+        places, blocks = list[int](), []
+        for some, made in self._encoder.encode(texts, task, convert_to_sparse_tensor=False):
+            places += some
+            blocks.append(sparse.csr_array(made.float().cpu().numpy()))
+        return sparse.vstack(blocks, format="csr")[np.argsort(places)]
 
 
-class _Block(NamedTuple):
-    """Some texts, one after the other."""
-
-    counts: NDArray[np.int64]  # terms of each text, shape (texts,)
-    terms: NDArray[np.int32]  # of one text ascending
-    weights: NDArray[np.float32]
-
-
-def _save_by_term(blocks: Sequence[_Block], text_of_row: NDArray[np.int64], folder: Path) -> None:
-    """Write the inverted index into `folder`, as Postings reads it: by term, then by position in the corpus.
+def _save_by_term(weights: Weights, folder: Path) -> None:
+    """Write the inverted index into `folder`, as Postings reads it, of weights of shape (documents, terms).
 
     Its terms are those that some document has; `terms.npy` says which of the model's they are, ascending.
     """
-    counts, terms, weights = (np.concatenate(each) for each in zip(*blocks, strict=True))
-    if not len(terms):
+    by_term = weights.tocsc()
+    used: NDArray[np.int64] = np.flatnonzero(np.diff(by_term.indptr))
+    if not len(used):
         raise DataError("the model gives no term of any document a weight; nothing can be searched")
-    starts = np.cumsum(counts) - counts
-    lengths = counts[text_of_row]
-    # Of every document, in order, where its text's postings are: a text that several have is there several times.
-    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    places = np.repeat(starts[text_of_row], lengths) + within
-    documents = np.repeat(np.arange(len(text_of_row), dtype=np.int32), lengths)
-    by_term = np.argsort(terms[places], kind="stable")
-    used, first = np.unique(terms[places][by_term], return_index=True)
     np.save(folder / "terms.npy", used)
-    np.save(folder / "indptr.npy", np.append(first, len(places)).astype(np.int64))
-    np.save(folder / "documents.npy", documents[by_term])
-    np.save(folder / "weights.npy", weights[places][by_term])
-    complete_lists(folder, len(text_of_row))
+    np.save(folder / "indptr.npy", np.append(by_term.indptr[used], by_term.indptr[-1]).astype(np.int64))
+    np.save(folder / "documents.npy", by_term.indices.astype(np.int32))
+    np.save(folder / "weights.npy", by_term.data)
+    complete_lists(folder, weights.shape[0])
 
 
-def _read(file: Path, texts: int) -> _Block | None:
+def _read(file: Path, texts: int) -> Weights | None:
     """A block that an earlier build left; None when there is none that is whole."""
     try:
-        with np.load(file) as left:
-            block = _Block(*(left[name] for name in _Block._fields))
+        weights = sparse.load_npz(file)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
-    return block if len(block.counts) == texts else None
+    return weights if weights.shape[0] == texts else None
 
 
 def form_of(folder: Path, row: Row) -> str:

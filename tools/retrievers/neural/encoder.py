@@ -1,0 +1,289 @@
+"""Models that turn each text into a vector, into weights of terms, or into a vector a token, by sentence-transformers.
+
+A folder that the library saved is loaded as it is, and any other one as its row of models.toml says. What is done here
+is what the library leaves open: which adapters are merged, that no weights are missing (it would draw them at random),
+and that texts are never padded, so that what a text gets does not depend on what is encoded with it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers import MultiVectorEncoder, SentenceTransformer, SparseEncoder
+from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+from tools.errors import DataError
+from tools.retrievers.neural.loading import (
+    cores,
+    device,
+    dtype,
+    from_files,
+    keep_loaded,
+    load_tokenizer,
+    loading,
+    merge_adapter,
+    positions,
+    threads,
+)
+from tools.retrievers.neural.models import LocalModel, Row, find_base, read_class
+from tools.text import encodable
+
+# Tokens a thread. With fewer, MiniLM's last bits depended on the batch: at 3 tokens with one thread, 11 with two.
+_FEW = 8
+_TOKENIZED = 256  # texts that are tokenized at a time, to know their lengths
+
+
+class Encoder:
+    """A loaded model of sentence-transformers, or one for queries and one for documents. Threads share it."""
+
+    def __init__(self, row: Row, model: Any, for_queries: Any = None, *, batch_tokens: int) -> None:
+        """`batch_tokens` is how many tokens of documents the model takes at a time, at most."""
+        self.models = {"document": model, "query": for_queries or model}
+        self.dimension = int(model.get_embedding_dimension())  # numbers in a vector
+        self._batch_tokens = batch_tokens
+        # A length of 0 is what the folder says.
+        self._most = {"query": row.max_query_tokens, "document": row.max_document_tokens}
+        for task, each in self.models.items():
+            longest = positions(each[0].config) if isinstance(each[0], Transformer) else each.max_seq_length or 1 << 30
+            self._most[task] = min(self._most[task], longest)
+            if each.max_seq_length and each.max_seq_length > longest:
+                each.max_seq_length = longest
+
+    def encode(
+        self, texts: Sequence[str], task: str, prompt: str | None = None, **options: Any
+    ) -> Iterator[tuple[list[int], Any]]:
+        """Yield, batch by batch, positions in `texts` and what the model makes of those "query" or "document" texts.
+
+        A `prompt` goes before every text; None is the folder's own. A batch has documents of equal length, or one
+        query, which is computed with one thread: that has the same bits for every model and library.
+        """
+        model, options = self.models[task], options | self._cut(task)
+        texts = encodable(texts)
+        batches: Iterable[list[int]] = ([place] for place in range(len(texts)))
+        encode, count = model.encode_query, 1
+        if task == "document":
+            batches = batch_equal_lengths(self._lengths(texts, task, prompt), self._batch_tokens)
+            encode, count = model.encode_document, cores()
+        for places in batches:
+            batch = [texts[place] for place in places]
+            with threads(count):
+                made = encode(batch, prompt=prompt, batch_size=len(batch), show_progress_bar=False, **options)
+            yield places, made
+
+    def left_out(self, text: str) -> int:
+        """Return how many tokens at the end of a query are cut off."""
+        model = self.models["query"]
+        expansion = getattr(model[0], "query_expansion", None) or {}
+        fixed = expansion["length"] if expansion.get("strategy") == "fixed" else 0
+        limit = fixed or self._most["query"] or getattr(model[0], "query_length", 0) or model.max_seq_length
+        [text] = encodable([(model.prompts.get("query") or "") + text])
+        whole = model.tokenizer(text, truncation=False, verbose=False)
+        return max(0, len(whole["input_ids"]) - limit) if limit else 0
+
+    def has_tokens(self, text: str) -> bool:
+        """Tell whether there are tokens in a document, special ones apart."""
+        tokenizer = self.models["document"].tokenizer
+        return bool(tokenizer(encodable([text])[0], add_special_tokens=False, truncation=True)["input_ids"])
+
+    def _lengths(self, texts: Sequence[str], task: str, prompt: str | None) -> Iterator[int]:
+        """Yield the tokens of each text that the model attends to."""
+        model = self.models[task]
+        prompt = model.prompts.get(task) if prompt is None else prompt
+        for first in range(0, len(texts), _TOKENIZED):
+            some = texts[first : first + _TOKENIZED]
+            mask = model.preprocess(some, prompt=prompt or None, task=task, **self._cut(task)).get("attention_mask")
+            # There is no mask in a model that is a table of terms.
+            yield from [1] * len(some) if mask is None else map(int, mask.sum(dim=1))
+
+    def _cut(self, task: str) -> dict[str, Any]:
+        return {"processing_kwargs": {"text": {"max_length": self._most[task]}}} if self._most[task] else {}
+
+
+def batch_equal_lengths(lengths: Iterator[int], most_tokens: int) -> Iterator[list[int]]:
+    """Yield batches of the positions of texts with exactly equal lengths in tokens, the longest first.
+
+    A batch has at most `most_tokens` tokens, and at least one text. Nothing is padded, so nothing is wasted, and a
+    text's output does not depend on what it shares a batch with: a padded batch differs in the last bits. So do very
+    short texts that share one, for which matrix products take another path: each is a batch.
+    """
+    places = defaultdict[int, list[int]](list)
+    for place, length in enumerate(lengths):
+        places[length].append(place)
+    for length in sorted(places, reverse=True):
+        size = max(1, most_tokens // length) if length > _FEW * cores() else 1
+        for start in range(0, len(places[length]), size):
+            yield places[length][start : start + size]
+
+
+@keep_loaded
+def load_dense(model: LocalModel, precision: str, home: Path | None) -> Encoder:
+    """Load a model of one vector a text. With the `precision` int8 its weights have 8 bits, and are kept in `home`."""
+    folder, row = model.folder, model.row
+    where = "cpu" if precision == "int8" else device()
+    with loading("model", folder, row):
+        made = _sentence_transformer(folder, row, where, row.task_document)
+        same = row.task_query == row.task_document
+        for_queries = None if same else _sentence_transformer(folder, row, where, row.task_query)
+    if precision == "int8":
+        from tools.retrievers.neural.quantized import quantize  # imports onnx, an extra
+
+        made[0].model = quantize(made[0].model, model, home)
+    # MiniLM on a CPU was slower with more than 1,024 tokens. In 8 bits, all that is computed at once shares a scale.
+    return Encoder(row, made, for_queries, batch_tokens=1 if precision == "int8" else 1024)
+
+
+@keep_loaded
+def load_sparse(model: LocalModel, form: str) -> Encoder:
+    """Load a model of weights of terms; `form` is what its folder holds: "saved", "masked" or "causal".
+
+    What was saved as a SparseEncoder is loaded as it is. A masked language model gets SPLADE's pooling, as the first
+    SPLADE models were published; and so does a decoder whose tokens attend to both sides (Lion, Zeng et al. 2025),
+    whose logits are first divided by the fourth root of the model's width, as its authors' code does.
+    """
+    folder, row, where = model.folder, model.row, device()
+    with loading("model", folder, row):
+        if form == "saved":
+            made = SparseEncoder(str(folder), device=where, **_options(row, where))
+        else:
+            first = _transformer(folder, row, where, "fill-mask" if form == "masked" else "text-generation")
+            divided = [_Divide(float(first.config.hidden_size) ** 0.25)] if form == "causal" else []
+            made = SparseEncoder(modules=[first, *divided, SpladePooling("max")], device=where)
+    made.prompts = {}  # the folder's own are in the row's formats, and go in once
+    return Encoder(row, made, batch_tokens=1024)  # whose logits are 125 MB with BERT's vocabulary
+
+
+@keep_loaded
+def load_tokens(model: LocalModel, trained: bool) -> Encoder:
+    """Load a model of one vector a token; `trained` says whether it was for late interaction.
+
+    If so, the markers of queries and documents, their lengths, the expansion of queries and the tokens that are skipped
+    are what its folder says. A plain encoder gives the vectors of its tokens, through its own projection if it has one,
+    each made as long as 1: MultiVectorEncoder would append a projection with new random numbers at every load.
+    """
+    folder, row, where = model.folder, model.row, device()
+    with loading("model", folder, row):
+        if trained:
+            made = MultiVectorEncoder(str(folder), device=where, **_options(row, where))
+        else:
+            plain = SentenceTransformer(str(folder), device=where, **_options(row, where))
+            kept = [module for module in plain if isinstance(module, Transformer | Dense)]
+            for module in kept[1:]:
+                module.module_input_name = module.module_output_name = "token_embeddings"
+            modules = [*kept, MultiVectorMask(), Normalize(module_input_name="token_embeddings")]
+            made = MultiVectorEncoder(modules=modules, device=where)
+    return Encoder(row, made, batch_tokens=4096)
+
+
+def _options(row: Row, where: str) -> dict[str, Any]:
+    """How the library loads a folder that it saved."""
+    return {**from_files(row), "model_kwargs": {"dtype": dtype(row, where)}}
+
+
+def _sentence_transformer(folder: Path, row: Row, where: str, task: str) -> SentenceTransformer:
+    """The folder's transformer, through the adapter of a `task`; its own modules or the row's pooling; unit length."""
+    modules: list[Any] = []
+    if (folder / "modules.json").is_file():
+        if (kind := read_class(folder)) != "SentenceTransformer":
+            raise DataError(f"the model folder {folder} is a {kind}; use another kind of retriever")
+        modules = list(SentenceTransformer(str(folder), device="cpu", **_options(row, where)))
+    if not modules or find_base(folder, row.base):
+        modules[:1] = [_transformer(folder, row, where)]
+    elif isinstance(modules[0], Transformer):
+        _require_weights(modules[0].model, folder, row)
+    first = modules[0]
+    if task:
+        first.model = merge_adapter(first.model, folder / task)
+    if row.eos:
+        _append_eos(first.tokenizer)
+    if row.bidirectional:
+        _attend_both_ways(first.model, folder)
+    if len(modules) == 1 and isinstance(first, Transformer):
+        if row.pooling == "mean of unit tokens":
+            modules.append(Normalize(module_input_name="token_embeddings"))
+        mode = {"cls": "cls", "last": "lasttoken"}.get(row.pooling, "mean")
+        modules.append(Pooling(first.get_embedding_dimension(), mode, include_prompt=not row.pool_text_only))
+    if row.normalize and not isinstance(modules[-1], Normalize):
+        modules.append(Normalize())
+    made = SentenceTransformer(modules=modules, device=where)
+    made.prompts = {}  # they are in the row's formats
+    return made
+
+
+def _transformer(folder: Path, row: Row, where: str, task: Any = "feature-extraction") -> Transformer:
+    """A transformer and its tokenizer; an adapter is merged into its base model. `task` is the library's name for it.
+
+    A language model, which has another task, gives the logits of all tokens.
+    """
+    if base := find_base(folder, row.base):
+        made = _transformer(base, replace(row, base=""), where, task)
+        made.model = merge_adapter(made.model, folder)
+        made.processor = load_tokenizer(folder, row)
+    else:
+        output = "last_hidden_state" if task == "feature-extraction" else "logits"
+        made = Transformer(
+            str(folder),
+            transformer_task=task,
+            model_kwargs={**from_files(row), "dtype": dtype(row, where)},
+            processor_kwargs=dict(from_files(row)),
+            config_kwargs=dict(from_files(row)),
+            modality_config={"text": {"method": "forward", "method_output_name": output}},  # and no chat template
+            module_output_name="token_embeddings",
+            processing_kwargs={"text": {"logits_to_keep": 0}} if task == "text-generation" else {},  # 0 is all
+        )
+        _require_weights(made.model, folder, row)
+    if task == "text-generation":
+        made.processor.padding_side = "left"  # which the library asks of decoders; nothing is padded here
+        _attend_both_ways(made.model, folder)
+    return made
+
+
+def _require_weights(model: Any, folder: Path, row: Row) -> None:
+    """DataError when weights of `model` are not in its folder: the library has drawn random ones."""
+    # On the device "meta", names are compared and no weights are read.
+    _, report = type(model).from_pretrained(
+        model.name_or_path, config=model.config, device_map="meta", output_loading_info=True, **from_files(row)
+    )
+    if missing := [name for name in report["missing_keys"] if "pooler" not in name]:  # no pooler is used
+        raise DataError(
+            f"the weights in {folder} lack {min(missing)} and {len(missing) - 1} more; is it another model?"
+        )
+
+
+def _append_eos(tokenizer: Any) -> None:
+    """Have the end-of-sequence token put after every text, within its length, where that is not done already."""
+    ids = tokenizer("a").input_ids
+    if ids[-1] != tokenizer.eos_token_id:
+        tokenizer.add_bos_token = ids[0] == tokenizer.bos_token_id  # as it was: the next line writes both anew
+        tokenizer.add_eos_token = True
+
+
+def _attend_both_ways(model: Any, folder: Path) -> None:
+    """Let the tokens of a decoder attend to those after them too; DataError when the model goes on without."""
+    model.config.is_causal = False  # what transformers makes its masks by
+    for module in model.modules():
+        if hasattr(module, "is_causal"):
+            module.is_causal = False  # what holds where there is no mask, as in a batch without padding
+    with torch.inference_mode():
+        ids = torch.tensor([[1, 2, 3], [1, 2, 4]], device=next(model.parameters()).device)
+        first, second = model(input_ids=ids, attention_mask=torch.ones_like(ids))[0][:, 0]
+    if torch.equal(first, second):
+        raise DataError(
+            f"the model in {folder} needs attention to both sides, which this transformers does not give it"
+        )
+
+
+class _Divide(torch.nn.Module):
+    """Divides the logits, between a language model and the pooling."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self._by = by
+
+    def forward(self, features: dict[str, Any]) -> dict[str, Any]:
+        return {**features, "token_embeddings": features["token_embeddings"] / self._by}

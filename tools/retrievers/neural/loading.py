@@ -1,0 +1,129 @@
+"""What all models that run here have in common: device, threads, tokenizers, adapters, and errors in words.
+
+Importing this takes seconds, for it imports the libraries; they are kept off the network and off the terminal.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("TQDM_DISABLE", "1")
+
+import torch
+from transformers import AutoTokenizer
+from transformers.utils import logging
+
+from tools.errors import DataError
+from tools.retrievers.neural.models import TOKENIZERS, Row, digest_code, find_base
+
+logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+
+T = TypeVar("T")
+
+
+def keep_loaded(load: Callable[..., T]) -> Callable[..., T]:
+    """`load`, with its last two results kept: a model may fill the memory. Threads that want the same load it once."""
+    kept, lock = lru_cache(maxsize=2)(load), Lock()
+
+    def loaded(*arguments: Any) -> T:
+        with lock:
+            return kept(*arguments)
+
+    return loaded
+
+
+def device() -> str:
+    """Where models run: $SEXTANT_DEVICE, or the first CUDA device, or the CPU."""
+    return os.environ.get("SEXTANT_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def dtype(row: Row, where: str) -> str:
+    """The type of a model's weights: the row's on an accelerator, float32 on a CPU, where others are slower."""
+    return (row.dtype or "float32") if where != "cpu" else "float32"
+
+
+def cores() -> int:
+    """How many threads may compute at once: $OMP_NUM_THREADS, or the cores that this process may use."""
+    return int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let PyTorch compute with `count` threads inside, and with as many as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def from_files(row: Row) -> dict[str, bool]:
+    """How transformers loads a part of a model: from this machine alone, its own code only where that is allowed."""
+    return {"local_files_only": True, "trust_remote_code": bool(row.run_code)}
+
+
+@contextmanager
+def loading(what: str, folder: Path, row: Row) -> Iterator[None]:
+    """Turn what the libraries raise, while a part of a model is loaded in the block, into a DataError."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError) as error:
+        if "trust_remote_code" in str(error) and not row.run_code:
+            raise DataError(
+                f"the {what} in {folder} is Python code of its own, which may do anything with your files and keys; "
+                f"read it, and allow just that code with the option run_code={digest_code(folder, row.base)} of this "
+                "retriever"
+            ) from error
+        line = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        raise DataError(f"the {what} in {folder} cannot be loaded: {line}") from error
+
+
+def load_tokenizer(folder: Path, row: Row) -> Any:
+    """The tokenizer of a model folder, or of the base model of an adapter that has none."""
+    own = any((folder / name).is_file() for name in TOKENIZERS)
+    place = folder if own else find_base(folder, row.base) or folder
+    with loading("tokenizer", place, row):
+        return AutoTokenizer.from_pretrained(place, **from_files(row))
+
+
+def positions(config: Any) -> int:
+    """The most tokens that a model takes."""
+    most = getattr(config, "max_position_embeddings", None) or 1 << 30
+    if config.model_type in ("roberta", "xlm-roberta", "mpnet", "camembert"):
+        most -= (config.pad_token_id or 0) + 1  # their positions are counted from there
+    return int(most)
+
+
+def merge_adapter(model: Any, folder: Path) -> Any:
+    """`model` with the adapter (peft) of `folder` merged into its weights; DataError when it is for another model."""
+    if not (folder / "adapter_config.json").is_file():
+        raise DataError(f"{folder} is no adapter: it lacks adapter_config.json")
+    brought = load_adapter_weights(folder)
+    from peft import PeftConfig, get_peft_model, set_peft_model_state_dict  # an extra
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the base model is not in the place that the adapter names
+        adapted = get_peft_model(model, PeftConfig.from_pretrained(str(folder)))
+    report = set_peft_model_state_dict(adapted, brought)
+    if strange := [*(name for name in report.missing_keys if "lora_" in name), *report.unexpected_keys]:
+        raise DataError(f"the adapter in {folder} was made for another base model: {strange[0]} does not fit")
+    return adapted.merge_and_unload()
+
+
+def load_adapter_weights(folder: Path) -> dict[str, Any]:
+    """Read what an adapter adds to its base model; DataError where the package peft is not installed."""
+    try:
+        from peft import load_peft_weights  # an extra
+    except ImportError:
+        raise DataError(f"{folder} is an adapter; it needs the package peft: pip install 'sextant[adapters]'") from None
+    brought: dict[str, Any] = load_peft_weights(str(folder), device="cpu")
+    return brought
