@@ -53,7 +53,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def measured(environment: Environment, retriever: Retriever, pool: pools.Pool) -> dict[str, float]:
     """The mean of every order over the pools of a task, by its name."""
-    made = pools.add_pools(environment, pool, [retriever])
+    made = pool.add_to(environment, [retriever])
     places = range(0, pool.size, max(1, pool.size // 20))
     values: dict[str, list[dict[int, float]]] = {}
     for query in made.queries:

@@ -16,9 +16,8 @@ from tools.console import Parser, put_out, run_and_leave
 from tools.errors import pick
 
 if TYPE_CHECKING:
-    from evals.running.events import Beginning, Events
-    from evals.running.sitting import Result
-    from evals.running.watch import Watch
+    from evals.running.events import Events
+    from evals.running.sitting import Report
 
 
 def parser() -> Parser:
@@ -35,45 +34,42 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Answer the queries that are pending, score, print. Exit code 7 when queries failed or are still pending."""
+    if not arguments.json_events:
+        return _command(arguments)
     from evals.running.events import Events  # with what it imports, --help would take longer
 
-    with Events(put_out if arguments.json_events else None) as events:
+    with Events() as events:
         events.code = _command(arguments, events)
     return events.code
 
 
-def _command(arguments: argparse.Namespace, events: "Events") -> int:
+def _command(arguments: argparse.Namespace, events: "Events | None" = None) -> int:
     if arguments.program == "list":
         show_programs(as_json=arguments.json)
         return 0
     request = options.from_options(Request, vars(arguments))
-    from evals.running.evaluation import forecast, run  # with what it imports, --help would take longer
+    from evals.running import evaluation  # with what it imports, --help would take longer
 
     if arguments.dry_run:
-        from evals.running.forecast import show  # imports DSPy
-
-        show(forecast(request), as_json=arguments.json)
+        evaluation.forecast(request).show(as_json=arguments.json)
         return 0
-
-    def report(beginning: "Beginning") -> "Watch":
-        from evals.running.watch import Watch  # imports rich
-
-        return Watch.of(beginning, events, quiet=arguments.json or events.heard)
-
-    result = run(request, report)
-    _show(result, events, as_json=arguments.json)
+    result = evaluation.run(request, _make_report(events, quiet=arguments.json))
+    if events:
+        events.result = result.json()
+    else:
+        result.show(as_json=arguments.json)
     if result.problem:
         raise result.problem
     return 7 if result.failed else 0
 
 
-def _show(result: "Result", events: "Events", *, as_json: bool) -> None:
-    from evals.showing.tables import show_scores  # imports rich
+def _make_report(events: "Events | None", *, quiet: bool) -> "Report | None":
+    """Return what follows the run: for other programs, for a person, or nothing."""
+    if events or quiet:
+        return events.report if events else None
+    from evals.running import watch  # rich: not for --json
 
-    if events.heard:
-        events.result = result.json()
-    else:
-        show_scores(result.json(), as_json=as_json)
+    return watch.report
 
 
 def show_programs(*, as_json: bool) -> None:

@@ -133,7 +133,7 @@ def _pool(config: Mapping[str, Any], environment: Environment, engines: Engines)
             continue
         parts = [engines.build(part) for part in pool.parts]
         if pool.config([part.name for part in parts], environment) == kept:
-            return pools.add_pools(environment, pool, parts)
+            return pool.add_to(environment, parts)
     raise UsageError(
         f"the run's pools were made with {', '.join(kept['of'])}, which cannot be told apart from here, "
         "or by an earlier version; replay another run"

@@ -18,7 +18,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import environments
-from evals import folder as run_folder
 from evals.measuring.metrics import add_metrics
 from evals.running.request import Request
 from evals.running.resolve import Resolved, fit, resolve
@@ -28,9 +27,8 @@ from tools.models import spec
 
 if TYPE_CHECKING:
     from environments.base import Environment
-    from evals.running.events import Report
     from evals.running.forecast import Estimate
-    from evals.running.sitting import Result
+    from evals.running.sitting import Report, Result
 
 
 def evaluate(*, program: str, task: str, **fields: Any) -> "Result":
@@ -52,22 +50,7 @@ def run(request: Request, report: "Report | None" = None) -> "Result":
         resolved, environment = _fit(request)
         from evals.running import sitting  # takes a second; a misspelt name is refused before
 
-        terms = sitting.make_terms(request)
-        cassette = None
-        if request.cassette:
-            from tools.models.cassette import Cassette  # few runs have one
-
-            cassette = Cassette(request.cassette, terms, sends=resolved.sends)
-        ready = sitting.prepare(resolved, environment, terms)
-        place = run_folder.place(request.runs, ready.config)
-        if not (place / "outcomes.jsonl").exists() and not terms.replays:
-            spec.check_key(request.lm)
-        with run_folder.claim(place, ready.config) as folder:
-            ready.begin(folder)
-            problem = sitting.answer(ready, folder, report)
-            if cassette:
-                cassette.record(complete=len(folder.outcomes) == len(ready.environment.queries))
-            return sitting.conclude(ready, folder, problem, started)
+        return sitting.sit(resolved, environment, report, started)
 
 
 def forecast(request: Request) -> "Estimate":
@@ -75,10 +58,9 @@ def forecast(request: Request) -> "Estimate":
     if request.isolated:
         raise UsageError("--dry-run asks no program of somebody else's; leave out --isolated")
     resolved, environment = _fit(request)
-    from evals.running import forecast, sitting  # take a second; a misspelt name is refused before
+    from evals.running.forecast import estimate  # takes a second; a misspelt name is refused before
 
-    model, config = sitting.prepare_unsent(resolved, environment)
-    return forecast.estimate(resolved, environment, model, config)
+    return estimate(resolved, environment)
 
 
 def _children(request: Request) -> AbstractContextManager[None]:

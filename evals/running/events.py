@@ -1,4 +1,4 @@
-"""The events of a run, which other programs read while it goes, and how far it is.
+"""The events of a run, which `Watch` makes of it while it goes, and `Events`, which writes them for other programs.
 
 `python -m evals.run ... --json-events` writes one JSON object a line on stdout, each as it happens:
 
@@ -14,21 +14,24 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from evals.folder import Outcome, RunFolder
 from tools.console import put_out, say
-from tools.errors import INTERRUPTED, DataError, SextantError
+from tools.errors import INTERRUPTED, DataError
 from tools.models.terms import Status
 
-# A wait is one when it is known to last longer than this many seconds, or has lasted longer.
-SHORT_WAIT = 1.0
-# Events that a slow reader may be behind; beyond, it is spared further progress, which is old news by then.
-BACKLOG = 1000
+if TYPE_CHECKING:
+    from evals.running.sitting import Ready
+
+SHORT_WAIT = 1.0  # seconds that a wait has lasted, or is known to last, before it is told
+BACKLOG = 1000  # events that a slow reader may be behind before it gets no more progress, which is old by then
+LOOK_SECONDS = 0.25  # between two looks at the run
+PROGRESS_SECONDS = 1.0  # between two events of progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,81 +134,75 @@ EVENTS: dict[str, type[Event]] = {
 _NAMES = {kind: name for name, kind in EVENTS.items()}
 
 
-class Watcher(Protocol):
-    """What follows a run while its queries are answered."""
+class Tell(Protocol):
+    """What hears of events; `last` is the progress at the end."""
 
-    def add(self, outcome: dict[str, Any], value: float | None) -> None:
-        """One more query is answered, with this value of the headline metric."""
-
-    def leave(self, query_id: str, reason: str) -> None:
-        """One more query was begun and is left pending, for this reason."""
-
-
-class Beginning(NamedTuple):
-    """A run that is about to ask its queries."""
-
-    started: Started
-    earlier: list[float | None]  # values of the headline metric of queries answered before
-    failed: int  # of those
-    metric: str  # the headline metric
-    status: Callable[[], Status]  # what the model's calls are doing
-
-
-Report = Callable[[Beginning], AbstractContextManager[Watcher]]
+    def __call__(self, event: Event, *, last: bool = False) -> None: ...  # noqa: D102
 
 
 def line(event: Event, at: float) -> str:
     """Return an event as it is written: in one line, ASCII alone. `at` is in seconds since 1970."""
     when = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
-    return _ENCODE({"event": _NAMES[type(event)], "time": when, **_fields(event)}) + "\n"
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    """A record's fields, those of records in it included. dataclasses.asdict copies, and takes nine times as long."""
-    row = {name: getattr(record, name) for name in record.__slots__}
-    for name in _RECORDS.get(type(record), ()):
-        row[name] = _fields(row[name])
-    return row
-
-
-_RECORDS: dict[type, tuple[str, ...]] = {Progress: ("to_come", "status"), Status: ("usage",)}
-_ENCODE = json.JSONEncoder().encode
+    return json.dumps({"event": _NAMES[type(event)], "time": when, **asdict(event)}) + "\n"
 
 
 class Events:
-    """Writes events in a thread of its own, so that a slow reader holds nothing up. The last one it tells itself.
+    """Writes events in a thread of its own, so that a slow reader holds nothing up. `ended` it tells by itself.
 
         with Events(put_out) as events:
             events.tell(Started(...))
             events.result, events.code = result, 0
 
     A reader that goes away ends nothing. At the end the rest is written, however long the reader takes for it, except
-    after Ctrl-C. Without `write` nobody listens, and telling costs nothing.
+    after Ctrl-C.
     """
 
-    def __init__(self, write: Callable[[str], None] | None = put_out) -> None:
+    def __init__(self, write: Callable[[str], None] = put_out) -> None:
         self.code = 0
         self.result: Mapping[str, Any] | None = None
-        self._write = write
-        self._told: SimpleQueue[tuple[float, Event] | None] = SimpleQueue()
+        self._write: Callable[[str], None] | None = write
+        self._queue: SimpleQueue[tuple[float, Event] | None] = SimpleQueue()
         self._order = threading.Lock()  # so that times rise
+        self._progress = 0.0  # seconds of the sitting at the last progress
         self._writer = threading.Thread(target=self._work, name="events", daemon=True)
 
-    @property
-    def heard(self) -> bool:
-        """Whether anybody listens."""
-        return self._write is not None
-
-    def tell(self, event: Event) -> None:
-        """Tell of an event that happens now; from any thread."""
-        if self._write is None or (isinstance(event, Progress) and self._told.qsize() > BACKLOG):
+    def tell(self, event: Event, *, last: bool = False) -> None:
+        """Write an event that happens now, from any thread; progress at most once a second, but the `last`."""
+        if self._write is None:
             return
+        if isinstance(event, Progress):
+            early = event.elapsed - self._progress < PROGRESS_SECONDS and not last
+            if early or self._queue.qsize() > BACKLOG:
+                return
+            self._progress = event.elapsed
         with self._order:
-            self._told.put((time.time(), event))
+            self._queue.put((time.time(), event))
+
+    def report(self, ready: "Ready", folder: RunFolder) -> "Watch":
+        """Return the watch of a run that is about to ask its queries, which tells what happens here."""
+        request, environment, tally = ready.resolved.request, ready.environment, count(ready, folder)
+        started = Started(
+            run=str(folder.path),
+            task=environment.task,
+            split=environment.split,
+            program=request.program,
+            retriever=str(ready.resolved.retriever),
+            lm=ready.model.name,
+            queries=tally.queries,
+            done=len(folder.outcomes),
+            budget={
+                "usd": request.budget_usd,
+                "tokens": request.budget_tokens,
+                "calls": request.budget_calls,
+                "seconds": request.time_limit,
+            },
+        )
+        self.tell(started)
+        return Watch(tally, ready.model.terms.status, self.tell)
 
     def _work(self) -> None:
-        while told := self._told.get():
-            at, event = told
+        while entry := self._queue.get():
+            at, event = entry
             try:
                 if self._write:
                     self._write(line(event, at))
@@ -214,67 +211,50 @@ class Events:
                 say(f"{error}: no more events, but the run goes on")
 
     def __enter__(self) -> Self:
-        if self.heard:
-            self._writer.start()
+        self._writer.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self.tell(Ended(self.code if error is None else _exit_code(error), _words(error), self.result))
-        if self._writer.is_alive():
-            self._told.put(None)
-            self._writer.join(1.0 if isinstance(error, KeyboardInterrupt) else None)
+        code, words, interrupted = self.code, None, isinstance(error, KeyboardInterrupt)
+        if error:  # as tools.console says it
+            known = INTERRUPTED if interrupted else DataError.exit_code if isinstance(error, OSError) else 1
+            code = getattr(error, "exit_code", known)
+            words = "interrupted" if interrupted else " ".join(str(error).split())
+        self.tell(Ended(code, words, self.result))
+        self._queue.put(None)
+        self._writer.join(1.0 if interrupted else None)
 
 
-def _exit_code(error: BaseException) -> int:
-    """Return the exit code that tools.console gives an error."""
-    if isinstance(error, SextantError):
-        return error.exit_code
-    if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED
-    return DataError.exit_code if isinstance(error, OSError) else 1
-
-
-def _words(error: BaseException | None) -> str | None:
-    if error is None:
-        return None
-    return "interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(str(error).split())
-
-
-@dataclass(slots=True)
 class Tally:
     """Counts of the queries of a run so far. One thread adds, another reads."""
 
-    queries: int
-    earlier: int  # answered before this sitting
-    metric: str
-    failed: int = 0  # answered with an error, in earlier sittings too
-    _sum: float = 0.0
-    _values: int = 0
-    _finished: int = 0  # in this sitting
-    _paid: float | None = 0.0  # by those
-    _list: float | None = 0.0
-    _pending: set[str] = field(default_factory=set)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @classmethod
-    def after(cls, queries: int, earlier: Sequence[float | None], metric: str, failed: int = 0) -> Self:
-        """Return the tally of a run some of whose queries have these values of the metric already."""
+    def __init__(self, queries: int, metric: str, earlier: Sequence[float | None] = (), failed: int = 0) -> None:
+        """`earlier` are the values of the metric of queries that were answered before, `failed` of which failed."""
         known = [value for value in earlier if value is not None]
-        return cls(queries, len(earlier), metric, failed, sum(known), len(known))
+        self.queries = queries
+        self.metric = metric
+        self._earlier = len(earlier)
+        self._failed = failed
+        self._sum, self._values = sum(known), len(known)
+        self._finished = 0  # in this sitting
+        self._paid: float | None = 0.0  # by those
+        self._list: float | None = 0.0
+        self._pending = set[str]()
+        self._lock = threading.Lock()
 
     @property
     def ended(self) -> int:
         """Queries that are through, one way or the other."""
         with self._lock:
-            return self.earlier + self._finished + len(self._pending)
+            return self._earlier + self._finished + len(self._pending)
 
     def add(self, query_id: str, value: float | None, usage: Mapping[str, Any], *, failed: bool) -> None:
-        """One more is answered."""
+        """Count one more that is answered."""
         with self._lock:
             self._finished += 1
-            self.failed += failed
+            self._failed += failed
             self._pending.discard(query_id)
             self._paid = _sum(self._paid, usage.get("paid_usd"))
             self._list = _sum(self._list, usage.get("list_usd"))
@@ -283,30 +263,30 @@ class Tally:
                 self._values += 1
 
     def leave(self, query_id: str) -> None:
-        """One more is left pending."""
+        """Count one more that is left pending."""
         with self._lock:
             self._pending.add(query_id)
 
     def progress(self, status: Status, elapsed: float) -> Progress:
-        """How far it is, `elapsed` seconds after this sitting began."""
+        """Return how far the run is, `elapsed` seconds after this sitting began."""
         with self._lock:
-            done = self.earlier + self._finished
+            done = self._earlier + self._finished
             left = self.queries - done
             return Progress(
-                self.queries,
-                done,
-                self.failed,
-                len(self._pending),
-                self.metric,
-                self._sum / self._values if self._values else None,
-                round(elapsed, 3),
-                self._each(elapsed, left),
-                Dollars(self._each(self._paid, left), self._each(self._list, left)),
-                status,
+                queries=self.queries,
+                done=done,
+                failed=self._failed,
+                owed=len(self._pending),
+                metric=self.metric,
+                mean=self._sum / self._values if self._values else None,
+                elapsed=round(elapsed, 3),
+                left=self._extrapolate(elapsed, left),
+                to_come=Dollars(self._extrapolate(self._paid, left), self._extrapolate(self._list, left)),
+                status=status,
             )
 
-    def _each(self, amount: float | None, times: int) -> float | None:
-        """Extrapolate an `amount` for the finished queries to `times` more of them."""
+    def _extrapolate(self, amount: float | None, times: int) -> float | None:
+        """Return what `times` more queries take, if the finished ones took `amount`."""
         if amount is None or not times:
             return amount and 0.0
         return amount / self._finished * times if self._finished else None
@@ -324,22 +304,79 @@ class Waits:
 
     def __init__(self) -> None:
         self._since: float | None = None  # when they were first seen waiting
-        self._reason: str | None = None  # that was told
-
-    @property
-    def told(self) -> bool:
-        """Whether they wait, by what was told last."""
-        return self._reason is not None
+        self._reason = ""  # that was told last
 
     def look(self, calls: Status, now: float) -> Waiting | Resumed | None:
         """Return what has changed, `now` in seconds by any clock that does not jump."""
         if not (calls.waiting and calls.reason):
-            waited = Resumed(round(now - self._since, 3)) if self._reason and self._since is not None else None
-            self._since = self._reason = None
-            return waited
+            resumed = Resumed(round(now - self._since, 3)) if self._reason and self._since is not None else None
+            self._since, self._reason = None, ""
+            return resumed
         self._since = now if self._since is None else self._since
         long = self._reason or calls.seconds > SHORT_WAIT or now - self._since > SHORT_WAIT
         if not long or calls.reason == self._reason:
             return None
         self._reason = calls.reason
         return Waiting(calls.reason, round(calls.seconds, 3) or None, calls.waiting)
+
+
+class Watch:
+    """Follows a run while the block runs, and tells what happens; answering queries never waits for it.
+
+    One thread looks at the run four times a second. Each look tells the progress, and before it what has changed.
+    """
+
+    def __init__(
+        self, tally: Tally, status: Callable[[], Status], tell: Tell, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`tally` has the queries that were answered before; `status` says what the model's calls are doing."""
+        self._tally = tally
+        self._status = status
+        self._tell = tell
+        self._clock = clock
+        self._waits = Waits()
+        self._started = clock()
+        self._leaving = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
+
+    def add(self, outcome: Outcome, value: float | None) -> None:
+        """Count an answered query, with its value of the headline metric; None where that is undefined for it."""
+        query_id, error, usage = outcome["query_id"], outcome["error"], outcome["usage"]
+        self._tally.add(query_id, value, usage, failed=error is not None)
+        self._tell(QueryDone(query_id, error, outcome["seconds"], usage, self._tally.metric, value))
+
+    def leave(self, query_id: str, reason: str) -> None:
+        """Count a query that was begun and has no outcome, for this reason; it stays pending."""
+        self._tally.leave(query_id)
+        self._tell(Pending(query_id, reason))
+
+    def look(self, *, last: bool = False) -> None:
+        """Look at the run once."""
+        now = self._clock()
+        progress = self._tally.progress(self._status(), now - self._started)
+        if change := self._waits.look(progress.status, now):
+            self._tell(change)
+        self._tell(progress, last=last)
+
+    def _follow(self) -> None:
+        self.look()
+        while not self._leaving.wait(LOOK_SECONDS):
+            self.look()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._leaving.set()
+        self._thread.join(1.0)
+        if not self._thread.is_alive():  # Ctrl-S may hold the terminal, and would hold the end of the run as well
+            self.look(last=True)
+
+
+def count(ready: "Ready", folder: RunFolder) -> Tally:
+    """Return the tally of a run that is about to ask its queries."""
+    outcomes, environment = folder.outcomes.values(), ready.environment
+    earlier = [ready.value(outcome) for outcome in outcomes]
+    failed = sum(outcome["error"] is not None for outcome in outcomes)
+    return Tally(len(environment.queries), environment.metric, earlier, failed)

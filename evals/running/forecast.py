@@ -1,10 +1,9 @@
 """`--dry-run`: what a run would ask of its model, what that would cost, and how long it would take.
 
-The program runs as it is on two of the pending queries: its own prompts, demonstrations, limits and the real
-model's window, over the same documents. The engine without a model (tools/models/offline.py) answers in the
-model's place. Every prompt is counted by OpenAI's o200k_base (tools/models/prompting.py), and the means are
-taken for all queries. The two are those at one third and two thirds of the queries by length. For programs whose calls
-grow with the pool, a query counts as much as its pool is large.
+The program runs as it is on two of the pending queries (evals/running/rehearsal.py): its own prompts, demonstrations,
+limits and the real model's window, over the same documents. The means are taken for all queries; for programs whose
+calls grow with the pool, a query counts as much as its pool is large. The two are those at one third and two thirds of
+the queries by length.
 
 Nothing is sent: a retriever that would send texts, or load a model's weights, is replaced by bm25 here, which changes
 which documents are read and hardly how long they are. What is not measured is assumed, and every assumption is in the
@@ -19,16 +18,20 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.markup import escape
 
 from evals import folder as run_folder
+from evals.running.configuration import configuration
 from evals.running.rehearsal import Call, Rehearsal, rehearse
 from evals.running.request import Request
 from evals.running.resolve import Resolved
+from evals.running.sitting import connect, make_terms
 from evals.showing.tables import empty, plain, printed, system_line, task_line
 from tools.console import put_out, queries
 from tools.errors import DataError
@@ -40,143 +43,20 @@ if TYPE_CHECKING:
     from tools.models.lm import Model
     from tools.models.prices import Price
 
-
-class Range(NamedTuple):
-    """A figure that is not known yet."""
-
-    low: float
-    expected: float
-    high: float
-
-    def json(self, digits: int = 0) -> dict[str, float]:
-        """As --json prints it."""
-        return {name: round(value, digits or None) for name, value in self._asdict().items()}
-
-    def times(self, *others: "Range | float") -> "Range":
-        """The product, bound by bound."""
-        factors = [self, *(one if isinstance(one, Range) else Range(one, one, one) for one in others)]
-        return Range(*map(prod, zip(*factors, strict=True)))
-
-    def plus(self, other: "Range") -> "Range":
-        """The sum, bound by bound."""
-        return Range(*map(sum, zip(self, other, strict=True)))
-
+LEVELS = ("low", "expected", "high")
+Range = NDArray[np.float64]  # a figure that is not known yet, at the three levels
 
 SAMPLE = 2  # queries that are rehearsed
 ENOUGH = 20  # earlier answers from which on they are believed
 
 # Assumed of a model that has not answered before.
-ANSWER = Range(0.5, 1.5, 4.0)  # tokens of an answer: times those of the engine without a model, which is terse
-THINKING = Range(0, 500, 2000)  # tokens of a reasoning model before it answers
+ANSWER = np.array([0.5, 1.5, 4.0])  # tokens of an answer: times those of the engine without a model, which is terse
+THINKING = np.array([0.0, 500, 2000])  # tokens of a reasoning model before it answers
 PACE = 60.0  # tokens a second; half of it and twice as much in the range
 DELAY = 1.0  # seconds before the first token
-PROMPTS = Range(0.8, 1.0, 1.3)  # other queries, notes and tokenizers: a prompt's tokens
+PROMPTS = np.array([0.8, 1.0, 1.3])  # other queries, notes and tokenizers: a prompt's tokens
 REPAIRS = 1.1  # answers that have to be asked for again: a tenth at most
-NONE, ONE = Range(0, 0, 0), Range(1, 1, 1)
-
-
-@dataclass(slots=True)
-class Estimate:
-    """What a command would ask, of all queries that it would answer."""
-
-    about: dict[str, Any]  # task, data, split, program, retriever, lm
-    owed: int  # queries
-    done: int  # queries that the run folder has answered already
-    rehearsed: list[str]  # query ids
-    calls: Range
-    tokens_in: Range
-    tokens_out: Range
-    usd: Range | None  # at list price; None where that is not known
-    hours: Range
-    largest: int  # tokens of the largest prompt
-    window: int | None  # what the model takes
-    price: "Price | None"
-    budgets: list[dict[str, Any]]  # option, its value, whether it will do
-    notes: list[str]  # assumptions, and what was otherwise than in the run
-
-    def json(self) -> dict[str, Any]:
-        """As --json prints it."""
-        return {
-            "dry_run": True,
-            **self.about,
-            "queries": self.owed,
-            "answered": self.done,
-            "rehearsed": self.rehearsed,
-            "calls": self.calls.json(),
-            "input_tokens": self.tokens_in.json(),
-            "output_tokens": self.tokens_out.json(),
-            "list_usd": self.usd and self.usd.json(6),
-            "hours": self.hours.json(4),
-            "largest_prompt": self.largest,
-            "window": self.window,
-            "price": None if self.price is None else str(self.price),
-            "budgets": self.budgets,
-            "notes": self.notes,
-        }
-
-
-def estimate(resolved: Resolved, environment: "Environment", model: "Model", config: "Config") -> Estimate:
-    """What the run would ask of `model`, which is sent nothing. No run folder is made.
-
-    `config` is the run's, but for the complete names of its retrievers, which only building them would tell.
-    """
-    request = resolved.request
-    offline = request.lm == "offline"
-    known = _answered(request.runs, config)
-    if request.again:
-        known = {query_id: one for query_id, one in known.items() if one["error"] is None}
-    pending = [query for query in environment.queries if query.query_id not in known]
-    rehearsal = rehearse(resolved, environment, model, _chosen(pending))
-    habits = _habits(request, model, rehearsal.all_calls)
-    price = None if offline else model.price
-    many, tokens_in, tokens_out, usd, hours = _projection(resolved, rehearsal, pending, habits, price)
-    made = Estimate(
-        about={name: config[name] for name in ("task", "data", "split", "program")}
-        | {"retriever": str(resolved.retriever), "lm": request.lm},
-        owed=len(pending),
-        done=len(known),
-        rehearsed=[query.query_id for query in rehearsal.queries],
-        calls=Range(int(many.low), round(many.expected), ceil(many.high)),
-        tokens_in=tokens_in,
-        tokens_out=tokens_out,
-        usd=NONE if offline else usd,
-        hours=hours,
-        largest=max((call.prompt for call in rehearsal.all_calls), default=0),
-        window=getattr(model.lm, "window", None),
-        price=price,
-        budgets=[],
-        notes=_notes(resolved, rehearsal, pending, habits),
-    )
-    made.budgets = _budgets(request, made, total(run_folder.usage(outcome) for outcome in known.values()))
-    return made
-
-
-def _answered(runs: Path, config: "Config") -> Mapping[str, Any]:
-    """The outcomes in the folder of the same run, by query; none where there is none.
-
-    The complete names of its retrievers are not compared.
-    """
-    wanted = _comparable(config)
-    for path in sorted(run_folder.place(runs, config).parent.glob("*/config.json")):
-        with suppress(DataError):  # a neighbour that is damaged
-            if _comparable(run_folder.read_config(path.parent)) == wanted:
-                return run_folder.read_outcomes(path.parent)
-    return {}
-
-
-def _comparable(config: "Config") -> dict[str, Any]:
-    left_out = (run_folder.PROVENANCE, "pool")
-    same = {name: value for name, value in config.items() if name not in left_out}
-    same["retriever"] = config["retriever"]["name"]
-    plain_values: dict[str, Any] = json.loads(json.dumps(same))
-    return plain_values
-
-
-def _chosen(owed: Sequence[Query]) -> list[Query]:
-    """Those at one third and two thirds by the size of the pool and the length of the text."""
-    ordered = sorted(owed, key=lambda query: (len(query.candidates or ()), len(query.text), query.query_id))
-    places = sorted({len(ordered) * place // (SAMPLE + 1) for place in range(1, SAMPLE + 1)})
-    return [ordered[place] for place in places if place < len(ordered)]
+NONE = np.zeros(3)
 
 
 class Habits(NamedTuple):
@@ -188,38 +68,139 @@ class Habits(NamedTuple):
     notes: tuple[str, ...] = ()  # where that comes from
 
 
-def _habits(request: Request, model: "Model", calls: list[Call]) -> Habits:
-    """From earlier answers of the same program and model, where there are enough; else assumed."""
+class Figures(NamedTuple):
+    """What all pending queries take."""
+
+    calls: Range
+    input_tokens: Range
+    output_tokens: Range
+    list_usd: Range | None  # at list price; None where that is not known
+    hours: Range  # with all workers at work
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a run would ask of its model."""
+
+    json: dict[str, Any]  # as --json prints it
+
+    def show(self, *, as_json: bool) -> None:
+        """Print it on stdout."""
+        if as_json:
+            put_out(json.dumps(self.json) + "\n")
+            return
+        found = self.json
+        table = empty("to expect", "low", "likely", "high")
+        for name, key in (("calls", "calls"), ("tokens in", "input_tokens"), ("tokens out", "output_tokens")):
+            table.add_row(name, *(f"{value:,.0f}" for value in found[key].values()))
+        usd = found["list_usd"]
+        table.add_row("list price", *(f"${value:,.4f}" for value in usd.values()) if usd else ("price unknown", "", ""))
+        table.add_row("time", *map(_clock, found["hours"].values()))
+        put_out(printed([*_headings(found), table, *_footings(found)]))
+
+
+def estimate(resolved: Resolved, environment: "Environment") -> Estimate:
+    """Return what the run would ask of its model. Nothing is sent, no run folder is made."""
+    request = resolved.request
+    model = connect(request, make_terms(request), environment, seed=request.seed)
+    config = configuration(resolved, environment, None, model)
+    known = _read_answered(request, config)
+    pending = [query for query in environment.queries if query.query_id not in known]
+    rehearsal = rehearse(resolved, environment, model, _choose(pending))
+    habits = _habits(request, model, rehearsal)
+    price = None if request.lm == "offline" else model.price
+    figures = _project(resolved, rehearsal, pending, habits, price)
+    spent = total(run_folder.usage(outcome) for outcome in known.values())
+    found = {
+        "dry_run": True,
+        **{name: config[name] for name in ("task", "data", "split", "program")},
+        "retriever": str(resolved.retriever),
+        "lm": request.lm,
+        "queries": len(pending),
+        "answered": len(known),
+        "rehearsed": [query.query_id for query in rehearsal.queries],
+        **{name: _levels(figure, _DIGITS.get(name)) for name, figure in figures._asdict().items()},
+        "largest_prompt": max((call.prompt for call in rehearsal.all_calls), default=0),
+        "window": getattr(model.lm, "window", None),
+        "price": None if price is None else str(price),
+        "budgets": _check_budgets(request, figures, len(pending), spent),
+        "notes": _notes(resolved, rehearsal, pending, habits),
+    }
+    return Estimate(found)
+
+
+_DIGITS = {"list_usd": 6, "hours": 4}  # of others none
+
+
+def _levels(figure: Range | None, digits: int | None) -> dict[str, float] | None:
+    if figure is None:
+        return None
+    return {level: round(value, digits) for level, value in zip(LEVELS, figure.tolist(), strict=True)}
+
+
+def _read_answered(request: Request, config: "Config") -> Mapping[str, Any]:
+    """Return the outcomes in the folder of the same run that are not asked again; none where there is none.
+
+    The complete names of its retrievers are not compared: only building them would tell.
+    """
+    same = _comparable(config)
+    for path in sorted(run_folder.place(request.runs, config).parent.glob("*/config.json")):
+        with suppress(DataError):  # a neighbour that is damaged
+            if _comparable(run_folder.read_config(path.parent)) == same:
+                rows = run_folder.read_outcomes(path.parent)
+                return {name: row for name, row in rows.items() if row["error"] is None} if request.again else rows
+    return {}
+
+
+def _comparable(config: "Config") -> Any:
+    left_out = (run_folder.PROVENANCE, "pool")
+    same = {name: value for name, value in config.items() if name not in left_out}
+    return json.loads(json.dumps(same | {"retriever": config["retriever"]["name"]}))
+
+
+def _choose(pending: Sequence[Query]) -> list[Query]:
+    """Return those at one third and two thirds by the size of the pool and the length of the text."""
+    ordered = sorted(pending, key=lambda query: (len(query.candidates or ()), len(query.text), query.query_id))
+    places = sorted({len(ordered) * place // (SAMPLE + 1) for place in range(1, SAMPLE + 1)})
+    return [ordered[place] for place in places if place < len(ordered)]
+
+
+def _habits(request: Request, model: "Model", rehearsal: Rehearsal) -> Habits:
+    """Take them from earlier answers of the same program and model, where there are enough; else assume them."""
     if request.lm == "offline":
-        return Habits(ONE, NONE, NONE)
+        return Habits(np.ones(3), NONE, NONE)
+    calls = rehearsal.all_calls
     mean = sum(call.answer for call in calls) / max(1, len(calls))
-    if earlier := _earlier(request.runs / "answers.sqlite3", request.program, str(model.lm.model)):
+    if earlier := _read_earlier(request.runs / "answers.sqlite3", request.program, str(model.lm.model)):
         many, seconds, tokens, thinking = earlier
         note = (
             f"answers as in {many:,} earlier calls of this program with this model: {seconds:.2f} s, "
             f"{tokens:.0f} tokens of which {thinking:.0f} are thinking; a third less to half more"
         )
+        third_less = np.array([1 / 1.5, 1, 1.5])
         written = (tokens - thinking) / max(1.0, mean)
-        third_less = Range(1 / 1.5, 1, 1.5)
-        return Habits(third_less.times(written), third_less.times(thinking), third_less.times(seconds), (note,))
+        return Habits(third_less * written, third_less * thinking, third_less * seconds, (note,))
     effort = model.settings.get("reasoning_effort")
     reasons = effort != "none" and (effort is not None or model.settings.get("temperature") is None)
     thought = THINKING if reasons else NONE
-    lengths = ANSWER.times(mean).plus(thought)
-    paces = (2 * PACE, PACE, PACE / 2)
-    each = Range(*((DELAY * PACE + tokens) / pace for pace, tokens in zip(paces, lengths, strict=True)))
+    paces = np.array([2 * PACE, PACE, PACE / 2])
+    low, expected, high = ANSWER
     note = (
-        f"assumed of answers: {ANSWER.low:g}, {ANSWER.expected:g} and {ANSWER.high:g} times the {mean:,.0f} tokens "
-        "that the engine without a model writes"
+        f"assumed of answers: {low:g}, {expected:g} and {high:g} times the {mean:,.0f} tokens that the engine without "
+        "a model writes"
     )
     if reasons:
-        note += f", and {THINKING.low}, {THINKING.expected:,} and {THINKING.high:,} of thinking"
+        low, expected, high = THINKING
+        note += f", and {low:.0f}, {expected:,.0f} and {high:,.0f} of thinking"
     pace = f"assumed of a call: {DELAY:g} s and {PACE:g} tokens a second, half to twice as fast"
-    return Habits(ANSWER, thought, each, (note, pace))
+    return Habits(ANSWER, thought, (DELAY * PACE + (ANSWER * mean + thought)) / paces, (note, pace))
 
 
-def _earlier(path: Path, program: str, model: str) -> tuple[int, float, float, float] | None:
-    """Of earlier answers of the program with the model: how many, and their mean seconds, tokens and thinking."""
+def _read_earlier(path: Path, program: str, model: str) -> tuple[int, float, float, float] | None:
+    """Return of earlier answers of the program with the model how many there are, and mean seconds, tokens, thinking.
+
+    None where there are too few.
+    """
     if not path.is_file():
         return None
     statement = (
@@ -237,145 +218,132 @@ def _earlier(path: Path, program: str, model: str) -> tuple[int, float, float, f
     return (many, *means) if many >= ENOUGH else None
 
 
-def _projection(
+def _project(
     resolved: Resolved, rehearsal: Rehearsal, pending: Sequence[Query], habits: Habits, price: "Price | None"
-) -> tuple[Range, Range, Range, Range | None, Range]:
-    """From the calls of the rehearsal to those of all queries: calls, tokens in and out, dollars, hours.
-
-    Dollars are at list price, None where that is not known; some models take more a token for long prompts, so calls
-    are priced one by one. Hours are with all workers at work; the calls of one query come mostly one after another.
-    """
+) -> Figures:
+    """Go from the calls of the rehearsal to those of all queries; the calls of one query come one after another."""
     program, calls = rehearsal.program, rehearsal.all_calls
     chosen = {query.query_id for query in rehearsal.queries}
     weights = {query.query_id: _weight(query) if program.pooled else 1.0 for query in pending}
     share = sum(weights.values()) / max(1.0, sum(weights[query_id] for query_id in chosen))
     factors = _factors(resolved, rehearsal)
-    shrinks = Range(factors.low if program.cumulative else 1.0, 1.0, 1.0)  # of prompts, where there are fewer calls
-    many = factors.times(share * len(calls))
-    tokens_in = factors.times(shrinks, PROMPTS, share * sum(call.prompt for call in calls))
-    answers = habits.answers.times(sum(call.answer for call in calls))
-    tokens_out = answers.plus(habits.thinking.times(len(calls))).times(factors, share)
-    usd = None
+    # Prompts are shorter where there are fewer calls.
+    shrinks = np.array([factors[0] if program.cumulative else 1.0, 1.0, 1.0])
+    many = factors * (share * len(calls))
+    answers = habits.answers * sum(call.answer for call in calls) + habits.thinking * len(calls)
+    usd = NONE if resolved.request.lm == "offline" else None
     if price is not None:
         each = zip(PROMPTS, habits.answers, habits.thinking, strict=True)
-        usd = factors.times(shrinks, share, Range(*(sum(_cost(price, call, *one) for call in calls) for one in each)))
-    longest = factors.times(max(map(len, rehearsal.calls), default=0))
-    at_once = Range(*map(max, zip(many.times(1 / _workers(resolved.request, pending)), longest, strict=True)))
-    return many, tokens_in, tokens_out, usd, habits.seconds.times(at_once, 1 / 3600)
-
-
-def _workers(request: Request, pending: Sequence[Query]) -> int:
-    """Queries at a time."""
-    return min(request.workers, max(1, len(pending)))
-
-
-def _weight(query: Query) -> float:
-    """How much a query counts where calls grow with the pool: as its pool is large."""
-    return float(max(1, len((query.candidates or frozenset()) - query.excluded)))
-
-
-def _most(resolved: Resolved, rehearsal: Rehearsal) -> int | None:
-    """The most calls of a query, where the model decides how many there are."""
-    default = resolved.values.get("pool", 0)
-    most = [rehearsal.program.most_calls(len(query.candidates or ()) or default) for query in rehearsal.queries]
-    known = [one for one in most if one is not None]
-    return max(known) if known else None
-
-
-def _factors(resolved: Resolved, rehearsal: Rehearsal) -> Range:
-    """By how much the calls of a query may be fewer or more than those of the rehearsal."""
-    counts, most = list(map(len, rehearsal.calls)), _most(resolved, rehearsal)
-    if most is None or not sum(counts):
-        return Range(1.0, 1.0, REPAIRS)
-    mean = sum(counts) / len(counts)
-    most = min(most, resolved.limits.get("max_calls", most))
-    # More than the ceiling is possible where a small window makes a program read in several calls.
-    return Range(min(rehearsal.program.least_calls, min(counts) / mean), 1.0, REPAIRS * max(most, *counts) / mean)
-
-
-def _notes(resolved: Resolved, rehearsal: Rehearsal, pending: Sequence[Query], habits: Habits) -> list[str]:
-    """What is assumed, the most important first, and what was otherwise than in the run."""
-    if not rehearsal.all_calls:
-        return [*rehearsal.notes, *habits.notes]
-    factors, request = _factors(resolved, rehearsal), resolved.request
-    decides = _most(resolved, rehearsal) is not None
-    why = "because a model decides when it has enough" if decides else "for answers asked for again"
-    first = (
-        f"calls: {factors.low:.2g} to {factors.high:.2g} times those of the rehearsal, {why}; "
-        "tokens of a prompt: 20 % less to 30 % more, for other queries and tokenizers"
+        usd = factors * shrinks * share * np.array([sum(_cost(price, call, *one) for call in calls) for one in each])
+    longest = factors * max(map(len, rehearsal.calls), default=0)
+    in_turn = np.maximum(many / _workers(resolved.request, pending), longest)
+    return Figures(
+        calls=np.array([int(many[0]), round(many[1]), ceil(many[2])]),
+        input_tokens=factors * shrinks * PROMPTS * (share * sum(call.prompt for call in calls)),
+        output_tokens=answers * factors * share,
+        list_usd=usd,
+        hours=habits.seconds * in_turn / 3600,
     )
-    last = f"{_workers(request, pending)} requests at a time; no retries, and no input from the provider's cache"
-    return [first, *rehearsal.notes, *habits.notes, *([] if request.lm == "offline" else [last])]
 
 
 def _cost(price: "Price", call: Call, prompts: float, answers: float, thinking: float) -> float:
-    """Dollars of one call: some models take more a token for long prompts, so calls are priced one by one."""
+    """Return the dollars of one call: some models take more a token for long prompts."""
     thought = round(thinking)
     return price.of(round(call.prompt * prompts), 0, round(call.answer * answers) + thought, thought)
 
 
-def _budgets(request: Request, made: Estimate, spent: Usage) -> list[dict[str, Any]]:
-    """Whether each budget that the command names will do, and for how many queries it is likely to last.
+def _workers(request: Request, pending: Sequence[Query]) -> int:
+    """Return how many queries are asked at a time."""
+    return min(request.workers, max(1, len(pending)))
 
-    What earlier sittings used counts in it.
+
+def _weight(query: Query) -> float:
+    """Return how much a query counts where calls grow with the pool: as its pool is large."""
+    return float(max(1, len((query.candidates or frozenset()) - query.excluded)))
+
+
+def _most_calls(resolved: Resolved, rehearsal: Rehearsal) -> int | None:
+    """Return the most calls of a query; None where it is not the model that decides how many there are."""
+    default = resolved.values.get("pool", 0)
+    most = [rehearsal.program.most_calls(len(query.candidates or ()) or default) for query in rehearsal.queries]
+    return max((one for one in most if one is not None), default=None)
+
+
+def _factors(resolved: Resolved, rehearsal: Rehearsal) -> Range:
+    """Return by how much the calls of a query may be fewer or more than those of the rehearsal."""
+    counts, most = list(map(len, rehearsal.calls)), _most_calls(resolved, rehearsal)
+    if most is None or not sum(counts):
+        return np.array([1.0, 1.0, REPAIRS])
+    mean = sum(counts) / len(counts)
+    most = min(most, resolved.limits.get("max_calls", most))
+    # More than the ceiling is possible where a small window makes a program read in several calls.
+    return np.array([min(rehearsal.program.least_calls, min(counts) / mean), 1.0, REPAIRS * max(most, *counts) / mean])
+
+
+def _notes(resolved: Resolved, rehearsal: Rehearsal, pending: Sequence[Query], habits: Habits) -> list[str]:
+    """Return what is assumed, the most important first, and what was otherwise than in the run."""
+    if not rehearsal.all_calls:
+        return [*rehearsal.notes, *habits.notes]
+    low, _, high = _factors(resolved, rehearsal)
+    decides = _most_calls(resolved, rehearsal) is not None
+    why = "because a model decides when it has enough" if decides else "for answers asked for again"
+    first = (
+        f"calls: {low:.2g} to {high:.2g} times those of the rehearsal, {why}; "
+        "tokens of a prompt: 20 % less to 30 % more, for other queries and tokenizers"
+    )
+    workers = _workers(resolved.request, pending)
+    last = f"{workers} requests at a time; no retries, and no input from the provider's cache"
+    return [first, *rehearsal.notes, *habits.notes, *([] if resolved.request.lm == "offline" else [last])]
+
+
+def _check_budgets(request: Request, figures: Figures, pending: int, spent: Usage) -> list[dict[str, Any]]:
+    """Return of each budget that is given whether it will do, and for how many queries it is likely to last.
+
+    What earlier sittings used counts in it; a time limit is for each sitting.
     """
-    tokens = made.tokens_in.plus(made.tokens_out)
-    needs: dict[str, tuple[Range | None, float | None]] = {
-        "budget_usd": (made.usd, spent.paid_usd),
-        "budget_calls": (made.calls, spent.calls),
+    tokens = figures.input_tokens + figures.output_tokens
+    needs: dict[str, tuple[Range | None, float]] = {
+        "budget_usd": (figures.list_usd, spent.paid_usd or 0.0),
+        "budget_calls": (figures.calls, spent.calls),
         "budget_tokens": (tokens, spent.input_tokens + spent.output_tokens),
-        "time_limit": (made.hours.times(3600), 0.0),  # seconds, of each sitting
+        "time_limit": (figures.hours * 3600, 0.0),
     }
-    told = []
+    found = []
     for name, (need, used) in needs.items():
-        given = getattr(request, name)
-        if given is None:
+        if (given := getattr(request, name)) is None:
             continue
-        left = given - (used or 0.0)
-        enough = "unknown" if need is None else "yes" if need.high <= left else "no" if need.low > left else "perhaps"
-        lasts = None if need is None or not need.expected else min(made.owed, int(made.owed * left / need.expected))
-        told.append({"option": f"--{name.replace('_', '-')}", "value": given, "enough": enough, "lasts": lasts})
-    return told
+        enough, lasts, left = "unknown", None, given - used
+        if need is not None:
+            low, expected, high = need.tolist()
+            enough = "yes" if high <= left else "no" if low > left else "perhaps"
+            lasts = min(pending, int(pending * left / expected)) if expected else None
+        found.append({"option": f"--{name.replace('_', '-')}", "value": given, "enough": enough, "lasts": lasts})
+    return found
 
 
-def show(found: Estimate, *, as_json: bool) -> None:
-    """Print an estimate on stdout."""
-    if as_json:
-        put_out(json.dumps(found.json()) + "\n")
-        return
-    table = empty("to expect", "low", "likely", "high")
-    table.add_row("calls", *(f"{value:,.0f}" for value in found.calls))
-    table.add_row("tokens in", *(f"{value:,.0f}" for value in found.tokens_in))
-    table.add_row("tokens out", *(f"{value:,.0f}" for value in found.tokens_out))
-    dollars = ("price unknown", "", "") if found.usd is None else tuple(f"${value:,.4f}" for value in found.usd)
-    table.add_row("list price", *dollars)
-    table.add_row("time", *map(_clock, found.hours))
-    put_out(printed([*_headings(found), table, *_footings(found)]))
+def _headings(found: dict[str, Any]) -> list[str]:
+    before = f"; {found['answered']} answered before" if found["answered"] else ""
+    by = f"; rehearsed on {', '.join(found['rehearsed'])}" if found["rehearsed"] else ""
+    lines = ["dry run: nothing was sent", task_line(found), system_line(found)]
+    return list(map(plain, [*lines, f"{queries(found['queries'])} to be asked{before}{by}"]))
 
 
-def _headings(found: Estimate) -> list[str]:
-    before = f"; {found.done} answered before" if found.done else ""
-    by = f"; rehearsed on {', '.join(found.rehearsed)}" if found.rehearsed else ""
-    lines = ["dry run: nothing was sent", task_line(found.about), system_line(found.about)]
-    return [*map(plain, lines), plain(f"{queries(found.owed)} to be asked{before}{by}")]
-
-
-def _footings(found: Estimate) -> list[str]:
+def _footings(found: dict[str, Any]) -> list[str]:
     lines = []
-    if found.largest:
-        takes = "whose window is not known" if found.window is None else f"which takes {found.window:,}"
-        lines.append(f"largest prompt: {found.largest:,} tokens (o200k_base), for a model {takes}")
-    if found.price is not None:
-        lines.append(f"price: {found.price}")
-    elif found.about["lm"] == "offline":
+    if found["largest_prompt"]:
+        takes = "whose window is not known" if found["window"] is None else f"which takes {found['window']:,}"
+        lines.append(f"largest prompt: {found['largest_prompt']:,} tokens (o200k_base), for a model {takes}")
+    if found["price"] is not None:
+        lines.append(f"price: {found['price']}")
+    elif found["lm"] == "offline":
         lines.append("offline asks no model: the tokens are what a model would be asked")
     words = {"yes": "will do", "no": "will not do", "perhaps": "may not do", "unknown": "cannot be told"}
-    for one in found.budgets:
-        lasts = f"; it is likely to last for {one['lasts']} of {queries(found.owed)}" if one["enough"] != "yes" else ""
-        lines.append(
-            f"{one['option']} {one['value']:g} {words[one['enough']]}{lasts if one['lasts'] is not None else ''}"
-        )
-    return [escape(plain(line)) for line in [*lines, *found.notes]]
+    for one in found["budgets"]:
+        line = f"{one['option']} {one['value']:g} {words[one['enough']]}"
+        if one["enough"] != "yes" and one["lasts"] is not None:
+            line += f"; it is likely to last for {one['lasts']} of {queries(found['queries'])}"
+        lines.append(line)
+    return [escape(plain(line)) for line in [*lines, *found["notes"]]]
 
 
 def _clock(hours: float) -> str:

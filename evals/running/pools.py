@@ -8,13 +8,12 @@ relevant documents that were put in stand among neighbours, so that their ranks 
 (docs/decisions/pools.md has what is left of it). This is the one place outside of scoring that reads judgements.
 """
 
-import dataclasses
 import hashlib
 import json
-import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
+from random import Random
 from typing import TYPE_CHECKING, Any, Literal
 
 from tools.errors import UsageError
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from tools.records import Query
     from tools.retriever import Retriever
 
-KINDS = ("oracle", "union")
 HELD = 2_000_000  # hits of searches that are held at a time: an oracle needs the rank of every document
 
 
@@ -37,6 +35,9 @@ class Pool:
     kind: Literal["oracle", "union"]
     size: int  # documents of each query's pool
     parts: tuple[Spec, ...]  # the retrievers whose first documents make the union
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.size}({','.join(map(str, self.parts))})"
 
     def config(self, names: Sequence[str], environment: "Environment") -> dict[str, Any]:
         """Return the pool as a run's configuration has it; `names` are the complete names of its parts.
@@ -49,8 +50,32 @@ class Pool:
             known["gold"] = hashlib.sha256(gold.encode()).hexdigest()[:16]
         return known
 
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.size}({','.join(map(str, self.parts))})"
+    def check_room(self, environment: "Environment") -> None:
+        """Raise UsageError where a query has more relevant documents than its pool has places."""
+        counts = {query.query_id: len(_relevant(environment, query)) for query in environment.queries}
+        query_id = max(counts, key=counts.__getitem__)
+        if self.kind == "oracle" and counts[query_id] > self.size:
+            raise UsageError(
+                f"{self} has no room for the {counts[query_id]} relevant documents of query {query_id!r}; "
+                f"use oracle:{4 * counts[query_id]}, so that they are a quarter of it"
+            )
+
+    def add_to(self, environment: "Environment", retrievers: "Sequence[Retriever]") -> "Environment":
+        """Return `environment` with a pool for every query; `retrievers` are those of the parts."""
+        self.check_room(environment)
+        oracle = self.kind == "oracle"
+        depth = len(environment.documents) if oracle else self.size
+        queries, at_once, made = environment.queries, max(1, HELD // depth), list["Query"]()
+        for some in (queries[first : first + at_once] for first in range(0, len(queries), at_once)):
+            searches = [Search(query.text, query.objective, query.excluded) for query in some]
+            lists = [retriever.search_many(searches, depth) for retriever in retrievers]
+            for query, *found in zip(some, *lists, strict=True):
+                order = _merge([[hit.doc_id for hit in hits] for hits in found])
+                if oracle:
+                    lots = Random(f"{environment.fingerprint}:{query.query_id}")
+                    order = _put_in_relevant(order, environment, query, self.size, lots)
+                made.append(replace(query, candidates=frozenset(order[: self.size])))
+        return replace(environment, queries=tuple(made))
 
 
 def read(text: str, retriever: Spec) -> Pool:
@@ -58,51 +83,25 @@ def read(text: str, retriever: Spec) -> Pool:
 
     Without names they are the run's own `retriever`, or the parts of it where it is a fusion. UsageError otherwise.
     """
-    form = "write oracle:SIZE or union:SIZE, or with retrievers: oracle:300(bm25,dense)"
     spec = parse(text)
     size = int(spec.subject) if spec.subject.isdecimal() and len(spec.subject) < 10 else 0
-    if spec.kind not in KINDS or size < 1 or spec.options:
+    if spec.kind not in ("oracle", "union") or size < 1 or spec.options:
+        form = "write oracle:SIZE or union:SIZE, or with retrievers: oracle:300(bm25,dense)"
         raise UsageError(f"--pool {text!r} is no pool; {form}")
     own = retriever.parts if retriever.kind == "fusion" else (retriever,)
     parts = tuple(check(str(part)) for part in spec.parts) or own
     return Pool("oracle" if spec.kind == "oracle" else "union", size, parts)
 
 
-def check_room(environment: "Environment", pool: Pool) -> None:
-    """Raise UsageError where a query has more relevant documents than its pool has places."""
-    many = {query.query_id: len(_relevant(environment, query)) for query in environment.queries}
-    query_id = max(many, key=many.__getitem__)
-    if pool.kind == "oracle" and many[query_id] > pool.size:
-        raise UsageError(
-            f"{pool} has no room for the {many[query_id]} relevant documents of query {query_id!r}; "
-            f"use oracle:{4 * many[query_id]}, so that they are a quarter of it"
-        )
-
-
-def add_pools(environment: "Environment", pool: Pool, retrievers: "Sequence[Retriever]") -> "Environment":
-    """Return `environment` with a pool for every query; `retrievers` are those of the pool's parts."""
-    check_room(environment, pool)
-    depth = pool.size if pool.kind == "union" else len(environment.documents)
-    secret = "" if pool.kind == "union" else environment.fingerprint
-    queries, at_once, made = environment.queries, max(1, HELD // depth), list["Query"]()
-    for some in (queries[first : first + at_once] for first in range(0, len(queries), at_once)):
-        searches = [Search(query.text, query.objective, query.excluded) for query in some]
-        lists = [retriever.search_many(searches, depth) for retriever in retrievers]
-        for query, *found in zip(some, *lists, strict=True):
-            order = _in_turn([[hit.doc_id for hit in hits] for hits in found])
-            if pool.kind == "oracle":
-                order = _infused(order, environment, query, pool.size, random.Random(f"{secret}:{query.query_id}"))
-            made.append(dataclasses.replace(query, candidates=frozenset(order[: pool.size])))
-    return dataclasses.replace(environment, queries=tuple(made))
-
-
-def _in_turn(rankings: Iterable[Sequence[str]]) -> list[str]:
+def _merge(rankings: Iterable[Sequence[str]]) -> list[str]:
     """Return the documents of several rankings, which are gone through together, rank by rank."""
     return list(dict.fromkeys(doc_id for rank in zip_longest(*rankings) for doc_id in rank if doc_id is not None))
 
 
-def _infused(order: list[str], environment: "Environment", query: "Query", size: int, draw: random.Random) -> list[str]:
-    """`size` documents, all relevant ones of the query among them; where parents are judged, the best passage of each.
+def _put_in_relevant(
+    order: list[str], environment: "Environment", query: "Query", size: int, lots: Random
+) -> list[str]:
+    """Return `size` documents, all relevant ones among them; where parents are judged, the best passage of each.
 
     Half are the first in `order`. The other places are shared among the relevant documents further down: each brings
     its neighbours, and its own place among these is drawn by lot. A query that lacks none gets the neighbours of a
@@ -111,7 +110,7 @@ def _infused(order: list[str], environment: "Environment", query: "Query", size:
     relevant, unit_of = set(_relevant(environment, query)), _unit_of(environment)
     if not relevant <= {unit_of(doc_id) for doc_id in order}:  # a retriever may leave out what shares no word
         unranked = sorted(set(environment.documents.doc_ids) - set(order) - query.excluded)
-        order += draw.sample(unranked, len(unranked))
+        order += lots.sample(unranked, len(unranked))
     head = max(0, min(size // 2, size - 2 * len(relevant)))
     met = relevant.intersection(map(unit_of, order[:head]))
     rest, places = list[str](), list[int]()
@@ -122,9 +121,9 @@ def _infused(order: list[str], environment: "Environment", query: "Query", size:
             met.add(unit)
             places.append(len(rest))
             rest.append(doc_id)
-    places = places or [int(len(rest) ** draw.random()) - 1]
+    places = places or [int(len(rest) ** lots.random()) - 1]
     each = (size - head) // len(places)
-    starts = [min(max(0, place - draw.randrange(each)), max(0, len(rest) - each)) for place in places]
+    starts = [min(max(0, place - lots.randrange(each)), max(0, len(rest) - each)) for place in places]
     blocks = dict.fromkeys(number for start in starts for number in range(start, start + each))
     others = (number for number in range(len(rest)) if number not in blocks)
     chosen = [*blocks, *islice(others, size - head - len(blocks))]

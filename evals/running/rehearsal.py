@@ -9,14 +9,13 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dspy
 
-from evals.running import pools
-from evals.running.request import session_limits
-from evals.running.resolve import Resolved, lexical, trial
+from evals.running.resolve import Resolved, trial
 from evals.running.runner import answer
+from evals.running.sitting import make_system
 from programs.base import Program
 from tools import retrievers, session
 from tools.disk import home
@@ -24,7 +23,7 @@ from tools.errors import RunIncomplete
 from tools.models import offline, prompting
 from tools.models.adapter import ANSWERED, Adapter, Answered
 from tools.records import Query, Usage
-from tools.session import Toolbox
+from tools.retrievers.bm25 import BM25
 
 if TYPE_CHECKING:
     from environments.base import Environment
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
 MESSAGE = 4  # tokens of a message beside its text, as OpenAI counts them
 
 
-@dataclass(slots=True)
-class Call:
+class Call(NamedTuple):
     """Tokens of one call."""
 
     prompt: int
@@ -62,10 +60,13 @@ class Rehearsal:
 
 def rehearse(resolved: Resolved, environment: "Environment", model: "Model", queries: Sequence[Query]) -> Rehearsal:
     """Ask the program these queries, and `model` nothing. RunIncomplete where all of them fail."""
+    # Of a module that is no Program, nothing is known beforehand.
+    plain = trial(resolved.constructor, resolved.values)
+    program = plain if isinstance(plain, Program) else Program(plain.toolbox, depth=0)
     if not queries:
-        return Rehearsal(_described(trial(resolved.constructor, resolved.values)), ())
+        return Rehearsal(program, ())
     environment = dataclasses.replace(environment, queries=tuple(queries))
-    index, notes = lexical(environment), list[str]()
+    index, notes = BM25(environment.documents, home()), list[str]()
 
     def build(spec: "Spec") -> "Retriever":
         if retrievers.words_only(spec):
@@ -78,25 +79,16 @@ def rehearse(resolved: Resolved, environment: "Environment", model: "Model", que
     retriever = build(resolved.retriever)
     others = {name: build(spec) for name, spec in resolved.others.items()}
     if resolved.pool:
-        environment = pools.add_pools(environment, resolved.pool, [build(part) for part in resolved.pool.parts])
-    depth = resolved.request.k or environment.depth
-    limits = session_limits(resolved.limits, depth)
-    toolbox = Toolbox(environment.documents, retriever, others=others, limits=limits)
-    program = resolved.constructor(toolbox, depth=depth, **resolved.values)
-    system = resolved.compiled.assemble(program) if resolved.compiled else program
+        environment = resolved.pool.add_to(environment, [build(part) for part in resolved.pool.parts])
+    system = make_system(resolved, environment, retriever, others)
     stand_in, calls, failed = StandIn(index.statistics, model), [], []
     for query in environment.queries:
         if error := stand_in.ask(system, query, environment.documents):
             failed.append(error)
-        calls.append(stand_in.made)
+        calls.append(stand_in.calls)
     if len(failed) == len(calls):
         raise RunIncomplete(f"the queries of the rehearsal failed, so nothing can be told: {failed[0]}")
-    return Rehearsal(_described(program), environment.queries, calls, notes + failed)
-
-
-def _described(program: Any) -> Program:
-    """What says how many calls there are: the program, or of any other module one of which nothing is known."""
-    return program if isinstance(program, Program) else Program(program.toolbox, depth=0)
+    return Rehearsal(program, environment.queries, calls, notes + failed)
 
 
 class StandIn(dspy.LM):
@@ -112,11 +104,11 @@ class StandIn(dspy.LM):
         self.window = getattr(real, "window", None)
         # Where the real model takes tool calls in the protocol's form, so does this one.
         self.tools = getattr(real, "tools", None) or getattr(real, "wire", None)
-        self.made: list[Call] = []
+        self.calls: list[Call] = []  # of the last query
 
     def ask(self, system: Any, query: Query, documents: "Corpus") -> str:
-        """Why the query failed, if it did; its calls are in `made`."""
-        self.made = []
+        """Return why the query failed, if it did; its calls are in `calls`."""
+        self.calls = []
         with dspy.context(lm=self, adapter=Adapter(), trace=[]):
             outcome = contextvars.copy_context().run(answer, system, query, documents)
         if isinstance(outcome, Exception):
@@ -124,8 +116,8 @@ class StandIn(dspy.LM):
         return f"query {query.query_id}: {outcome['error']}" if outcome["error"] else ""
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
-        """A predictor's call."""
-        prompting.check_room(messages or (), "prompt")  # as the real model's
+        """Answer a predictor."""
+        prompting.check_room(messages or (), "prompt")  # as the real model does
         self._allow()
         outputs = super().__call__(prompt, messages=messages, **kwargs)
         first = outputs[0] if outputs else ""
@@ -135,7 +127,7 @@ class StandIn(dspy.LM):
         return outputs
 
     def converse(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """A turn of a conversation with tools, by the program's rules for the same fields of a signature."""
+        """Answer a turn of a conversation with tools, by the program's rules for the same fields of a signature."""
         self._allow()
         outputs = self.rules.fill().values()
         thought = "\n".join(one for one in outputs if isinstance(one, str))
@@ -154,10 +146,10 @@ class StandIn(dspy.LM):
 
     def _book(self, messages: Sequence[Mapping[str, Any]], beside: Sequence[str], written: Sequence[str]) -> None:
         texts = [*beside, *(text for message in messages for text in _texts(message))]
-        made = Call(MESSAGE * len(messages) + sum(map(prompting.tokens, texts)), sum(map(prompting.tokens, written)))
-        self.made.append(made)
+        call = Call(MESSAGE * len(messages) + sum(map(prompting.tokens, texts)), sum(map(prompting.tokens, written)))
+        self.calls.append(call)
         if payer := session.current():
-            payer.charge(Usage(calls=1, input_tokens=made.prompt, output_tokens=made.answer))
+            payer.charge(Usage(calls=1, input_tokens=call.prompt, output_tokens=call.answer))
 
     def __deepcopy__(self, memo: object) -> "StandIn":
         # DSPy copies the model with a program; what was counted is one.
@@ -165,6 +157,6 @@ class StandIn(dspy.LM):
 
 
 def _texts(message: Mapping[str, Any]) -> list[str]:
-    """What of a message is counted."""
+    """Return what is counted of a message."""
     calls = [one["function"] for one in message.get("tool_calls", ())]
     return [str(message["content"]), *(text for one in calls for text in (one["name"], one["arguments"]))]

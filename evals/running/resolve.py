@@ -1,4 +1,4 @@
-"""A request with every name looked up, and the retrievers that it names, opened: `resolve`, `fit`, `Engines`.
+"""A request with every name looked up (`resolve`), fitted to its task (`fit`), and its retrievers, opened (`Engines`).
 
 Every check that needs no data comes first (`resolve`), every check that needs no index second (`fit`), so that a
 misspelt word does not wait for a corpus, nor a wrong value for an index.
@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Any
 import environments
 from evals import folder as run_folder
 from evals.measuring.metrics import check_metric
-from evals.running import pools
-from evals.running.request import (
-    SYSTEMS,
-    Request,
-    apply_hints,
-    find_retrievers,
-    parse_parameters,
-    query_limits,
-)
+from evals.running.request import SYSTEMS, Request, apply_hints, find_retrievers, parse_parameters, query_limits
 from tools import retrievers
 from tools.corpus import Corpus
 from tools.disk import home
@@ -34,13 +26,13 @@ from tools.session import Toolbox
 
 if TYPE_CHECKING:
     from environments.base import Environment
+    from evals.running.pools import Pool
     from programs.compiled import Compiled
     from tools.retriever import Retriever
     from tools.retrievers import Spec
-    from tools.retrievers.bm25 import BM25
 
 _LOG = logging.getLogger("sextant")
-LARGE = 10_000  # documents from which on an index may take a while to build, and a word is said before
+LARGE = 10_000  # documents from which on an index may take a while to build, which is said before
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +46,7 @@ class Resolved:
     limits: Mapping[str, int]  # of each query, by their names in request.LIMITS
     retriever: "Spec"
     others: "Mapping[str, Spec]"  # the retrievers that parameters name, by their expressions
-    pool: pools.Pool | None
+    pool: "Pool | None"
     compiled: "Compiled | None" = None
 
     @property
@@ -68,14 +60,20 @@ class Resolved:
         return (self.retriever, *self.others.values())
 
     @property
+    def all_retrievers(self) -> "tuple[Spec, ...]":
+        """Those of the program and of the pool."""
+        return (*self.retrievers, *(self.pool.parts if self.pool else ()))
+
+    @property
     def sends(self) -> bool:
-        """Whether the run may send something to a model."""
-        searched = (*self.retrievers, *(self.pool.parts if self.pool else ()))
-        return self.request.lm != "offline" or any(map(sends, searched))
+        """Whether the run may send something to a model: its program's, or one of a retriever."""
+        lenses = [lens for spec in self.all_retrievers for lens in retrievers.lenses(spec)]
+        models = [self.request.lm, *(lens.options.get("model", "offline") for lens in lenses)]
+        return any(model != "offline" for model in models) or any(map(retrievers.apis, self.all_retrievers))
 
     def with_values(self, values: Mapping[str, Any]) -> "Resolved":
         """Return a copy with other values of the parameters."""
-        return replace(self, values=values, others=_named(values))
+        return replace(self, values=values, others=_retrievers_in(values))
 
 
 def resolve(request: Request) -> Resolved:
@@ -83,8 +81,8 @@ def resolve(request: Request) -> Resolved:
 
     A program in a process of its own is started here; programs.isolation.parent.reaping ends it.
     """
-    compiled = _compiled(request)
-    constructor = _isolated(request, compiled) if request.isolated else pick("program", request.program, SYSTEMS)
+    compiled = _read_compiled(request)
+    constructor = _isolate(request, compiled) if request.isolated else pick("program", request.program, SYSTEMS)
     limits = query_limits(request.parameters)
     if compiled and compiled.members and limits:
         raise UsageError("an ensemble has no limits of a query: each member has a session of its own; leave them out")
@@ -92,7 +90,11 @@ def resolve(request: Request) -> Resolved:
     values = parse_parameters(request.program, constructor, request.parameters, kept)
     own = compiled.retriever if compiled else "bm25"
     spec = retrievers.check(own if request.retriever is None else request.retriever)
-    pool = None if request.pool is None else pools.read(request.pool, spec)
+    pool = None
+    if request.pool is not None:
+        from evals.running import pools  # few runs need it
+
+        pool = pools.read(request.pool, spec)
     for one in (spec, *(pool.parts if pool else ())):
         _check_retriever(one)
     environments.resolve(request.task)
@@ -100,26 +102,26 @@ def resolve(request: Request) -> Resolved:
     for metric in request.metrics:
         check_metric(metric)
     fixed = frozenset(request.parameters) | kept.keys()
-    resolved = Resolved(request, constructor, values, fixed, limits, spec, _named(values), pool, compiled)
+    resolved = Resolved(request, constructor, values, fixed, limits, spec, _retrievers_in(values), pool, compiled)
     if request.budget_usd is not None:
         _check_prices(resolved)
     run_folder.check_place(request.runs)
     return resolved
 
 
-def _named(values: Mapping[str, Any]) -> "dict[str, Spec]":
+def _retrievers_in(values: Mapping[str, Any]) -> "dict[str, Spec]":
     return {name: retrievers.check(name) for name in find_retrievers(values)}
 
 
 def _check_retriever(spec: "Spec") -> None:
     retrievers.require(spec)
     for lens in retrievers.lenses(spec):
-        from tools.retrievers.lens import annotate  # it imports DSPy, which takes a second
+        from tools.retrievers.lens import annotate  # imports DSPy, which takes a second
 
         annotate.check(str(lens.options.get("model", "offline")), str(lens.options.get("attribute", "")))
 
 
-def _isolated(request: Request, compiled: "Compiled | None") -> Any:
+def _isolate(request: Request, compiled: "Compiled | None") -> Any:
     """Return the program in a process of its own, which is not to read data, home and runs."""
     from programs.isolation.parent import Isolated  # imports DSPy, and few runs need it
 
@@ -131,9 +133,8 @@ def _check_prices(resolved: Resolved) -> None:
     """UsageError where a budget in dollars cannot be kept, because nobody knows what the model or an API takes."""
     request = resolved.request
     unknown = [] if price_is_known(request.lm, request.prices) else [request.lm]
-    searched = (*resolved.retrievers, *(resolved.pool.parts if resolved.pool else ()))
-    for api in [api for spec in searched for api in retrievers.apis(spec)]:
-        from tools.retrievers.neural.api import list_price  # it imports NumPy, DSPy and OpenAI's client
+    for api in [api for spec in resolved.all_retrievers for api in retrievers.apis(spec)]:
+        from tools.retrievers.neural.api import list_price  # imports NumPy, DSPy and OpenAI's client
 
         if list_price(api.subject, str(api.options.get("like", "")), request.prices) is None:
             unknown.append(api.subject)
@@ -144,7 +145,7 @@ def _check_prices(resolved: Resolved) -> None:
         )
 
 
-def _compiled(request: Request) -> "Compiled | None":
+def _read_compiled(request: Request) -> "Compiled | None":
     """Return the compiled program of the request, if it has one; DataError or UsageError where it cannot be used."""
     if request.compiled is None:
         return None
@@ -163,17 +164,17 @@ def _compiled(request: Request) -> "Compiled | None":
 
 def fit(resolved: Resolved, environment: "Environment") -> Resolved:
     """Return `resolved` with the task's own choices; UsageError for what does not fit it, before an index is built."""
-    hints = environment.hints
-    if resolved.request.instruction == "task":
+    request, hints = resolved.request, environment.hints
+    if request.instruction == "task":
         resolved = resolved.with_values(apply_hints(resolved.values, resolved.fixed, hints))
     _check_pools(resolved, environment)
     program = trial(resolved.constructor, resolved.values)
-    if resolved.request.lm == "offline":
-        from programs.base import check_offline  # DSPy is behind it, and --help imports this module
+    if request.lm == "offline":
+        from programs.base import check_offline  # imports DSPy: a misspelt name is refused before
 
-        check_offline(resolved.request.program, program)
-    if resolved.compiled and not resolved.isolated:  # its process has seen to that
-        resolved.compiled.check(resolved.request.program, program, str(resolved.request.compiled))
+        check_offline(request.program, program)
+    if resolved.compiled and not resolved.isolated:  # an isolated program has checked them itself
+        resolved.compiled.check(request.program, program, str(request.compiled))
     return replace(resolved, retriever=retrievers.with_attribute(resolved.retriever, hints.get("lens", "")))
 
 
@@ -185,16 +186,15 @@ def trial(constructor: Any, values: Mapping[str, Any]) -> Any:
 def _check_pools(resolved: Resolved, environment: "Environment") -> None:
     """UsageError for retrievers, a pool or a depth that do not fit the task's pools, before any index is built."""
     pool, k = resolved.pool, resolved.request.k
-    own = all(query.candidates is not None for query in environment.queries)
-    if pool and own:
+    has_pools = all(query.candidates is not None for query in environment.queries)
+    if pool and has_pools:
         raise UsageError(f"{environment.task} has candidate pools of its own; leave out --pool")
-    if pool:
-        pools.check_room(environment, pool)
     for spec in resolved.retrievers:
-        if retrievers.needs_pool(spec) and not own:
+        if retrievers.needs_pool(spec) and not has_pools:
             raise UsageError(f"{spec} ranks candidate pools, and {environment.task} has none; use another")
-    for part in pool.parts if pool else ():
-        if retrievers.needs_pool(part):
+    if pool:
+        pool.check_room(environment)
+        if part := next(filter(retrievers.needs_pool, pool.parts), None):
             raise UsageError(f"{part} needs a pool, so no pool can be made of it; use another")
     largest = max((len(query.candidates or ()) for query in environment.queries), default=0)
     if k and environment.comparisons and k < largest:
@@ -211,36 +211,17 @@ class Engines:
         self._built: dict[str, Retriever] = {}
 
     def build(self, spec: "Spec") -> "Retriever":
-        """The retriever of an expression; a word is said before one that may take a while.
+        """Return the retriever of an expression; one that may take a while to open is named in the log.
 
         ProviderRefused where the key of a model of embeddings is missing and no cassette has its answers.
         """
         spec = retrievers.with_attribute(spec, self._lens)
         if str(spec) not in self._built:
-            if not self._terms.replays:
-                check_keys(spec)
+            for api in () if self._terms.replays else retrievers.apis(spec):
+                from tools.models.embeddings import check_key  # imports DSPy and OpenAI's client, which takes seconds
+
+                check_key(api.subject)
             if len(self._documents) >= LARGE:
                 _LOG.info("opening %s over %d documents", spec, len(self._documents))
             self._built[str(spec)] = retrievers.build(spec, self._documents, home(), terms=self._terms)
         return self._built[str(spec)]
-
-
-def check_keys(spec: "Spec") -> None:
-    """ProviderRefused where a model of embeddings in `spec` needs a key that is not set."""
-    for api in retrievers.apis(spec):
-        from tools.models.embeddings import check_key  # it imports DSPy and OpenAI's client, which takes seconds
-
-        check_key(api.subject)
-
-
-def sends(spec: "Spec") -> bool:
-    """Whether searching with `spec`, or building it, may send something to a model."""
-    lenses = (lens.options.get("model", "offline") for lens in retrievers.lenses(spec))
-    return bool(retrievers.apis(spec)) or any(model != "offline" for model in lenses)
-
-
-def lexical(environment: "Environment") -> "BM25":
-    """The index that knows the corpus' words."""
-    from tools.retrievers.bm25 import BM25  # NumPy is behind it, and --help imports this module
-
-    return BM25(environment.documents, home())

@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,15 +12,16 @@ from evals import folder as run_folder
 from evals.measuring.metrics import compute
 from evals.measuring.scored import bounds_beside
 from evals.measuring.scoring import count_looks, ranking_of, record_look, score, summarise_unfinished
-from evals.running import pools, runner
+from evals.running import runner
 from evals.running.configuration import configuration
-from evals.running.events import Beginning, Report, Started
 from evals.running.request import WORKERS, Common, session_limits
-from evals.running.resolve import Engines, Resolved, lexical
+from evals.running.resolve import Engines, Resolved
+from tools.disk import home
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError
 from tools.models import lm
+from tools.models.cassette import Cassette
 from tools.models.gate import Gate
-from tools.models.lm import Model
+from tools.models.spec import check_key
 from tools.models.terms import QUERY_SECONDS, Budget, Patience, Terms
 from tools.records import Usage, usage_from_json
 from tools.retriever import RanksOnly
@@ -29,11 +30,12 @@ from tools.session import Toolbox
 
 if TYPE_CHECKING:
     from environments.base import Environment
+    from evals.running.events import Watch
     from tools.models.offline import Rules
     from tools.retriever import Retriever
     from tools.text import TermStatistics
 
-
+Report = Callable[["Ready", run_folder.RunFolder], AbstractContextManager["Watch | None"]]
 _LOG = logging.getLogger("sextant")
 
 
@@ -82,9 +84,58 @@ class Result:
         """All of it as plain data, as `--json` prints it."""
         return dict(self._json)
 
+    def show(self, *, as_json: bool) -> None:
+        """Print it on stdout."""
+        from evals.showing.tables import show_scores  # rich: not for Python
+
+        show_scores(self.json(), as_json=as_json)
+
+
+@dataclass(slots=True)
+class Ready:
+    """What a run needs, once its indexes are there. But for them nothing has been sent."""
+
+    resolved: Resolved
+    environment: "Environment"  # with the pools of --pool once the run has begun
+    engines: Engines
+    model: lm.Model
+    config: run_folder.Config
+    system: runner.System
+
+    def value(self, outcome: run_folder.Outcome) -> float | None:
+        """Return the headline metric of an outcome."""
+        query_id = outcome["query_id"]
+        return compute(self.environment.metric, query_id, {query_id: ranking_of(outcome)}, self.environment)
+
+
+def sit(resolved: Resolved, environment: "Environment", report: Report | None, started: float) -> Result:
+    """Answer what is pending and score the run; the sitting has `started` at this time of time.monotonic()."""
+    request, terms = resolved.request, make_terms(resolved.request)
+    cassette = Cassette(request.cassette, terms, sends=resolved.sends) if request.cassette else None
+    ready = prepare(resolved, environment, terms)
+    place = run_folder.place(request.runs, ready.config)
+    if not (place / "outcomes.jsonl").exists() and not terms.replays:
+        check_key(request.lm)
+    with run_folder.claim(place, ready.config) as folder:
+        if request.again:
+            ready.model.lm.anew = folder.ask_failed_again()
+        ready.model.begin(folder.path, folder.usage)
+        if resolved.pool:  # only now: what its searches cost is in the books of the run
+            parts = [ready.engines.build(part) for part in resolved.pool.parts]
+            ready.environment = resolved.pool.add_to(ready.environment, parts)
+        problem = _answer(ready, folder, report)
+        if cassette:
+            cassette.record(complete=len(folder.outcomes) == len(ready.environment.queries))
+        return _conclude(ready, folder, problem, started)
+
 
 def make_terms(request: Common, *, repeats: bool = False) -> Terms:
     """Return the budget, gate, prices and patience of one command; `repeats` as in Terms."""
+    default = patience = Patience()
+    if request.patience is not None:
+        patience = replace(patience, before=request.patience, after=request.patience)
+    if request.call_timeout is not None:
+        patience = replace(patience, call=request.call_timeout)
     return Terms(
         budget=Budget(
             calls=request.budget_calls,
@@ -93,21 +144,11 @@ def make_terms(request: Common, *, repeats: bool = False) -> Terms:
             seconds=request.time_limit,
         ),
         gate=Gate(request.max_concurrent or WORKERS),
-        patience=_patience_of(request),
+        patience=patience if patience != default else None,
         prices=request.prices,
         query_seconds=request.query_timeout or QUERY_SECONDS,
         repeats=repeats,
     )
-
-
-def _patience_of(request: Common) -> Patience | None:
-    """Return how long calls are tried, where the request says it."""
-    patience = Patience()
-    if request.patience is not None:
-        patience = replace(patience, before=request.patience, after=request.patience)
-    if request.call_timeout is not None:
-        patience = replace(patience, call=request.call_timeout)
-    return patience if patience != Patience() else None
 
 
 def connect(
@@ -120,13 +161,13 @@ def connect(
     seed: int | None = None,
     rules: "Rules | None" = None,
 ) -> lm.Model:
-    """The model of the request, or `spec` with its settings; the offline engine fills the fields that `rules` has.
+    """Return the model of the request, or `spec` with its settings; offline fills the fields that `rules` has.
 
     Where the program searches with a `retriever` that knows the words of the corpus, it is not read twice.
     """
 
     def statistics() -> "TermStatistics":
-        return (retriever if isinstance(retriever, BM25) else lexical(environment)).statistics()
+        return (retriever if isinstance(retriever, BM25) else BM25(environment.documents, home())).statistics()
 
     spec = spec or request.lm
     settings = lm.Settings(
@@ -137,33 +178,6 @@ def connect(
         context=request.context if spec == request.lm else None,
     )
     return lm.connect(spec, terms, statistics=statistics, settings=settings, rules=rules)
-
-
-@dataclass(slots=True)
-class Ready:
-    """What a run needs, once its indexes are there. But for them nothing has been sent."""
-
-    resolved: Resolved
-    environment: "Environment"  # with the pools of --pool once the run has begun
-    engines: Engines
-    model: Model
-    config: run_folder.Config
-    system: Any
-
-    @property
-    def workers(self) -> int:
-        """Queries at a time."""
-        return self.resolved.request.workers
-
-    def begin(self, folder: run_folder.RunFolder) -> None:
-        """Take up the books of the run in `folder`, and make its pools: what the searches for them cost is in these."""
-        request, pool = self.resolved.request, self.resolved.pool
-        if request.again:
-            self.model.lm.anew = folder.ask_failed_again()
-        self.model.begin(folder.path, folder.usage)
-        if pool:
-            parts = [self.engines.build(part) for part in pool.parts]
-            self.environment = pools.add_pools(self.environment, pool, parts)
 
 
 def prepare(resolved: Resolved, environment: "Environment", terms: Terms) -> Ready:
@@ -178,86 +192,58 @@ def prepare(resolved: Resolved, environment: "Environment", terms: Terms) -> Rea
         parts = [engines.build(part).name for part in resolved.pool.parts]
         config["pool"] = resolved.pool.config(parts, environment)
         retriever, others = RanksOnly(retriever), {name: RanksOnly(other) for name, other in others.items()}
-    depth, path = config["depth"], run_folder.place(request.runs, config)
-    limits = session_limits(resolved.limits, depth)
-    toolbox = Toolbox(environment.documents, retriever, others=others, limits=limits, checkpoints=path)
-    system = resolved.constructor(toolbox, depth=depth, **resolved.values)
-    if resolved.compiled and not resolved.isolated:
-        system = resolved.compiled.assemble(system)
+    system = make_system(resolved, environment, retriever, others, run_folder.place(request.runs, config))
     return Ready(resolved, environment, engines, model, config, system)
 
 
-def prepare_unsent(resolved: Resolved, environment: "Environment") -> tuple[Model, run_folder.Config]:
-    """Return the model and the configuration alone, where no retriever is to be opened."""
-    request = resolved.request
-    model = connect(request, make_terms(request), environment, seed=request.seed)
-    return model, configuration(resolved, environment, None, model)
+def make_system(
+    resolved: Resolved,
+    environment: "Environment",
+    retriever: "Retriever",
+    others: "Mapping[str, Retriever]",
+    checkpoints: Path | None = None,
+) -> Any:
+    """Return the program of a request over these retrievers, with its compiled prompts."""
+    depth = resolved.request.k or environment.depth
+    limits = session_limits(resolved.limits, depth)
+    toolbox = Toolbox(environment.documents, retriever, others=others, limits=limits, checkpoints=checkpoints)
+    system = resolved.constructor(toolbox, depth=depth, **resolved.values)
+    return resolved.compiled.assemble(system) if resolved.compiled and not resolved.isolated else system
 
 
-def answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None) -> SextantError | None:
+def _answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None) -> SextantError | None:
     """Answer what is pending; return why some of it still is, if it is."""
     environment, count = ready.environment, len(ready.environment.queries)
-    with ExitStack() as stack:
-        watcher = stack.enter_context(report(_beginning(ready, folder))) if report else None
+    try:
+        with report(ready, folder) if report else nullcontext() as watch:
 
-        def on_outcome(outcome: run_folder.Outcome) -> None:
-            if watcher:
-                watcher.add(outcome, _value(environment, outcome))
+            def on_outcome(outcome: run_folder.Outcome) -> None:
+                if watch:
+                    watch.add(outcome, ready.value(outcome))
 
-        try:
             fault = runner.run(
                 ready.system,
                 environment.queries,
                 environment.documents,
                 folder,
                 ready.model,
-                workers=ready.workers,
+                workers=ready.resolved.request.workers,
                 on_outcome=on_outcome,
-                on_pending=watcher.leave if watcher else lambda query_id, reason: None,
+                on_pending=watch.leave if watch else lambda query_id, reason: None,
             )
-        except (BudgetReached, ProviderRefused, RunIncomplete, DataError) as problem:
-            return problem
-        except KeyboardInterrupt:
-            stack.close()  # the report's last words come first
-            done = f"{len(folder.outcomes)} of {count} queries are safe in {folder.path}"
-            _LOG.warning("%s; the same command answers the others", done)
-            raise
-        finally:
-            if folder.outcomes:  # their values have been shown, also where the others are never asked
-                record_look(run_folder.read_config(folder.path), folder.path)
+    except (BudgetReached, ProviderRefused, RunIncomplete, DataError) as problem:
+        return problem
+    except KeyboardInterrupt:
+        done = f"{len(folder.outcomes)} of {count} queries are safe in {folder.path}"
+        _LOG.warning("%s; the same command answers the others", done)
+        raise
+    finally:
+        if folder.outcomes:  # their values have been shown, also where the others are never asked
+            record_look(run_folder.read_config(folder.path), folder.path)
     return RunIncomplete(f"the model's provider failed: {fault}") if fault else None
 
 
-def _value(environment: "Environment", outcome: run_folder.Outcome) -> float | None:
-    """Return the headline metric of an outcome."""
-    query_id = outcome["query_id"]
-    return compute(environment.metric, query_id, {query_id: ranking_of(outcome)}, environment)
-
-
-def _beginning(ready: Ready, folder: run_folder.RunFolder) -> Beginning:
-    request, environment = ready.resolved.request, ready.environment
-    earlier = [_value(environment, outcome) for outcome in folder.outcomes.values()]
-    started = Started(
-        run=str(folder.path),
-        task=environment.task,
-        split=environment.split,
-        program=request.program,
-        retriever=str(ready.resolved.retriever),
-        lm=ready.model.name,
-        queries=len(environment.queries),
-        done=len(folder.outcomes),
-        budget={
-            "usd": request.budget_usd,
-            "tokens": request.budget_tokens,
-            "calls": request.budget_calls,
-            "seconds": request.time_limit,
-        },
-    )
-    failed = sum(outcome["error"] is not None for outcome in folder.outcomes.values())
-    return Beginning(started, earlier, failed, environment.metric, ready.model.terms.status)
-
-
-def conclude(ready: Ready, folder: run_folder.RunFolder, problem: SextantError | None, started: float) -> Result:
+def _conclude(ready: Ready, folder: run_folder.RunFolder, problem: SextantError | None, started: float) -> Result:
     """Score the run; of one with pending queries, say how far it came."""
     environment, config = ready.environment, run_folder.read_config(folder.path)
     query_ids = [query.query_id for query in environment.queries]

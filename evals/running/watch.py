@@ -1,35 +1,40 @@
 """How far a run is, for a person, on stderr: a live table on a terminal, plain lines elsewhere.
 
-Everything is drawn by one thread that looks at the run four times a second; answering queries never waits for it.
 Reasons to wait come from providers, so they are stripped of control characters before they are printed.
 """
 
 import math
 import sys
-import threading
-import time
-from collections.abc import Callable
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from evals.folder import Outcome
-from evals.running.events import Beginning, Events, Pending, Progress, QueryDone, Resumed, Tally, Waiting, Waits
-from tools.console import clean, say
-from tools.console import queries as counted
+from evals.folder import RunFolder
+from evals.running.events import Event, Progress, Resumed, Tally, Waiting, Watch, count
+from tools.console import clean, queries, say
 from tools.models.terms import Status
+from tools.records import Usage
 
-LOOK_SECONDS = 0.25  # between two looks; the table is not drawn more often
-PROGRESS_SECONDS = 1.0  # between two events of progress
+if TYPE_CHECKING:
+    from evals.running.sitting import Ready
+
 # A plain line is due when this share of the queries has ended since the last one; when some have, after so many
 # seconds; and when none has, after so many more, because their calls and dollars may have gone on.
 PLAIN_SHARE = 0.25
 PLAIN_SECONDS = 5.0
 STILL_SECONDS = 60.0
+GAP = 2  # characters between columns
+
+
+def report(ready: "Ready", folder: RunFolder) -> Watch:
+    """Return the watch of a run that is about to ask its queries, for a person."""
+    tally, done, console = count(ready, folder), len(folder.outcomes), _Talk()
+    say(f"{ready.environment.task}: {queries(tally.queries)}" + (f", {done} answered before" if done else ""))
+    show = LiveTable(console).tell if console.is_terminal else Lines(tally).tell
+    return Watch(tally, ready.model.terms.status, show)
 
 
 class _Talk(Console):
@@ -42,171 +47,73 @@ class _Talk(Console):
         self.quiet = True  # rich would end the program
 
 
-class Watch:
-    """Follows one run while the block runs: for a person on `console`, for other programs through `events`."""
-
-    def __init__(
-        self,
-        tally: Tally,
-        status: Callable[[], Status],
-        *,
-        quiet: bool = False,
-        events: Events | None = None,
-        console: Console | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`tally` has the queries that were answered before; `status` says what the model's calls are doing."""
-        self._tally = tally
-        self._status = status
-        self._events = events or Events(None)
-        self._clock = clock
-        self._waits = Waits()
-        self._started = clock()
-        self._told = self._started  # when progress was last told to another program
-        console = console or _Talk()
-        self._table = _LiveTable(console) if console.is_terminal and not quiet else None
-        self._lines = None if quiet or self._table else _Lines(tally.queries, tally.ended, self._started)
-        self._leaving = False
-        self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
-
-    @classmethod
-    def of(cls, beginning: Beginning, events: Events, *, quiet: bool) -> Self:
-        """Return the watch of a run that begins; it tells `events` so, and unless `quiet` a person."""
-        started, earlier = beginning.started, beginning.earlier
-        events.tell(started)
-        if not quiet:
-            resumed = f", {len(earlier)} answered before" if earlier else ""
-            say(f"{started.task}: {counted(started.queries)}{resumed}")
-        tally = Tally.after(started.queries, earlier, beginning.metric, beginning.failed)
-        return cls(tally, beginning.status, quiet=quiet, events=events)
-
-    def add(self, outcome: Outcome, value: float | None) -> None:
-        """Count an answered query, with its value of the headline metric; None where that is undefined for it."""
-        query_id, error, usage = outcome["query_id"], outcome["error"], outcome["usage"]
-        self._tally.add(query_id, value, usage, failed=error is not None)
-        self._events.tell(QueryDone(query_id, error, outcome["seconds"], usage, self._tally.metric, value))
-        self._wake_when_due()
-
-    def leave(self, query_id: str, reason: str) -> None:
-        """Count a query that was begun and has no outcome, for this reason; it stays pending."""
-        self._tally.leave(query_id)
-        self._events.tell(Pending(query_id, reason))
-        self._wake_when_due()
-
-    def _wake_when_due(self) -> None:
-        if self._lines and self._lines.due(self._tally.ended, self._clock()):
-            self._wake.set()
-
-    def look(self, *, last: bool = False) -> None:
-        """Look at the run once, and show and tell what is due."""
-        now = self._clock()
-        progress = self._tally.progress(self._status(), now - self._started)
-        change = self._waits.look(progress.status, now)
-        if change:
-            self._events.tell(change)
-        if last or now - self._told >= PROGRESS_SECONDS:
-            self._told = now
-            self._events.tell(progress)
-        if self._table:
-            self._table.draw(progress, waits=self._waits.told)
-        if self._lines:
-            self._lines.look(progress, change, now, last=last)
-
-    def _follow(self) -> None:
-        while not self._leaving:
-            self.look()
-            self._wake.wait(LOOK_SECONDS)
-            self._wake.clear()
-
-    def __enter__(self) -> Self:
-        if self._table:
-            self._table.start()
-        if self._table or self._lines or self._events.heard:
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, where: TracebackType | None
-    ) -> None:
-        if self._thread.ident is None:
-            return  # nobody watches
-        self._leaving = True
-        self._wake.set()
-        self._thread.join(1.0)
-        if self._thread.is_alive():
-            return  # Ctrl-S holds the terminal, and would hold the end of the run as well
-        self.look(last=True)
-        if self._table:
-            self._table.stop()
-
-
-class _Lines:
+class Lines:
     """Plain lines: one when it is due, and one at once when calls begin to wait or go on."""
 
-    def __init__(self, queries: int, ended: int, now: float) -> None:
-        self._queries = queries
-        self._ended = ended  # when the last line was said
-        self._said = now
-        self._waited = now - PLAIN_SECONDS  # when waiting was last said
+    def __init__(self, tally: Tally) -> None:
+        self._queries = tally.queries
+        self._ended = tally.ended  # when the last line was said
+        self._said = 0.0  # seconds of the sitting, as the next
+        self._waited = -PLAIN_SECONDS  # when waiting was last said
+        self._change: Event | None = None
         self._waiting = False
 
-    def due(self, ended: int, now: float) -> bool:
-        """Whether a line about so many queries is due."""
-        new, seconds = ended - self._ended, now - self._said
+    def tell(self, event: Event, *, last: bool = False) -> None:
+        """Say what there is to say at a look; what has changed comes before the progress."""
+        if not isinstance(event, Progress):
+            self._change = event if isinstance(event, Waiting | Resumed) else self._change
+            return
+        # Many short waits in a row are one wait to a reader, and the lines below count those that wait.
+        if isinstance(self._change, Waiting) and event.elapsed - self._waited >= PLAIN_SECONDS:
+            self._waited, self._waiting = event.elapsed, True
+            say(waiting_words(event.status))
+        if isinstance(self._change, Resumed) and self._waiting:
+            self._waiting = False
+            say(f"goes on after {clock(self._change.seconds)}")
+        self._change = None
+        ended = event.done + event.owed
+        if self._due(ended - self._ended, event) or (last and ended != self._ended):
+            self._said, self._ended = event.elapsed, ended
+            say(plain_line(event))
+
+    def _due(self, new: int, progress: Progress) -> bool:
+        """Return whether a line is due after so many new queries."""
+        seconds, all_ended = progress.elapsed - self._said, progress.done + progress.owed >= self._queries
         if not new:
             return seconds >= STILL_SECONDS
-        return new >= PLAIN_SHARE * self._queries or ended >= self._queries or seconds >= PLAIN_SECONDS
-
-    def look(self, progress: Progress, change: Waiting | Resumed | None, now: float, *, last: bool) -> None:
-        """Say what there is to say."""
-        ended = progress.done + progress.owed
-        # Many short waits in a row are one wait to a reader, and the lines below count those that wait.
-        if isinstance(change, Waiting) and now - self._waited >= PLAIN_SECONDS:
-            self._waited, self._waiting = now, True
-            say(waiting_words(progress.status))
-        if isinstance(change, Resumed) and self._waiting:
-            self._waiting = False
-            say(f"goes on after {clock(change.seconds)}")
-        if self.due(ended, now) or (last and ended != self._ended):
-            self._said, self._ended = now, ended
-            say(plain_line(progress))
+        return new >= PLAIN_SHARE * self._queries or all_ended or seconds >= PLAIN_SECONDS
 
 
-class _LiveTable:
+class LiveTable:
     """A table that is drawn in its own place, over what it was before, each time in one write."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._shown: tuple[Progress, bool] | None = None
+        self._shown: RenderableType = ""
         self._looks: object = None
+        self._waits = False
         # What others say on stderr goes above it; on stdout too, where that is the same terminal.
         self._live = Live(
             console=console,
             auto_refresh=False,
             redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
-            get_renderable=self._renderable,
+            get_renderable=lambda: self._shown,
             vertical_overflow="crop",
         )
 
-    def start(self) -> None:
+    def tell(self, event: Event, *, last: bool = False) -> None:
+        """Draw the progress, where it looks otherwise than before; the `last` stays where it is."""
+        if isinstance(event, Waiting | Resumed):
+            self._waits = isinstance(event, Waiting)
+        if not isinstance(event, Progress):
+            return
         self._live.start()
-
-    def stop(self) -> None:
-        self._live.stop()
-
-    def draw(self, progress: Progress, *, waits: bool) -> None:
-        """Draw it, where it looks otherwise than before."""
-        looks = (columns(progress), waits and waiting_words(progress.status), self._console.size)
+        looks = (columns(event), self._waits and waiting_words(event.status), self._console.size)
         if looks != self._looks:
-            self._looks, self._shown = looks, (progress, waits)
+            self._looks, self._shown = looks, table(event, self._console.width, waits=self._waits)
             self._live.refresh()
-
-    def _renderable(self) -> RenderableType:
-        if self._shown is None:
-            return ""
-        progress, waits = self._shown
-        return table(progress, self._console.width, waits=waits)
+        if last:
+            self._live.stop()
 
 
 class Column(NamedTuple):
@@ -224,9 +131,6 @@ class Column(NamedTuple):
         return max(self.least, *map(len, (self.heading, *self.cells)))
 
 
-GAP = 2  # characters between columns
-
-
 def columns(progress: Progress) -> list[Column]:
     """Return the columns of the table: up to three lines under each heading."""
     calls, usage, plain = progress.status, progress.status.usage, ("", "", "")
@@ -239,7 +143,7 @@ def columns(progress: Progress) -> list[Column]:
     if calls.limit:
         flight = _cells(f"{calls.in_flight} of {calls.limit}", _some(calls.waiting, "waiting"))
         made.append(Column("in flight", flight, plain, 9, 2))
-    if _paid_for(calls):
+    if _is_paid(usage):
         tokens = _cells(f"{_count(usage.input_tokens)} in", f"{_count(usage.output_tokens)} out")
         made += [Column("tokens", tokens, plain, 8, 6), Column("dollars", _cells(*_dollars(progress)), plain, 14, 1)]
     mean = _cells() if progress.mean is None else _cells(f"{progress.mean:.4f}", "so far")
@@ -280,7 +184,7 @@ def plain_line(progress: Progress) -> str:
         f"{calls.in_flight} of {calls.limit} in flight" if calls.in_flight else "",
         _some(calls.waiting, "waiting"),
     ]
-    if _paid_for(calls):
+    if _is_paid(usage):
         parts.append(f"{_count(usage.input_tokens)} tokens in, {_count(usage.output_tokens)} out")
         parts.append(", ".join(_dollars(progress)))
     parts += [f"{clock(progress.elapsed)} elapsed", _left(progress)]
@@ -304,9 +208,8 @@ def _left(progress: Progress) -> str:
     return f"{clock(progress.left)} left" if progress.left and progress.done < progress.queries else ""
 
 
-def _paid_for(calls: Status) -> bool:
-    """Say whether tokens and dollars mean anything: the engine without a model has none, and no limit."""
-    usage = calls.usage
+def _is_paid(usage: Usage) -> bool:
+    """Return whether tokens and dollars mean anything: the engine without a model has none, and no limit."""
     return bool(usage.input_tokens or usage.output_tokens or usage.paid_usd != 0)
 
 
@@ -334,12 +237,11 @@ def _some(count: int, what: str) -> str:
     return f"{_count(count)} {what}" if count else ""
 
 
-def _count(number: int) -> str:
+def _count(number: float) -> str:
     """Write a count in at most four characters: whole up to 9,999, then thousands, millions, billions."""
     if number < 10_000:
         return str(number)
-    value, letter = number / 1e3, "k"
-    for larger in "MB":
-        if value >= 999.5:
-            value, letter = value / 1e3, larger
-    return f"{value:.1f}{letter}" if value < 9.95 else f"{value:.0f}{letter}"
+    thousands = 0
+    while number >= 999.5 and thousands < 3:
+        number, thousands = number / 1000, thousands + 1
+    return f"{number:.{1 if number < 9.95 else 0}f}{' kMB'[thousands]}"

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from evals.running import events
-from evals.running.events import EVENTS, Ended, Events, Pending, Resumed, Started, Tally, Waiting, Waits
-from evals.running.watch import Watch
+from evals.running.events import EVENTS, Ended, Events, Pending, Resumed, Started, Tally, Waiting, Waits, Watch
 from tools.errors import BudgetReached, DataError, ProviderRefused
 from tools.models.terms import Status
 from tools.records import Usage
@@ -45,7 +44,7 @@ def test_an_event_is_one_line_with_its_name_its_time_and_its_fields():
 
 
 def test_progress_has_the_status_of_the_calls_and_what_is_to_come_and_none_is_null():
-    tally = Tally.after(4, [0.5], "nDCG@10")
+    tally = Tally(4, "nDCG@10", [0.5])
     tally.add("a", 1.0, {"paid_usd": 0.25, "list_usd": None}, failed=True)
     row = json.loads(events.line(tally.progress(BUSY, 2.0), 0.0))
     assert row.pop("status") == dataclasses.asdict(BUSY)
@@ -120,15 +119,15 @@ def test_a_slow_reader_holds_nothing_up_and_loses_only_progress():
         reading.wait(120)
         lines.append(line)
 
-    progress = Tally.after(4, [], "nDCG@10").progress(BUSY, 1.0)
+    tally = Tally(4, "nDCG@10")
     with Events(write) as writer:
         for number in range(3000):
             writer.tell(Pending(f"q{number}", ""))
-            writer.tell(progress)
+            writer.tell(tally.progress(BUSY, number))
         assert not lines, "nobody has waited for the reader"
         reading.set()
     names = [row["event"] for row in told(lines)]
-    assert names.count("owed") == 3000 and 0 < names.count("progress") <= events.BACKLOG
+    assert names.count("owed") == 3000 and 400 < names.count("progress") <= events.BACKLOG
 
 
 def test_a_full_disk_ends_the_events_and_not_the_run(capsys):
@@ -164,7 +163,7 @@ def test_waiting_is_told_when_it_is_long_or_has_become_so_and_resuming_after_it(
 def test_a_watch_tells_queries_waits_and_progress_once_a_second():
     lines, now, status = [], [0.0], [BUSY]
     with Events(lines.append) as writer:
-        watch = Watch(Tally.after(3, [], "nDCG@10"), lambda: status[0], quiet=True, events=writer, clock=lambda: now[0])
+        watch = Watch(Tally(3, "nDCG@10"), lambda: status[0], writer.tell, clock=lambda: now[0])
 
         def after(seconds, new=BUSY):
             now[0], status[0] = now[0] + seconds, new

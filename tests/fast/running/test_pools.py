@@ -27,7 +27,7 @@ def engines(mini, *names):
 
 def made(mini, text, *names):
     pool = pools.read(text, retrievers.check("bm25"))
-    return pools.add_pools(mini, pool, engines(mini, *names))
+    return pool.add_to(mini, engines(mini, *names))
 
 
 def test_a_union_takes_the_rankings_rank_by_rank_until_it_is_full(mini):
@@ -85,7 +85,7 @@ def test_what_is_excluded_is_in_no_pool(mini):
 def test_where_parents_are_judged_the_best_passage_of_each_is_put_in():
     task = environments.load("crumb/clinical_trial", "mini", "dev")
     bm25 = retrievers.build("bm25", task.documents)
-    oracle = pools.add_pools(task, pools.read("oracle:5", retrievers.check("bm25")), [bm25])
+    oracle = pools.read("oracle:5", retrievers.check("bm25")).add_to(task, [bm25])
     for query in oracle.queries:
         ranking = [hit.doc_id for hit in bm25.search(query.text, 5000)]
         for parent, grade in task.qrels[query.query_id].items():

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from evals.running.events import Tally
-from evals.running.watch import Watch, plain_line, table
+from evals.running.events import Tally, Watch
+from evals.running.watch import Lines, LiveTable, plain_line, table
 from tools.models.terms import Status
 from tools.records import Usage
 
@@ -27,7 +27,8 @@ class Scene:
 
     def __init__(self, queries=20):
         self.now, self.status = 0.0, BUSY
-        self.watch = Watch(Tally.after(queries, (), "nDCG@10"), lambda: self.status, clock=lambda: self.now)
+        tally = Tally(queries, "nDCG@10")
+        self.watch = Watch(tally, lambda: self.status, Lines(tally).tell, clock=lambda: self.now)
 
     def after(self, seconds, status=None):
         self.now += seconds
@@ -48,7 +49,7 @@ def drawn(progress, width, **named):
 
 
 def some(status):
-    tally = Tally.after(120, [0.5] * 30, "nDCG@10", 2)
+    tally = Tally(120, "nDCG@10", [0.5] * 30, 2)
     for number in range(8):
         tally.add(str(number), 0.5, outcome()["usage"], failed=False)
     for number in range(2):
@@ -76,7 +77,7 @@ def test_no_line_is_wider_than_the_terminal(width):
 
 
 def test_what_is_to_come_is_the_mean_of_this_sittings_queries_times_those_not_done():
-    tally = Tally.after(10, [0.5, None, 0.7], "nDCG@10")
+    tally = Tally(10, "nDCG@10", [0.5, None, 0.7])
     assert tally.progress(BUSY, 1.0).to_come.paid_usd is None, "of nothing, nothing is known"
     for query_id, paid, listed in (("a", 0.10, 0.20), ("b", 0.30, 0.30), ("c", 0.0, 0.10)):
         tally.add(query_id, None, {"paid_usd": paid, "list_usd": listed}, failed=False)
@@ -84,11 +85,11 @@ def test_what_is_to_come_is_the_mean_of_this_sittings_queries_times_those_not_do
     assert progress.to_come.paid_usd == pytest.approx(0.40 / 3 * 4)
     assert progress.to_come.list_usd == pytest.approx(0.60 / 3 * 4)
     assert progress.left == pytest.approx(30 / 3 * 4) and progress.mean == pytest.approx(0.6)
-    assert Tally.after(3, [0.5] * 3, "nDCG@10").progress(BUSY, 1.0).to_come.paid_usd == 0.0
+    assert Tally(3, "nDCG@10", [0.5] * 3).progress(BUSY, 1.0).to_come.paid_usd == 0.0
 
 
 def test_a_price_that_is_not_known_is_called_so_and_never_0():
-    tally = Tally.after(10, [], "nDCG@10")
+    tally = Tally(10, "nDCG@10")
     tally.add("a", 0.5, {"paid_usd": 0.5, "list_usd": 0.5}, failed=False)
     tally.add("b", 0.5, {"paid_usd": None, "list_usd": None}, failed=False)
     tally.add("c", 0.5, {"paid_usd": 0.5, "list_usd": 0.5}, failed=False)
@@ -102,7 +103,7 @@ def test_a_price_that_is_not_known_is_called_so_and_never_0():
 
 
 def test_an_owed_query_that_is_answered_after_all_is_not_owed():
-    tally = Tally.after(4, [], "nDCG@10")
+    tally = Tally(4, "nDCG@10")
     tally.leave("a")
     assert (tally.progress(BUSY, 1.0).owed, tally.ended) == (1, 1)
     tally.add("a", 0.5, outcome()["usage"], failed=True)
@@ -149,7 +150,8 @@ def test_waiting_and_going_on_are_said_at_once_where_it_is_long(said):
 
 
 def test_the_last_state_is_shown_however_the_block_ends(said):
-    with pytest.raises(KeyboardInterrupt), Watch(Tally.after(40, [], "nDCG@10"), lambda: BUSY) as watch:
+    tally = Tally(40, "nDCG@10")
+    with pytest.raises(KeyboardInterrupt), Watch(tally, lambda: BUSY, Lines(tally).tell) as watch:
         watch.add(outcome(), 0.25)
         raise KeyboardInterrupt
     assert said()[-1].startswith("1/40 queries  nDCG@10 0.2500 so far")
@@ -163,19 +165,18 @@ def test_a_terminal_that_stands_still_does_not_hold_up_the_run():
             return super().write(text)
 
     released = threading.Event()
-    file = io.StringIO()
-    console = Console(file=file, force_terminal=True, width=80, height=20)
-    watch = Watch(Tally.after(3, [], "nDCG@10"), lambda: BUSY, console=console)
-    watch._table._live.start()  # it can be written to until here
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, height=20)
+    watch = Watch(Tally(3, "nDCG@10"), lambda: BUSY, LiveTable(console).tell)
+    watch.look()  # it can be written to until here
     console.file = Held()
-    watch._thread.start()
     for _ in range(3):
         watch.add(outcome(), 0.5)
-    watch.__exit__(None, None, None)
+    with watch:
+        pass
     assert watch._thread.is_alive(), "nobody has waited for the terminal"
     released.set()
     watch._thread.join()
-    watch._table.stop()
+    watch.look(last=True)
 
 
 def test_a_reason_cannot_steer_the_terminal(said):
