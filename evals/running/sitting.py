@@ -19,7 +19,6 @@ from evals.running.resolve import Engines, Resolved
 from tools.disk import home
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError
 from tools.models import lm
-from tools.models.cassette import Cassette
 from tools.models.gate import Gate
 from tools.models.spec import check_key
 from tools.models.terms import QUERY_SECONDS, Budget, Patience, Terms
@@ -111,7 +110,11 @@ class Ready:
 def sit(resolved: Resolved, environment: "Environment", report: Report | None, started: float) -> Result:
     """Answer what is pending and score the run; the sitting has `started` at this time of time.monotonic()."""
     request, terms = resolved.request, make_terms(resolved.request)
-    cassette = Cassette(request.cassette, terms, sends=resolved.sends) if request.cassette else None
+    cassette = None
+    if request.cassette:
+        from tools.models.cassette import Cassette  # few runs have one
+
+        cassette = Cassette(request.cassette, terms, sends=resolved.sends)
     ready = prepare(resolved, environment, terms)
     place = run_folder.place(request.runs, ready.config)
     if not (place / "outcomes.jsonl").exists() and not terms.replays:
