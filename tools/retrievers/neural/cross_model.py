@@ -13,7 +13,6 @@ from tokenizers import Tokenizer
 from tools.errors import DataError, UsageError
 from tools.retrievers.neural.loading import (
     cores,
-    device,
     dtype,
     from_files,
     keep_loaded,
@@ -24,7 +23,7 @@ from tools.retrievers.neural.loading import (
     positions,
     threads,
 )
-from tools.retrievers.neural.models import LocalModel, Row, find_base
+from tools.retrievers.neural.models import LocalModel, Row, device, find_base
 from tools.text import encodable
 
 

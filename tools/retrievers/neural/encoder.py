@@ -21,7 +21,6 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from tools.errors import DataError
 from tools.retrievers.neural.loading import (
     cores,
-    device,
     dtype,
     from_files,
     keep_loaded,
@@ -31,7 +30,7 @@ from tools.retrievers.neural.loading import (
     positions,
     threads,
 )
-from tools.retrievers.neural.models import LocalModel, Row, find_base, read_class
+from tools.retrievers.neural.models import LocalModel, Row, device, find_base, read_class
 from tools.text import encodable
 
 # Tokens a thread. With fewer, MiniLM's last bits depended on the batch: at 3 tokens with one thread, 11 with two.

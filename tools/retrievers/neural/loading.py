@@ -40,11 +40,6 @@ def keep_loaded(load: Callable[..., T]) -> Callable[..., T]:
     return loaded
 
 
-def device() -> str:
-    """Where models run: $SEXTANT_DEVICE, or the first CUDA device, or the CPU."""
-    return os.environ.get("SEXTANT_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
-
-
 def dtype(row: Row, where: str) -> str:
     """The type of a model's weights: the row's on an accelerator, float32 on a CPU, where others are slower."""
     return (row.dtype or "float32") if where != "cpu" else "float32"

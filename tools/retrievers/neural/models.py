@@ -199,19 +199,21 @@ def index_key(kind: str, name: str, row: Row, modules: str, *packages: str, **ro
     """
     from tools.retrievers.store import code  # imports NumPy, and --help of `python -m tools.retrievers` reads this file
 
-    where = "any"
-    if row.dtype:  # which is used on an accelerator alone
-        from tools.retrievers.neural.loading import device  # imports torch: seconds
-
-        where = device()
     return {
         "kind": kind,
         "name": name,
         "row": {field: getattr(row, field) for field in _SHAPING_DOCUMENTS},
-        "device": where,
+        "device": device() if row.dtype else "any",  # a row's type is used on an accelerator alone
         "versions": versions("torch", "transformers", "tokenizers", "sentence-transformers", *packages),
         "code": code("tools/text", neural=f"{modules} encoder loading models", **rooms),
     }
+
+
+def device() -> str:
+    """Where models run: $SEXTANT_DEVICE, or the first CUDA device, or the CPU."""
+    import torch  # seconds
+
+    return os.environ.get("SEXTANT_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def versions(*packages: str) -> dict[str, str]:
