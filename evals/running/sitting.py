@@ -29,12 +29,12 @@ from tools.session import Toolbox
 
 if TYPE_CHECKING:
     from environments.base import Environment
-    from evals.running.events import Watch
     from tools.models.offline import Rules
     from tools.retriever import Retriever
     from tools.text import TermStatistics
 
-Report = Callable[["Ready", run_folder.RunFolder], AbstractContextManager["Watch | None"]]
+# What follows a run while its queries are answered: a context with `add` and `leave`, as evals.running.events.Watch.
+Report = Callable[["Ready", run_folder.RunFolder], AbstractContextManager[Any]]
 _LOG = logging.getLogger("sextant")
 
 
