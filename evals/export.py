@@ -16,35 +16,32 @@ from evals.formats import FOLDERS, SERVICES
 from tools.console import Parser, clean, positive, put_out, run_and_leave, say
 from tools.errors import UnknownName, UsageError, pick
 
-LIST = "list"
-
 
 def export(
     run: Path, to: str, out: str, *, query_ids: Sequence[str] = (), limit: int | None = None, force: bool = False
 ) -> dict[str, Any]:
-    """Write `run` in the format `to` at `out`; what was made, as --json prints it.
+    """Write `run` in the format `to` at `out`; return what was made, as --json prints it.
 
     Only the queries of `query_ids` and the first `limit` of them, where these are given. `force` writes into a folder
     that holds something else. UsageError for what cannot be written there, DataError for a run that cannot be read.
     """
-    from evals.formats.writing import fill_folder, select, write_manifest  # here, for the sake of --help
-    from evals.measuring.scored import read  # as above
+    from evals.formats import writing  # here, for the sake of --help
 
     write = pick("format", to, FOLDERS | SERVICES)
-    source, notes = select(read(run), query_ids, limit)
+    source, notes = writing.select(run, query_ids, limit)
     about = {"format": to, "run": run.resolve().name, "queries": len(source.query_ids)}
     if to in SERVICES:
         if query_ids or limit:
             raise UsageError(f"--to {to} takes whole runs; leave out --query-id and --limit")
         return {"out": out, **about, "notes": notes + write(source, out, force=force)}
-    with fill_folder(Path(out), force=force) as folder:
+    with writing.fill_folder(Path(out), force=force) as folder:
         notes += write(source, folder)
-        made = write_manifest(folder, about | {"notes": notes})
+        made = writing.write_manifest(folder, about | {"notes": notes})
     return {"out": out, **made}
 
 
 def list_formats() -> dict[str, str]:
-    """Format -> what it is, in a line."""
+    """Return format -> what it is, in a line."""
     table = FOLDERS | SERVICES
     return {name: (inspect.getdoc(pick("format", name, table)) or "").partition("\n")[0] for name in table}
 
@@ -66,7 +63,7 @@ def parser() -> Parser:
 def command(arguments: argparse.Namespace) -> int:
     """Write, and say what was made."""
     to, as_json = arguments.to, arguments.json
-    if to == LIST:
+    if to == "list":
         known = list_formats()
         put_out(json.dumps(known) + "\n" if as_json else "".join(f"{n:<15}{a}\n" for n, a in known.items()))
         return 0
@@ -77,8 +74,7 @@ def command(arguments: argparse.Namespace) -> int:
     out = arguments.out or (os.environ.get("MLFLOW_TRACKING_URI") if to in SERVICES else None)
     if not out:
         raise UsageError("--out is missing; say where the export goes")
-    chosen = {"query_ids": arguments.query_id, "limit": arguments.limit}
-    made = export(arguments.run, to, out, **chosen, force=arguments.force)
+    made = export(arguments.run, to, out, query_ids=arguments.query_id, limit=arguments.limit, force=arguments.force)
     if as_json:
         put_out(json.dumps(made) + "\n")
         return 0

@@ -8,6 +8,8 @@ import argparse
 import json
 from pathlib import Path
 
+import environments
+from evals import folder as run_folder
 from tools.console import Parser, queries, run_and_leave, say
 from tools.errors import DataError, UsageError
 
@@ -33,9 +35,7 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Check, import, score, print; exit code 7 when queries of the run had failed."""
-    import environments  # here, as all below, for the sake of --help
-    from evals import folder as run_folder  # as above
-    from evals.formats.importing import as_name, import_run  # as above
+    from evals.formats.importing import as_name, import_run  # here, as all below, for the sake of --help
     from evals.measuring.scoring import count_looks, record_look  # as above
     from evals.showing.tables import show_scores  # as above
 
@@ -49,15 +49,8 @@ def command(arguments: argparse.Namespace) -> int:
     environment = environments.load(arguments.task, arguments.data, arguments.split, qrels=arguments.qrels)
     if not arguments.json:
         say(f"{environment.task}: {queries(len(environment.queries))}")
-    path = import_run(
-        arguments.run,
-        environment,
-        runs=arguments.runs,
-        name=arguments.name or "",
-        model=arguments.model,
-        trajectories=arguments.trajectories,
-        encoded=arguments.encoded,
-    )
+    given = {key: getattr(arguments, key) for key in ("runs", "model", "trajectories", "encoded")}
+    path = import_run(arguments.run, environment, name=arguments.name or "", **given)
     config = run_folder.read_config(path)
     record_look(config, path)
     scores = json.loads((path / "scores.json").read_bytes())

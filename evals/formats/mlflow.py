@@ -26,7 +26,7 @@ def write(source: Source, address: str, *, force: bool) -> list[str]:
         raise UsageError(
             f"--out {address!r} is no address of MLflow's; give sqlite:///{address}.db or http://host:port"
         )
-    client, problem = _client(address)
+    mlflow, client = _connect(address)
     experiment, run = source.run.config["task"], source.run
     key = f"{run.path.name} {run.config['data_fingerprint']}"
     try:
@@ -36,47 +36,40 @@ def write(source: Source, address: str, *, force: bool) -> list[str]:
         if known and not force:
             raise UsageError(f"{address} has {run.path.name} already ({known[0].info.run_id}); --force logs it again")
         run_id = client.create_run(experiment_id, run_name=run.path.name, tags=_tags(source) | {KEY: key}).info.run_id
-        _log(client, run_id, source)
+        metrics = [mlflow.entities.Metric(name, value, 0, 0) for name, value in list_metrics(source).items()]
+        params = [mlflow.entities.Param(name, value) for name, value in list_parameters(source).items()]
+        for start in range(0, max(len(metrics), len(params)), 100):  # MLflow's limit of a batch
+            client.log_batch(run_id, metrics=metrics[start : start + 100], params=params[start : start + 100])
+        with disk.temporary_folder() as folder:
+            for name in _ARTIFACTS:
+                if (run.path / name).is_file():
+                    (folder / name).symlink_to((run.path / name).resolve())
+            client.log_artifacts(run_id, str(folder))
         client.set_terminated(run_id)
-    except problem as error:
+    except mlflow.MlflowException as error:
         raise DataError(f"MLflow at {address} does not take it: {str(error).partition(chr(10))[0]}") from None
     return [f"experiment {experiment}, run {run_id}"]
 
 
-def _client(address: str) -> tuple[Any, Any]:
-    """(MLflow's client, the exceptions that it raises)."""
+def _connect(address: str) -> tuple[Any, Any]:
+    """Return (MLflow's package, its client)."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nothing may phone home
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_ALLOW_HTTP_REDIRECTS", "false")  # a run and a token go to the address that is given
     try:
-        from mlflow.exceptions import MlflowException  # an extra, and read after the settings above
-        from mlflow.tracking import MlflowClient  # as above
+        import mlflow  # an extra, and read after the settings above
     except ImportError as error:
         raise UsageError(f"--to mlflow needs the package {error.name}, which is missing: pip install mlflow") from None
     try:
-        return MlflowClient(tracking_uri=address), MlflowException
-    except (MlflowException, ImportError) as error:
+        return mlflow, mlflow.MlflowClient(tracking_uri=address)
+    except (mlflow.MlflowException, ImportError) as error:
         raise UsageError(f"MLflow cannot open {address}: {str(error).partition(chr(10))[0]}") from None
 
 
 def _artifacts(address: str) -> str | None:
-    """Where artifacts go: beside a database, for which MLflow would take the working folder; else its own choice."""
+    """Return where artifacts go: beside a database, for which it would take the working folder; else its choice."""
     scheme, _, database = address.partition(":///")
     return (Path(database).resolve().parent / "mlartifacts").as_uri() if scheme == "sqlite" else None
-
-
-def _log(client: Any, run_id: str, source: Source) -> None:
-    from mlflow.entities import Metric, Param  # an extra
-
-    metrics = [Metric(name, value, 0, 0) for name, value in list_metrics(source).items()]
-    params = [Param(name, value) for name, value in list_parameters(source).items()]
-    for start in range(0, max(len(metrics), len(params)), 100):  # MLflow's limit of a batch
-        client.log_batch(run_id, metrics=metrics[start : start + 100], params=params[start : start + 100])
-    with disk.temporary_folder() as folder:
-        for name in _ARTIFACTS:
-            if (source.run.path / name).is_file():
-                (folder / name).symlink_to((source.run.path / name).resolve())
-        client.log_artifacts(run_id, str(folder))
 
 
 def list_parameters(source: Source) -> dict[str, str]:

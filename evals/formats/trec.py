@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from evals.folder import BadRanking, check_ranking
@@ -31,33 +31,29 @@ if TYPE_CHECKING:
 _COLUMNS = "query, Q0, document, rank, score, tag"
 
 
-def _qrels_lines(query_id: str, grades: Mapping[str, float]) -> str:
-    """The lines of a qrels file for one query: query, 0, document, grade."""
-    start = f"{encode_id(query_id)} 0 "
-    return "".join(f"{start}{encode_id(unit)} {grade:.12g}\n" for unit, grade in grades.items())
-
-
 def write(source: "Source", folder: Path) -> list[str]:
     """TREC files: run.trec as scored, qrels.trec (what nDCG gains from), relevant.trec (what recall counts)."""
-    notes, empty, fractions, units = list[str](), 0, False, False
-    wanted = {encode_id(query_id).encode("utf-8", "backslashreplace") for query_id in source.query_ids}
-    with (source.run.path / "run.trec").open("rb") as lines, (folder / "run.trec").open("wb") as copy:
-        copy.writelines(line for line in lines if line.partition(b"\t")[0] in wanted)
-    names = ["documents", *(["qrels", "relevant"] if source.has_judged else [])]
+    run, notes, empty, fractions, units = source.run.path, list[str](), 0, False, False
+    chosen = {encode_id(query_id).encode("utf-8", "backslashreplace") for query_id in source.query_ids}
+    with (run / "run.trec").open("rb") as lines, (folder / "run.trec").open("wb") as copy:
+        copy.writelines(line for line in lines if line.partition(b"\t")[0] in chosen)
     with ExitStack() as opened:
-        texts = {name: opened.enter_context(_open(folder / f"{name}.trec")) for name in names}
+        documents, qrels, relevant = (
+            opened.enter_context((folder / f"{name}.trec").open("w", encoding="utf-8", errors="backslashreplace"))
+            for name in ("documents", "qrels", "relevant")
+        )
         for one in source:
-            texts["documents"].write(run_lines(one.query_id, one.outcome["ranking"], source.run.path.name))
+            documents.write(run_lines(one.query_id, one.outcome["ranking"], run.name))
             empty += not one.outcome["ranking"]
             units |= bool(one.judged.get("units"))
-            if source.has_judged:
-                texts["qrels"].write(_qrels_lines(one.query_id, one.judged["grades"]))
-                texts["relevant"].write(_qrels_lines(one.query_id, {row["unit"]: 1.0 for row in one.relevant}))
-                fractions |= any(grade != int(grade) for grade in one.judged["grades"].values())
+            grades = one.judged.get("grades", {})
+            qrels.writelines(_qrels_lines(one.query_id, grades))
+            relevant.writelines(_qrels_lines(one.query_id, {row["unit"]: 1.0 for row in one.relevant}))
+            fractions |= any(grade != int(grade) for grade in grades.values())
+    for name in ([] if units else ["documents"]) + ([] if source.has_judged else ["qrels", "relevant"]):
+        (folder / f"{name}.trec").unlink()
     if units:
         notes.append("run.trec ranks what is judged, documents.trec the passages or documents that were handed in")
-    else:
-        (folder / "documents.trec").unlink()
     if empty:
         notes.append(f"{empty} queries have no ranking: they count 0 in our means, and trec_eval leaves them out")
     if fractions:
@@ -65,8 +61,10 @@ def write(source: "Source", folder: Path) -> list[str]:
     return notes
 
 
-def _open(path: Path) -> TextIO:
-    return path.open("w", encoding="utf-8", errors="backslashreplace")
+def _qrels_lines(query_id: str, grades: Mapping[str, float]) -> Iterator[str]:
+    """Yield the lines of a qrels file for one query: query, 0, document, grade."""
+    start = f"{encode_id(query_id)} 0 "
+    return (f"{start}{encode_id(unit)} {grade:.12g}\n" for unit, grade in grades.items())
 
 
 class Ranking(NamedTuple):
@@ -92,9 +90,10 @@ class RunFile:
         # Query -> for each of its lines the document's number in the list of ids, the line's number, and the score.
         self._lines: dict[str, tuple[array[int], array[int], array[float]]] = {}
         self._read()
+        self._check()
 
     def ranking(self, query_id: str) -> Ranking:
-        """A query's documents, best first; none where the file has none."""
+        """Return a query's documents, best first; none where the file has none."""
         numbers, _, scores = self._lines.get(query_id, (array("I"), array("I"), array("f")))
         places = sorted(range(len(numbers)), key=lambda at: (scores[at], self._orders[numbers[at]]), reverse=True)
         ordered = [scores[at] for at in places]
@@ -104,13 +103,12 @@ class RunFile:
     def _read(self) -> None:
         number_of: dict[bytes, int] = {}
         queries: dict[bytes, str] = {}
-        for line, fields in self._fields():
-            raw_query, _, raw_document, _, raw_score, tag = fields
+        for line, (raw_query, _, raw_document, _, raw_score, tag) in self._fields():
             self.tag = self.tag or tag.decode("utf-8", "replace")
             if raw_query not in queries:
-                queries[raw_query] = self._query_id(raw_query, line)
+                queries[raw_query] = self._identify("query", raw_query, line)
             if raw_document not in number_of:
-                self._doc_ids.append(self._doc_id(raw_document, line))
+                self._doc_ids.append(self._identify("document", raw_document, line))
                 number_of[raw_document] = len(number_of)
             numbers, places, scores = self._lines.setdefault(queries[raw_query], (array("I"), array("I"), array("f")))
             numbers.append(number_of[raw_document])
@@ -121,10 +119,9 @@ class RunFile:
         self._orders = [0] * len(number_of)
         for order, raw in enumerate(sorted(number_of)):
             self._orders[number_of[raw]] = order
-        self._check()
 
     def _fields(self) -> Iterator[tuple[int, list[bytes]]]:
-        """(line number, its six columns) of every line that is not empty; only ASCII's blanks separate, as in C."""
+        """Yield (line number, six columns) of lines that are not empty; only ASCII's blanks separate, as in C."""
         try:
             with gzip.open(self.path, "rb") if self.path.suffix == ".gz" else self.path.open("rb") as lines:
                 for number, line in enumerate(lines, start=1):
@@ -136,30 +133,24 @@ class RunFile:
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DataError(f"{self.path} is damaged ({error}); get it again") from None
 
-    def _query_id(self, raw: bytes, line: int) -> str:
-        query_id, environment = self._decode(raw, line), self._environment
-        if query_id not in self._queries:
-            elsewhere = "" if environment.split == "all" else "; is it in another, such as --split all?"
-            hint = _ENCODED if unquote(query_id) in self._queries else elsewhere
-            where = f"the {environment.split} split of {environment.task}"
-            raise self._wrong(line, f"query {query_id!r} is not in {where}{hint}")
-        return query_id
-
-    def _doc_id(self, raw: bytes, line: int) -> str:
-        doc_id, environment = self._decode(raw, line), self._environment
-        if doc_id not in environment.documents:
-            task = environment.task
-            parents = f"; {task} ranks passages, not the documents that they are of" if environment.max_p else ""
-            hint = _ENCODED if unquote(doc_id) in environment.documents else parents
-            raise self._wrong(line, f"document {doc_id!r} is not in the corpus of {task}{hint}")
-        return doc_id
-
-    def _decode(self, raw: bytes, line: int) -> str:
+    def _identify(self, kind: str, raw: bytes, line: int) -> str:
+        """Return the id of a "query" or a "document". DataError for one that the task does not have."""
+        environment, known = self._environment, self._queries if kind == "query" else self._environment.documents
         try:
-            text = raw.decode()
-            return unquote(text, errors="strict") if self._encoded else text
+            name = unquote(raw.decode(), errors="strict") if self._encoded else raw.decode()
         except UnicodeDecodeError:
             raise self._wrong(line, f"{raw!r} is not UTF-8") from None
+        if name in known:
+            return name
+        where, hint = f"the corpus of {environment.task}", ""
+        if kind == "query":
+            where = f"the {environment.split} split of {environment.task}"
+            hint = "" if environment.split == "all" else "; is it in another, such as --split all?"
+        elif environment.max_p:
+            hint = f"; {environment.task} ranks passages, not the documents that they are of"
+        if unquote(name) in known:
+            hint = "; it looks percent-encoded, as our own run files are: --encoded"
+        raise self._wrong(line, f"{kind} {name!r} is not in {where}{hint}")
 
     def _score(self, raw: bytes, line: int) -> float:
         try:
@@ -182,6 +173,3 @@ class RunFile:
 
     def _wrong(self, line: int, what: str) -> DataError:
         return DataError(f"{self.path}, line {line}: {what}")
-
-
-_ENCODED = "; it looks percent-encoded, as our own run files are: --encoded"

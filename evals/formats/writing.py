@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from evals.folder import Outcome, usage
-from evals.measuring.scored import Run
+from evals.measuring.scored import Run, read
 from tools import disk
 from tools.errors import DataError, UnknownName, UsageError
 from tools.records import Step, Usage, step_from_json
@@ -38,22 +38,22 @@ class Answered:
 
     @property
     def text(self) -> str:
-        """The query's text; its id where the text is not known."""
+        """Return the query's text; its id where the text is not known."""
         return str(self.judged.get("text", self.query_id))
 
     @cached_property
     def steps(self) -> list[Step]:
-        """The steps of its session."""
+        """Return the steps of its session."""
         return [step_from_json(row) for row in self.outcome["trace"]["steps"]]
 
     @property
     def relevant(self) -> list[dict[str, Any]]:
-        """What recall counts, with its place in the ranking and how it was lost; best grade first."""
+        """Return what recall counts, with its place in the ranking and how it was lost; best grade first."""
         keys = ("unit", "grade", "place", "lost_as")
         return [{key: one[key] for key in keys} for one in self.judged.get("relevant", ())]
 
     def gold(self, doc_ids: Iterable[str]) -> dict[str, float]:
-        """The grades of those documents that have one above 0."""
+        """Return the grades of those documents that have one above 0."""
         units, grades = self.judged.get("units", {}), self.judged.get("grades", {})
         found = ((doc_id, grades.get(units.get(doc_id, doc_id))) for doc_id in doc_ids)
         return {doc_id: grade for doc_id, grade in found if grade is not None}
@@ -69,23 +69,23 @@ class Source:
 
     @property
     def model(self) -> str:
-        """The model's name; "" where there was none, or it is not known."""
+        """Return the model's name; "" where there was none, or it is not known."""
         name = str(self.run.config["lm"]["name"])
         return "" if name in ("offline", "unknown") else name
 
     def __iter__(self) -> Iterator[Answered]:
-        """The queries one at a time: a run may be larger than memory."""
-        outcomes, judged = self.run.outcomes, self.run.judged if self.has_judged else {}
+        """Yield the queries one at a time: a run may be larger than memory."""
+        run, judged = self.run, self.run.judged if self.has_judged else {}
         for query_id in self.query_ids:
-            outcome = outcomes[query_id]
-            values = {name: column[query_id] for name, column in self.run.columns.items()}
-            defined = {name: value for name, value in values.items() if value is not None}
-            used = usage(outcome) if self.run.usage_known else None
-            yield Answered(query_id, outcome, judged.get(query_id, {}), defined, used)
+            outcome = run.outcomes[query_id]
+            values = {name: value for name, column in run.columns.items() if (value := column[query_id]) is not None}
+            used = usage(outcome) if run.usage_known else None
+            yield Answered(query_id, outcome, judged.get(query_id, {}), values, used)
 
 
-def select(run: Run, query_ids: Sequence[str], limit: int | None) -> tuple[Source, list[str]]:
-    """(the chosen queries of `run`, notes for the user). UnknownName for a query that it does not have."""
+def select(path: Path, query_ids: Sequence[str], limit: int | None) -> tuple[Source, list[str]]:
+    """Return (the chosen queries of a run, notes for the user). UnknownName for a query that it does not have."""
+    run = read(path)
     if strange := [query_id for query_id in query_ids if query_id not in run.query_ids]:
         raise UnknownName(f"query of {run.path}", strange[0], run.query_ids)
     chosen = [one for one in run.query_ids if one in set(query_ids)] if query_ids else run.query_ids
@@ -97,7 +97,7 @@ def select(run: Run, query_ids: Sequence[str], limit: int | None) -> tuple[Sourc
 
 
 def compact(row: Any) -> str:
-    """JSON in a line, of well-formed text: a lone surrogate, which no other tool reads, becomes U+FFFD."""
+    """Write JSON in a line, of well-formed text: a lone surrogate, which no other tool reads, becomes U+FFFD."""
     try:
         return orjson.dumps(row).decode()
     except TypeError:  # lone surrogates, numbers beyond 64 bits
@@ -106,7 +106,7 @@ def compact(row: Any) -> str:
 
 
 def name_file(identifier: str) -> str:
-    """A file's name for any id: its harmless part, and a digest where that is not all of it."""
+    """Return a file's name for any id: its harmless part, and a digest where that is not all of it."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", identifier)[:80].lstrip(".")
     if plain == identifier:
         return plain
@@ -120,7 +120,7 @@ def fill_folder(place: Path, *, force: bool) -> Iterator[Path]:
     UsageError where `place` holds something else; with `force` that stays, but for files of the same names.
     """
     place = place.resolve()
-    replaceable = _replaceable(place)
+    replaceable = _is_replaceable(place)
     if not replaceable and not force:
         raise UsageError(f"{place} holds something that is not an export; choose another --out, or give --force")
     if place.exists() and not place.is_dir():
@@ -137,10 +137,15 @@ def fill_folder(place: Path, *, force: bool) -> Iterator[Path]:
             yield beside
             for name in files_in(beside):
                 (beside / name).chmod(disk.PRIVATE)
+                if not replaceable:  # each file in one step
+                    disk.make_private((place / name).parent)
+                    (beside / name).replace(place / name)
             if replaceable:
-                _swap(beside, place)
-            else:
-                _merge(beside, place)
+                old = stack.enter_context(disk.drafting(place, folder=True))
+                if place.exists():
+                    place.rename(old)
+                beside.rename(place)
+                disk.sync(place.parent)
         except OSError as error:
             if error.filename and beside not in Path(os.fsdecode(error.filename)).parents:
                 raise  # it is about another file, as one of the run that cannot be read
@@ -148,7 +153,7 @@ def fill_folder(place: Path, *, force: bool) -> Iterator[Path]:
             raise DataError(f"{why}; make room, or choose --out") from None
 
 
-def _replaceable(place: Path) -> bool:
+def _is_replaceable(place: Path) -> bool:
     """Return whether there is nothing at `place`, or only an export."""
     if not place.exists():
         return True
@@ -161,24 +166,8 @@ def _replaceable(place: Path) -> bool:
 
 
 def files_in(folder: Path) -> list[str]:
-    """The names of all files in a folder and below, in order."""
+    """Return the names of all files in a folder and below, in order."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
-
-
-def _swap(new: Path, place: Path) -> None:
-    """Put a folder at `place`, in place of an older export if there is one."""
-    with disk.drafting(place, folder=True) as old:
-        if place.exists():
-            place.rename(old)
-        new.rename(place)
-        disk.sync(place.parent)
-
-
-def _merge(new: Path, place: Path) -> None:
-    """Move the files of `new` into `place`, each in one step."""
-    for name in files_in(new):
-        disk.make_private((place / name).parent)
-        (new / name).replace(place / name)
 
 
 def write_manifest(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
