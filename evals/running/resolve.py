@@ -52,7 +52,7 @@ class Resolved:
     @property
     def isolated(self) -> str | None:
         """What a program in a process of its own is kept from; None for one in this process."""
-        return getattr(self.constructor, "told", None)
+        return getattr(self.constructor, "shielding", None)
 
     @property
     def retrievers(self) -> "tuple[Spec, ...]":

@@ -39,7 +39,7 @@ _LINE: ContextVar[int] = ContextVar("line", default=0)  # the parent's number fo
 
 
 def dumps(message: Mapping[str, Any]) -> bytes:
-    """A message as it is sent; sets and tuples go as lists."""
+    """Write a message as it is sent; sets and tuples go as lists."""
     return json.dumps(message, default=list).encode()
 
 
@@ -48,20 +48,20 @@ class _Parent:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._asking = threading.Lock()
+        self._lock = threading.Lock()
 
     def ask(self, call: str, *arguments: Any, **named: Any) -> Any:
         question = dumps({"call": call, "line": _LINE.get(), "arguments": arguments, "named": named})
-        with self._asking:
+        with self._lock:
             self.connection.send_bytes(question)
             answer = json.loads(self.connection.recv_bytes())
         if "error" in answer:
-            raise _raised(*answer["error"])
+            raise _make_error(*answer["error"])
         return answer["value"]
 
 
-def _raised(name: str, words: str, number: int) -> Exception:
-    """The parent's exception as one of the same kind; `number` is how the parent knows it again."""
+def _make_error(name: str, words: str, number: int) -> Exception:
+    """Make the parent's exception again, as one of the same kind; `number` is how the parent knows it."""
     kinds = (getattr(module, name, None) for module in (errors, dspy, builtins))
     kind = next((one for one in kinds if isinstance(one, type) and issubclass(one, Exception)), Exception)
     body = {"__init__": lambda self: None, "__str__": lambda self: words, "number": number}
@@ -85,13 +85,13 @@ class _Session:
 
     @contextmanager
     def branch(self, hop: int | None = None, *, line: int | None = None) -> Iterator[None]:
-        mine = self._ask("branch", hop, line)
-        token = _LINE.set(mine)
+        number = self._ask("branch", hop, line)
+        token = _LINE.set(number)
         try:
             yield
         finally:
             _LINE.reset(token)
-            self._ask("leave", mine)
+            self._ask("leave", number)
 
     def charge(self, usage: Usage) -> None:
         if usage != Usage(repairs=1):
@@ -102,7 +102,7 @@ class _Session:
         return [Snippet(*row) for row in self._ask("search", text, k, **how)]
 
     def judge(self, doc_ids: Sequence[str], chars: int | None = None, *, fit: Callable[[Any], Any] = list) -> list[str]:
-        shown: list[str] = fit(self._ask("texts", doc_ids, chars))
+        shown: list[str] = fit([self._ask("read_whole", doc_id)[:chars] for doc_id in doc_ids])
         self._ask("judged", doc_ids, chars, shown)
         return shown
 
@@ -141,10 +141,10 @@ class _Model(LanguageModel):
         super().__init__(about["model"], Terms(), free=True, window=about["window"], engine=engine, **about["settings"])
         self.tools = about["tools"] or None
         self._ask = parent.ask
-        self._written = engine.write if about["offline"] else lambda: None
+        self._write = engine.write if about["offline"] else lambda: None
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
-        outputs, text, finish = self._ask("ask", prompt, messages, kwargs, self._written())
+        outputs, text, finish = self._ask("ask", prompt, messages, kwargs, self._write())
         ANSWERED.set(Answered(text, finish))
         return outputs
 
@@ -153,7 +153,7 @@ class _Model(LanguageModel):
 
 
 class _Host:
-    """What the parent has done here: the methods are its tasks."""
+    """What the parent has done here: the public methods are its tasks."""
 
     def __init__(self, parent: _Parent) -> None:
         self._parent = parent
@@ -162,13 +162,13 @@ class _Host:
         self._model: _Model | None = None
 
     def describe(self, system: str) -> list[tuple[str, str, Any]]:
-        """Name, type and default of what the program's constructor may be given by name."""
+        """Return name, type and default of what the program's constructor may be given by name."""
         self._constructor = pick("program", system, {system: system})
         parameters = inspect.signature(self._constructor.__init__).parameters.values()
         return [(one.name, one.annotation.__name__, one.default) for one in parameters if one.kind is one.KEYWORD_ONLY]
 
     def begin(self, program: str, given: Mapping[str, Any]) -> list[str]:
-        """Make the program; gives the fields for which it has no answer without a model."""
+        """Make the program; return the fields for which it has no answer without a model."""
         self._system = self._constructor(_Toolbox(self._parent), **given)
         lacking = unanswerable(self._system)
         if Path(NAME).exists():
@@ -178,6 +178,7 @@ class _Host:
         return lacking
 
     def answer(self, query: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the program hands in for a query."""
         sets = {name: None if query[name] is None else frozenset(query[name]) for name in ("excluded", "candidates")}
         self._model = self._model or _Model(self._parent, model)
         with lm.Model("", {}, self._model).active():
@@ -185,17 +186,6 @@ class _Host:
         if not isinstance(made, Submission):
             raise TypeError(f"the system handed in {type(made).__name__!r}, not a Submission")
         return {"ranking": made.ranking, "answer": made.answer, "scores": made.scores}
-
-    def done(self, task: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What came of a task."""
-        try:
-            return {"done": getattr(self, task)(**given)}
-        except BaseException as error:  # noqa: BLE001  # the parent says what becomes of it
-            told = "".join(traceback.format_exception(error))
-            number, kind = getattr(error, "number", -1), type(error).__name__
-            return {"failed": {"number": number, "kind": kind, "words": str(error), "traceback": told}}
-        finally:
-            session.enter(None)
 
 
 def main(descriptor: int, *, shielded: bool) -> None:
@@ -205,5 +195,12 @@ def main(descriptor: int, *, shielded: bool) -> None:
     host = _Host(parent)
     with suppress(EOFError, OSError):
         while True:
-            done = host.done(**json.loads(parent.connection.recv_bytes()))
+            message = json.loads(parent.connection.recv_bytes())
+            try:
+                done = {"done": getattr(host, message["task"])(**message["given"])}
+            except BaseException as error:  # noqa: BLE001  # the parent says what becomes of it
+                told = "".join(traceback.format_exception(error))
+                number, kind = getattr(error, "number", -1), type(error).__name__
+                done = {"failed": {"number": number, "kind": kind, "words": str(error), "traceback": told}}
+            session.enter(None)
             parent.connection.send_bytes(dumps({**done, "threads": threading.active_count() - 1}))

@@ -20,8 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import Context, copy_context
 from dataclasses import asdict, replace
@@ -32,8 +31,8 @@ from typing import Any
 import dspy
 
 from programs.compiled import NAME, Compiled, fuse, write
+from programs.isolation import shield
 from programs.isolation.child import CALLS, dumps
-from programs.isolation.shield import around
 from tools import errors, session
 from tools.disk import InputFile
 from tools.errors import RunIncomplete, SextantError, UnknownName, UsageError
@@ -47,15 +46,6 @@ from tools.session import Session, Toolbox
 _ROOT = Path(__file__).parents[2]
 _CODE = ("agents", "programs", "tools")
 _SYSTEM = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev/null", "/dev/urandom")
-_START = """
-import json, sys
-root, descriptor, files = sys.argv[1:]
-sys.path.insert(0, root)
-from programs.isolation.shield import shield
-shielded = shield(**json.loads(files))
-from programs.isolation.child import main
-main(int(descriptor), shielded=shielded)
-"""
 _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")  # of ours: no key
 _TYPES = {one.__name__: one for one in (int, float, bool, str, Expression, Expressions, InputFile)}
 # What a call of the child's may set. Whatever else DSPy and LiteLLM take could lead to another server, with our key.
@@ -80,40 +70,40 @@ class Isolated:
         if name not in systems:
             raise UnknownName("program", name, systems)
         self._name, self._reference, self._compiled = name, systems[name], compiled
-        self._files = _files([*hidden, Path(".env")])
-        first = self._child()
-        self._idle = deque([first])
-        self.told = f"in a process of its own, {_SHIELDED if first.shielded else _BARE}"
+        self._files = _list_readable([*hidden, Path(".env")])
+        first = self._start()
+        self._idle = [first]
+        self.shielding = f"in a process of its own, {_SHIELDED if first.shielded else _BARE}"
         named = inspect.Parameter.KEYWORD_ONLY
         self.__signature__ = inspect.Signature(
             [inspect.Parameter(one, named, default=value, annotation=_TYPES[kind]) for one, kind, value in first.takes]
         )
 
     def __call__(self, toolbox: Toolbox, **given: Any) -> Callable[..., Submission]:
-        """A system as evals.running.runner runs it; UsageError for parameters that the program refuses."""
-        with self._begun(given) as child:
+        """Return a system as evals.running.runner runs it; UsageError for parameters that the program refuses."""
+        with self._begin(given) as child:
             lacking = child.unanswerable
 
         def answer(*, query: Query) -> Submission:
-            with self._begun(given) as child:
-                return _Desk(toolbox, query).submission(child)
+            with self._begin(given) as child:
+                return _Desk(toolbox, query).have_answered(child)
 
         answer.unanswerable = lacking  # type: ignore[attr-defined]  # as programs.base.unanswerable reads it
         return answer
 
-    def _child(self) -> "_Child":
+    def _start(self) -> "_Child":
         try:
             return _Child(self._reference, self._files, self._compiled)
         except ProcessEnded as error:
             raise RunIncomplete(f"a process for the program could not be started: {error}") from None
 
     @contextmanager
-    def _begun(self, given: Mapping[str, Any]) -> "Iterator[_Child]":
-        """A child that has nothing else to do, with the program made."""
+    def _begin(self, given: Mapping[str, Any]) -> "Iterator[_Child]":
+        """Take a child that has nothing else to do, and have it make the program."""
         try:
             child = self._idle.pop()
         except IndexError:
-            child = self._child()
+            child = self._start()
         try:
             child.begin(self._name, given)
             yield child
@@ -122,19 +112,31 @@ class Isolated:
                 self._idle.append(child)
 
 
-def _files(hidden: Sequence[Path]) -> dict[str, list[str]]:
-    """What a child may read: Python, its libraries, our code, and what $PYTHONPATH names; not what is hidden in it."""
+def _list_readable(hidden: Sequence[Path]) -> dict[str, list[str]]:
+    """List what a child may read: Python, its libraries, our code, and what $PYTHONPATH names, but what is hidden."""
     packages = [path for path in sys.path if path.endswith("-packages")]
     named = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     code = [_ROOT / name for name in _CODE]
     out_of_reach = [place.resolve() for place in hidden]
     out_of_reach += [entry for entry in _ROOT.iterdir() if (entry / "__init__.py").exists() and entry not in code]
+    readable, listable = list[str](), [str(_ROOT)]
     wanted = [sys.prefix, sys.base_prefix, *packages, *named, *map(str, code), *_SYSTEM]
-    found = [around(place, out_of_reach) for place in sorted({Path(path).resolve() for path in wanted})]
-    return {
-        "readable": [path for readable, _ in found for path in readable],
-        "listable": [str(_ROOT), *(path for _, listable in found for path in listable)],
-    }
+    for path in {Path(path).resolve() for path in wanted}:
+        _add_around(path, out_of_reach, readable, listable)
+    return {"readable": readable, "listable": listable}
+
+
+def _add_around(place: Path, hidden: Iterable[Path], readable: list[str], listable: list[str]) -> None:
+    """Add what there is in `place` but for what is hidden, and the folders whose names alone may be seen for that."""
+    if place in hidden or not place.exists():
+        return
+    if not any(place in one.parents for one in hidden):
+        readable.append(str(place))
+        return
+    listable.append(str(place))
+    for entry in place.iterdir():
+        if not entry.is_symlink():
+            _add_around(entry, hidden, readable, listable)
 
 
 _CHILDREN: set["_Child"] = set()
@@ -165,7 +167,7 @@ class _Child:
         rules = json.dumps({**files, "own": str(self._folder)})
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _START, str(_ROOT), str(theirs.fileno()), rules],
+                [sys.executable, "-P", shield.__file__, str(_ROOT), str(theirs.fileno()), rules],
                 cwd=self._folder,
                 env=environment,
                 pass_fds=[theirs.fileno()],
@@ -174,7 +176,7 @@ class _Child:
                 start_new_session=True,  # a Ctrl-C is for us: what is in flight is waited for
             )
         _CHILDREN.add(self)
-        self.shielded: bool = self._received()["shielded"]
+        self.shielded: bool = self._receive()["shielded"]
         self.takes: list[tuple[str, str, Any]] = self.do("describe", system=reference)
 
     def begin(self, name: str, given: Mapping[str, Any]) -> None:
@@ -191,19 +193,19 @@ class _Child:
     def do(self, task: str, desk: "_Desk | None" = None, **given: Any) -> Any:
         """Have the child do a task, and return what comes of it; what it asks meanwhile is for the `desk`."""
         self._send({"task": task, "given": given})
-        while (message := self._received()).keys() == {"call", "line", "arguments", "named"} and desk:
-            self._send(desk.answer(message))
+        while (message := self._receive()).keys() == {"call", "line", "arguments", "named"} and desk:
+            self._send(desk.answer(**message))
         if message.get("threads"):  # which would go on in the next query
             self.end()
         if "failed" in message:
-            raise _failure(message["failed"], desk.raised if desk else [])
+            raise _make_error(message["failed"], desk.raised if desk else [])
         return message["done"]
 
     def _send(self, message: Mapping[str, Any]) -> None:
         with suppress(OSError):  # it has ended: who reads meets that
             self._connection.send_bytes(dumps(message))
 
-    def _received(self) -> dict[str, Any]:
+    def _receive(self) -> dict[str, Any]:
         left = DEADLINE.get() + _LATE - time.monotonic()
         try:
             if not self._connection.poll(None if left == math.inf else max(0.0, left)):
@@ -229,8 +231,8 @@ class _Child:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _failure(failed: dict[str, Any], raised: list[Exception]) -> Exception:
-    """The exception that ended a program: our own, where it came from here; else one of its name, with its words."""
+def _make_error(failed: dict[str, Any], raised: list[Exception]) -> Exception:
+    """Return the exception that ended a program: our own, where it came from here; else one of its name and words."""
     number: int = failed["number"]
     if 0 <= number < len(raised):
         return raised[number]
@@ -245,14 +247,27 @@ def _failure(failed: dict[str, Any], raised: list[Exception]) -> Exception:
 class _Desk:
     """Where one query's child has its questions answered, with the session and the model of the calling context."""
 
-    def __init__(self, toolbox: "Toolbox", query: Query) -> None:
+    def __init__(self, toolbox: Toolbox, query: Query) -> None:
         self.raised: list[Exception] = []
         self._toolbox = toolbox
         self._query = query
         self._branches: dict[int, tuple[Context, AbstractContextManager[None]]] = {}
         self._ended: list[Submission] = []
+        # Beside plain calls of the session.
+        self._answers: dict[str, Callable[..., Any]] = {
+            "open": self._open,
+            "hop": lambda hop: setattr(session.current(), "hop", hop),
+            "judged": lambda doc_ids, chars, shown: _current().judge(doc_ids, chars, fit=lambda texts: shown),
+            "repaired": lambda: _current().charge(Usage(repairs=1)),
+            "branch": self._branch,
+            "leave": self._leave,
+            "submit": self._submit,
+            "ask": _ask_model,
+            "converse": lambda messages, tools: dspy.settings.lm.converse(messages, tools),
+            "statistics": _get_statistics,
+        }
 
-    def submission(self, child: _Child) -> Submission:
+    def have_answered(self, child: _Child) -> Submission:
         """Return what the program hands in for the query. Its trace and usage are those of the sessions here."""
         model = dspy.settings.lm
         settings = {name: value for name, value in model.kwargs.items() if name in _SETTINGS and value is not None}
@@ -261,53 +276,46 @@ class _Desk:
         done = fuse(self._ended) if self._ended else Submission((), Trace(self._query.query_id))
         return replace(done, ranking=tuple(made["ranking"]), answer=made["answer"], scores=tuple(made["scores"]))
 
-    def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
+    def answer(self, call: str, line: int, arguments: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to one question of the child's, made in the branch that asks."""
-        context, _ = self._branches.get(question["line"], (None, None))
+
+        def make() -> Any:
+            return (getattr(session.current(), call) if call in CALLS else self._answers[call])(*arguments, **named)
+
         try:
-            return {"value": context.run(self._answer, **question) if context else self._answer(**question)}
+            return {"value": self._branches[line][0].run(make) if line in self._branches else make()}
         except Exception as error:  # noqa: BLE001  # the program meets it, or ends with it
             self.raised.append(error)
             return {"error": [type(error).__name__, str(error), len(self.raised) - 1]}
 
-    def _answer(self, call: str, line: int, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        here = session.current()
-        if call in CALLS:
-            return getattr(here, call)(*arguments, **named)
-        if call in _ANSWERS:
-            return _ANSWERS[call](here, *arguments)
-        if call in ("open", "submit", "branch", "leave"):
-            return getattr(self, f"_{call}")(here, *arguments, **named)
-        raise ValueError(f"there is no {call!r}")
-
-    def _open(self, here: Any, text: str, objective: str) -> None:
+    def _open(self, text: str, objective: str) -> None:
         # Exclusions and pool are the query's own, whatever the program makes of it.
         self._toolbox.open(replace(self._query, text=text, objective=objective))
 
-    def _submit(self, here: Session, ranking: list[str], **how: Any) -> tuple[Any, Any]:
-        made = here.submit(ranking, **how)
+    def _submit(self, ranking: list[str], **how: Any) -> tuple[Any, Any]:
+        made = _current().submit(ranking, **how)
         self._ended.append(made)
         return trace_json(made.trace), usage_json(made.usage)
 
-    def _branch(self, here: Session, hop: int | None, line: int | None) -> int:
-        number, context, branch = next(_NUMBERS), copy_context(), here.branch(hop, line=line)
+    def _branch(self, hop: int | None, line: int | None) -> int:
+        number, context, branch = next(_NUMBERS), copy_context(), _current().branch(hop, line=line)
         context.run(branch.__enter__)
         self._branches[number] = context, branch
         return number
 
-    def _leave(self, here: Any, number: int) -> None:
+    def _leave(self, number: int) -> None:
         context, branch = self._branches.pop(number)
         context.run(branch.__exit__, None, None, None)
 
 
-def _texts(here: Session, doc_ids: list[str], chars: int | None) -> list[str]:
-    """Return texts that are about to be shown; what is shown is recorded when the program has cut it to fit."""
-    return [here.read_whole(doc_id)[:chars] for doc_id in doc_ids]
+def _current() -> Session:
+    """Return the open session; an error of the program where there is none."""
+    if (found := session.current()) is None:
+        raise ValueError("no session is open")
+    return found
 
 
-def _asked(
-    here: Any, prompt: Any, messages: Any, settings: dict[str, Any], written: str | None
-) -> tuple[Any, str, str]:
+def _ask_model(prompt: Any, messages: Any, settings: dict[str, Any], written: str | None) -> tuple[Any, str, str]:
     """Return the model's answer, its text and its end; for the engine without a model, what the child has `written`."""
     if strange := sorted(settings.keys() - _SETTINGS):
         raise UsageError(f"an isolated program cannot set {strange[0]} of a call")
@@ -316,17 +324,6 @@ def _asked(
     return outputs, *(ANSWERED.get() or Answered())
 
 
-def _statistics(here: Any) -> tuple[int, float, Mapping[str, int]]:
+def _get_statistics() -> tuple[int, float, Mapping[str, int]]:
     known = dspy.settings.lm.engine.statistics()
     return known.documents, known.average_length, known.frequency
-
-
-_ANSWERS: dict[str, Callable[..., Any]] = {  # to questions that are no plain call of the session
-    "ask": _asked,
-    "converse": lambda here, messages, tools: dspy.settings.lm.converse(messages, tools),
-    "statistics": _statistics,
-    "texts": _texts,
-    "judged": lambda here, doc_ids, chars, shown: here.judge(doc_ids, chars, fit=lambda texts: shown),
-    "hop": lambda here, hop: setattr(here, "hop", hop),
-    "repaired": lambda here: here.charge(Usage(repairs=1)),
-}

@@ -3,9 +3,12 @@
 Linux's Landlock does it, from kernel 5.13 on (TCP and signals to other processes from 6.7 and 6.12 on); it needs no
 rights, and holds for root as well. Elsewhere nothing is given up, and `shield` says so. Left out: UDP, how much memory
 and time the process takes, and what it can tell from how long something takes.
+
+As a script, this is the beginning of a child process: it shields itself and goes on with programs/isolation/child.py.
 """
 
 import ctypes
+import json
 import os
 import struct
 import sys
@@ -20,9 +23,9 @@ _CAPABILITIES = 0x20080522  # the version of capset(2)
 
 
 def shield(readable: Iterable[str], listable: Iterable[str], own: str) -> bool:
-    """From here on, this thread and what it starts open only what is below these paths, and connect to nothing.
+    """From here on, let this thread and what it starts open only what is below these paths, and connect to nothing.
 
-    They write below `own`. Whether that is so; call it before there are other threads. OSError where it goes wrong.
+    They write below `own`. Return whether that is so; call it before there are other threads. OSError where it fails.
     """
     kernel = ctypes.CDLL(None, use_errno=True)
     version = kernel.syscall(_CREATE, None, 0, 1) if sys.platform == "linux" else 0
@@ -49,11 +52,10 @@ def _checked(result: int) -> int:
     return result
 
 
-def around(folder: Path, hidden: Iterable[Path]) -> tuple[list[str], list[str]]:
-    """What there is in `folder` but for what is `hidden`, and the folders whose names alone may be seen for that."""
-    if folder in hidden or not folder.exists():
-        return [], []
-    if not any(folder in place.parents for place in hidden):
-        return [str(folder)], []
-    parts = [around(entry, hidden) for entry in folder.iterdir() if not entry.is_symlink()]
-    return [path for part in parts for path in part[0]], [str(folder), *(path for part in parts for path in part[1])]
+if __name__ == "__main__":
+    root, descriptor, files = sys.argv[1:]
+    sys.path.insert(0, root)
+    shielded = shield(**json.loads(files))
+    from programs.isolation.child import main
+
+    main(int(descriptor), shielded=shielded)
