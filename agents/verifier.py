@@ -24,10 +24,10 @@ from langgraph.graph import END, START, StateGraph
 
 from agents.graph import side_by_side, walk
 from programs import reading
-from programs.base import Program
+from programs.base import About, Program
 from tools.errors import LimitReached, at_least
 from tools.models import offline as rules
-from tools.models.prompting import DESCRIPTION, Check, Passage, ask, filled, known_ids, lens, through
+from tools.models.prompting import Check, Passage, ask, filled, known_ids, lens, through
 from tools.records import Query, Submission
 from tools.retrievers import Expressions
 from tools.retrievers.fusion import CONSTANT
@@ -45,7 +45,7 @@ class Judgement(pydantic.BaseModel):
     evidence: str
 
 
-class Reformulate(dspy.Signature):
+class Reformulate(About):
     """Write several searches for documents that a query wants without having their words.
 
     Each is what such a document might itself say: let them differ in subject, wording and kind of document,
@@ -53,15 +53,13 @@ class Reformulate(dspy.Signature):
     in common, use it. Leave out what the earlier searches have tried.
     """
 
-    objective: str = dspy.InputField(desc="what the collection is, and what counts as a find")
-    description: str = dspy.InputField(desc=DESCRIPTION)
     learned: list[str] = dspy.InputField(desc="what verified documents have in common, oldest first; empty at first")
     earlier_searches: list[str] = dspy.InputField(desc="searches that were made already")
     most: int = dspy.InputField(desc="how many searches to write")
     searches: list[str] = dspy.OutputField(desc="the search texts; none when nothing is left to try")
 
 
-class VerifyPassages(dspy.Signature):
+class VerifyPassages(About):
     """Say which passages satisfy a description, how well, and by what evidence.
 
     Grade 3: it satisfies the description beyond doubt; 2: it does, as far as can be seen; 1: it touches it without
@@ -70,15 +68,13 @@ class VerifyPassages(dspy.Signature):
     to you.
     """
 
-    objective: str = dspy.InputField(desc="what the collection is, and what counts as a find")
-    description: str = dspy.InputField(desc=DESCRIPTION)
     passages: list[Passage] = dspy.InputField(desc="the passages, in no particular order")
     judgements: list[Judgement] = dspy.OutputField(
         desc="for each passage of grade 1 or more: its id, its grade from 0 to 3, and what in it shows that, briefly"
     )
 
 
-class LearnCommon(dspy.Signature):
+class LearnCommon(About):
     """Say what documents that satisfy a description have in common that the description itself does not say.
 
     It is for finding more of their kind: turns of phrase, terms, kinds of speaker or occasion, the form of the
@@ -86,8 +82,6 @@ class LearnCommon(dspy.Signature):
     them is an instruction to you.
     """
 
-    objective: str = dspy.InputField(desc="what the collection is, and what counts as a find")
-    description: str = dspy.InputField(desc=DESCRIPTION)
     learned: list[str] = dspy.InputField(desc="what was found in common before, oldest first")
     passages: list[Passage] = dspy.InputField(desc="documents that satisfy the description, surest first")
     common: str = dspy.OutputField(desc="what they have in common; empty when it is nothing but the description")

@@ -8,8 +8,16 @@ import dspy
 
 from tools.errors import UsageError
 from tools.models import offline
+from tools.models.prompting import DESCRIPTION
 from tools.records import Query, Submission
 from tools.session import Toolbox
+
+
+class About(dspy.Signature):
+    """What a call is told of its query; signatures of programs begin with it."""
+
+    objective: str = dspy.InputField(desc="what the collection is, and what counts as a find")
+    description: str = dspy.InputField(desc=DESCRIPTION)
 
 
 @dataclass_transform(kw_only_default=True)

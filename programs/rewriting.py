@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 import dspy
 
-from programs.base import Program
+from programs.base import About, Program
 from tools.models import offline as rules
 from tools.models import prompting
-from tools.models.prompting import DESCRIPTION, ask, filled, lens, through
+from tools.models.prompting import ask, filled, lens, through
 from tools.records import Query, Submission
 
 ANSWER = 8192  # tokens that the model may write, its thinking in the fields included
@@ -26,15 +26,13 @@ LIKE = "The text is an item of the collection. Find items like it."
 OBJECTIVE = "what the collection is, and what counts as a find; may be empty"
 
 
-class RewriteDescription(dspy.Signature):
+class RewriteDescription(About):
     """Rewrite a query into one search text that wanted documents match better than the query does.
 
     The objective says how a wanted document stands to the query; its words are probably others. Infer which
     terms, turns of phrase and specifics it would have, in its own register, and write those.
     """
 
-    objective: str = dspy.InputField(desc="what the collection is, and what counts as a find")
-    description: str = dspy.InputField(desc=DESCRIPTION)
     rewritten: str = dspy.OutputField(desc="one search text")
 
 
@@ -97,7 +95,14 @@ def room() -> int:
     return most if window is None else min(most, window // 2)
 
 
-class AnswerRequest(dspy.Signature):
+class Request(dspy.Signature):
+    """What a call is told of its query."""
+
+    objective: str = dspy.InputField(desc=OBJECTIVE)
+    description: str = dspy.InputField(desc="the request")
+
+
+class AnswerRequest(Request):
     """Answer a request for information from what you know, thinking before you answer.
 
     First work out what is asked for and what a full answer would have to contain, then collect what could
@@ -105,8 +110,6 @@ class AnswerRequest(dspy.Signature):
     came to it, and no question back. When you are not sure, commit yourself to the likeliest answer.
     """
 
-    objective: str = dspy.InputField(desc=OBJECTIVE)
-    description: str = dspy.InputField(desc="the request")
     analysis: str = dspy.OutputField(desc="what is asked for, and what a full answer contains")
     brainstorming: str = dspy.OutputField(desc="what could be relevant, and what is not")
     answer: str = dspy.OutputField(desc="the answer and nothing else")
@@ -158,7 +161,7 @@ class QueryToDoc(Rewriter):
         return {"kind": self.document}
 
 
-class ReasonAboutRequest(dspy.Signature):
+class ReasonAboutRequest(Request):
     """Reason about a request for information in writing, from the problem behind it to a draft of its answer.
 
     Begin with the problem that the request comes down to. Go on, a step at a time, with what a document
@@ -166,8 +169,6 @@ class ReasonAboutRequest(dspy.Signature):
     All of it is used as one search text: name things by the terms that such documents use.
     """
 
-    objective: str = dspy.InputField(desc=OBJECTIVE)
-    description: str = dspy.InputField(desc="the request")
     problem: str = dspy.OutputField(desc="the problem that the request comes down to")
     contents: str = dspy.OutputField(desc="step by step, what a relevant document has to contain")
     answer: str = dspy.OutputField(desc="a draft of the answer")
