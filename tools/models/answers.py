@@ -1,12 +1,9 @@
-"""Every request that was sent to a model and every answer that came back, on disk before the program sees it.
+"""Every request sent to a model and every answer that came back, on disk before the program sees it.
 
-One SQLite file beside the run folders, RUNS/answers.sqlite3, serves all runs and compilations in it. It is two things
-at once, so that a crash cannot part them: the cache of answers, under a key of everything that shapes an answer, and
-the ledger of each run: what it sent, what failed and why, what it paid. A request has one row; an answer that had been
-paid for before has one, too, without text. Prompts are not kept: they are twenty times as large as the answers, and
-the traces say what was shown.
-
-Left out: shared file systems whose locks do not work (SQLite's WAL needs them), and several machines.
+One SQLite file, RUNS/answers.sqlite3, is both the cache of answers, under a key of everything that shapes an answer, and
+the ledger of each run (what it sent, what failed and why, what it paid), so that a crash cannot part them. Each request
+is a row; an answer that had been paid for before is a row without text. Prompts are not kept: they are twenty times as
+large, and traces say what was shown. Left out: several machines, and shared file systems without locks, which WAL needs.
 """
 
 import json
@@ -24,24 +21,41 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from tools import disk
 from tools.console import AT_END
 from tools.errors import DataError, ProviderRefused, RunIncomplete, SessionRefusal
 from tools.models.forms import cells
-from tools.models.rows import WORDS, Batch, Row, open_table, readable, storable, write_pending
 from tools.records import Usage, usage_from_json, usage_json
 
 _LOG = logging.getLogger("sextant")
 NAME = "answers.sqlite3"
 CACHED = "cached"  # in the place of a fault: nothing was sent, because an answer was there
-INDEX = "index"  # and here: what an index has cost that the run is the first to use, and what searching in it costs
+INDEX = "index"  # in the place of a fault: embeddings and annotations for an index, and the vectors of queries
 
+# A key is 16 hex digits of BLAKE2b: among a million answers, two are the same by chance once in 37 million times.
+_TABLE = """
+CREATE TABLE IF NOT EXISTS calls (
+    id INTEGER PRIMARY KEY,
+    key TEXT NOT NULL,       -- of the request
+    run TEXT NOT NULL,       -- who sent it, and for which query; '' is for no query
+    query_id TEXT NOT NULL,
+    model TEXT NOT NULL,
+    at REAL NOT NULL,        -- when it was answered, in seconds since 1970
+    seconds REAL NOT NULL,   -- until then
+    fault TEXT NOT NULL,     -- '' is answered, 'cached' was answered from here, 'index' is work for an index,
+                             -- else what went wrong
+    usage TEXT NOT NULL,     -- JSON
+    outputs TEXT,            -- JSON
+    finish TEXT NOT NULL     -- why the answer ended
+);
+CREATE INDEX IF NOT EXISTS calls_key ON calls (key) WHERE fault = '';
+CREATE INDEX IF NOT EXISTS calls_run ON calls (run);
+"""
 _UNWRITTEN = 100  # rows that nobody waits for, and that a kill may lose
-# Seconds. A query with less time than this left may have given a request up for that: no pause between two attempts
-# is longer (tools/models/call.py).
-_SHORT = 15.0
+_LONGEST_WORD = 100  # characters kept of why an answer ended or failed: servers may send anything
+_SHORT = 15.0  # seconds; a query with less left may have given up for that: no pause between two attempts is longer
 
 
 class Answer(NamedTuple):
@@ -71,42 +85,54 @@ class Books(NamedTuple):
         return {"sent": self.sent, "answered": self.answered, **failed, "cached": self.cached, **usage_json(self.usage)}
 
 
+class _Row(NamedTuple):
+    """The row of one request, in the order of the columns."""
+
+    key: str
+    run: str
+    query_id: str
+    model: str
+    at: float
+    seconds: float
+    fault: str
+    usage: str
+    outputs: str | None
+    finish: str
+
+
+_Batch = tuple[list[_Row], Future[None]]  # rows that go to disk together, and whether they are there
+
+
 class Answers:
-    """The file. Threads and processes share it."""
+    """The file of answers. Threads and processes share it."""
 
     def __init__(self, path: Path) -> None:
         """DataError when there is a file that is none of ours, or damaged."""
         self.path = path
         self._lock = threading.Lock()
-        self._pending = list[Batch]()  # to be written, by whoever comes first
+        self._pending = list[_Batch]()  # to be written, by whoever comes first
         self._writing = threading.Lock()
-        self._ledgers = dict[str, Ledger]()
-        with readable(path):
+        with _readable(path):
             disk.make_private(path.parent)
             disk.open_file(path, "ab").close()  # SQLite gives the files beside it the same mode
-            self._reader, self._writer = open_table(path), open_table(path)
-            keys = self._reader.execute("SELECT key FROM calls WHERE fault = ''")
-            self._known = {hash(key) for (key,) in keys}  # most requests are new, and need not look
+            self._reader, self._writer = _open_table(path), _open_table(path)
         self.close = weakref.finalize(self, _close, path, self._pending, self._writing, self._writer, self._reader)
         AT_END.append(self.close)
 
     def take(self, key: str, run: str = "", query_id: str = "") -> tuple[Answer, str, str] | None:
-        """An answer to a request, with the run and the query that paid for it.
+        """Return an answer to a request, with the run and the query that paid for it; None where there is none.
 
         Where several have paid, as runs side by side do, it is the one that this query of this run has paid for; else
         one of this run; else the first.
         """
-        with self._lock:
-            if hash(key) not in self._known:
-                return None
-            columns = ("outputs", "usage", "finish", "seconds", "run", "query_id")
-            with readable(self.path):
-                row = self._reader.execute(
-                    f"SELECT {', '.join(columns)} FROM calls WHERE key = ? AND fault = '' AND outputs IS NOT NULL "
-                    "ORDER BY (run = ? AND query_id = ?) DESC, (run = ?) DESC, id LIMIT 1",
-                    (key, run, query_id, run),
-                ).fetchone()
-        if row is None:  # another process has cleared it away
+        columns = ("outputs", "usage", "finish", "seconds", "run", "query_id")
+        with self._lock, _readable(self.path):
+            row = self._reader.execute(
+                f"SELECT {', '.join(columns)} FROM calls WHERE key = ? AND fault = '' AND outputs IS NOT NULL "
+                "ORDER BY (run = ? AND query_id = ?) DESC, (run = ?) DESC, id LIMIT 1",
+                (key, run, query_id, run),
+            ).fetchone()
+        if row is None:
             return None
         try:
             found = cells(columns, row)
@@ -117,58 +143,49 @@ class Answers:
         answer = Answer(found["outputs"], usage_from_json(found["usage"]), found["finish"], found["seconds"])
         return answer, found["run"], found["query_id"]
 
-    def write(self, rows: list[Row], *, wait: bool = True) -> None:
+    def write(self, rows: list[_Row], *, wait: bool = True) -> None:
         """Put rows on disk; they are safe when this returns, if it waits. RunIncomplete when they cannot be.
 
         A transaction costs twenty times what a row does. While one is under way, rows of other threads gather, and
         the first of these writes them all.
         """
-        batch = Batch(rows)
+        done = Future[None]()
         with self._lock:
             if not self.close.alive:
                 raise RunIncomplete(f"{self.path} is closed; the same command goes on")
-            self._pending.append(batch)
-        if not wait and len(self._pending) < _UNWRITTEN:
-            return
-        write_pending(self._pending, self._writing, self._writer)
-        if wait and batch.error:
-            raise RunIncomplete(f"{self.path}: {batch.error}; an answer could not be written; make room") from None
-        with self._lock:
-            self._known.update(hash(row.key) for row in rows if not row.fault and row.outputs)
+            self._pending.append((rows, done))
+        if wait or len(self._pending) >= _UNWRITTEN:
+            _write_pending(self._pending, self._writing, self._writer)
+        if wait and (error := done.exception()):
+            raise RunIncomplete(f"{self.path}: {error}; an answer could not be written; make room") from None
 
     def settle(self) -> None:
         """Wait until all that was written so far is on disk, those rows too that nobody waited for."""
         self.write([])
 
     def ledger(self, run: str) -> "Ledger":
-        """The side of one run; there is one in a process."""
-        with self._lock:
-            found = self._ledgers.get(run)
-        if found is None:
-            found = Ledger(self, run)
-            with self._lock:
-                found = self._ledgers.setdefault(run, found)
-        return found
+        """Return the ledger of one run, with all that this process has written in it."""
+        self.settle()
+        return Ledger(self, run)
 
     def books(self, run: str) -> Books:
         """Return what a run has sent and used so far."""
         return self.books_and_marks(run)[0]
 
     def books_and_marks(self, run: str) -> tuple[Books, set[int]]:
-        """Return a run's books and marks of the cached answers in them, each of which counts once for a query."""
+        """Return a run's books, and a hash of query and key for each cached answer in them, which counts once."""
         sent, usage, marks = Counter[str](), Usage(), set[int]()
-        with self._lock, readable(self.path):
-            columns = ("fault", "usage", "query_id", "key")
+        columns = ("fault", "usage", "query_id", "key")
+        with self._lock, _readable(self.path):
             rows = self._reader.execute(f"SELECT {', '.join(columns)} FROM calls WHERE run = ?", (run,))
             try:
                 for row in rows:
                     found = cells(columns, row)
-                    fault, query_id, key = found["fault"], found["query_id"], found["key"]
-                    used = usage_from_json(found["usage"])
+                    fault, used = found["fault"], usage_from_json(found["usage"])
                     if fault == CACHED:
-                        if _mark(query_id, key) in marks:
+                        if (mark := hash((found["query_id"], found["key"]))) in marks:
                             continue
-                        marks.add(_mark(query_id, key))
+                        marks.add(mark)
                         used = Usage(list_usd=used.list_usd)
                     usage += used
                     sent[fault] += used.calls if fault == INDEX else 1
@@ -181,7 +198,7 @@ class Answers:
         return Books(sent.total() + answered, answered, cached, dict(sent), usage), marks
 
     def of_run(self, run: str) -> Iterator[tuple[str, Answer]]:
-        """Each answer that a run has used, paid by it or not, with its key and in the order of the keys.
+        """Yield each answer that a run has used, paid by it or not, with its key and in the order of the keys.
 
         Where it has paid, the answer is its own, whatever others have got for the same request.
         """
@@ -195,16 +212,61 @@ class Answers:
 
     def query(self, statement: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Run a statement, for the command that lists and clears answers, and return what it finds."""
-        values = [storable(value) if isinstance(value, str) else value for value in parameters]
-        with self._lock, readable(self.path):
+        values = [_storable(value) if isinstance(value, str) else value for value in parameters]
+        with self._lock, _readable(self.path):
             return self._reader.execute(statement, values).fetchall()
 
 
+def _open_table(path: Path) -> sqlite3.Connection:
+    """Connect to the file at `path`; what is written is on disk when the statement ends."""
+    opened = sqlite3.connect(path, timeout=60.0, isolation_level=None, check_same_thread=False)
+    opened.execute("PRAGMA journal_mode = WAL")
+    opened.execute("PRAGMA synchronous = FULL")
+    opened.executescript(_TABLE)
+    return opened
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors about the file at `path` into ours, which say what to do."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError) and "disk" in str(error):
+            raise RunIncomplete(f"{path}: {error}; make room") from None
+        if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
+            raise RunIncomplete(f"{path}: {error} by another process; the same command goes on") from None
+        raise DataError(
+            f"{path}: {error}; keep it, as its answers were paid for: sqlite3 {path} .recover | sqlite3 NEWFILE saves "
+            "what can be read, to be put in its place; or choose another --runs"
+        ) from None
+    except OSError as error:
+        raise RunIncomplete(f"{path}: {error.strerror}") from None
+
+
+def _write_pending(pending: list[_Batch], writing: threading.Lock, writer: sqlite3.Connection) -> None:
+    """Write all batches that are `pending`, all or none; another thread may have done so by now."""
+    statement = f"INSERT INTO calls ({', '.join(_Row._fields)}) VALUES ({', '.join('?' * len(_Row._fields))})"
+    with writing:
+        together = pending[:]
+        del pending[: len(together)]
+        try:
+            with writer:
+                writer.execute("BEGIN")
+                writer.executemany(statement, [row for rows, _ in together for row in rows])
+        except (sqlite3.Error, OSError) as error:
+            for _, done in together:
+                done.set_exception(error)
+        else:
+            for _, done in together:
+                done.set_result(None)
+
+
 def _close(
-    path: Path, pending: list[Batch], writing: threading.Lock, writer: sqlite3.Connection, reader: sqlite3.Connection
+    path: Path, pending: list[_Batch], writing: threading.Lock, writer: sqlite3.Connection, reader: sqlite3.Connection
 ) -> None:
     """Put everything into the one file. Where another process has it open as well, the last of them completes that."""
-    write_pending(pending, writing, writer)
+    _write_pending(pending, writing, writer)
     try:
         writer.close()
         reader.execute("PRAGMA busy_timeout = 0")
@@ -215,17 +277,17 @@ def _close(
         reader.close()
 
 
-def _mark(query_id: str, key: str) -> int:
-    """Stands for a query and a key in this process; a number, because there may be a million of them."""
-    return hash((query_id, key))
+def _storable(text: object) -> str:
+    """Return text that SQLite takes: lone surrogates, as of a name that is not UTF-8, become question marks."""
+    return str(text).encode("utf-8", "replace").decode("utf-8")
 
 
-_OPENED = weakref.WeakValueDictionary[Path, Answers]()  # one for a file: its rows are written by one thread
+_OPENED = weakref.WeakValueDictionary[Path, Answers]()
 _OPENING = threading.Lock()
 
 
 def open_answers(path: Path) -> Answers:
-    """The answers kept in `path`, a file."""
+    """Open the answers kept in the file `path`, once in a process: its rows are written by one thread."""
     path = path.resolve()
     with _OPENING:
         found = _OPENED.get(path)
@@ -235,7 +297,7 @@ def open_answers(path: Path) -> Answers:
 
 
 def open_ledger(folder: Path, *, runs: Path | None = None) -> "Ledger":
-    """The ledger of the run in `folder`, RUNS/task/name, or of a compilation anywhere in `runs`.
+    """Open the ledger of the run in `folder`, RUNS/task/name, or of a compilation anywhere in `runs`.
 
     It is new when the folder is.
     """
@@ -261,13 +323,10 @@ class Ledger:
 
     def __init__(self, answers: Answers, run: str) -> None:
         self.answers = answers
-        self.run = storable(run)
+        self.run = _storable(run)
         self._lock = threading.Lock()
-        self._sent = dict[
-            str, Future[_Failure | None]
-        ]()  # requests on their way, that others who ask the same wait for
+        self._sent = dict[str, Future[_Failure | None]]()  # by key: requests on their way, for all who ask the same
         self._books, self._marks = answers.books_and_marks(self.run)
-        self._faults = Counter(self._books.faults)
         self._replayed: Mapping[str, Answer] | None = None
         self._source = ""
 
@@ -279,7 +338,7 @@ class Ledger:
     def books(self) -> Books:
         """The books of the run, those of earlier sittings included."""
         with self._lock:
-            return self._books._replace(faults=dict(self._faults))
+            return self._books
 
     @contextmanager
     def turn(
@@ -291,16 +350,16 @@ class Ledger:
         *,
         deadline: float = math.inf,
     ) -> Iterator[Answer | None]:
-        """The answer to a request where there is one; else None, and it is the block's to be sent and booked.
+        """Give the block an answer to its request; None where there is none, and the block has to send and book it.
 
         `price` says what an answer is worth at list price, where that was not known when it came. Who asks what is on
         its way waits for it, until its own `deadline` by time.monotonic; TimeoutError then. When the block raises an
         Exception, all who wait raise it, too: else each would ask the same in vain, one after the other. They try
         themselves where it may be of this query alone: a limit of its session, or its own deadline, which is near.
         """
-        mine, failure = self._turn(key, deadline), None
+        mine, failure = self._wait_for_turn(key, deadline), None
         try:
-            yield self._take(storable(query_id), key, model, price)
+            yield self._take(_storable(query_id), key, model, price)
         except Exception as error:
             if deadline - time.monotonic() > _SHORT and not isinstance(error, SessionRefusal):
                 failure = error, error.__traceback__
@@ -310,8 +369,8 @@ class Ledger:
                 del self._sent[key]
             mine.set_result(failure)
 
-    def _turn(self, key: str, deadline: float) -> "Future[_Failure | None]":
-        """The turn to ask for `key`, once nobody else does. Raises the failure of whoever did, where it is for all."""
+    def _wait_for_turn(self, key: str, deadline: float) -> "Future[_Failure | None]":
+        """Wait until nobody else asks for `key`. Raises the failure of whoever did, where it is for all."""
         while True:
             with self._lock:
                 other = self._sent.get(key)
@@ -326,16 +385,15 @@ class Ledger:
                 raise failure[0].with_traceback(failure[1])  # where it went wrong, without who else has waited
 
     def _take(self, query_id: str, key: str, model: str, price: Callable[[Usage], float | None]) -> Answer | None:
-        if self._replayed is not None:
-            answer = self._replayed.get(key)
-            if answer is None:
-                raise ProviderRefused(
-                    f"{self._source} has no answer to a call of query {query_id!r}: it was recorded with another "
-                    "command, data or version; name a new file to record"
-                )
-            found: tuple[Answer, str, str] | None = answer, "", ""
-        else:
+        if self._replayed is None:
             found = self.answers.take(key, self.run, query_id)
+        elif key in self._replayed:
+            found = self._replayed[key], "", ""
+        else:
+            raise ProviderRefused(
+                f"{self._source} has no answer to a call of query {query_id!r}: it was recorded with another "
+                "command, data or version; name a new file to record"
+            )
         if found is None:
             return None
         answer, run, payer = found
@@ -345,58 +403,46 @@ class Ledger:
         if listed is None and not answer.usage.unmetered:
             listed = price(answer.usage)  # nobody knew it then
         usage = replace(answer.usage, paid_usd=0.0, list_usd=listed, cached_calls=1)
-        self._cached(query_id, key, model, Answer([], usage, answer.finish))
+        with self._lock:  # it is booked once, in however many sittings the query asks
+            known = (mark := hash((query_id, key))) in self._marks
+            self._marks.add(mark)
+        if not known:
+            self._book(cached=1, usage=Usage(list_usd=listed))
+            row = self._row(query_id, key, model, Answer([], usage, answer.finish), CACHED)
+            self.answers.write([row._replace(outputs=None)], wait=False)
         return answer._replace(usage=usage)
-
-    def _cached(self, query_id: str, key: str, model: str, answer: Answer) -> None:
-        """Book that a query has used what somebody else paid for; once, in however many sittings it asks."""
-        with self._lock:
-            if _mark(query_id, key) in self._marks:
-                return
-            self._marks.add(_mark(query_id, key))
-            books, worth = self._books, Usage(list_usd=answer.usage.list_usd)
-            self._books = books._replace(cached=books.cached + 1, usage=books.usage + worth)
-        self.answers.write([self._row(query_id, key, model, answer, CACHED)._replace(outputs=None)], wait=False)
 
     def answered(self, query_id: str, key: str, model: str, answer: Answer) -> None:
         """Book a request that was answered; the answer is safe when this returns. RunIncomplete when it cannot be."""
         self.answers.write([self._row(query_id, key, model, answer, "")])
-        self._book(1, answer.usage)
+        self._book(sent=1, answered=1, usage=answer.usage)
 
     def failed(self, query_id: str, key: str, model: str, fault: str, usage: Usage, seconds: float) -> None:
         """Book a request that was left without an answer that can be used."""
         row = self._row(query_id, key, model, Answer([], usage, "", seconds), fault)
         with suppress(RunIncomplete):  # what is told is the failure
             self.answers.write([row])
-        with self._lock:
-            self._faults[row.fault] += 1
-        self._book(0, usage)
+        self._book(sent=1, fault=row.fault, usage=usage)
 
     def index(self, model: str, usage: Usage, query_id: str = "") -> None:
         """Book what an index has cost this run, or the vector of a query's text."""
         self.answers.write([self._row(query_id, "", model, Answer([], usage), INDEX)])
-        with self._lock:
-            books = self._books
-            sent, answered = books.sent + usage.calls, books.answered + usage.calls
-            self._books = books._replace(sent=sent, answered=answered, usage=books.usage + usage)
+        self._book(sent=usage.calls, answered=usage.calls, usage=usage)
 
-    def _book(self, answered: int, usage: Usage) -> None:
+    def _book(self, *, usage: Usage, sent: int = 0, answered: int = 0, cached: int = 0, fault: str = "") -> None:
         with self._lock:
-            books = self._books
-            self._books = books._replace(
-                sent=books.sent + 1, answered=books.answered + answered, usage=books.usage + usage
+            old = self._books
+            faults = {**old.faults, fault: old.faults.get(fault, 0) + 1} if fault else old.faults
+            self._books = Books(
+                old.sent + sent, old.answered + answered, old.cached + cached, faults, old.usage + usage
             )
 
-    def _row(self, query_id: str, key: str, model: str, answer: Answer, fault: str) -> Row:
+    def _row(self, query_id: str, key: str, model: str, answer: Answer, fault: str) -> _Row:
         try:
             outputs = json.dumps(answer.outputs)
         except TypeError:
             outputs = None  # an output that JSON cannot hold: better paid for again than changed
         usage = json.dumps(usage_json(answer.usage))
         at, seconds = round(time.time(), 3), round(answer.seconds, 3)
-        fault, finish = storable(fault)[:WORDS], storable(answer.finish)[:WORDS]
-        return Row(key, self.run, storable(query_id), storable(model), at, seconds, fault, usage, outputs, finish)
-
-    def __deepcopy__(self, memo: object) -> Self:
-        # DSPy's optimizers copy the language model with the program; the books stay one.
-        return self
+        fault, finish = _storable(fault)[:_LONGEST_WORD], _storable(answer.finish)[:_LONGEST_WORD]
+        return _Row(key, self.run, _storable(query_id), _storable(model), at, seconds, fault, usage, outputs, finish)
