@@ -27,8 +27,7 @@ from programs.reading import RANK_OFFLINE, RankCandidates, complete, find_candid
 from tools.disk import InputFile
 from tools.errors import DataError, UsageError, at_least
 from tools.models import offline as rules
-from tools.models import prompting
-from tools.models.prompting import Passage, ask, defuse, filled, known_ids, lens, show, through
+from tools.models.prompting import Passage, ask, defuse, filled, fit_length, fits, known_ids, lens, show, through
 from tools.records import Query, Submission
 from tools.session import Session
 
@@ -155,7 +154,7 @@ class Tournament(Program):
         chars = self._fit_solutions(session, query, doc_ids)
 
         def fit(passages: list[Passage]) -> bool:
-            return prompting.fits(self.rank_candidates, **self._make_inputs(query, passages, chars))
+            return fits(self.rank_candidates, **self._make_inputs(query, passages, chars))
 
         passages = show(session, doc_ids, self.read_chars, fit)
         checks = [known_ids("ranked", doc_ids, needed=True), *([filled("passage_insights")] if self.think else [])]
@@ -184,9 +183,9 @@ class Tournament(Program):
         if not self.solved:
             return 0
         bare = [Passage(id=doc_id, text="") for doc_id in doc_ids]
-        most = prompting.fit_length(
+        most = fit_length(
             self.solution_chars,
-            lambda chars: prompting.fits(self.rank_candidates, **self._make_inputs(query, bare, chars)),
+            lambda chars: fits(self.rank_candidates, **self._make_inputs(query, bare, chars)),
         )
         if most < self.solution_chars:
             session.shorten(f"solutions: cut to {most} characters each, instead of {self.solution_chars}")

@@ -49,11 +49,6 @@ class _Failures:
     billed: int = 0  # of them, those for which the provider reported tokens
     last: dspy.LMError | None = None
 
-    def add(self, error: dspy.LMError, now: float) -> None:
-        self.since = self.since or now
-        self.count, self.last = self.count + 1, error
-        self.billed += getattr(error, "billed", False)
-
 
 class Caller:
     """Sends the requests of one model on the terms of its run. Threads share it."""
@@ -90,7 +85,7 @@ class Caller:
         return not self.free and self.terms.ledger is not None
 
     def ask(self, owner: str, key: str, made: bytes, send: Send) -> Answer:
-        """The answer to the request `made`, from the ledger, from whoever is asking the same, or by sending it.
+        """Return the answer to the request `made`: from the ledger, from who asks the same just now, or by sending it.
 
         `key` stands for everything that shapes the answer; "" is for one that is not kept in the ledger, because an
         index keeps it. `owner` is the query that pays, "" for none. Raises DSPy's LM errors and those of tools.errors.
@@ -99,15 +94,15 @@ class Caller:
         if ledger is None:
             if not self.free:
                 self.terms.check_sends(f"a call of {self.model}" + (f" for query {owner!r}" if owner else ""))
-            return self._answer(owner, "", made, send)
+            return self._ask_provider(owner, "", made, send)
         try:
             with ledger.turn(owner, key, self.model, self._list_price, deadline=DEADLINE.get()) as found:
-                return found or self._answer(owner, key, made, send)
+                return found or self._ask_provider(owner, key, made, send)
         except TimeoutError as waited:
             raise _out_of_time(str(waited)) from None
 
-    def _answer(self, owner: str, key: str, made: bytes, send: Send) -> Answer:
-        """Ask the provider for an answer, as often as the patience of the run allows."""
+    def _ask_provider(self, owner: str, key: str, made: bytes, send: Send) -> Answer:
+        """Send the request as often as the patience of the run allows; return the answer, or raise the last failure."""
         failures = _Failures()
         while True:
             entered = self._enter(failures)
@@ -116,10 +111,31 @@ class Caller:
                 return answer
             self._wait_for_another(answer, entered, failures)
 
+    def _enter(self, failures: _Failures) -> float:
+        """Wait for the gate; return when it let the request through, or raise the last failure."""
+        now, deadline, patience = time.monotonic(), DEADLINE.get(), self._patience(failures)
+        if now >= deadline:
+            raise failures.last or _out_of_time()
+        try:
+            until = min(deadline, self.terms.budget.ends)
+            return self.terms.gate.enter((failures.since or now) + patience, patience=patience, deadline=until)
+        except TimeoutError as waited:
+            self.terms.budget.check()
+            if time.monotonic() >= deadline:
+                raise failures.last or _out_of_time(str(waited)) from None
+            raise failures.last or dspy.LMTimeoutError(f"nothing was sent: {waited}") from None
+
     def _attempt(self, owner: str, key: str, made: bytes, send: Send) -> Answer | dspy.LMError:
         """Send one request, asked of the budget before and booked after; return its answer, or its failure."""
         terms, expected, usage = self.terms, self._expected(made), Usage()
-        self._take(expected)
+        try:
+            terms.budget.take(expected, deadline=DEADLINE.get(), check=terms.gate.check)
+        except TimeoutError as waited:
+            terms.gate.leave()
+            raise _out_of_time(f"its calls waited for {waited}") from None
+        except BaseException:
+            terms.gate.leave()
+            raise
         started = time.monotonic()  # the budget may have let it wait since it entered
         try:
             sent = send(min(started + self._longest, DEADLINE.get()))
@@ -148,33 +164,7 @@ class Caller:
             terms.book(self.model, usage, query_id=owner)
         return answer
 
-    def _take(self, expected: Expected) -> None:
-        """Take a request from the budget; the place in the gate is given back where there is none left."""
-        gate = self.terms.gate
-        try:
-            self.terms.budget.take(expected, deadline=DEADLINE.get(), check=gate.check)
-        except TimeoutError as waited:
-            gate.leave()
-            raise _out_of_time(f"its calls waited for {waited}") from None
-        except BaseException:
-            gate.leave()
-            raise
-
-    def _enter(self, failures: "_Failures") -> float:
-        """Wait for the gate; return when it let the request through, or raise the last failure."""
-        now, deadline, patience = time.monotonic(), DEADLINE.get(), self._patience(failures)
-        if now >= deadline:
-            raise failures.last or _out_of_time()
-        try:
-            until = min(deadline, self.terms.budget.ends)
-            return self.terms.gate.enter((failures.since or now) + patience, patience=patience, deadline=until)
-        except TimeoutError as waited:
-            self.terms.budget.check()
-            if time.monotonic() >= deadline:
-                raise failures.last or _out_of_time(str(waited)) from None
-            raise failures.last or dspy.LMTimeoutError(f"nothing was sent: {waited}") from None
-
-    def _wait_for_another(self, error: dspy.LMError, entered: float, failures: "_Failures") -> None:
+    def _wait_for_another(self, error: dspy.LMError, entered: float, failures: _Failures) -> None:
         """Tell the gate of a failure, and wait until another attempt is worth it. Raises the failure where none is."""
         gate, patience = self.terms.gate, self.terms.patience
         if not dspy.is_retryable_lm_error(error):
@@ -183,7 +173,9 @@ class Caller:
         rest: float | None = getattr(error, "retry_after", None)
         gate.failed(entered, overload=faults.overload(error), asked=rest, reason=faults.kind(error))
         now = time.monotonic()
-        failures.add(error, now)
+        failures.since = failures.since or now
+        failures.count, failures.last = failures.count + 1, error
+        failures.billed += getattr(error, "billed", False)
         given_up = failures.count == patience.attempts or failures.billed == _BILLED
         if given_up or (rest or 0.0) > LONGEST_WAIT:
             raise error
@@ -195,7 +187,7 @@ class Caller:
             raise error
         gate.rest(min(pause, max(0.0, self.terms.budget.ends - now)))
 
-    def _patience(self, failures: "_Failures") -> float:
+    def _patience(self, failures: _Failures) -> float:
         """Return the seconds to go on trying: a mistyped address should not take as long as an overloaded provider."""
         alive = self.answered or (failures.last is not None and faults.overload(failures.last))
         return self.terms.patience.after if alive else self.terms.patience.before
@@ -247,12 +239,22 @@ def _out_of_time(why: str = "") -> dspy.LMTimeoutError:
     return dspy.LMTimeoutError(f"the query's time is up (--query-timeout){why and ': '}{why}")
 
 
-# No model takes or writes so much in one call (the largest windows have 2 million); a report of more is a mistake.
-MOST_TOKENS = 10_000_000
+# What a call used, out of the usage block of a provider's answer. Read are OpenAI's Chat Completions ("prompt_tokens")
+# and Responses ("input_tokens"), what DSPy and LiteLLM make of other providers, and Anthropic's own block. They differ
+# in three points that cost money when they are missed:
+#
+# - Anthropic counts what was read from its cache, or written to it, beside "input_tokens"; everybody else within it.
+# - xAI, and Gemini's OpenAI-compatible endpoint, count thinking beside "completion_tokens" and only in "total_tokens";
+#   it is billed as output (https://docs.x.ai/docs/key-information/consumption-and-rate-limits), so it is output here.
+# - Where the provider's cache was used: "cached_tokens" in the details, or DeepSeek's "prompt_cache_hit_tokens".
+#
+# A block that is wrong in one place is believed in none: then the call's usage is unknown. What a total has beside its
+# parts is taken for thinking up to the count of thinking, or up to THINKING where none is told apart; more is something
+# else (a whole conversation, say). Left out: tokens of sound and pictures, and dollars that a few providers report.
 
+MOST_TOKENS = 10_000_000  # of one call; the largest windows have 2 million, so a report of more is a mistake
 # Gemini, which counts thinking in the total alone, ends an answer at 65,536 tokens. Four times that leaves room.
 THINKING = 262_144
-
 # Some servers count thinking by tokenising its text a second time, its marks included, and come out a few tokens
 # higher than the output that it is part of. So much more than the output is taken for all of the output.
 RECOUNT_TOKENS = 8
@@ -277,27 +279,17 @@ def read_report(usage: Any) -> Metered | None:
     """Read a provider's usage block, as parsed from JSON; None when it is missing or cannot be true."""
     if not isinstance(usage, dict):
         return None
-    try:
-        if usage.get("prompt_tokens") is not None:
-            return _read(usage, "prompt_tokens", "completion_tokens")
-        return _read(usage, "input_tokens", "output_tokens")
-    except _Absurd:
-        return None
-
-
-def report_of_embeddings(usage: Any) -> dict[str, int] | None:
-    """The usage block of an answer with vectors in the form of a chat's: they have no output tokens."""
-    usage = usage if isinstance(usage, dict) else {}
-    try:
-        counts = [_count(usage, name) for name in ("prompt_tokens", "total_tokens") if usage.get(name) is not None]
-    except _Absurd:
-        return None
-    return {"prompt_tokens": counts[0], "completion_tokens": 0} if counts else None
-
-
-def _read(usage: dict[str, Any], name_in: str, name_out: str) -> Metered | None:
+    names = ("prompt_tokens", "completion_tokens")
+    name_in, name_out = names if usage.get("prompt_tokens") is not None else ("input_tokens", "output_tokens")
     if usage.get(name_in) is None or usage.get(name_out) is None:
         return None
+    try:
+        return _read(usage, name_in, name_out)
+    except _Absurd:
+        return None
+
+
+def _read(usage: dict[str, Any], name_in: str, name_out: str) -> Metered:
     tokens_in, tokens_out = _count(usage, name_in), _count(usage, name_out)
     of_input, of_output = _details(usage, f"{name_in}_details"), _details(usage, f"{name_out}_details")
     read = _count(usage, "cache_read_input_tokens")
@@ -319,12 +311,12 @@ def _read(usage: dict[str, Any], name_in: str, name_out: str) -> Metered | None:
 
 
 def _recounted(tokens: int) -> float:
-    """The most that a second count of as many tokens comes to."""
+    """Return the most that a second count of as many tokens comes to."""
     return tokens + max(RECOUNT_TOKENS, RECOUNT_SHARE * tokens)
 
 
 def _count(block: dict[str, Any], name: str) -> int:
-    """A count of tokens; 0 where the block has none."""
+    """Return a count of tokens; 0 where the block has none."""
     count = block.get(name)
     if count is None:
         return 0
@@ -334,10 +326,8 @@ def _count(block: dict[str, Any], name: str) -> int:
 
 
 def _details(usage: dict[str, Any], name: str) -> dict[str, Any]:
-    """A block in the block; {} where there is none. Some gateways write an empty one as []."""
-    details = usage.get(name)
-    if not details:
-        return {}
+    """Return a block in the block; {} where there is none. Some gateways write an empty one as []."""
+    details = usage.get(name) or {}
     if not isinstance(details, dict):
         raise _Absurd
     return details

@@ -1,27 +1,19 @@
-"""Vectors of texts from a provider's API, or from any server that speaks OpenAI's embeddings protocol.
-
-OpenAI's own client writes the request and reads the answer. Between the two our transport sends it, so that keys,
-deadlines, bounds and redirects are as for every other call, and tools/models/call.py has it in its books.
-"""
+"""Vectors of texts from a provider's API, or from any server that speaks OpenAI's embeddings protocol."""
 
 import base64
-import time
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
 import dspy
-import httpx
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from openai import APIConnectionError, OpenAI
 
 from tools import session
 from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
 from tools.models import faults
-from tools.models.call import Caller, Sent, report_of_embeddings
-from tools.models.faults import Subject
+from tools.models.call import Caller, Sent
 from tools.models.prices import Price
 from tools.models.sending.wire import Unreadable, Wire, parse
 from tools.models.spec import PROVIDERS, SERVER_KEY, hide_keys, is_server, secret
@@ -35,13 +27,13 @@ TIMEOUT = 120.0  # seconds for a whole answer, where the patience of the run is 
 class NotAccepted(ValueError):
     """The API takes other requests, but not this one; `about` says whether that is for its texts."""
 
-    def __init__(self, words: str, about: Subject) -> None:
+    def __init__(self, words: str, about: faults.Subject) -> None:
         super().__init__(words)
         self.about = about
 
 
 def place(spec: str) -> tuple[str, str, str]:
-    """(provider, model, URL) of `provider/model` or `MODEL@URL`, which has no provider; UsageError for another."""
+    """Return provider, model and URL of `provider/model`, or of `MODEL@URL`, which has no provider; UsageError else."""
     model, at, url = spec.partition("@")
     if at:
         if not model or not is_server(url):
@@ -77,13 +69,12 @@ class Embeddings:
         UsageError when `spec` names no provider and no server.
         """
         self.name = f"api:{spec}"
-        self._spec = spec
         self.provider, self.model, self.url = place(spec)
-        wire = Wire.to_provider(self.model, self.provider) if self.provider else Wire.to_server(self.model, self.url)
         self.dimension = dimensions  # numbers in a vector, as soon as they are known
         self._settings: dict[str, Any] = {"dimensions": dimensions} if dimensions else {}
-        self._wire = wire
-        self._client = _client(wire)
+        self._wire = (
+            Wire.to_provider(self.model, self.provider) if self.provider else Wire.to_server(self.model, self.url)
+        )
         self.terms = terms
         self.caller = Caller(self.name, terms, cost=cost, output_tokens=0.0, longest=TIMEOUT)
 
@@ -98,9 +89,7 @@ class Embeddings:
         key = blake2b(where + made, digest_size=8).hexdigest() if kept and self.caller.keeps else ""
         payer = session.current()
         try:
-            answer = self.caller.ask(
-                payer.query_id if payer else "", key, made, lambda deadline: self._send(texts, deadline)
-            )
+            answer = self.caller.ask(payer.query_id if payer else "", key, made, lambda end: self._send(texts, end))
         except dspy.LMError as error:
             raise self._reason(error) from None
         vectors = [np.frombuffer(base64.b64decode(output), dtype="<f4") for output in answer.outputs]
@@ -109,35 +98,30 @@ class Embeddings:
 
     def _send(self, texts: Sequence[str], deadline: float) -> Sent:
         """Send one request once, and return base64 of each vector, in the order of the texts."""
+        request = {"input": texts, "model": self.model, "encoding_format": "base64", **self._settings}
+        answer = self._wire.post("/embeddings", orjson.dumps(request), deadline)
+        body = parse(answer.body, self.model, clean=self._wire.clean)
+        body = body if isinstance(body, dict) else {}
+        used = body.get("usage")
+        if isinstance(used, dict):  # as a chat's, whose reports are read; vectors have no tokens of their own
+            used = {"prompt_tokens": used.get("prompt_tokens") or used.get("total_tokens"), "completion_tokens": 0}
         try:
-            answer = self._client.embeddings.with_raw_response.create(
-                input=list(texts),
-                model=self.model,
-                encoding_format="base64",
-                timeout=deadline - time.monotonic(),
-                **self._settings,
-            )
-        except APIConnectionError as failure:
-            raise failure.__cause__ or failure from None  # what the transport has raised
-        body = parse(answer.content, self.model, clean=self._wire.clean)
-        usage = report_of_embeddings(body.get("usage") if isinstance(body, dict) else None)
-        try:
-            vectors = self._vectors(getattr(answer.parse(), "data", None), len(texts))
+            vectors = self._vectors(body.get("data"), len(texts))
         except ValueError as error:
-            raise _NotVectors(self._wire.clean(str(error)), self.model, usage) from None
-        return Sent([base64.b64encode(one.tobytes()).decode() for one in vectors], "stop", usage, answer.headers)
+            raise _NotVectors(self._wire.clean(str(error)), self.model, used) from None
+        return Sent([base64.b64encode(one.tobytes()).decode() for one in vectors], "stop", used, answer.headers)
 
-    def _vectors(self, entries: Any, expected: int) -> list[NDArray[np.float32]]:
-        """The vectors of an answer, in the order of the texts. ValueError where they are not one a text."""
-        entries = entries if isinstance(entries, list) else []
+    def _vectors(self, data: Any, expected: int) -> list[NDArray[np.float32]]:
+        """Return the vectors of an answer, in the order of the texts. ValueError where they are not one a text."""
+        entries = [one if isinstance(one, dict) else {} for one in data] if isinstance(data, list) else []
         if len(entries) != expected:
             raise ValueError(f"gave {len(entries)} vectors for {expected} texts")
-        numbers = [getattr(entry, "index", None) for entry in entries]
+        numbers = [entry.get("index") for entry in entries]
         if sorted(numbers, key=str) == sorted(range(expected), key=str):
-            entries = sorted(entries, key=lambda entry: int(entry.index))
+            entries.sort(key=lambda entry: int(entry["index"]))
         elif any(numbers):  # without any numbers, they are in order
             raise ValueError(f"gave vectors with the numbers {str(numbers)[:60]}")
-        vectors = [_numbers(getattr(entry, "embedding", None)) for entry in entries]
+        vectors = [_numbers(entry.get("embedding")) for entry in entries]
         dimension = self.dimension or vectors[0].size
         for vector in vectors:
             if vector.shape != (dimension,) or not dimension:
@@ -156,27 +140,6 @@ class Embeddings:
         if dspy.is_retryable_lm_error(error) or not isinstance(error, dspy.LMInvalidRequestError):
             return RunIncomplete(f"{self.name} does not answer: {words}")
         return NotAccepted(words, faults.about(error))
-
-
-class _Transport(httpx.BaseTransport):
-    """Has OpenAI's client send by a wire: with a deadline of the whole, bounds and no redirects."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """The answer to one request for embeddings, which is the only kind that is made."""
-        deadline = time.monotonic() + request.extensions["timeout"]["read"]
-        answer = self._wire.post("/embeddings", request.read(), deadline)
-        unpacked = ("content-encoding", "content-length", "transfer-encoding")
-        headers = {name: value for name, value in answer.headers.items() if name not in unpacked}
-        return httpx.Response(200, headers=headers | {"content-type": "application/json"}, content=answer.body)
-
-
-def _client(wire: Wire) -> OpenAI:
-    """OpenAI's client for a wire, which has the address and the key."""
-    client = httpx.Client(transport=_Transport(wire), follow_redirects=False)
-    return OpenAI(api_key="none", base_url=wire.url, max_retries=0, http_client=client)
 
 
 def _numbers(embedding: Any) -> NDArray[np.float32]:

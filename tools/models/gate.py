@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Self
 
 from tools.errors import Interrupted
 
@@ -43,11 +42,11 @@ class Gate:
         self._reason = ""
         self._failures = 0  # in a row
         self._openings = 0  # of the circuit, since the last answer
-        self._opened = 0.0  # when it last was
+        self._opened = 0.0  # when the circuit last was opened
         self._decreased = 0.0  # when the limit was
         self._answered = -math.inf  # when a request last was
-        self._asked = -math.inf  # until when the provider asked for a rest
-        self._shut = -math.inf  # the same, where that is too long
+        self._rest_ends = -math.inf  # of the rest that the provider asked for
+        self._shut_until = -math.inf  # as it asked, where that is too long to wait
         self._halted = threading.Event()
 
     @property
@@ -56,26 +55,25 @@ class Gate:
         return max(1, int(self._limit))
 
     def pause(self) -> tuple[str, float]:
-        """Why nothing is sent at present, and for how many seconds; ("", 0) where something may be."""
+        """Return why nothing is sent at present, and for how many seconds; ("", 0) where something may be."""
         left = self._paused_until - self._clock()
         return (self._reason, left) if left > 0 else ("", 0.0)
 
     def enter(self, until: float, *, patience: float = 0.0, deadline: float = math.inf) -> float:
-        """Wait for a place; the time at which it was given. TimeoutError; Interrupted after `halt`.
+        """Wait for a place, and return the time at which it was given. TimeoutError; Interrupted after `halt`.
 
         The wait ends at `until`, or `patience` seconds after an answer to somebody, or after the end of a rest that the
         provider has asked for, whichever is last. It does not end while requests are in flight, which are answered or
         cut off in their own time, unless the circuit is open. It ends at the `deadline` anyway.
         """
         with self._free:
-            if self._passes():
-                self.in_flight += 1
-                return self._clock()
-        with self._free:
             self.waiting += 1
             try:
                 while not self._passes():
-                    left = min(deadline, self._last(until, patience)) - self._clock()
+                    end = max(until, self._answered + patience, self._rest_ends + patience)
+                    if self.in_flight and not self._openings:
+                        end = math.inf
+                    left = min(deadline, end) - self._clock()
                     if left <= 0:
                         raise TimeoutError(self._reason)
                     pause = self._paused_until - self._clock()
@@ -85,14 +83,8 @@ class Gate:
             finally:
                 self.waiting -= 1
 
-    def _last(self, until: float, patience: float) -> float:
-        """Return the time until which a place is waited for."""
-        if self.in_flight and not self._openings:
-            return math.inf
-        return max(until, self._answered + patience, self._asked + patience)
-
     def answered(self, headers: Mapping[str, str]) -> None:
-        """A request of those in flight was answered."""
+        """Take note that a request of those in flight was answered."""
         with self._free:
             self.in_flight -= 1
             self._failures = self._openings = 0
@@ -107,7 +99,10 @@ class Gate:
                 self._free.notify(2)
 
     def failed(self, entered: float, *, overload: bool, asked: float | None, reason: str) -> None:
-        """A request that `entered` then was left without an answer; `asked` is how long the provider wants to rest."""
+        """Take note of a request that `entered` then and was left without an answer.
+
+        `asked` is how many seconds the provider wants to rest.
+        """
         with self._free:
             self.in_flight -= 1
             self._failures += 1
@@ -115,7 +110,7 @@ class Gate:
                 self._threshold = self._limit = max(1.0, self._limit * DECREASE)
                 self._decreased = self._clock()
             if asked is not None and asked > LONGEST_WAIT:
-                self._shut = self._clock() + asked
+                self._shut_until = self._clock() + asked
             elif asked is not None:
                 self._rest(asked, f"the provider asks to wait ({reason})")
             if self._failures >= CIRCUIT and entered >= self._opened:
@@ -123,14 +118,14 @@ class Gate:
             self._free.notify_all()
 
     def refused(self) -> None:
-        """A request was answered with a refusal: nothing that waiting would mend."""
+        """Take note that a request was answered with a refusal, which waiting would not mend."""
         with self._free:
             self.in_flight -= 1
             self._failures = self._openings = 0
             self._free.notify_all()
 
     def leave(self) -> None:
-        """A place was given and not used."""
+        """Give back a place that was not used."""
         with self._free:
             self.in_flight -= 1
             self._free.notify()
@@ -142,8 +137,7 @@ class Gate:
 
     def check(self) -> None:
         """Interrupted after `halt`, for who has waited for something else with a place."""
-        if self._halted.is_set():
-            raise Interrupted
+        self.rest(0.0)
 
     def halt(self) -> None:
         """Let nothing more through; what is in flight goes on."""
@@ -151,13 +145,9 @@ class Gate:
             self._halted.set()
             self._free.notify_all()
 
-    def __deepcopy__(self, memo: object) -> Self:
-        # DSPy's optimizers copy the language model with the program; the limit stays one.
-        return self
-
     def _passes(self) -> bool:
         self.check()
-        if self._clock() < self._shut:
+        if self._clock() < self._shut_until:
             raise TimeoutError("the provider asks for a longer rest than is waited for")
         return self.in_flight < self.limit and self._clock() >= self._paused_until
 
@@ -166,14 +156,14 @@ class Gate:
         if not self._openings:
             self._threshold = max(1.0, self._limit / 2)
         self._limit, self._opened = 1.0, self._clock()
-        self._wait(min(LONGEST_PROBE, self._unit * 2.0**self._openings), f"the provider does not answer ({reason})")
+        self._pause(min(LONGEST_PROBE, self._unit * 2.0**self._openings), f"the provider does not answer ({reason})")
         self._openings += 1
 
     def _rest(self, seconds: float, reason: str) -> None:
-        self._asked = max(self._asked, self._clock() + seconds)
-        self._wait(seconds, reason)
+        self._rest_ends = max(self._rest_ends, self._clock() + seconds)
+        self._pause(seconds, reason)
 
-    def _wait(self, seconds: float, reason: str) -> None:
+    def _pause(self, seconds: float, reason: str) -> None:
         until = self._clock() + seconds
         if until > self._paused_until:
             self._paused_until, self._reason = until, reason
@@ -184,11 +174,11 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a provider asks to wait: retry-after-ms, or Retry-After in seconds or as a date (RFC 9110)."""
+    """Return the seconds that a provider asks to wait: retry-after-ms, or Retry-After in seconds or as a date."""
     for name, read in (
         ("retry-after-ms", lambda text: float(text) / 1000),
         ("retry-after", float),
-        ("retry-after", _until),
+        ("retry-after", lambda date: (parsedate_to_datetime(date) - datetime.now(UTC)).total_seconds()),
     ):
         try:
             seconds = read(headers[name])
@@ -199,12 +189,8 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     return None
 
 
-def _until(date: str) -> float:
-    return (parsedate_to_datetime(date) - datetime.now(UTC)).total_seconds()
-
-
 def read_rate(headers: Mapping[str, str]) -> float | None:
-    """Seconds until a rate that is used up is there again, as OpenAI's headers have it; None where some is left.
+    """Return the seconds until a rate that is used up is there again, as OpenAI's headers have it; None where it lasts.
 
     Nor is a rest of more than LONGEST_WAIT taken by itself: whether it is meant, a 429 will tell.
     """

@@ -1,6 +1,6 @@
-"""The terms on which the models of a run are asked: one budget, gate, ledger and patience for all of them.
+"""What the models of a run share: one budget, gate, ledger, patience and cassette.
 
-Whoever asks a model (a program, a lens, an index of embeddings) is handed these and connects by them:
+Whoever asks a model (a program, a lens, an index of embeddings) is handed these terms and connects by them:
 `tools.models.lm.connect` for chat, `tools.models.embeddings.Embeddings` for vectors.
 """
 
@@ -17,6 +17,9 @@ from tools.models.answers import Answer, Books, Ledger, open_ledger
 from tools.models.gate import Gate
 from tools.records import Usage, total
 
+QUERY_SECONDS = 3600.0  # until a query is given up for this time, where nobody says otherwise
+_LOOK = 0.25  # seconds after which a call that waits for the budget looks whether the time is up
+
 
 class Expected(NamedTuple):
     """The tokens and dollars that a call in flight is assumed to use until its answer says."""
@@ -26,11 +29,14 @@ class Expected(NamedTuple):
 
 
 NOTHING = Expected()
-_LOOK = 0.25  # seconds after which who waits looks whether the time is up
 
 
 class Budget:
-    """Limits on requests, tokens, dollars and time. Threads share it."""
+    """Limits on requests, tokens, dollars and time, asked before each request is sent. Threads share it.
+
+    A call in flight counts with what it is expected to use, so that calls side by side do not go over a limit together:
+    near it, they wait for each other.
+    """
 
     def __init__(
         self,
@@ -41,73 +47,51 @@ class Budget:
         seconds: float | None = None,
     ) -> None:
         """None is no limit. `calls` are requests sent, whether they are answered or not; `seconds` from now on."""
-        self._calls = calls
-        self._usd = usd
-        self._tokens = tokens
-        self._seconds = seconds
-        self._ends = math.inf if seconds is None else time.monotonic() + seconds
-        self._taken = 0
+        self._calls, self._usd, self._tokens, self._seconds = calls, usd, tokens, seconds
+        self.ends = math.inf if seconds is None else time.monotonic() + seconds  # by time.monotonic
+        self.limited = usd is not None or tokens is not None  # whether what a call is expected to use matters at all
+        self.calls = 0  # requests sent so far, those in flight included
         self._spent_usd = 0.0
         self._spent_tokens = 0
-        self._unknown = False  # whether something was spent whose price nobody knows
+        self._unpriced = False  # whether something was spent whose price nobody knows
         self._unmetered = False  # whether something was spent whose tokens nobody knows
-        self._in_flight = 0
-        self._expected_tokens = 0  # of what is in flight
-        self._expected_usd = 0.0
+        self._in_flight = list[Expected]()
         self._settled = threading.Condition()  # a call that was in flight is booked
-
-    @property
-    def limited(self) -> bool:
-        """Whether what a call is expected to use matters at all."""
-        return self._usd is not None or self._tokens is not None
-
-    @property
-    def ends(self) -> float:
-        """The time.monotonic at which the time limit is reached; infinity without a limit."""
-        return self._ends
 
     def resume(self, spent: Usage, requests: int | None = None) -> None:
         """Count what earlier sittings of the same run used: `requests` sent, where more than were answered."""
         with self._settled:
-            self._taken += spent.calls if requests is None else requests
+            self.calls += spent.calls if requests is None else requests
             self._book(spent)
 
     def take(
-        self, expected: Expected = NOTHING, *, deadline: float = math.inf, check: Callable[[], None] | None = None
+        self,
+        expected: Expected = NOTHING,
+        *,
+        deadline: float = math.inf,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """Take one request before it is sent. BudgetReached when none is left; waits where that may change.
 
         Each `take` is followed by one `spend`. TimeoutError at the `deadline`, by time.monotonic; `check` is called
         before it is taken, and may raise why nothing is to be sent any more.
         """
-        if self._taken_now(expected, check):
-            return
         with self._settled:
-            while not self._taken_now(expected, check):
+            while True:
+                check()
+                self.check()
+                if not self._in_flight or not self._may_be_exceeded(expected):
+                    break
                 if (left := deadline - time.monotonic()) <= 0:
                     raise TimeoutError("the budget of the run")
                 self._settled.wait(timeout=min(left, _LOOK))
-
-    def _taken_now(self, expected: Expected, check: Callable[[], None] | None) -> bool:
-        """Take it, or say that those in flight are to be waited for. BudgetReached."""
-        with self._settled:
-            if check:
-                check()
-            self._check()
-            if self._in_flight and self._would_pass(expected):
-                return False
-            self._taken += 1
-            self._in_flight += 1
-            self._expected_tokens += expected.tokens
-            self._expected_usd += expected.usd
-            return True
+            self.calls += 1
+            self._in_flight.append(expected)
 
     def spend(self, usage: Usage, expected: Expected = NOTHING) -> None:
         """Book what a request turned out to use; `expected` as it was taken."""
         with self._settled:
-            self._in_flight -= 1
-            self._expected_tokens -= expected.tokens
-            self._expected_usd -= expected.usd
+            self._in_flight.remove(expected)
             self._book(usage)
             if self.limited:
                 self._settled.notify_all()
@@ -118,10 +102,8 @@ class Budget:
         UsageError where there is a budget in dollars and the price is not known.
         """
         with self._settled:
-            if self._calls is not None and calls > self._calls - self._taken:
-                raise BudgetReached(
-                    f"it takes {calls:,} calls, and {self._calls - self._taken:,} are left in the budget"
-                )
+            if self._calls is not None and calls > (rest := self._calls - self.calls):
+                raise BudgetReached(f"it takes {calls:,} calls, and {rest:,} are left in the budget")
             if self._usd is None:
                 return
             if usd is None:
@@ -130,27 +112,11 @@ class Budget:
                 left = max(0.0, self._usd - self._spent_usd)
                 raise BudgetReached(f"it takes about ${usd:.4f}, and ${left:.4f} are left in the budget")
 
-    @property
-    def calls(self) -> int:
-        """Requests sent so far, those in flight included."""
-        with self._settled:
-            return self._taken
-
-    def _book(self, usage: Usage) -> None:
-        self._spent_usd += usage.paid_usd or 0.0
-        self._spent_tokens += usage.input_tokens + usage.output_tokens
-        self._unknown |= usage.paid_usd is None
-        self._unmetered |= usage.unmetered > 0
-
     def check(self) -> None:
-        """BudgetReached where something is used up already."""
-        with self._settled:
-            self._check()
-
-    def _check(self) -> None:
-        if time.monotonic() >= self._ends:
+        """BudgetReached where something is used up already, or where nobody knows whether it is."""
+        if time.monotonic() >= self.ends:
             raise BudgetReached(f"the time limit of {self._seconds:g} s is reached", larger=False)
-        if self._calls is not None and self._taken >= self._calls:
+        if self._calls is not None and self.calls >= self._calls:
             raise BudgetReached(f"the budget of {self._calls} model calls is used up")
         if self._tokens is not None and self._spent_tokens >= self._tokens:
             raise BudgetReached(f"the budget of {self._tokens} tokens is used up ({self._spent_tokens} spent)")
@@ -159,22 +125,22 @@ class Budget:
             raise BudgetReached(unknown, larger=False)
         if self._usd is not None and self._spent_usd >= self._usd:
             raise BudgetReached(f"the budget of ${self._usd:g} is used up (${self._spent_usd:.4f} spent)")
-        if self._usd is not None and self._unknown:
+        if self._usd is not None and self._unpriced:
             unknown = "what a call cost is not known, for it had no usage reported, or no price; use --budget-calls"
             raise BudgetReached(unknown, larger=False)
 
-    def _would_pass(self, expected: Expected) -> bool:
+    def _book(self, usage: Usage) -> None:
+        self._spent_usd += usage.paid_usd or 0.0
+        self._spent_tokens += usage.input_tokens + usage.output_tokens
+        self._unpriced |= usage.paid_usd is None
+        self._unmetered |= usage.unmetered > 0
+
+    def _may_be_exceeded(self, expected: Expected) -> bool:
         """Whether this call and those in flight may go over a limit together."""
-        tokens = self._spent_tokens + self._expected_tokens + expected.tokens
-        usd = self._spent_usd + self._expected_usd + expected.usd
+        calls = [*self._in_flight, expected]
+        tokens = self._spent_tokens + sum(one.tokens for one in calls)
+        usd = self._spent_usd + sum(one.usd for one in calls)
         return (self._tokens is not None and tokens > self._tokens) or (self._usd is not None and usd > self._usd)
-
-    def __deepcopy__(self, memo: object) -> Self:
-        # DSPy's optimizers copy the language model with the program; the budget stays one.
-        return self
-
-
-QUERY_SECONDS = 3600.0  # until a query is given up for this time, where nobody says otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +154,12 @@ class Patience:
     call: float = 600.0  # seconds until a request is cut off
 
 
+PATIENCE: Patience | None = None  # instead of the default: a test does not wait
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A snapshot; cheap to make, from any thread."""
+    """A snapshot of the calls of a run; cheap to make, from any thread."""
 
     in_flight: int = 0  # requests sent and not answered yet
     limit: int = 0  # how many may be so at present, between 1 and --max-concurrent
@@ -200,9 +169,6 @@ class Status:
     sent: int = 0  # requests sent so far, those of earlier sittings included
     failed: int = 0  # those of them that were left without an answer
     usage: Usage = field(default_factory=Usage)  # of the run so far
-
-
-PATIENCE: Patience | None = None  # instead of the default: a test does not wait
 
 
 class Terms:
@@ -258,11 +224,9 @@ class Terms:
         self._open_ledger()
 
     def _open_ledger(self) -> None:
-        if self._place and self._sends and self.ledger is None:
-            self.keep(open_ledger(self._place[0], runs=self._place[1]))
-
-    def keep(self, ledger: Ledger) -> None:
-        """From here on, take answers from `ledger` and book in it; first, what was used before there was one."""
+        if not self._place or not self._sends or self.ledger:
+            return
+        ledger = open_ledger(self._place[0], runs=self._place[1])
         books = ledger.books
         self.budget.resume(books.usage, books.sent)
         self.answered_before = books.answered > 0
@@ -320,9 +284,9 @@ class Terms:
     def status(self) -> Status:
         """Return a snapshot of the calls of the run."""
         books, gate = self.books, self.gate
-        reason, seconds = gate.pause()
         if books is None:
             return Status(sent=self.budget.calls, usage=Usage(calls=self.budget.calls))
+        reason, seconds = gate.pause()
         return Status(
             in_flight=gate.in_flight,
             limit=gate.limit,

@@ -124,15 +124,6 @@ def test_compression_that_nobody_asked_for_is_undone(serve):
     assert post(client(server.url)).body == b"water " * 1000
 
 
-def test_a_path_cannot_smuggle_a_header(serve):
-    server = serve(answering(OK))
-    client(server.url).post("/a b\r\nx: y\udcff?é=1", b"q", deadline=time.monotonic() + 60)
-    assert server.requests[0][0].startswith(b"POST /v1/a%20b%0D%0Ax:%20y??%C3%A9=1 HTTP/1.1\r\n")
-
-
-# -- Connections
-
-
 def test_a_connection_is_used_again_and_replaced_unseen_when_it_was_closed_while_idle(serve):
     steady, leaving = serve(answering(OK, again=True)), serve(answering(OK))
     for server, connections in ((steady, 1), (leaving, 3)):

@@ -12,8 +12,14 @@ from openai.types.responses.response_create_params import ResponseCreateParamsNo
 from pydantic import TypeAdapter
 
 from tools.models import faults
-from tools.models.sending.wire import Reply, Unreadable, body, failure, read
+from tools.models.sending.post import Answer
+from tools.models.sending.wire import Reply, Unreadable, Wire, failure, read
 from tools.records import Query
+
+
+def body(api, *request):
+    return Wire("tiny", "http://127.0.0.1", "", api=api).body(*request)
+
 
 SEARCH = {
     "type": "function",
@@ -79,7 +85,7 @@ REASONING = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text
 
 @pytest.mark.parametrize(("api", "form"), [("chat", CHAT), ("responses", RESPONSES)])
 def test_a_request_is_what_openai_s_own_types_say_it_is(api, form):
-    ours = json.loads(body(api, "tiny", CONVERSATION, [SEARCH], SETTINGS))
+    ours = json.loads(body(api, CONVERSATION, [SEARCH], SETTINGS))
     checked = whole(form.validate_python(ours))
     assert checked.keys() == ours.keys(), "nothing that they do not know"
     assert checked["tools"] == ours["tools"]
@@ -109,20 +115,20 @@ def test_a_conversation_over_responses_is_what_openai_s_client_sends_for_it(serv
         temperature=0.0,
         store=False,
     )
-    assert json.loads(body("responses", "tiny", CONVERSATION, [SEARCH], SETTINGS)) == server.requests[0]
+    assert json.loads(body("responses", CONVERSATION, [SEARCH], SETTINGS)) == server.requests[0]
 
 
 def test_a_conversation_over_chat_is_what_openai_s_client_sends_for_it(server):
     settings = {name: value for name, value in SETTINGS.items() if name != "max_tokens"} | {"max_completion_tokens": 50}
     server.answer = lambda prompt: {"raw": "yes"}
     client(server).chat.completions.create(model="tiny", messages=CONVERSATION, tools=[SEARCH], **settings)
-    assert json.loads(body("chat", "tiny", CONVERSATION, [SEARCH], SETTINGS)) == server.requests[0]
+    assert json.loads(body("chat", CONVERSATION, [SEARCH], SETTINGS)) == server.requests[0]
 
 
 def test_lone_surrogates_in_a_text_reach_a_server_as_json():
     asked = [{"role": "user", "content": "half of \ud83d"}]
     for api in ("chat", "responses"):
-        sent = json.loads(body(api, "tiny", asked, (), {}))
+        sent = json.loads(body(api, asked, (), {}))
         assert sent.get("messages", sent.get("input")) == asked
 
 
@@ -349,7 +355,7 @@ def test_an_answer_that_is_nested_without_end_is_read_or_it_is_no_answer(depth):
     st.booleans(),
 )
 def test_any_other_answer_is_one_of_dspy_s_errors(status, headers, data, tools):
-    error = failure(status, headers, data, "tiny", tools=tools)
+    error = failure(Answer(status, headers, data), "tiny", tools=tools)
     assert isinstance(error, dspy.LMError) and faults.kind(error) and faults.fault(error)
     if status >= 500 and status != 501:
         assert faults.fault(error) == "provider", "no such answer may cost a query its score"
@@ -357,7 +363,7 @@ def test_any_other_answer_is_one_of_dspy_s_errors(status, headers, data, tools):
 
 def refused(words="no", code="", status=400, tools=False):
     data = json.dumps({"error": {"message": words, "type": "invalid_request_error", "code": code or None}}).encode()
-    return failure(status, {"retry-after": "3"}, data, "tiny", tools=tools)
+    return failure(Answer(status, {"retry-after": "3"}, data), "tiny", tools=tools)
 
 
 @pytest.mark.parametrize(
@@ -380,8 +386,8 @@ def test_a_refusal_is_told_by_its_status_its_code_and_its_words(error, kind, who
 
 def test_a_page_is_told_by_its_status_and_a_redirection_by_its_place():
     page = b"<!DOCTYPE html><html><head><title>no</title></head><body><h1>Bad  Gateway</h1></body></html>"
-    assert str(failure(502, {}, page, "tiny")) == "[tiny] status 502, with a page that begins 'Bad Gateway'"
-    moved = str(failure(307, {"location": "https://elsewhere.example/v1?key=secret"}, b"", "tiny"))
+    assert str(failure(Answer(502, {}, page), "tiny")) == "[tiny] status 502, with a page that begins 'Bad Gateway'"
+    moved = str(failure(Answer(307, {"location": "https://elsewhere.example/v1?key=secret"}, b""), "tiny"))
     assert "redirects to https://elsewhere.example/v1 (status 307)" in moved and "secret" not in moved
 
 

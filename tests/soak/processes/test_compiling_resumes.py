@@ -25,7 +25,7 @@ from openai_server import Failure, OpenAIServer, given, ids
 from optimizers import compile as module
 from tools.console import run_command
 from tools.models import lm
-from tools.models.answers import NAME, open_ledger
+from tools.models.answers import NAME
 from tools.models.terms import Patience
 
 ROOT = Path(__file__).parents[3]
@@ -349,7 +349,7 @@ def test_the_same_request_at_the_same_time_is_sent_once(server, place):
     server.answer = lambda prompt: {"raw": "yes"}
     server.delay = 0.2
     model = lm.connect(server.spec)
-    model.terms.keep(open_ledger(place))
+    model.terms.open(place)
     model.lm.repeats = True
     with ThreadPoolExecutor(8) as pool:
         replies = list(pool.map(lambda number: model.lm(f"Is it {number % 2}?"), range(8)))

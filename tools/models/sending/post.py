@@ -1,9 +1,8 @@
 """Posts to a server: each is answered whole by a deadline, within a bound, by that server and no other.
 
-libcurl does the work, by way of pycurl: of the clients that were measured (docs/decisions/call-overhead.md) it alone
-costs the processor no more than a bare socket, and it knows proxies, TLS and the ways in which servers break HTTP. A
-request that a server may have seen is never sent twice: whoever pays for answers decides that. Left out: redirects (a
-3xx is an answer), streams, HTTP/2, and asking again.
+libcurl does the work: of the clients that were measured (docs/decisions/call-overhead.md) it alone costs the processor
+no more than a bare socket. A request that a server may have seen is never sent twice: whoever pays for answers decides
+that. Left out: redirects (a 3xx is an answer), streams, HTTP/2, and asking again.
 """
 
 import math
@@ -18,10 +17,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from io import BytesIO
 from typing import Any, Literal, NamedTuple, cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
 import certifi
+import httpx
 import pycurl
 
 from tools.errors import UsageError
@@ -79,13 +79,13 @@ class Server:
         self._idle: deque[tuple[Any, float]] = deque()
 
     def post(self, path: str, body: bytes, *, deadline: float) -> Answer:
-        """The answer to `body`, of one byte at least; `deadline` is on time.monotonic(). Raises Unanswered only."""
+        """Return the answer to `body`, of a byte at least, by `deadline`, a time.monotonic. Raises Unanswered only."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise Unanswered("no time is left to send anything", "timeout")
         handle = self._borrow() or self._handle()
         exchange = _Exchange(body, self._largest)
-        handle.setopt(pycurl.URL, self._url + quote(path, safe="/%?&=:@+,;~!$'()*", errors="replace"))
+        handle.setopt(pycurl.URL, self._url + path)
         handle.setopt(pycurl.TIMEOUT_MS, max(1, math.ceil(1000 * min(left, LONGEST))))
         handle.setopt(pycurl.POSTFIELDSIZE_LARGE, len(body))
         handle.setopt(pycurl.READFUNCTION, exchange.read)
@@ -95,28 +95,25 @@ class Server:
         try:
             handle.perform()
         except pycurl.error as error:
-            answer = exchange.whole_before_a_reset()
-            if answer is None:
-                code, words, *_ = cast(tuple[Any, ...], error.args)
-                raise self._failure(handle, code, words, exchange) from None
-        else:
-            answer = exchange.answer()
-            self._idle.append((handle, time.monotonic()))
-        return answer
+            if answer := exchange.whole_before_a_reset():
+                return answer
+            code, words, *_ = cast(tuple[Any, ...], error.args)
+            raise self._failure(handle, code, words, exchange) from None
+        self._idle.append((handle, time.monotonic()))
+        return exchange.answer()
 
     def _borrow(self) -> Any:
         """The handle used last, if its connection is still open and silent; libcurl sees that too late at times."""
         with suppress(IndexError):
             while True:
                 handle, since = self._idle.pop()
-                descriptor = handle.getinfo(pycurl.ACTIVESOCKET)
-                if time.monotonic() - since < IDLE and descriptor >= 0 and not _readable(descriptor):
+                if time.monotonic() - since < IDLE and _is_silent(handle.getinfo(pycurl.ACTIVESOCKET)):
                     return handle
                 handle.close()
         return None
 
     def _handle(self) -> Any:
-        """A handle of libcurl with what is the same for each request."""
+        """Make a handle of libcurl with what is the same for each request."""
         handle = pycurl.Curl()
         options: dict[int, Any] = {
             pycurl.NOSIGNAL: 1,
@@ -227,39 +224,37 @@ class _Exchange:
         return answer if plain and stated.isdecimal() and len(answer.body) == int(stated) else None
 
 
-def _readable(descriptor: int) -> bool:
-    """Whether a socket has something to read: its end, or what nobody asked for."""
+def _is_silent(descriptor: int) -> bool:
+    """Whether there is a socket with nothing to read, neither its end nor what nobody asked for."""
     poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))
+    if descriptor >= 0:
+        poll.register(descriptor, select.POLLIN)
+    return descriptor >= 0 and not poll.poll(0)
 
 
 def _address(url: str) -> str:
-    """`url` without a slash at its end, with a host name that DNS takes."""
+    """Return `url` without a slash at its end, with a host name that DNS takes."""
     try:
-        parts = urlsplit(url)
-        host = (parts.hostname or "").encode("idna").decode("ascii")
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        parts, host, port = urlsplit(""), "", ""
-    if parts.scheme not in ("http", "https") or not re.fullmatch(r"[0-9A-Za-z._:-]+", host):
+        parts = httpx.URL(url)
+    except httpx.InvalidURL:
+        parts = httpx.URL("")
+    named = re.fullmatch(rb"[0-9A-Za-z._:-]+", parts.raw_host)
+    if parts.scheme not in ("http", "https") or not named or (parts.port or 0) > 65_535:
         raise UsageError(f"{_hide_secrets(url)!r} is not the address of a server; write it as http://host:port/v1")
-    if parts.query or parts.fragment or "@" in parts.netloc:
+    if parts.query or parts.fragment or parts.userinfo:
         raise UsageError(
             f"{_hide_secrets(url)!r} has more than a host, a port and a path; a key belongs in the environment"
         )
-    host = f"[{host}]" if ":" in host else host
-    path = quote(parts.path.rstrip("/"), safe="/%:@+,;~!$'()*", errors="replace")
-    return f"{parts.scheme}://{host}{port}{path}"
+    return str(parts).rstrip("/")
 
 
 def _hide_secrets(url: str) -> str:
-    """A URL without what may be secret in it."""
+    """Return a URL without what may be secret in it."""
     return re.sub(r"//[^/]*@", "//***@", url.split("?", 1)[0].split("#", 1)[0])
 
 
 def _line(name: str, value: str) -> bytes:
-    """A header as libcurl wants it; a semicolon stands for an empty value."""
+    """Return a header as libcurl wants it; a semicolon stands for an empty value."""
     if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
         raise UsageError(
             f"the value of the header {name!r} has a line break or a character that no header holds; check the key"
@@ -268,12 +263,11 @@ def _line(name: str, value: str) -> bytes:
 
 
 def _proxy(url: str) -> str:
-    """The proxy that the environment names, in either case of letters; "" for none, and for this machine."""
-    parts = urlsplit(url)
-    host, known = parts.hostname or "", getproxies_environment()
+    """Return the proxy that the environment names, in either case of letters; "" for none, and for this machine."""
+    parts, known = urlsplit(url), getproxies_environment()
     proxy = str(known.get(parts.scheme) or known.get("all") or "")
-    here = host in ("localhost", "::1") or re.fullmatch(r"127(\.\d+){3}", host)
-    if not proxy or here or proxy_bypass_environment(parts.netloc) or proxy_bypass_environment(host):
+    here = re.fullmatch(r"localhost|::1|127(\.\d+){3}", parts.hostname or "")
+    if not proxy or here or proxy_bypass_environment(parts.netloc):
         return ""
     proxy = proxy if "://" in proxy else f"http://{proxy}"
     if not re.match(r"(https?|socks[45][ah]?)://[^/]", proxy, re.IGNORECASE):

@@ -1,7 +1,8 @@
-"""OpenAI's two protocols, Chat Completions and Responses: requests as bytes, answers and refusals out of bytes.
+"""The connection to a server of OpenAI's protocols, Chat Completions or Responses: a request out, an answer back.
 
-What many servers speak (vLLM, llama.cpp, Ollama, SGLang, gateways), so whatever comes back is looked at before it is
-believed. Pure functions: no network, no books. Left out: images, audio, streams of events.
+Many servers speak them (vLLM, llama.cpp, Ollama, SGLang, gateways), so whatever comes back is looked at before it is
+believed. libcurl sends (tools/models/sending/post.py): DSPy's client and OpenAI's take milliseconds of CPU a call when
+many are in flight. Nothing is tried again here; tools/models/call.py does that. Left out: images, audio, streams.
 """
 
 import json
@@ -24,8 +25,11 @@ from tools.models.sending.post import Answer, Server, Unanswered
 from tools.models.spec import PROVIDERS, SECRET, SERVER_KEY, openai_account, secret
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
-
+LARGEST = 32 << 20  # bytes of an answer; three times what 100 vectors of 4,096 numbers have, written out
 FINISH = 100  # letters of why an answer ended; the longest word for it has 20
+
+Clean = Callable[[str], str]
+"""Takes secrets out of a server's words."""
 
 
 class Reply(NamedTuple):
@@ -50,239 +54,6 @@ class Unreadable(dspy.LMTransportError):
         self.what = what
         self.usage = usage
         self.billed = read_report(usage) is not None
-
-
-def body(
-    api: str, model: str, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]
-) -> bytes:
-    """A request. `messages`, `tools` and `settings` as the chat protocol has them, whichever it is."""
-    request: dict[str, Any] = {"model": model}
-    if api == "chat":
-        request |= {"messages": list(messages), **settings}
-        if "max_tokens" in request:  # its name of before the reasoning models
-            request["max_completion_tokens"] = request.pop("max_tokens")
-        if tools:
-            request["tools"] = list(tools)
-    else:
-        request |= {"input": [item for message in messages for item in _items(message)], **_renamed(settings)}
-        request["store"] = False
-        if tools:
-            # Chat checks arguments strictly where it is told to, Responses where it is not told otherwise.
-            request["tools"] = [{"type": "function", "strict": False, **tool["function"]} for tool in tools]
-    try:
-        return orjson.dumps(request)
-    except TypeError:  # lone surrogates
-        return json.dumps(request).encode()
-
-
-def _renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of the chat protocol as Responses has them."""
-    renamed = dict(settings)
-    for name in ("max_completion_tokens", "max_tokens"):
-        if name in renamed:
-            renamed["max_output_tokens"] = renamed.pop(name)
-    if "reasoning_effort" in renamed:
-        renamed["reasoning"] = {"effort": renamed.pop("reasoning_effort")}
-    renamed.pop("seed", None)  # it has none
-    return renamed
-
-
-def _items(message: Message) -> list[dict[str, Any]]:
-    """A message of the chat protocol as Responses has it."""
-    if message["role"] == "tool":
-        return [{"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}]
-    calls = [
-        {"type": "function_call", "call_id": call["id"], **call["function"]} for call in message.get("tool_calls") or ()
-    ]
-    said = [{"role": message["role"], "content": message["content"]}] if message.get("content") or not calls else []
-    return said + calls
-
-
-def read(api: str, data: bytes, model: str, *, clean: Callable[[str], str] = str) -> Reply:
-    """The answer of a chat in a body that came with status 200; `clean` as in `failure`.
-
-    Unreadable when there is none, one of DSPy's LM errors where the body reports an error.
-    """
-    answer = parse(data, model, clean=clean)
-    usage = answer.get("usage") if isinstance(answer, dict) else None
-    try:
-        reply = _chat(answer, usage) if api == "chat" else _responses(answer, usage)
-        return reply._replace(finish=_plain(reply.finish, clean))
-    except (KeyError, IndexError, TypeError, AttributeError, RecursionError):
-        raise Unreadable("it has no message", model, usage) from None
-
-
-def parse(data: bytes, model: str, *, clean: Callable[[str], str] = str) -> Any:
-    """The JSON of a body that came with status 200. Unreadable when it is none, an LM error where it reports one."""
-    try:
-        answer = _parsed(data)
-    except (ValueError, RecursionError) as error:
-        start = _start(data, 80, clean)
-        raise Unreadable(f"{str(error).partition(':')[0]} in {start!r}", model) from None
-    if reported := _reported(answer):
-        raise _failure_inside(reported, answer.get("usage"), model, clean)
-    return answer
-
-
-def _plain(finish: str, clean: Callable[[str], str]) -> str:
-    """Why an answer ended, as one short line that any file and any terminal takes, whatever a server says."""
-    if len(finish) > FINISH:  # no such word; cleaned before it is cut, so that no secret is cut in two
-        finish = clean(finish)[:FINISH]
-    return "".join(letter if letter.isprintable() else "?" for letter in finish)
-
-
-def _parsed(data: bytes) -> Any:
-    try:
-        return orjson.loads(data)
-    except ValueError:
-        if b"\\ud" not in data.lower():
-            raise
-        return json.loads(data)  # halves of surrogate pairs, which are no UTF-8: models write them
-
-
-def _chat(answer: Any, usage: Any) -> Reply:
-    choice = answer["choices"][0]
-    message = choice["message"]
-    calls = [_call(call, call.get("function")) for call in message.get("tool_calls") or ()]
-    finish = "refusal" if message.get("refusal") else str(choice.get("finish_reason") or "stop")
-    return Reply(_text(message.get("content")), calls, finish, usage)
-
-
-def _responses(answer: Any, usage: Any) -> Reply:
-    texts, calls, finish = list[str](), list[dict[str, str]](), "stop"
-    for item in answer["output"]:
-        if item["type"] == "function_call":
-            calls.append(_call({**item, "id": item.get("call_id")}, item))
-        for part in item.get("content") or () if item["type"] == "message" else ():
-            finish = "refusal" if part["type"] == "refusal" else finish
-            texts.append(_text(part.get("text")))
-    if answer.get("status") == "failed" or (not answer["output"] and answer.get("status") != "incomplete"):
-        raise KeyError("output")
-    if answer.get("status") == "incomplete":
-        why = str((answer.get("incomplete_details") or {}).get("reason") or "incomplete")
-        finish = {"max_output_tokens": "length"}.get(why, why)
-    return Reply("".join(texts), calls, finish, usage)
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, list):  # parts, as some servers have it
-        return "".join(_text(part.get("text")) for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""
-
-
-def _call(call: Any, function: Any) -> dict[str, str]:
-    """Read one tool call, whatever a server makes of the protocol; every field is text."""
-    function = function if isinstance(function, dict) else {}
-    arguments = function.get("arguments")
-    if not isinstance(arguments, str):
-        arguments = "" if arguments is None else json.dumps(arguments, default=str)
-    return {"id": str(call.get("id") or ""), "name": str(function.get("name") or ""), "arguments": arguments}
-
-
-_NO_TOOLS = re.compile(r"\b(?:tools?|tool_choice|function(?:s| call\w*))\b", re.IGNORECASE)
-_MARKUP = re.compile(r"<(script|style|head\b).*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
-_KINDS: Mapping[int, type[dspy.LMError]] = {
-    401: dspy.LMAuthError,
-    402: dspy.LMBillingError,
-    403: dspy.LMAuthError,
-    404: dspy.LMUnsupportedModelError,
-    429: dspy.LMBillingError,
-}
-
-
-def failure(
-    status: int,
-    headers: Mapping[str, str],
-    data: bytes,
-    model: str,
-    *,
-    tools: bool = False,
-    clean: Callable[[str], str] = str,
-) -> dspy.LMError:
-    """Make the error for an answer of another status than 200; `clean` takes secrets out of the server's words."""
-    if 300 <= status < 400:
-        return dspy.LMConfigurationError(clean(faults.explain_redirect(status, headers)), model=model, status=status)
-    try:
-        said = faults.read_error(orjson.loads(data))
-        about = faults.classify(status, said.codes, said.words)
-    except ValueError:
-        page = _start(data, 4000, clean)
-        about = faults.classify(status, (), page)
-        words = " ".join(_MARKUP.sub(" ", page).split())[:200]
-        said = faults.Said(f"status {status}" + (f", with a page that begins {words!r}" if words else ""), ())
-    return _error(status, said, about, model, clean, tools=tools, asked=retry_after(headers))
-
-
-def _error(
-    status: int,
-    said: faults.Said,
-    about: faults.Subject,
-    model: str,
-    clean: Callable[[str], str],
-    *,
-    tools: bool = False,
-    asked: float | None = None,
-) -> dspy.LMError:
-    error = _kind(status, about, said, tools)(
-        message=clean(said.words) or f"status {status}",
-        model=model,
-        status=status,
-        provider_code=clean(said.codes[0]) if said.codes else None,
-        retry_after=asked,
-    )
-    error.about = about  # for tools/models/faults.py
-    return error
-
-
-def _kind(status: int, about: faults.Subject, said: faults.Said, tools: bool) -> Any:
-    """The type of DSPy's for an error."""
-    if about == "account":
-        return (
-            dspy.LMUnsupportedModelError
-            if "model_not_found" in said.codes
-            else _KINDS.get(status, dspy.LMInvalidRequestError)
-        )
-    if status in (408, 409, 425, 429):
-        return dspy.LMRateLimitError
-    if status >= 500 and status != 501:
-        return dspy.LMServerError
-    if not 400 <= status < 500:  # something that no server of this protocol sends
-        return dspy.LMTransportError
-    # Before what is said of tools: OpenAI counts the tokens "in the functions" when a conversation is too long.
-    if about == "length":
-        return dspy.ContextWindowExceededError
-    if tools and about == "unknown" and _NO_TOOLS.search(said.words):
-        return partial(dspy.LMUnsupportedFeatureError, feature="tools")
-    return dspy.LMInvalidRequestError
-
-
-def _reported(answer: Any) -> Any:
-    """The error in an answer that came with status 200, as gateways send it: instead of an answer, or in its choice."""
-    if not isinstance(answer, dict):
-        return None
-    choices = answer.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    broken = "the answer broke off" if choice.get("finish_reason") == "error" else None
-    return answer.get("error") or choice.get("error") or broken
-
-
-def _failure_inside(error: Any, usage: Any, model: str, clean: Callable[[str], str]) -> dspy.LMError:
-    """Make the error for one that came with status 200: its own code is the status, else it is the server's."""
-    code = error.get("code") if isinstance(error, dict) else None
-    status = code if isinstance(code, int) and 400 <= code < 600 else 500
-    said = faults.read_error({"error": error})
-    made = _error(status, said, faults.classify(status, said.codes, said.words), model, clean)
-    made.kind = f"error {status}"
-    made.usage, made.billed = usage, read_report(usage) is not None
-    return made
-
-
-def _start(data: bytes, most: int, clean: Callable[[str], str]) -> str:
-    """Return the beginning of a body, cleaned before it is cut: a secret that is cut in two would not be recognised."""
-    return clean(data[: most + 4096].decode("utf-8", "replace"))[:most]
-
-
-LARGEST = 32 << 20  # bytes of an answer; three times what 100 vectors of 4,096 numbers have, written out
 
 
 class Unreached(dspy.LMTransportError):
@@ -311,22 +82,42 @@ class Wire:
 
     @classmethod
     def to_server(cls, model: str, url: str, api: str = "chat") -> "Wire":
-        """The connection to a server of the user's own."""
+        """Connect to a server of the user's own."""
         return cls(model, url, SERVER_KEY, api=api)
 
     @classmethod
     def to_provider(cls, model: str, provider: str, api: str = "chat") -> "Wire":
-        """The connection to a provider, or to where its variable in the environment leads."""
+        """Connect to a provider, or to where its variable in the environment leads."""
         url, elsewhere, variable = PROVIDERS[provider]
         place = next((os.environ[name] for name in elsewhere if os.environ.get(name)), url)
         return cls(model, place, variable, needs_key=True, api=api)
 
-    def body(self, messages: Sequence[Any], tools: Sequence[Any], settings: Mapping[str, Any]) -> bytes:
-        """A request of a chat as it is sent."""
-        return body(self.api, self.model, messages, tools, settings)
+    def body(self, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]) -> bytes:
+        """Return a request of a chat, all of whose parts are as Chat Completions has them, whichever the protocol."""
+        request: dict[str, Any] = {"model": self.model}
+        if self.api == "chat":
+            request |= {"messages": list(messages), **settings}
+            if "max_tokens" in request:  # its name of before the reasoning models
+                request["max_completion_tokens"] = request.pop("max_tokens")
+            if tools:
+                request["tools"] = list(tools)
+        else:
+            request |= {"input": [item for message in messages for item in _items(message)], "store": False, **settings}
+            for name in request.keys() & {"max_completion_tokens", "max_tokens"}:
+                request["max_output_tokens"] = request.pop(name)
+            if "reasoning_effort" in request:
+                request["reasoning"] = {"effort": request.pop("reasoning_effort")}
+            request.pop("seed", None)  # it has none
+            if tools:
+                # Chat checks arguments strictly where it is told to, Responses where it is not told otherwise.
+                request["tools"] = [{"type": "function", "strict": False, **tool["function"]} for tool in tools]
+        try:
+            return orjson.dumps(request)
+        except TypeError:  # lone surrogates
+            return json.dumps(request).encode()
 
     def send(self, body: bytes, deadline: float, *, tools: bool = False) -> tuple[Reply, Mapping[str, str]]:
-        """Send a request of a chat; the answer is there by `deadline`, a time.monotonic. Raises DSPy's LM errors."""
+        """Send a request of a chat; return the answer and its headers. As `post`, and Unreadable."""
         answer = self.post(PATHS[self.api], body, deadline, tools=tools)
         try:
             reply = read(self.api, answer.body, self.model, clean=self.clean)
@@ -338,7 +129,10 @@ class Wire:
         return reply, answer.headers
 
     def post(self, path: str, body: bytes, deadline: float, *, tools: bool = False) -> Answer:
-        """Send any request and return its answer, of status 200. Raises DSPy's LM errors."""
+        """Send any request and return its answer, of status 200, by `deadline`, a time.monotonic.
+
+        Raises DSPy's LM errors.
+        """
         try:
             answer = self._connect().post(path, body, deadline=deadline)
         except Unanswered as error:
@@ -349,7 +143,7 @@ class Wire:
                 raise faults.tls_error(words, self.model) from None
             raise Unreached(words, self.model, error.kind) from None
         if answer.status != 200:
-            raise failure(answer.status, answer.headers, answer.body, self.model, tools=tools, clean=self.clean)
+            raise failure(answer, self.model, tools=tools, clean=self.clean)
         return answer
 
     def _connect(self) -> Server:
@@ -368,3 +162,176 @@ class Wire:
     def __deepcopy__(self, memo: object) -> Self:
         # DSPy's optimizers copy the language model with the program.
         return self
+
+
+def _items(message: Message) -> list[dict[str, Any]]:
+    """Return a message of the chat protocol as Responses has it."""
+    if message["role"] == "tool":
+        return [{"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}]
+    calls = [
+        {"type": "function_call", "call_id": call["id"], **call["function"]} for call in message.get("tool_calls") or ()
+    ]
+    said = [{"role": message["role"], "content": message["content"]}] if message.get("content") or not calls else []
+    return said + calls
+
+
+def read(api: str, data: bytes, model: str, *, clean: Clean = str) -> Reply:
+    """Read the answer of a chat in a body that came with status 200.
+
+    Unreadable when there is none, one of DSPy's LM errors where the body reports an error.
+    """
+    answer = parse(data, model, clean=clean)
+    usage = answer.get("usage") if isinstance(answer, dict) else None
+    try:
+        reply = _chat(answer, usage) if api == "chat" else _responses(answer, usage)
+    except (KeyError, IndexError, TypeError, AttributeError, RecursionError):
+        raise Unreadable("it has no message", model, usage) from None
+    finish = reply.finish
+    if len(finish) > FINISH:  # no such word; cleaned before it is cut, so that no secret is cut in two
+        finish = clean(finish)[:FINISH]
+    return reply._replace(finish="".join(letter if letter.isprintable() else "?" for letter in finish))
+
+
+def parse(data: bytes, model: str, *, clean: Clean = str) -> Any:
+    """Parse a body that came with status 200. Unreadable when it is no JSON, an LM error where it reports one."""
+    try:
+        try:
+            answer = orjson.loads(data)
+        except ValueError:
+            if b"\\ud" not in data.lower():
+                raise
+            answer = json.loads(data)  # halves of surrogate pairs, which are no UTF-8: models write them
+    except (ValueError, RecursionError) as error:
+        start = _start(data, 80, clean)
+        raise Unreadable(f"{str(error).partition(':')[0]} in {start!r}", model) from None
+    if reported := _reported(answer):
+        raise _failure_inside(reported, answer.get("usage"), model, clean)
+    return answer
+
+
+def _chat(answer: Any, usage: Any) -> Reply:
+    choice = answer["choices"][0]
+    message = choice["message"]
+    calls = [_call(call, call.get("function")) for call in message.get("tool_calls") or ()]
+    finish = "refusal" if message.get("refusal") else str(choice.get("finish_reason") or "stop")
+    return Reply(_text(message.get("content")), calls, finish, usage)
+
+
+def _responses(answer: Any, usage: Any) -> Reply:
+    texts, calls, finish = list[str](), list[dict[str, str]](), "stop"
+    for item in answer["output"]:
+        if item["type"] == "function_call":
+            calls.append(_call({**item, "id": item.get("call_id")}, item))
+        for part in item.get("content") or () if item["type"] == "message" else ():
+            finish = "refusal" if part["type"] == "refusal" else finish
+            texts.append(_text(part.get("text")))
+    if answer.get("status") == "failed" or (not answer["output"] and answer.get("status") != "incomplete"):
+        raise KeyError("output")
+    if answer.get("status") == "incomplete":
+        why = str((answer.get("incomplete_details") or {}).get("reason") or "incomplete")
+        finish = "length" if why == "max_output_tokens" else why
+    return Reply("".join(texts), calls, finish, usage)
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):  # parts, as some servers have it
+        return "".join(_text(part.get("text")) for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+def _call(call: Any, function: Any) -> dict[str, str]:
+    """Read one tool call, whatever a server makes of the protocol; every field is text."""
+    function = function if isinstance(function, dict) else {}
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = "" if arguments is None else json.dumps(arguments, default=str)
+    return {"id": str(call.get("id") or ""), "name": str(function.get("name") or ""), "arguments": arguments}
+
+
+_NO_TOOLS = re.compile(r"\b(?:tools?|tool_choice|function(?:s| call\w*))\b", re.IGNORECASE)
+_MARKUP = re.compile(r"<(script|style|head\b).*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
+_OF_ACCOUNT: Mapping[int, type[dspy.LMError]] = {
+    401: dspy.LMAuthError,
+    402: dspy.LMBillingError,
+    403: dspy.LMAuthError,
+    404: dspy.LMUnsupportedModelError,
+    429: dspy.LMBillingError,
+}
+
+
+def failure(answer: Answer, model: str, *, tools: bool = False, clean: Clean = str) -> dspy.LMError:
+    """Make the error for an answer of another status than 200."""
+    status = answer.status
+    if 300 <= status < 400:
+        return dspy.LMConfigurationError(
+            clean(faults.explain_redirect(status, answer.headers)), model=model, status=status
+        )
+    try:
+        said = faults.read_error(orjson.loads(answer.body))
+        about = faults.classify(status, said.codes, said.words)
+    except ValueError:
+        page = _start(answer.body, 4000, clean)
+        about = faults.classify(status, (), page)
+        words = " ".join(_MARKUP.sub(" ", page).split())[:200]
+        said = faults.Said(f"status {status}" + (f", with a page that begins {words!r}" if words else ""), ())
+    error = _error(status, said, about, model, clean, tools=tools)
+    error.retry_after = retry_after(answer.headers)
+    return error
+
+
+def _error(
+    status: int, said: faults.Said, about: faults.Subject, model: str, clean: Clean, *, tools: bool = False
+) -> dspy.LMError:
+    error = _type(status, about, said, tools)(
+        message=clean(said.words) or f"status {status}",
+        model=model,
+        status=status,
+        provider_code=clean(said.codes[0]) if said.codes else None,
+    )
+    error.about = about  # for tools/models/faults.py
+    return error
+
+
+def _type(status: int, about: faults.Subject, said: faults.Said, tools: bool) -> Any:
+    """Return the type of DSPy's for an error."""
+    if about == "account":
+        unknown_model = "model_not_found" in said.codes
+        return dspy.LMUnsupportedModelError if unknown_model else _OF_ACCOUNT.get(status, dspy.LMInvalidRequestError)
+    if status in (408, 409, 425, 429):
+        return dspy.LMRateLimitError
+    if status >= 500 and status != 501:
+        return dspy.LMServerError
+    if not 400 <= status < 500:  # something that no server of this protocol sends
+        return dspy.LMTransportError
+    # Before what is said of tools: OpenAI counts the tokens "in the functions" when a conversation is too long.
+    if about == "length":
+        return dspy.ContextWindowExceededError
+    if tools and about == "unknown" and _NO_TOOLS.search(said.words):
+        return partial(dspy.LMUnsupportedFeatureError, feature="tools")
+    return dspy.LMInvalidRequestError
+
+
+def _reported(answer: Any) -> Any:
+    """Return the error in an answer with status 200, as gateways send it: instead of an answer, or in its choice."""
+    if not isinstance(answer, dict):
+        return None
+    choices = answer.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    broken = "the answer broke off" if choice.get("finish_reason") == "error" else None
+    return answer.get("error") or choice.get("error") or broken
+
+
+def _failure_inside(error: Any, usage: Any, model: str, clean: Clean) -> dspy.LMError:
+    """Make the error for one that came with status 200: its own code is the status, else it is the server's."""
+    code = error.get("code") if isinstance(error, dict) else None
+    status = code if isinstance(code, int) and 400 <= code < 600 else 500
+    said = faults.read_error({"error": error})
+    made = _error(status, said, faults.classify(status, said.codes, said.words), model, clean)
+    made.kind = f"error {status}"
+    made.usage, made.billed = usage, read_report(usage) is not None
+    return made
+
+
+def _start(data: bytes, most: int, clean: Clean) -> str:
+    """Return the beginning of a body, cleaned before it is cut: a secret that is cut in two would not be recognised."""
+    return clean(data[: most + 4096].decode("utf-8", "replace"))[:most]
