@@ -9,17 +9,16 @@ import contextvars
 import logging
 import math
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, wraps
 from hashlib import blake2b
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import dspy
@@ -84,38 +83,36 @@ class LanguageModel(dspy.LM):
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """DSPy's own call. Several completions of one prompt are as many calls: each is counted, paid for and kept."""
-        if (wanted := kwargs.pop("n", None) or 1) > 1:
-            return [self(prompt, messages=messages, **kwargs, **one)[0] for one in self._samples(kwargs, wanted)]
+        if (count := kwargs.pop("n", None) or 1) > 1:
+            rollout = kwargs.pop("rollout_id", None)
+            samples = [n if rollout is None else f"{rollout}.{n}" for n in range(count)]
+            return [self(prompt, messages=messages, **kwargs, rollout_id=one)[0] for one in samples]
         prompting.check_room(messages or (), "prompt")  # programs have shortened by now what they can
         settings, rollout = self._settings(kwargs), kwargs.get("rollout_id", self.kwargs.get("rollout_id"))
         if self.wire is None:
             made = _dumps([messages or prompt, settings])
-            answer = self._answer(
-                made, rollout, lambda deadline: self._through_dspy(prompt, messages, kwargs, deadline)
-            )
+            answer = self._answer(made, rollout, lambda end: self._through_dspy(prompt, messages, kwargs, end))
         else:
             conversation = messages or [{"role": "user", "content": prompt}]
             made = self.wire.body(conversation, (), settings)
-            answer = self._answer(made, rollout, lambda deadline: self._over_the_wire(made, deadline))
-        ANSWERED.set(Answered(_text(answer.outputs), answer.finish))
+            answer = self._answer(made, rollout, lambda end: self._over_the_wire(made, end))
+        first = answer.outputs[0] if answer.outputs else ""
+        text = first.get("text") if isinstance(first, dict) else first
+        ANSWERED.set(Answered(str(text or ""), answer.finish))
         return answer.outputs
-
-    def _samples(self, kwargs: dict[str, Any], wanted: int) -> list[dict[str, Any]]:
-        """Return a rollout id for each of several completions of one prompt, other ones for another rollout."""
-        rollout = kwargs.pop("rollout_id", None)
-        return [{"rollout_id": n if rollout is None else f"{rollout}.{n}"} for n in range(wanted)]
 
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """DSPy's own call, awaited: it is made in a thread."""
-        outputs, answered = await asyncio.to_thread(self._call_in_thread, prompt, messages, kwargs)
+
+        def call() -> tuple[Any, Answered | None]:
+            return self(prompt, messages=messages, **kwargs), ANSWERED.get()
+
+        outputs, answered = await asyncio.to_thread(call)
         ANSWERED.set(answered)
         return outputs
 
-    def _call_in_thread(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> tuple[Any, Answered | None]:
-        return self(prompt, messages=messages, **kwargs), ANSWERED.get()
-
     def converse(self, messages: Sequence[Message], tools: Sequence[Message]) -> Message:
-        """The model's next message in a conversation with tools: "content", "tool_calls", "finish".
+        """Return the model's next message in a conversation with tools: "content", "tool_calls", "finish".
 
         LMUnsupportedFeatureError for a model that is not on the wire.
         """
@@ -123,7 +120,7 @@ class LanguageModel(dspy.LM):
             raise dspy.LMUnsupportedFeatureError("no tool interface", feature="tools", model=self.model)
         body = self.wire.body(messages, tools, self._settings({}))
         rollout = self.kwargs.get("rollout_id")
-        answer = self._answer(body, rollout, lambda deadline: self._over_the_wire(body, deadline, tools=True))
+        answer = self._answer(body, rollout, lambda end: self._over_the_wire(body, end, tools=True))
         return {**answer.outputs[0], "finish": answer.finish}
 
     def update_history(self, entry: dict[str, Any]) -> None:
@@ -132,12 +129,8 @@ class LanguageModel(dspy.LM):
 
     def _settings(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the settings that are sent with the messages."""
-        merged = {**self.kwargs, **kwargs}
-        return {
-            name: value
-            for name, value in merged.items()
-            if value is not None and name not in _NOT_SENT and not name.startswith("api_")
-        }
+        settings = {name: value for name, value in {**self.kwargs, **kwargs}.items() if value is not None}
+        return {name: settings[name] for name in settings if name not in _NOT_SENT and not name.startswith("api_")}
 
     def _over_the_wire(self, body: bytes, deadline: float, *, tools: bool = False) -> Sent:
         assert self.wire
@@ -168,7 +161,7 @@ class LanguageModel(dspy.LM):
         return Sent(outputs, _FINISH.get(), reported[-1] if reported else None, {})
 
     def _answer(self, made: bytes, rollout: Any, send: Send) -> Answer:
-        """The answer to a request; booked on the session of this context."""
+        """Return the answer to a request, booked on the session of this context."""
         payer = session.current()
         owner = payer.query_id if payer else ""
         try:
@@ -191,7 +184,7 @@ class LanguageModel(dspy.LM):
         return answer
 
     def _key(self, made: bytes, rollout: Any, payer: session.Session | None) -> str:
-        """Sixteen hex digits over everything that shapes an answer."""
+        """Return sixteen hex digits over everything that shapes an answer."""
         url, api = (self.wire.url, self.wire.api) if self.wire else (self.server, self.model_type)
         where = f"{FORMAT} {self.model} {url} {api} {rollout}"
         key = blake2b(b"%s\0%s" % (where.encode(), made), digest_size=8)
@@ -214,34 +207,30 @@ class LanguageModel(dspy.LM):
 
 def _in_time(ask: Callable[[], Sent], deadline: float) -> Sent:
     """Return what `ask` returns, by the deadline; a thread that has nothing by then is abandoned."""
-    done = queue.SimpleQueue[Sent | BaseException]()
-    context = contextvars.copy_context()
+    done, context = Future[Sent](), contextvars.copy_context()
 
     def work() -> None:
         try:
-            done.put(context.run(ask))
+            done.set_result(context.run(ask))
         except BaseException as error:  # noqa: BLE001  # raised again by who waits
-            done.put(error)
+            done.set_exception(error)
 
     threading.Thread(target=work, daemon=True).start()
-    try:
-        found = done.get(timeout=max(0.0, deadline - time.monotonic()))
-    except queue.Empty:
-        raise dspy.LMTimeoutError("the answer did not come in time") from None
-    if isinstance(found, BaseException):
-        raise found
-    return found
+    wait([done], timeout=max(0.0, deadline - time.monotonic()))
+    if not done.done():
+        raise dspy.LMTimeoutError("the answer did not come in time")
+    return done.result()
 
 
 def _without_keys(output: Any) -> Any:
-    """An output, of which a provider may have made anything, without the keys of this environment."""
+    """Return an output, of which a provider may have made anything, without the keys of this environment."""
     if isinstance(output, dict):
         return {name: _without_keys(value) for name, value in output.items()}
     return hide_keys(output, SECRET) if isinstance(output, str) else output
 
 
 def _finish(response: Any) -> str:
-    """Why an answer ended, from DSPy's native response or LiteLLM's."""
+    """Return why an answer ended, from DSPy's native response or LiteLLM's."""
     if isinstance(response, tuple):
         response = response[-1] if response else None
     reason = getattr(response, "finish_reason", None)
@@ -249,12 +238,6 @@ def _finish(response: Any) -> str:
         reason = getattr(response.choices[0], "finish_reason", None)
     parts = getattr(getattr(response, "message", None), "parts", ())
     return "refusal" if any(type(part).__name__ == "RefusalPart" for part in parts) else str(reason or "stop")
-
-
-def _text(outputs: Any) -> str:
-    """The first of a model's outputs as text."""
-    first = outputs[0] if outputs else ""
-    return str((first.get("text") if isinstance(first, dict) else first) or "")
 
 
 def _dumps(value: Any) -> bytes:
@@ -306,7 +289,7 @@ class Model:
 
         Holds for the calling thread and its copies.
         """
-        token = DEADLINE.set(min(DEADLINE.get(), monotonic() + self.terms.query_seconds))  # a lens has its query's
+        token = DEADLINE.set(min(DEADLINE.get(), time.monotonic() + self.terms.query_seconds))  # a lens has its query's
         try:
             # Our signatures are checked by their answers; DSPy's look at every element of every list only logs.
             with dspy.context(lm=self.lm, adapter=Adapter(), trace=[], warn_on_type_mismatch=False):
@@ -334,112 +317,87 @@ def connect(
     settings: Settings = Settings(),
     rules: Rules | None = None,
 ) -> Model:
-    """The model that `spec` names, asked on the `terms` of a run; nothing is sent yet.
+    """Connect the model that `spec` names, to be asked on the `terms` of a run; nothing is sent yet.
 
     `offline` needs the corpus' `statistics`, and asks for them at its first call; it fills the fields that `rules` has.
     UsageError for a spec that names no model, or settings that it cannot have.
     """
     terms = terms or Terms()
     if spec == "offline":
-        return _offline(terms, statistics, settings, rules)
+        if statistics is None:
+            raise UsageError("offline weighs words by a corpus; give it the corpus' statistics")
+        engine = offline.OfflineEngine(statistics, rules)
+        made = LanguageModel(offline.VERSION, terms, free=True, window=settings.context, engine=engine)
+        return Model("offline", {"model": offline.VERSION, "window": settings.context}, made)
+    return _connect(spec, terms, settings)
+
+
+def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
+    from tools.models import prices  # with what sends, for who has a model
+    from tools.models.sending.wire import Wire  # as above
+
     name, url = parse(spec)
     check_provider(name, url)
     if settings.api == "responses" and settings.seed is not None:
         raise UsageError("--api responses takes no seed; leave out --seed, or use --api chat")
-    from tools.models import prices  # offline needs none
-
     window = settings.context or prices.window(spec, terms.prices)
     temperature = settings.temperature
     if temperature is None and _takes_temperature(name):
         temperature = 0.0
-    made = LanguageModel(
-        name,
-        terms,
-        cost=prices.price(spec, terms.prices),
-        window=window,
-        wire=_wire(name, url, settings.api),
-        server=_server(name),
-        **_options(name, url, settings),
-        temperature=temperature,
-    )
-    return Model(spec, _kept(spec, settings, temperature, window), made)
-
-
-def _options(name: str, url: str, settings: Settings) -> dict[str, Any]:
-    """Return the settings that DSPy takes, beside the temperature."""
-    options: dict[str, Any] = {"seed": settings.seed, "reasoning_effort": settings.effort}
-    if settings.api == "responses" and not is_openai(name, url):
+    options: dict[str, Any] = {"temperature": temperature, "seed": settings.seed, "reasoning_effort": settings.effort}
+    model, wire = name.partition("/")[2], None
+    if url:
+        wire = Wire.to_server(model, url, api=settings.api)
+    elif is_openai(name, url):
+        wire = Wire.to_provider(model, "openai", api=settings.api)
+    elif settings.api == "responses":
         options["model_type"] = "responses"
-    return {option: value for option, value in options.items() if value is not None}
-
-
-def _kept(spec: str, settings: Settings, temperature: float | None, window: int | None) -> dict[str, Any]:
-    """Return the settings that determine the numbers of a run, for its config."""
+    options = {option: value for option, value in options.items() if value is not None or option == "temperature"}
+    cost = prices.price(spec, terms.prices)
+    made = LanguageModel(name, terms, cost=cost, window=window, wire=wire, server=_server(name), **options)
     kept = {"model": spec, "temperature": temperature, "seed": settings.seed, "window": window}
     kept |= {"reasoning_effort": settings.effort} if settings.effort else {}
-    return kept | ({"api": settings.api} if settings.api != "chat" else {})
-
-
-def _offline(
-    terms: Terms, statistics: Callable[[], TermStatistics] | None, settings: Settings, rules: Rules | None
-) -> Model:
-
-    if statistics is None:
-        raise UsageError("offline weighs words by a corpus; give it the corpus' statistics")
-    engine = offline.OfflineEngine(statistics, rules)
-    made = LanguageModel(offline.VERSION, terms, free=True, window=settings.context, engine=engine)
-    return Model("offline", {"model": offline.VERSION, "window": settings.context}, made)
-
-
-def _wire(name: str, url: str, api: str) -> Any:
-    """The connection of a model that speaks OpenAI's protocol; None for LiteLLM's other providers."""
-    if not is_openai(name, url):
-        return None
-    from tools.models.sending.wire import Wire  # libcurl and its certificates are behind it
-
-    model = name.partition("/")[2]
-    return Wire.to_server(model, url, api=api) if url else Wire.to_provider(model, "openai", api=api)
+    return Model(spec, kept | ({"api": settings.api} if settings.api != "chat" else {}), made)
 
 
 def _server(name: str) -> str:
-    """Where a provider of LiteLLM's is, as far as the environment says so: OLLAMA_API_BASE and the like."""
+    """Return where a provider of LiteLLM's is, as far as the environment says so: OLLAMA_API_BASE and the like."""
     provider = name.partition("/")[0].upper()
     ends = ("_BASE", "_URL", "_ENDPOINT", "_HOST")
     return " ".join(f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(provider) and k.endswith(ends))
 
 
 def _takes_temperature(name: str) -> bool:
-    try:
+    with suppress(dspy.LMConfigurationError):
         # DSPy refuses to make a reasoning model with a temperature other than 1, but lets 0 through.
-        dspy.LM(name, temperature=0.5)
-    except dspy.LMConfigurationError:
-        return False
-    return True
+        return bool(dspy.LM(name, temperature=0.5))
+    return False
 
 
-_REFUSED: ContextVar[bool] = ContextVar("redirects_refused", default=False)
+# LiteLLM's clients follow redirects, and there is no setting for it. httpx takes off one header of keys on the way to
+# another host, `Authorization`; `x-api-key`, `api-key` and `x-goog-api-key` go along, and so does the prompt.
+_STAYS: ContextVar[bool] = ContextVar("stays", default=False)
 
 
 @contextmanager
 def refuse_redirects() -> Iterator[None]:
     """Inside, no client of httpx follows a redirect, whatever it was made with; elsewhere they are as ever."""
-    _prepare()
-    token = _REFUSED.set(True)
+    _patch_httpx()
+    token = _STAYS.set(True)
     try:
         yield
     finally:
-        _REFUSED.reset(token)
+        _STAYS.reset(token)
 
 
 @cache
-def _prepare() -> None:
+def _patch_httpx() -> None:
+    def staying(send: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(send)
+        def sent(client: Any, request: httpx.Request, **options: Any) -> Any:
+            return send(client, request, **options | ({"follow_redirects": False} if _STAYS.get() else {}))
+
+        return sent
+
     for client in (httpx.Client, httpx.AsyncClient):
-        client.send = _staying(client.send)  # type: ignore[method-assign]
-
-
-def _staying(send: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(send)
-    def sent(client: Any, request: httpx.Request, **options: Any) -> Any:
-        return send(client, request, **options | ({"follow_redirects": False} if _REFUSED.get() else {}))
-
-    return sent
+        client.send = staying(client.send)  # type: ignore[method-assign]
