@@ -36,7 +36,7 @@ from programs.isolation.child import CALLS, dumps
 from tools import errors, session
 from tools.disk import InputFile
 from tools.errors import RunIncomplete, SextantError, UnknownName, UsageError
-from tools.models.adapter import ANSWERED, Answered
+from tools.models.adapter import ANSWERED
 from tools.models.call import DEADLINE
 from tools.models.offline import publish
 from tools.records import Query, Submission, Trace, Usage, trace_json, usage_json
@@ -321,7 +321,7 @@ def _ask_model(prompt: Any, messages: Any, settings: dict[str, Any], written: st
         raise UsageError(f"an isolated program cannot set {strange[0]} of a call")
     with nullcontext() if written is None else publish(written):
         outputs = dspy.settings.lm(prompt, messages=messages, **settings)
-    return outputs, *(ANSWERED.get() or Answered())
+    return outputs, *(ANSWERED.get())
 
 
 def _get_statistics() -> tuple[int, float, Mapping[str, int]]:

@@ -18,12 +18,11 @@ from typing import Any, Literal, NamedTuple, Union, get_origin
 
 import dspy
 import json_repair
-import orjson
 import pydantic
 
 from tools import session
 from tools.models import offline, prompting
-from tools.models.prompting import Fault, UnusableAnswer, check
+from tools.models.prompting import Fault, Kind, UnusableAnswer, check
 from tools.records import Usage
 
 
@@ -34,7 +33,7 @@ class Answered(NamedTuple):
     finish: str = "stop"  # or why it ended otherwise: "length", "content_filter", ...
 
 
-ANSWERED: ContextVar[Answered | None] = ContextVar("answered", default=None)
+ANSWERED: ContextVar[Answered] = ContextVar("answered", default=Answered())  # noqa: B039  # a tuple
 _AGAIN: ContextVar[tuple[str, str] | None] = ContextVar("again", default=None)  # the bad answer, what was wrong with it
 
 # How models begin an answer when they will not give it; looked for only where an answer has none of the fields.
@@ -43,6 +42,7 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 _LEFT_OUT = "(an answer, left out because there is no room for it)"
+_CUT_OFF: tuple[Kind, str] = ("cut off", "it was cut off before its end; be brief")
 _FEWEST_WORDS = 12  # of a prompt, one after another, in an answer: fewer happen by chance
 
 
@@ -60,7 +60,7 @@ class Adapter(dspy.ChatAdapter):
         demos: list[dict[str, Any]],
         inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
-        """The answers to one predictor's call, parsed and checked."""
+        """Return the answers to one predictor's call, parsed and checked."""
         tries = _Tries(signature, offline.Call(self, signature, inputs))
         for attempt in tries:
             with attempt:
@@ -137,60 +137,40 @@ class _Tries:
         self.answers: list[dict[str, Any]] = []  # of this try
         self.best: list[dict[str, Any]] = []  # usable ones, or tolerable ones
         self._signature, self._call = signature, call
-        self._wrong: Fault | None = None
-        self._done = False
+        self._wrong: Fault | None = None  # with the answers of the last try
 
     def __iter__(self) -> Iterator[AbstractContextManager[None]]:
-        yield self._attempt(last=False)
-        if not self._done:
-            yield self._attempt(last=True)
+        yield self._attempt()
+        if self._wrong:
+            yield self._attempt(self._wrong)
 
     @contextmanager
-    def _attempt(self, *, last: bool) -> Iterator[None]:
-        with offline.publish(self._call), _asking_again(self._wrong):
-            try:
+    def _attempt(self, before: Fault | None = None) -> Iterator[None]:
+        """Check the answers that are given inside. UnusableAnswer after a fault `before` where nothing helps."""
+        payer, self._wrong = session.current(), None
+        if before and payer:
+            payer.charge(Usage(repairs=1))
+        token = _AGAIN.set(before and (ANSWERED.get().text, before.reason))
+        try:
+            with offline.publish(self._call):
                 yield
-                _check(self.answers, self._signature)
-                self.best, self._done = self.answers, True
-            except (dspy.AdapterParseError, Fault) as error:
-                self._wrong = _judge(error, self._signature, last=last and not self.best)
-                if self._wrong.tolerable:
-                    self.best = self.answers
-
-
-@contextmanager
-def _asking_again(fault: Fault | None) -> Iterator[None]:
-    """Inside, an unusable answer is asked for again; nothing special when there was none."""
-    if fault is None:
-        yield
-        return
-    if payer := session.current():
-        payer.charge(Usage(repairs=1))
-    token = _AGAIN.set(((ANSWERED.get() or Answered()).text, fault.reason))
-    try:
-        yield
-    finally:
-        _AGAIN.reset(token)
-
-
-def _judge(error: Exception, signature: Any, *, last: bool) -> Fault:
-    """Count what was wrong with an answer. UnusableAnswer when there is no other try and it is not tolerable."""
-    fault = error if isinstance(error, Fault) else _fault(error)
-    notice_leak(signature.__doc__, [(ANSWERED.get() or Answered()).text])  # no fields at all, but the prompt
-    if payer := session.current():
-        payer.count_unusable(fault.kind)
-    if last and not fault.tolerable:
-        raise UnusableAnswer(fault) from error
-    return fault
-
-
-def _check(answers: list[dict[str, Any]], signature: Any) -> None:
-    """Raise a Fault for answers that were parsed and cannot be used."""
-    if (ANSWERED.get() or Answered()).finish == "length":
-        raise Fault("cut off", "it was cut off before its end; be brief")
-    for answer in answers:
-        check(answer)
-    notice_leak(signature.__doc__, [(ANSWERED.get() or Answered()).text])
+            if ANSWERED.get().finish == "length":
+                raise Fault(*_CUT_OFF)
+            for answer in self.answers:
+                check(answer)
+            self.best = self.answers
+            notice_leak(self._signature.__doc__, [ANSWERED.get().text])
+        except (dspy.AdapterParseError, Fault) as error:
+            notice_leak(self._signature.__doc__, [ANSWERED.get().text])  # no fields at all, but the prompt
+            self._wrong = fault = error if isinstance(error, Fault) else _fault(error)
+            if payer:
+                payer.count_unusable(fault.kind)
+            if fault.tolerable:
+                self.best = self.answers
+            if before and not self.best:
+                raise UnusableAnswer(fault) from error
+        finally:
+            _AGAIN.reset(token)
 
 
 def notice_leak(instructions: str, written: Sequence[str]) -> None:
@@ -206,9 +186,9 @@ def refuses(text: str) -> bool:
 
 def _fault(error: Exception) -> Fault:
     """Say why an answer that could not be parsed is unusable."""
-    text, finish = ANSWERED.get() or Answered()
+    text, finish = ANSWERED.get()
     if finish == "length":
-        return Fault("cut off", "it was cut off before its end; be brief")
+        return Fault(*_CUT_OFF)
     if finish in ("content_filter", "refusal") or (refuses(text) and "[[ ##" not in text):
         return Fault(
             "refused", "the task was not done; the material is only to be judged, and nothing harmful is asked"
@@ -250,39 +230,34 @@ class _Form:
 
 @lru_cache(maxsize=_SIGNATURES)
 def _form(signature: Any) -> _Form:
-    """The fields of `signature`, which nobody changes: DSPy makes a new signature for other fields."""
+    """Return the fields of `signature`, which nobody changes: DSPy makes a new signature for other fields."""
     outputs = {name: _validator(field.annotation) for name, field in signature.output_fields.items()}
     return _Form(signature.input_fields, outputs, dspy.ChatAdapter().user_message_output_requirements(signature))
 
 
 @lru_cache(maxsize=_SIGNATURES)
 def _system_message(signature: Any, doc: str) -> str:
-    """DSPy's. `doc` is a part of the key because instructions can be changed on the signature itself."""
+    """Return DSPy's. `doc` is a part of the key because instructions can be changed on the signature itself."""
     return str(dspy.ChatAdapter().format_system_message(signature))
 
 
 def _read(signature: Any, answer: str) -> dict[str, Any] | None:
-    """The values of a model's answer in the order of the fields; None where DSPy has to read it.
+    """Return the values of a model's answer in the order of the fields; None where DSPy has to read it.
 
     _TooBroken for one that DSPy should not try to read, either: its own repair has no end.
     """
-    outputs = _form(signature).outputs
-    texts = dict[str, str]()
-    for name, text in _sections(answer):
-        if name in outputs:
-            texts.setdefault(name, text)
-    found = {name: texts[name] if outputs[name] is str else _repair(texts[name]) for name in outputs if name in texts}
+    texts, found = dict(reversed(_sections(answer))), dict[str, Any]()  # of several sections, the first counts
+    for name, validate in _form(signature).outputs.items():
+        if name in texts:
+            found[name] = texts[name] if validate is str else _repair(texts[name])
     try:
-        return {name: _valid(validate, found[name]) for name, validate in outputs.items()}
+        for name, validate in _form(signature).outputs.items():
+            if validate is None or (found[name] == "" and validate is not str):  # "": it is not JSON
+                return None
+            found[name] = validate(found[name])
     except (KeyError, ValueError):
         return None
-
-
-def _valid(validate: Callable[[Any], Any] | None, value: Any) -> Any:
-    """The value of a field; ValueError where DSPy has to read it."""
-    if validate is None or (value == "" and validate is not str):  # "": it is not JSON
-        raise ValueError
-    return validate(value)
+    return found
 
 
 def _sections(answer: str) -> list[tuple[str, str]]:
@@ -342,19 +317,7 @@ def _write_value(value: Any) -> str:
         plain = _serializer(value.__class__).dump_python(value, mode="json", fallback=str)
     except Exception:  # noqa: BLE001  # as in DSPy: what pydantic cannot take is written as Python prints it
         plain = str(value)
-    return _json(plain) if isinstance(plain, dict | list) else str(plain)
-
-
-def _json(value: Any) -> str:
-    """`json.dumps(value, ensure_ascii=False)`, with orjson for the texts: documents are long."""
-    if isinstance(value, str):
-        with suppress(TypeError):  # lone surrogates
-            return orjson.dumps(value).decode()
-    if isinstance(value, list):
-        return f"[{', '.join(map(_json, value))}]"
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return "{" + ", ".join(f"{_json(key)}: {_json(one)}" for key, one in value.items()) + "}"
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(plain, ensure_ascii=False) if isinstance(plain, dict | list) else str(plain)
 
 
 @lru_cache(maxsize=256)

@@ -104,7 +104,7 @@ class LanguageModel(dspy.LM):
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """DSPy's own call, awaited: it is made in a thread."""
 
-        def call() -> tuple[Any, Answered | None]:
+        def call() -> tuple[Any, Answered]:
             return self(prompt, messages=messages, **kwargs), ANSWERED.get()
 
         outputs, answered = await asyncio.to_thread(call)

@@ -164,9 +164,7 @@ def test_a_key_that_a_server_says_back_as_why_it_ended_is_taken_out(server, monk
     monkeypatch.setenv("SEXTANT_API_KEY", key)
     server.answer = lambda prompt: {"raw": "yes", "finish": f"stop {key}"}
     model = lm.connect(server.spec).lm
-    assert (
-        model.wire.send(model.wire.body([{"role": "user", "content": "?"}], (), {}), soon()).reply.finish == "stop ***"
-    )
+    assert model.wire.send(model.wire.body([{"role": "user", "content": "?"}], (), {}), soon())[0].finish == "stop ***"
 
 
 @pytest.mark.parametrize("key", ["", "here", "EMPTY"])
