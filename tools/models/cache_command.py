@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from tools.console import Parser, clean, positive, put_out, run_command, say
 from tools.errors import DataError, UsageError
-from tools.models import cassette
 from tools.records import Usage, usage_from_json, usage_json
 
 if TYPE_CHECKING:
     from tools.models.answers import Answers
 
+_KEPT = "fault = '' AND outputs IS NOT NULL"
+
 
 def parser() -> Parser:
-    """The command line."""
+    """Return the command line."""
     made = Parser(prog="python -m programs.lm", description="The models' answers that are kept beside the runs.")
     verbs = made.add_subparsers(dest="verb", required=True, metavar="cache")
     cache = verbs.add_parser("cache", help="list, show, export or clear the answers that were paid for")
@@ -49,7 +50,7 @@ def parser() -> Parser:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Do what is asked."""
+    """Do what the command line says."""
     from tools.models.answers import NAME, open_answers  # SQLite and pydantic are behind it
 
     path = arguments.runs / NAME
@@ -61,30 +62,23 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The command, with its exit code."""
+    """Run the command and return its exit code."""
     return run_command(parser(), command, words)
 
 
 def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
     models: dict[str, Any] = {}
     where, values = _where(answers, arguments)
-    columns = ("key", "model", "usage", "at")
-    for one in answers.query(f"SELECT {', '.join(columns)} FROM calls WHERE {where} ORDER BY id", values):
-        found = _cells(answers, columns, one)
+    for found in _cells(answers, ("key", "model", "usage", "at"), f"WHERE {where} ORDER BY id", values):
         at = found["at"]
-        row = models.setdefault(found["model"], {"answers": 0, "usage": Usage(), "first": at, "last": at})
-        row["answers"] += 1
-        row["usage"] += usage_from_json(found["usage"])
-        row["last"] = at
-    runs = {}
-    for one in answers.query("SELECT DISTINCT run FROM calls ORDER BY run"):
-        run = _cells(answers, ("run",), one)["run"]
-        runs[run] = answers.books(run).json()
+        row = models.setdefault(found["model"], {"answers": 0, "usage": Usage(), "first": at})
+        row |= {"answers": row["answers"] + 1, "usage": row["usage"] + usage_from_json(found["usage"]), "last": at}
+    for row in models.values():
+        row |= {"first": _day(row["first"]), "last": _day(row["last"])}
+    names = sorted({found["run"] for found in _cells(answers, ("run",), "GROUP BY run")})
+    runs = {run: answers.books(run).json() for run in names}
     if arguments.json:
-        written = {
-            name: {**row, "usage": usage_json(row["usage"]), "first": _day(row["first"]), "last": _day(row["last"])}
-            for name, row in models.items()
-        }
+        written = {name: {**row, "usage": usage_json(row["usage"])} for name, row in models.items()}
         put_out(json.dumps({"answers": str(answers.path), "models": written, "runs": runs}) + "\n")
         return
     lines = [f"{answers.path}"]
@@ -92,7 +86,7 @@ def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
         used: Usage = row["usage"]
         lines.append(
             f"{name}: {row['answers']:,} answers, {used.input_tokens:,} tokens in, {used.output_tokens:,} out, "
-            f"{_usd(used.paid_usd)}; {_day(row['first'])} to {_day(row['last'])}"
+            f"{_usd(used.paid_usd)}; {row['first']} to {row['last']}"
         )
     for run, books in runs.items():
         faults = ", ".join(f"{count} {fault}" for fault, count in books["faults"].items())
@@ -104,32 +98,21 @@ def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
     put_out("".join(f"{clean(line)}\n" for line in lines))
 
 
-def _cells(answers: "Answers", columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
-    from tools.models.forms import cells  # pydantic is behind it
-
-    try:
-        return cells(columns, row)
-    except ValueError as error:
-        key = str(dict(zip(columns, row, strict=True)).get("key", "KEY"))
-        mend = f"python -m programs.lm cache clear --key {key[:16]}"
-        raise DataError(f"{answers.path}: an answer is damaged ({error}); {mend}") from None
-
-
 def _show(answers: "Answers", arguments: argparse.Namespace) -> None:
     columns = ("key", "model", "run", "query_id", "at", "seconds", "finish", "usage", "outputs")
-    statement = f"SELECT {', '.join(columns)} FROM calls WHERE key GLOB ? AND {KEPT} ORDER BY id LIMIT 2"
-    _check_key(arguments.key)
-    found = answers.query(statement, (f"{arguments.key}*",))
+    key = _checked(arguments.key)
+    found = _cells(answers, columns, f"WHERE key GLOB ? AND {_KEPT} ORDER BY id LIMIT 2", (f"{key}*",))
     if not found:
-        raise DataError(f"no answer has the key {arguments.key}; cache export FILE writes them all")
-    if len({row[0] for row in found}) > 1:
-        raise UsageError(f"more than one key begins with {arguments.key}: {found[0][0]}, {found[1][0]}")
-    shown = _cells(answers, columns, found[0])
-    shown["at"] = _day(shown["at"])
+        raise DataError(f"no answer has the key {key}; cache export FILE writes them all")
+    if len({row["key"] for row in found}) > 1:
+        raise UsageError(f"more than one key begins with {key}: {found[0]['key']}, {found[1]['key']}")
+    shown = found[0] | {"at": _day(found[0]["at"])}
     put_out(json.dumps(shown, indent=None if arguments.json else 2) + "\n")
 
 
 def _export(answers: "Answers", arguments: argparse.Namespace) -> None:
+    from tools.models import cassette  # as answers, above
+
     where, values = _where(answers, arguments)
     keys = [key for (key,) in answers.query(f"SELECT DISTINCT key FROM calls WHERE {where} ORDER BY key", values)]
     run = _run(answers, arguments.run) if arguments.run else ""  # whose own answers come first
@@ -140,7 +123,7 @@ def _export(answers: "Answers", arguments: argparse.Namespace) -> None:
 def _clear(answers: "Answers", arguments: argparse.Namespace) -> None:
     """Remove the text of answers; the rows stay, so that what was paid remains in the books of the runs."""
     where, values = _where(answers, arguments)
-    if where == KEPT and not arguments.all:
+    if where == _KEPT and not arguments.all:
         raise UsageError("say which: --run, --model, --key, --days, or --all")
     count = answers.query(f"SELECT count(*) FROM calls WHERE {where}", values)[0][0]
     answers.query(f"UPDATE calls SET outputs = NULL WHERE {where}", values)
@@ -148,9 +131,24 @@ def _clear(answers: "Answers", arguments: argparse.Namespace) -> None:
     _done(arguments, f"{count} answers are removed; what they cost stays in the books", {"cleared": count})
 
 
+def _cells(answers: "Answers", columns: Sequence[str], rest: str, values: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
+    """Return columns of the rows that the `rest` of a statement picks, checked."""
+    from tools.models.forms import cells  # pydantic is behind it
+
+    found = []
+    for row in answers.query(f"SELECT {', '.join(columns)} FROM calls {rest}", values):
+        try:
+            found.append(cells(columns, row))
+        except ValueError as error:
+            key = str(dict(zip(columns, row, strict=True)).get("key", "KEY"))
+            mend = f"python -m programs.lm cache clear --key {key[:16]}"
+            raise DataError(f"{answers.path}: an answer is damaged ({error}); {mend}") from None
+    return found
+
+
 def _where(answers: "Answers", arguments: argparse.Namespace) -> tuple[str, tuple[Any, ...]]:
-    """The condition for the answers that are asked for."""
-    conditions, values = [KEPT], list[Any]()
+    """Return the condition for the answers that are asked for, and its values."""
+    conditions, values = [_KEPT], list[Any]()
     if arguments.model:
         conditions.append("model = ?")
         values.append(arguments.model)
@@ -158,10 +156,9 @@ def _where(answers: "Answers", arguments: argparse.Namespace) -> tuple[str, tupl
         begins = _run(answers, run).rpartition("/")[0] + "/"
         conditions.append("key IN (SELECT key FROM calls WHERE substr(run, 1, ?) = ?)")
         values += [len(begins), begins]
-    if key := getattr(arguments, "key", None) if arguments.kind == "clear" else None:
-        _check_key(key)
+    if key := getattr(arguments, "key", None):
         conditions.append("key = ?")
-        values.append(key)
+        values.append(_checked(key))
     if days := getattr(arguments, "days", None):
         conditions.append("at < ?")
         values.append(time.time() - days * 86_400)
@@ -169,7 +166,7 @@ def _where(answers: "Answers", arguments: argparse.Namespace) -> tuple[str, tupl
 
 
 def _run(answers: "Answers", named: str) -> str:
-    """The run that is meant by TASK/FOLDER or a folder, as the table has it; the latest one with that name."""
+    """Return the run that is meant by TASK/FOLDER or a folder, as the table has it; the latest one with that name."""
     begins = "/".join(Path(named).parts[-2:]) + "/"
     statement = "SELECT run FROM calls WHERE substr(run, 1, ?) = ? ORDER BY id DESC LIMIT 1"
     found = answers.query(statement, (len(begins), begins))
@@ -178,9 +175,10 @@ def _run(answers: "Answers", named: str) -> str:
     return str(found[0][0])
 
 
-def _check_key(key: str) -> None:
+def _checked(key: str) -> str:
     if not key or set(key) - set("0123456789abcdef"):
         raise UsageError(f"{key!r} is no key, which has hexadecimal digits")
+    return key
 
 
 def _done(arguments: argparse.Namespace, text: str, row: dict[str, Any]) -> None:
@@ -196,6 +194,3 @@ def _day(at: float) -> str:
 
 def _usd(amount: float | None) -> str:
     return "price unknown" if amount is None else f"${amount:.4f}"
-
-
-KEPT = "fault = '' AND outputs IS NOT NULL"

@@ -14,16 +14,15 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tools import disk, forms
 from tools.console import say
 from tools.errors import DataError, UsageError
+from tools.models.answers import Answer
+from tools.models.forms import CassetteLine
+from tools.models.terms import Terms
 from tools.records import usage_from_json, usage_json
-
-if TYPE_CHECKING:
-    from tools.models.answers import Answer
-    from tools.models.terms import Terms
 
 HEAD = {"cassette": 1}  # the first line; the number is the format's
 
@@ -31,13 +30,20 @@ HEAD = {"cassette": 1}  # the first line; the number is the format's
 class Cassette:
     """A file to replay a run from, or to record it into."""
 
-    def __init__(self, path: Path, terms: "Terms", *, sends: bool) -> None:
+    def __init__(self, path: Path, terms: Terms, *, sends: bool) -> None:
         """For a run on these terms, that sends something or not. UsageError, or DataError, when there can be none."""
         if not sends:
             raise UsageError("--cassette is for runs with a model; offline needs none, nor does the retriever")
         self._path, self._terms = path, terms
-        if not _to_be_recorded(path):
+        folder = path.absolute().parent
+        if path.is_dir():
+            raise UsageError(f"--cassette {path} is a folder; name a file")
+        if path.exists():
             terms.replay(dict(read(path)), str(path))
+        elif not folder.is_dir():
+            raise UsageError(f"--cassette {path}: there is no folder {path.parent}")
+        elif not os.access(folder, os.W_OK):
+            raise UsageError(f"--cassette {path}: nothing can be written there; choose another place")
 
     def record(self, *, complete: bool) -> None:
         """Write what the run has used; when it is complete, and not replayed."""
@@ -51,40 +57,20 @@ class Cassette:
         say(f"{count} answers are in {self._path}")
 
 
-def _to_be_recorded(path: Path) -> bool:
-    """Whether there is no file yet; UsageError where there can be none."""
-    if path.is_dir():
-        raise UsageError(f"--cassette {path} is a folder; name a file")
-    if path.exists():
-        return False
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"--cassette {path}: there is no folder {path.parent}")
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise UsageError(f"--cassette {path}: nothing can be written there; choose another place")
-    return True
-
-
-def line(key: str, answer: "Answer") -> str:
-    """Return one answer as a line."""
-    row: dict[str, Any] = {"key": key, "outputs": answer.outputs, "usage": usage_json(answer.usage)}
-    return json.dumps(row | {"finish": answer.finish, "seconds": answer.seconds})
-
-
-def write(path: Path, answers: "Iterable[tuple[str, Answer]]") -> int:
-    """Write answers; how many there were. The file is there when all of it is."""
+def write(path: Path, answers: Iterable[tuple[str, Answer]]) -> int:
+    """Write answers, and return how many there were. The file is there when all of it is."""
     count = 0
     with disk.replacing(path) as file:
         file.write(json.dumps(HEAD) + "\n")
-        for count, (key, answer) in enumerate(answers, start=1):  # noqa: B007  # the last one counts
-            file.write(line(key, answer) + "\n")
+        for key, answer in answers:
+            row = {"key": key, "outputs": answer.outputs, "usage": usage_json(answer.usage)}
+            file.write(json.dumps(row | {"finish": answer.finish, "seconds": answer.seconds}) + "\n")
+            count += 1
     return count
 
 
-def read(path: Path) -> "Iterator[tuple[str, Answer]]":
+def read(path: Path) -> Iterator[tuple[str, Answer]]:
     """Read the keys and answers of a cassette. DataError when the file is something else."""
-    from tools.models.answers import Answer  # SQLite and pydantic are behind these
-    from tools.models.forms import CassetteLine  # as above
-
     size = number = 0
     for number, text in enumerate(disk.lines(path), start=1):
         size += len(text)

@@ -1,14 +1,17 @@
-"""Whose fault it is that a call was not answered, and whether asking again may help.
+"""Whose fault it is that a call was not answered, what a provider's error is about, and whether asking again may help.
 
-DSPy's types of error are the common language: what the lean client meets is told in them
-(tools/models/sending/wire.py), what LiteLLM's providers raise arrives in them. Whether an error is about the text
-that was sent is in tools/models/faults.py.
+DSPy's types of error are the common language: what our own client meets is told in them (tools/models/sending/wire.py),
+what LiteLLM's providers raise arrives in them. A query is scored 0 for an error only where the provider says that this
+text is what it will not take, by a table of what is known of each provider. Everything that is not in the table is
+"unknown", and says nothing about the text: a gateway, a firewall or a proxy may have written it.
+
+To add a provider: rows in `_TABLE`, and where they are documented.
 """
 
 import json
 import re
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple, cast
 
@@ -189,45 +192,42 @@ def overload(error: BaseException) -> bool:
     return isinstance(error, dspy.LMRateLimitError | dspy.LMTimeoutError) or getattr(error, "status", 0) in _OVERLOAD
 
 
-def blacken(error: BaseException) -> None:
-    """Take keys out of a provider's words. The errors that it came from, which have them too, are left behind."""
-    if (clean := hide_keys(str(error))) != str(error):
-        error.args = (clean,)
-    error.__cause__ = error.__context__ = None
-
-
 def from_litellm(error: Exception) -> Exception:
-    """An error of LiteLLM's path like our own client's: with what the provider asks for, and without keys.
+    """Return an error of LiteLLM's path like our own client's: with what the provider asks for, and without keys.
 
-    LMConfigurationError for a redirect, which was not followed (tools/models/sending/redirects.py), and where TLS
-    fails.
+    LMConfigurationError for a redirect, which was not followed (tools/models/lm.py), and where TLS fails. The errors
+    that it came from, which have the keys too, are left behind.
     """
+    clean = hide_keys(str(error))
     cause: BaseException | None = error
     while cause is not None:
-        if is_untrusted(cause):
-            told: Exception = tls_error(hide_keys(str(error)), "")
-            return told
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            return tls_error(clean, "")
         response: Any = getattr(cause, "response", None)
         if getattr(response, "has_redirect_location", False):
-            told = dspy.LMConfigurationError(
-                hide_keys(explain_redirect(response.status_code, response.headers)), status=response.status_code
-            )
-            return told
+            return redirect_error(response.status_code, response.headers, "", hide_keys)
         if response is not None and getattr(error, "retry_after", None) is None:
             error.retry_after = retry_after(response.headers)  # type: ignore[attr-defined]
         cause = cause.__cause__ or cause.__context__
-    blacken(error)
+    if clean != str(error):
+        error.args = (clean,)
+    error.__cause__ = error.__context__ = None
     return error
 
 
-def is_untrusted(error: BaseException | None) -> bool:
-    """Whether a connection failed by TLS, and would fail again."""
-    return isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+def tls_error(words: str, model: str) -> Exception:
+    """Make the error for a failure of TLS that would come again."""
+    hint = "the certificates of an authority of one's own go into the file that $SSL_CERT_FILE names"
+    error: Exception = dspy.LMConfigurationError(f"{words}; {hint}", model=model)
+    return error
 
 
-def tls_error(words: str, model: str) -> dspy.LMConfigurationError:
-    """Make the error for a failure of TLS, which says what to do."""
-    return dspy.LMConfigurationError(explain_tls(words), model=model)
+def redirect_error(status: int, headers: Mapping[str, str], model: str, clean: Callable[[str], str]) -> Exception:
+    """Make the error for an answer that redirects, which is not followed."""
+    place = headers.get("location", "nowhere").partition("?")[0]
+    words = f"the server redirects to {place} (status {status}), where nothing is sent; if that is the right place"
+    error: Exception = dspy.LMConfigurationError(clean(f"{words}, name it as the server"), model=model, status=status)
+    return error
 
 
 def refusal(error: BaseException, spec: str) -> ProviderRefused:
@@ -235,18 +235,4 @@ def refusal(error: BaseException, spec: str) -> ProviderRefused:
     first = str(error).strip().partition("\n")[0]
     return ProviderRefused(
         f"{spec}: the provider refuses: {first}; check the key, the quota, the name and the settings"
-    )
-
-
-def explain_tls(words: str) -> str:
-    """Say that TLS failed, and what to do."""
-    return f"{words}; the certificates of an authority of one's own go into the file that $SSL_CERT_FILE names"
-
-
-def explain_redirect(status: int, headers: Mapping[str, str]) -> str:
-    """Say where an answer redirects to."""
-    place = headers.get("location", "nowhere").partition("?")[0]
-    return (
-        f"the server redirects to {place} (status {status}), where nothing is sent; if that is the right place, "
-        "name it as the server"
     )

@@ -1,4 +1,4 @@
-"""What `--lm` may name, and what the environment has for it. Light, so that a misspelt name is refused at once.
+"""What `--lm` may name, the servers behind it, and their keys. Light, so that a misspelt name is refused at once.
 
 A spec is `offline` (no model), `MODEL@http://host:port/v1` (any server that speaks OpenAI's protocol: vLLM, llama.cpp,
 Ollama, SGLang), `openai/MODEL`, or `provider/model` as LiteLLM names it. Keys come from the environment, or from a file
@@ -9,6 +9,7 @@ $OPENAI_API_KEY for OpenAI ($OPENAI_BASE_URL leads elsewhere), LiteLLM's usual n
 import os
 from io import StringIO
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from dotenv import load_dotenv
@@ -21,49 +22,18 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 APIS = ("chat", "responses")
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 
-
-def is_openai(name: str, url: str) -> bool:
-    """Whether the model speaks OpenAI's protocol, which our own client does, too."""
-    return bool(url) or name.startswith("openai/")
-
-
-def check_provider(name: str, url: str) -> None:
-    """UnknownName for a provider that nobody knows."""
-    if is_openai(name, url):
-        return
-    import litellm  # it takes seconds
-
-    try:
-        litellm.get_llm_provider(name)
-    except litellm.exceptions.BadRequestError:
-        known = [str(getattr(one, "value", one)) for one in litellm.provider_list]
-        raise UnknownName("provider of models", name.partition("/")[0], known) from None
-
-
-def check_key(spec: str) -> None:
-    """ProviderRefused where the environment lacks the key that a model needs; nothing is sent."""
-    name, url = ("", "") if spec == "offline" else parse(spec)
-    if not name or url:
-        return
-    if is_openai(name, url):
-        missing = [] if os.environ.get("OPENAI_API_KEY", "").strip() else ["OPENAI_API_KEY"]
-    else:
-        import litellm  # it takes seconds
-
-        missing = litellm.validate_environment(name)["missing_keys"]
-    # Where something else is missing as well, there may be other ways in: Azure's and Amazon's roles.
-    if missing and all(variable.endswith("_API_KEY") for variable in missing):
-        raise ProviderRefused(f"{spec} needs a key; put it in ${' or $'.join(missing)}, or into the file .env")
-
-
-def check(spec: str, option: str = "--lm") -> None:
-    """UsageError for a spec that names no model, the value of `option`; quick, before anything is loaded."""
-    if spec != "offline":
-        parse(spec, option)
+# Base URL, the environment variables that lead elsewhere, and that of the key. To add one: a line here; for embeddings,
+# rows of its models in tools/retrievers/models.toml, too.
+PROVIDERS = {
+    "openai": ("https://api.openai.com/v1", ("OPENAI_BASE_URL", "OPENAI_API_BASE"), "OPENAI_API_KEY"),
+    "gemini": ("https://generativelanguage.googleapis.com/v1beta/openai", (), "GEMINI_API_KEY"),
+}
+SERVER_KEY = "SEXTANT_API_KEY"  # a user's key for a provider is not for every server that speaks its protocol
+SECRET = 16  # letters from which on a key is taken out of answers, too: "token" for a local server is a word
 
 
 def parse(spec: str, option: str = "--lm") -> tuple[str, str]:
-    """(LiteLLM name, base URL or "")."""
+    """Return (LiteLLM name, base URL or ""). UsageError for a spec that names no model, the value of `option`."""
     name, at, url = spec.partition("@")
     if at and "://" in url:  # a name of a provider's may have an @ in it, too
         if not name or not is_server(url):
@@ -81,6 +51,56 @@ def parse(spec: str, option: str = "--lm") -> tuple[str, str]:
             "write offline, provider/model (openai/gpt-5.2) or MODEL@http://host:port/v1"
         )
     return spec, ""
+
+
+def check(spec: str, option: str = "--lm") -> None:
+    """UsageError for a spec that names no model, the value of `option`; quick, before anything is loaded."""
+    if spec != "offline":
+        parse(spec, option)
+
+
+def is_openai(name: str, url: str) -> bool:
+    """Whether the model speaks OpenAI's protocol, which our own client does, too."""
+    return bool(url) or name.startswith("openai/")
+
+
+def check_provider(name: str, url: str) -> None:
+    """UnknownName for a provider that nobody knows."""
+    if is_openai(name, url):
+        return
+    litellm = _litellm()
+    try:
+        litellm.get_llm_provider(name)
+    except litellm.exceptions.BadRequestError:
+        known = [str(getattr(one, "value", one)) for one in litellm.provider_list]
+        raise UnknownName("provider of models", name.partition("/")[0], known) from None
+
+
+def check_key(spec: str) -> None:
+    """ProviderRefused where the environment lacks the key that a model needs; nothing is sent."""
+    name, url = ("", "") if spec == "offline" else parse(spec)
+    if not name or url:
+        return
+    if is_openai(name, url):
+        missing = [] if secret("OPENAI_API_KEY") else ["OPENAI_API_KEY"]
+    else:
+        missing = _litellm().validate_environment(name)["missing_keys"]
+    # Where something else is missing as well, there may be other ways in: Azure's and Amazon's roles.
+    if missing and all(variable.endswith("_API_KEY") for variable in missing):
+        raise ProviderRefused(f"{spec} needs a key; put it in ${' or $'.join(missing)}, or into the file .env")
+
+
+def _litellm() -> Any:
+    import litellm  # it takes seconds
+
+    return litellm
+
+
+def price_is_known(spec: str, file: Path | None = None) -> bool:
+    """Return whether a budget in dollars can be kept for this model; `file` is the user's own prices."""
+    from tools.models.prices import price  # few runs need prices
+
+    return spec == "offline" or price(spec, file) is not None
 
 
 def read_keys(folder: Path = Path()) -> None:
@@ -107,52 +127,13 @@ def read_keys(folder: Path = Path()) -> None:
         raise UsageError(f"{file} has a line that no environment takes; write NAME=value in each") from None
 
 
-# Base URL, the environment variables that lead elsewhere, and that of the key. To add one: a line here; for embeddings,
-# rows of its models in tools/retrievers/models.toml, too.
-PROVIDERS = {
-    "openai": ("https://api.openai.com/v1", ("OPENAI_BASE_URL", "OPENAI_API_BASE"), "OPENAI_API_KEY"),
-    "gemini": ("https://generativelanguage.googleapis.com/v1beta/openai", (), "GEMINI_API_KEY"),
-}
-# Letters from which on a key is taken out of answers, too: "token" for a local server is a word like others.
-SECRET = 16
-SERVER_KEY = "SEXTANT_API_KEY"  # a user's key for a provider is not for every server that speaks its protocol
-
-
 def secret(variable: str) -> str:
-    """The key that the environment has under this name; "" for none."""
+    """Return the key that the environment has under this name; "" for none."""
     return os.environ.get(variable, "").strip()
 
 
-def is_server(url: str) -> bool:
-    """Whether `url` is that of a server, as in http://host:port/v1; a password or a key does not belong in one.
-
-    So it may have neither `user:password@` nor `?key=...` nor `#...`: it stands in names of folders and in reports.
-    """
-    if "?" in url or "#" in url:
-        return False
-    try:
-        parts = urlsplit(url)
-        named = parts.scheme in ("http", "https") and bool(parts.hostname)
-        return named and "@" not in parts.netloc and parts.port != 0
-    except ValueError:
-        return False
-
-
-def openai_account(url: str) -> dict[str, str]:
-    """The headers that say which organization and project pays, for OpenAI itself; none for any other server."""
-    parts = urlsplit(url)
-    if (parts.scheme, parts.hostname) != ("https", "api.openai.com"):
-        return {}
-    variables = {
-        "openai-organization": ("OPENAI_ORG_ID", "OPENAI_ORGANIZATION"),
-        "openai-project": ("OPENAI_PROJECT_ID", "OPENAI_PROJECT"),
-    }
-    found = {header: os.environ.get(one) or os.environ.get(other) for header, (one, other) in variables.items()}
-    return {header: value.strip() for header, value in found.items() if value}
-
-
 def hide_keys(text: str, least: int = 8) -> str:
-    """`text` without keys: what the environment has under a name that ends like that of a secret.
+    """Return `text` without keys: what the environment has under a name that ends like that of a secret.
 
     Values of fewer than `least` letters are words like others.
     """
@@ -162,8 +143,25 @@ def hide_keys(text: str, least: int = 8) -> str:
     return text
 
 
-def price_is_known(spec: str, file: Path | None = None) -> bool:
-    """Return whether a budget in dollars can be kept for this model; `file` is the user's own prices."""
-    from tools.models.prices import price  # few runs need prices
+def is_server(url: str) -> bool:
+    """Whether `url` is that of a server, as in http://host:port/v1, without a password, `?key=...` or `#...`.
 
-    return spec == "offline" or price(spec, file) is not None
+    It stands in names of folders and in reports.
+    """
+    try:
+        parts = urlsplit(url)
+        named = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        return named and not set("?#").intersection(url) and "@" not in parts.netloc
+    except ValueError:
+        return False
+
+
+def openai_account(url: str) -> dict[str, str]:
+    """Return the headers that say which organization and project pays, for OpenAI itself; none for another server."""
+    parts = urlsplit(url)
+    if (parts.scheme, parts.hostname) != ("https", "api.openai.com"):
+        return {}
+    organization = secret("OPENAI_ORG_ID") or secret("OPENAI_ORGANIZATION")
+    project = secret("OPENAI_PROJECT_ID") or secret("OPENAI_PROJECT")
+    headers = {"openai-organization": organization, "openai-project": project}
+    return {name: value for name, value in headers.items() if value}

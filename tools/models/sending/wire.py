@@ -263,9 +263,7 @@ def failure(answer: Answer, model: str, *, tools: bool = False, clean: Clean = s
     """Make the error for an answer of another status than 200."""
     status = answer.status
     if 300 <= status < 400:
-        return dspy.LMConfigurationError(
-            clean(faults.explain_redirect(status, answer.headers)), model=model, status=status
-        )
+        return faults.redirect_error(status, answer.headers, model, clean)
     try:
         said = faults.read_error(orjson.loads(answer.body))
         about = faults.classify(status, said.codes, said.words)
