@@ -150,7 +150,7 @@ class _Tries:
         payer, self._wrong = session.current(), None
         if before and payer:
             payer.charge(Usage(repairs=1))
-        token = _AGAIN.set(before and (ANSWERED.get().text, before.reason))
+        token = _AGAIN.set((ANSWERED.get().text, before.reason) if before else None)
         try:
             with offline.publish(self._call):
                 yield

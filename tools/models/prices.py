@@ -277,7 +277,7 @@ def _read_section(path: Path, name: str, section: Any, dated: str) -> _Entry:
         )
     if unknown := section.keys() - {*_RATES, "as_of", "window"}:
         raise UnknownName(f"key of {name!r} in {path}", min(unknown), (*_RATES, "as_of", "window"))
-    rates = {key: _rate(section[key], path, name, key) for key in _RATES if key in section}
+    rates: dict[str, Any] = {key: _rate(section[key], path, name, key) for key in _RATES if key in section}
     for key in ("input", "output"):
         if key not in rates:
             raise UsageError(f"{path}: {name!r} has no {key}; write its US dollars per million tokens, 0 if it is free")
