@@ -7,11 +7,11 @@ from pathlib import Path
 import environments
 from agents import AGENTS
 from evals.measuring.metrics import check_metric
-from evals.measuring.scored import Run, find
+from evals.measuring.scored import find
 from evals.measuring.scoring import fill_metrics
 from evals.showing.report.gaps import gap_table, plot_gaps
 from evals.showing.report.groups import Group, group_runs, readable, short
-from evals.showing.report.losses import losses_table, plot_losses
+from evals.showing.report.losses import LOSSES, losses_table, plot_losses
 from evals.showing.report.page import Absent, Report, Section, Words
 from evals.showing.report.plots import SWEPT, Plot, plot_by_task, plot_conditions, plot_instructions, plot_sweep
 from evals.showing.report.tables import Table, make_tables, sweep_table, sweep_tasks, why_no_published
@@ -40,16 +40,16 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
         raise problems[0] if problems else UnknownName("metric of these runs", strange[0], known)
     groups, forced = group_runs(runs, force=force)
     sections = [_section(group, metrics) for group in groups]
-    gap, losses = gap_table(groups, metrics), losses_table(groups)
-    gap_items: list[Table | Words | Plot] = [*plot_gaps(groups, metrics), *([gap] if gap else [])]
-    bars = [plot for group in groups if (plot := plot_losses(group))]
     left_out = {path.as_posix(): why for path, why in sorted(others.items())}
-    sections += [Section("gap", "Floor and ceiling", gap_items)] if gap_items else []
-    sections += [Section("losses", losses.title, [*bars, losses])] if losses else []
-    sections.append(Section("runs", "Runs", [_runs_table(groups)]))
-    if left_out:
-        table = Words("left-out", "Left out", ["run", "why"], [[*row] for row in left_out.items()], long={1})
-        sections.append(Section("left-out", "Left out", [table]))
+    reasons = Words("left-out", "Left out", ["run", "why"], [[*row] for row in left_out.items()], long={1})
+    for stem, title, items in (
+        ("gap", "Floor and ceiling", [*plot_gaps(groups, metrics), gap_table(groups, metrics)]),
+        ("losses", LOSSES, [*map(plot_losses, groups), losses_table(groups)]),
+        ("runs", "Runs", [_runs_table(groups)]),
+        ("left-out", "Left out", [reasons if left_out else None]),
+    ):
+        if shown := [item for item in items if item]:
+            sections.append(Section(stem, title, shown))
     drawn = {item.kind for section in sections for item in section.items if isinstance(item, Plot)}
     tasks = {task for group in groups for task in group.tasks}
     fewer = f"; {plural(len(others), 'folder')} left out, for the reasons given below" if others else ""
@@ -59,22 +59,18 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
         [
             *(f"Forced: {problem}" for problem in forced),
             *(str(problem) for problem in problems if isinstance(problem, DataError)),
-            *_failures(runs),
+            *(
+                f"{run.name}: {len(run.errors)} of {len(run.query_ids)} queries failed and count 0, e.g. "
+                f"{next(iter(run.errors.values()))[:200]}"
+                for run in runs
+                if run.errors
+            ),
         ],
         sections,
-        propose_plots(groups, drawn),
+        _absent(groups, drawn),
         len(runs),
         left_out,
     )
-
-
-def _failures(runs: Sequence[Run]) -> list[str]:
-    return [
-        f"{run.name}: {len(run.errors)} of {len(run.query_ids)} queries failed and count 0, e.g. "
-        f"{next(iter(run.errors.values()))[:200]}"
-        for run in runs
-        if run.errors
-    ]
 
 
 def _section(group: Group, metrics: Sequence[str]) -> Section:
@@ -101,32 +97,34 @@ def _runs_table(groups: Sequence[Group]) -> Words:
     names = ["system", "task", "data", "split", "queries", "failed", "calls", "tokens", "list price", "run"]
     more = ["full task", "data fingerprint", "judgements", "retriever", "model", "code"]
     rows = []
-    for group in groups:
-        for run in group.runs:
-            config, scores = run.config, run.scores
-            known = [short(config["task"]), config["data"], config["split"], str(scores["queries"])]
-            exact = [config["task"], config["data_fingerprint"], scores["judgements"]]
-            exact += [str(config["retriever"].get("with", "")), config["lm"]["name"], str(config.get("code", ""))]
-            rows.append([str(group.system(run)), *known, str(scores["failed"]), *_cost(run), run.name, *exact])
+    for group, run in [(one, run) for one in groups for run in one.runs]:
+        config, scores, usage, many = run.config, run.scores, run.scores["usage"], run.scores["queries"]
+        known = [short(config["task"]), config["data"], config["split"], str(many), str(scores["failed"])]
+        cost = ["unknown"] * 3  # of an imported run
+        if run.usage_known:
+            price = None if usage["list_usd"] is None else usage["list_usd"] / many
+            tokens = usage["input_tokens"] + usage["output_tokens"]
+            cost = [f"{usage['calls'] / many:,.1f}", f"{tokens / many:,.0f}", number(price, "${:.5f}")]
+        exact = [config["task"], config["data_fingerprint"], scores["judgements"]]
+        exact += [str(config["retriever"].get("with", "")), config["lm"]["name"], str(config.get("code", ""))]
+        rows.append([str(group.system(run)), *known, *cost, run.name, *exact])
     notes = ["calls, tokens and list price are those of a query on average"]
     return Words("runs", "Runs", names, rows, {1, 2, 3}, {9}, more, notes)
 
 
-def _cost(run: Run) -> list[str]:
-    """Calls, tokens and list price of a query; of an imported run nobody may know."""
-    if not run.usage_known:
-        return ["unknown"] * 3
-    usage, many = run.scores["usage"], run.scores["queries"]
-    price = None if usage["list_usd"] is None else usage["list_usd"] / many
-    tokens = usage["input_tokens"] + usage["output_tokens"]
-    return [f"{usage['calls'] / many:,.1f}", f"{tokens / many:,.0f}", number(price, "${:.5f}")]
-
-
-def propose_plots(groups: Sequence[Group], drawn: Collection[str]) -> list[Absent]:
-    """What is missing; `drawn` are the kinds of the plots that are there (plots.KINDS)."""
-    searching = next((group for group in groups if _searches(group)), None)
-    over = searching.tasks[0] if searching else SEARCHED
-    floor, ranker = (_command(searching, program, over) for program in (FLOOR, RANKER))
+def _absent(groups: Sequence[Group], drawn: Collection[str]) -> list[Absent]:
+    """The plots that are not there; `drawn` are the kinds of those that are (plots.KINDS)."""
+    # --pool can be given where the corpus is searched; other protocols bring pools of their own.
+    whole = [("birco", "corpus"), ("multiconir", "")]
+    searching = [one for one in groups if one.suite in ("obliq", "crumb") or (one.suite, one.variant) in whole]
+    pooled = searching[0] if searching else None
+    over = pooled.tasks[0] if pooled else SEARCHED
+    floor, ranker = (_command(pooled, program, over) for program in (FLOOR, RANKER))
+    # A program that was run, on a task of CRUMB where there is one.
+    told = next((one for one in groups if one.suite == "crumb"), groups[0])
+    programs = [run.config["program"] for run in told.runs if not told.system(run).pool]
+    program = next((name for name in programs if name != FLOOR and name in PROGRAMS | AGENTS), READER)
+    instructed = _command(told, program, told.tasks[0] if told.suite in environments.SUITES else SEARCHED)
     domains = " ".join(environments.suite("multiconir").tasks)
     own = next((group for group in groups if group.suite == "multiconir"), None)
     proposals = {
@@ -155,24 +153,10 @@ def propose_plots(groups: Sequence[Group], drawn: Collection[str]) -> list[Absen
         "instruction": Absent(
             "What another instruction changes",
             "CRUMB's Figure 5: the same system with the task's own instruction, and with a generic one or none.",
-            f'for kind in task generic none; do\n  {_instructed(groups)} --instruction "$kind"\ndone',
+            f'for kind in task generic none; do\n  {instructed} --instruction "$kind"\ndone',
         ),
     }
     return [one for kind, one in proposals.items() if kind not in drawn]
-
-
-def _searches(group: Group) -> bool:
-    """Whether --pool can be given for its tasks; other protocols bring pools of their own."""
-    whole = (("birco", "corpus"), ("multiconir", ""))
-    return group.suite in ("obliq", "crumb") or (group.suite, group.variant) in whole
-
-
-def _instructed(groups: Sequence[Group]) -> str:
-    """The command of a program that was run, on a task of CRUMB where there is one."""
-    group = next((one for one in groups if one.suite == "crumb"), groups[0])
-    programs = [run.config["program"] for run in group.runs if not group.system(run).pool]
-    program = next((name for name in programs if name != FLOOR and name in PROGRAMS | AGENTS), READER)
-    return _command(group, program, group.tasks[0] if group.suite in environments.SUITES else SEARCHED)
 
 
 def _command(group: Group | None, program: str, task: str) -> str:

@@ -21,6 +21,7 @@ GAP = "nDCG@10"  # the metric of OBLIQ-Bench's Figure 1
 HEADS = ["program", "task", "floor", "lower bound", "program's", "ceiling", "gain", "missing", "closed"]
 HEADS += ["bounds by other systems"]
 MORE = ["task's name", "floor is", "best bare", "best bare is", "lower bound is", "ceiling is", "run"]
+KINDS: tuple[Kind, ...] = ("floor", "best", "union", "ceiling")
 NOTES = [
     "floor: its bare retriever; lower bound: the same system over a pool as retrieved; ceiling: over one with gold "
     "in it; best bare retriever: of all that were run",
@@ -40,31 +41,24 @@ def plot_gaps(groups: Sequence[Group], metrics: Sequence[str]) -> list[Plot]:
 
 def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> Words | None:
     """A row for each program and metric; None where nobody has run a bound."""
-    rows = []
-    for group in groups:
-        for name in metrics or ("",):
-            for bounds in bounds_between(group.runs, name):
-                if {"best", "ceiling"} & bounds.found.keys() and name in ("", bounds.metric):
-                    rows.append((bounds.metric, *_row(group, bounds)))
+    rows = [
+        (bounds.metric, *_row(group, bounds))
+        for group in groups
+        for name in metrics or ("",)
+        for bounds in bounds_between(group.runs, name)
+        if {"best", "ceiling"} & bounds.found.keys() and name in ("", bounds.metric)
+    ]
     if not rows:
         return None
+    table = Words("gap", "Floor and ceiling", [*HEADS[:2], "metric", *HEADS[2:]], [], {1, 2}, {len(HEADS)}, MORE, NOTES)
     used = {metric for metric, _, _ in rows}
-    if len(used) == 1:  # then it is said once
-        notes, last = [f"by {used.pop()}", *NOTES], len(HEADS) - 1
-        return Words(
-            "gap",
-            "Floor and ceiling",
-            HEADS,
-            [[*shown, *more, metric] for metric, shown, more in rows],
-            {1},
-            {last},
-            [*MORE, "metric"],
-            notes,
-        )
-    cells = [[*shown[:2], metric, *shown[2:], *more] for metric, shown, more in rows]
-    return Words(
-        "gap", "Floor and ceiling", [*HEADS[:2], "metric", *HEADS[2:]], cells, {1, 2}, {len(HEADS)}, MORE, NOTES
-    )
+    if len(used) > 1:
+        table.rows = [[*shown[:2], metric, *shown[2:], *more] for metric, shown, more in rows]
+    else:  # it is said once
+        table.rows = [[*shown, *more, metric] for metric, shown, more in rows]
+        table.names, table.words, table.long = HEADS, {1}, {len(HEADS) - 1}
+        table.more, table.notes = [*MORE, "metric"], [f"by {used.pop()}", *NOTES]
+    return table
 
 
 def _row(group: Group, bounds: Bounds) -> tuple[list[str], list[str]]:
@@ -72,21 +66,13 @@ def _row(group: Group, bounds: Bounds) -> tuple[list[str], list[str]]:
     run = bounds.run
     assert run is not None  # `between` has bounds of runs alone
     task = run.config["task"]
-    kinds: tuple[Kind, ...] = ("floor", "union", "ceiling")
-    floor, union, ceiling = (_figure(bounds.mean(kind)) if bounds.is_own(kind) else "" for kind in kinds)
+    floor, _, union, ceiling = (_figure(bounds.mean(kind)) if bounds.is_own(kind) else "" for kind in KINDS)
     gained, missing = (_interval(*one[:3]) if one else "" for one in (bounds.gained, bounds.missing))
     closed = _interval(*bounds.closed, percent=True) if bounds.closed else ""
-    best = [_figure(bounds.mean("best")), bounds.describe("best")]
     means = [floor, union, _figure(bounds.mean()), ceiling]
     shown = [str(group.system(run)), short(task), *means, gained, missing, closed, bounds.others]
-    return shown, [
-        task,
-        bounds.describe("floor"),
-        *best,
-        bounds.describe("union"),
-        bounds.describe("ceiling"),
-        run.name,
-    ]
+    floor, best, union, ceiling = (bounds.describe(kind) for kind in KINDS)
+    return shown, [task, floor, _figure(bounds.mean("best")), best, union, ceiling, run.name]
 
 
 def _figure(value: float | None) -> str:

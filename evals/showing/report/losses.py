@@ -28,6 +28,7 @@ _COLOURS = {
     Fate.NOT_SHOWN: "#ca7b5e",
     Fate.NEVER_SURFACED: "#b5523b",
 }
+LOSSES = "What became of relevant documents"
 MEAN = "mean of tasks"
 LONGEST = 70  # characters of a bar's name
 
@@ -50,21 +51,17 @@ def losses_table(groups: Sequence[Group]) -> Words | None:
     if not known:
         return None
     fates = [fate for fate in WORDS if any(row.shares.get(fate) for _, row in known)]
-    cells = [
-        [
-            *(str(row.system), row.task, f"R@{row.cutoff}"),
-            *(f"{row.shares.get(fate, 0.0):.4f}" for fate in fates),
-            *(row.queries, group.title, row.run),
-        ]
-        for group, row in known
-    ]
+    cells = []
+    for group, row in known:
+        shares = [f"{row.shares.get(fate, 0.0):.4f}" for fate in fates]
+        cells.append([str(row.system), row.task, f"R@{row.cutoff}", *shares, row.queries, group.title, row.run])
     names = ["system", "task", "of", *(fate.replace("_", " ") for fate in fates)]
     notes = [
         "of the recall in the third column: found is that, and the others sum to what it misses",
         f"{MEAN}: each task counts once; fates that no document had are left out",
     ]
     more = ["queries", "group", "run"]
-    return Words("losses", "What became of relevant documents", names, cells, {1, 2}, set(), more, notes)
+    return Words("losses", LOSSES, names, cells, {1, 2}, set(), more, notes)
 
 
 def plot_losses(group: Group) -> Plot | None:

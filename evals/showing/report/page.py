@@ -52,7 +52,7 @@ class Section:
 
     stem: str
     title: str
-    items: list[Table | Words | Plot]
+    items: Sequence[Table | Words | Plot]
     notes: list[str] = field(default_factory=list)
 
 

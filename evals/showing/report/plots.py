@@ -12,8 +12,7 @@ Figure 3's smoothing and projections are left out, because what is drawn here wa
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
@@ -26,7 +25,7 @@ from evals.measuring.scored import Run, pair
 from evals.measuring.stats import paired
 from evals.showing.plots import INCHES, MUTED, figure, style, svg
 from evals.showing.report.groups import Group, System, in_file, readable, short
-from evals.showing.report.tables import LADDERS, Row, Table, condition_columns, figures_for, mean_over
+from evals.showing.report.tables import LADDERS, Cell, Row, Table, condition_columns, figures_for, mean_over
 
 SWEPT = "R@10"  # the metric of OBLIQ-Bench's Figure 3
 INTERVALS = "Bars and bands are 95 % bootstrap intervals over queries."
@@ -86,22 +85,19 @@ INK, FAINT, PAPER = LIGHT = ("#222222", "#d9d9d9", "#ffffff")
 DARK = ("#e8e6e1", "#4a4d52", "#17191c")
 
 
-@contextmanager
-def _settings() -> Iterator[None]:
-    """Matplotlib set up: ink on paper, no mathematics in names that have a dollar in them."""
-    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    papered = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
-    settings: Any = dict.fromkeys(inked, INK) | dict.fromkeys(papered, PAPER)
-    settings |= {"grid.color": FAINT, "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False}
-    settings |= {"legend.frameon": False, "legend.fontsize": 8.5, "axes.titlesize": 10.5, "font.size": 9.5}
-    with matplotlib.rc_context(settings), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a glyph that the font lacks is the reader's browser's affair
-        yield
+_SETTINGS: Any = {
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
+    **{"grid.color": FAINT, "axes.spines.top": False, "axes.spines.right": False},
+    **{"legend.frameon": False, "legend.fontsize": 8.5, "axes.titlesize": 10.5, "font.size": 9.5},
+    "text.parse_math": False,  # names may have a dollar in them
+}
 
 
 def draw(kind: str, stem: str, title: str, caption: str, draw_figure: Callable[[], Figure]) -> Plot:
     """A plot on both papers: drawn once, since to draw is slow, with its ink and paper exchanged for the dark page."""
-    with _settings():
+    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a glyph that the font lacks is the reader's browser's affair
         light = svg(draw_figure(), readable(title))
     dark = light
     for of_light, of_dark in zip(LIGHT, DARK, strict=True):
@@ -115,7 +111,7 @@ def series_style(number: int) -> dict[str, str]:
     return look | {"color": INK} if look["color"] == "#000000" else look
 
 
-def draw_panels(panels: Sequence[Panel]) -> Figure:
+def _draw_panels(panels: Sequence[Panel]) -> Figure:
     """Panels side by side, with one legend below for all of them."""
     labels = dict.fromkeys(one.label for panel in panels for one in panel.series)
     longest = max((len(label) for label in labels), default=0)
@@ -126,24 +122,18 @@ def draw_panels(panels: Sequence[Panel]) -> Figure:
     drawing = figure((wide + 2.6 * (len(panels) - 1), high - 0.2 + 0.21 * rows))
     handles: dict[str, Any] = {}
     for number, panel in enumerate(panels, start=1):
-        axes = drawing.add_subplot(1, len(panels), number)
-        _panel(axes, panel, handles)
+        _draw_panel(drawing.add_subplot(1, len(panels), number), panel, handles)
     drawing.legend(handles.values(), map(shorten, handles), loc="outside lower center", ncols=columns, handlelength=3)
     return drawing
 
 
-def _panel(axes: Axes, panel: Panel, handles: dict[str, Any]) -> None:
+def _draw_panel(axes: Axes, panel: Panel, handles: dict[str, Any]) -> None:
     axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
     axes.grid(axis="y", linewidth=0.7)
     axes.set_axisbelow(True)
     if panel.ticks:
-        turned = sum(map(len, panel.ticks.values())) > 64
-        axes.set_xticks(
-            list(panel.ticks),
-            list(panel.ticks.values()),
-            rotation=30 if turned else 0,
-            ha="right" if turned else "center",
-        )
+        turned: Any = {"rotation": 30, "ha": "right"} if sum(map(len, panel.ticks.values())) > 64 else {}
+        axes.set_xticks(list(panel.ticks), list(panel.ticks.values()), **turned)
         axes.set_xlim(min(panel.ticks) - 0.5, max(panel.ticks) + 0.5)
     if panel.zero:
         axes.axhline(0, color=INK, linewidth=0.8)
@@ -152,14 +142,14 @@ def _panel(axes: Axes, panel: Panel, handles: dict[str, Any]) -> None:
         hollow = axes.plot(x, y, "o", markersize=5, markerfacecolor="none", color=MUTED, linestyle="none")
         handles.setdefault("published", hollow[0])
     for one in panel.series:
-        handles.setdefault(one.label, _series(axes, one, lines=panel.lines))
+        handles.setdefault(one.label, _draw_series(axes, one, lines=panel.lines))
     if not panel.zero:
         axes.set_ylim(bottom=0)
     if not panel.ticks and panel.lines:
         axes.set_xticks(sorted({point.x for one in panel.series for point in one.points}))
 
 
-def _series(axes: Axes, one: Series, *, lines: bool) -> Any:
+def _draw_series(axes: Axes, one: Series, *, lines: bool) -> Any:
     look = series_style(one.number)
     x, y = [point.x for point in one.points], [point.y for point in one.points]
     low = [point.y if point.low is None else point.low for point in one.points]
@@ -189,17 +179,21 @@ def plot_by_task(group: Group, table: Table) -> Plot | None:
 
     Of systems that search everything, told what the task says: pools and other instructions have plots of their own.
     """
-    places = [place for place, column in enumerate(table.columns) if column.leads]
+    leading = [place for place, column in enumerate(table.columns) if column.leads]
     rows = [row for row in table.of_kind("ours") if row.system and row.system.instruction == "task"]
     if not rows:
         return None
-    series = [Series(row.label, _dots(row, places, _offset(n, len(rows))), n) for n, row in enumerate(rows)]
-    ticks = {float(at): table.columns[place].label for at, place in enumerate(places)}
-    published = [point for row in table.of_kind("published") if row.ranked for point in _dots(row, places, 0.0)]
+
+    def dots(row: Row, offset: float = 0.0) -> list[Point]:
+        return _points([at + offset for at in range(len(leading))], [row.cells[place] for place in leading])
+
+    series = [Series(row.label, dots(row, _offset(n, len(rows))), n) for n, row in enumerate(rows)]
+    ticks = {float(at): table.columns[place].label for at, place in enumerate(leading)}
+    published = [point for row in table.of_kind("published") if row.ranked for point in dots(row)]
     panel = Panel("", "", table.columns[0].metric, series, ticks, published)
     caption = INTERVALS + (HOLLOW if published else "")
     title = f"{table.title} by task: {group.title}"
-    return draw("task", f"{table.stem}-by-task", title, caption, lambda: draw_panels([panel]))
+    return draw("task", f"{table.stem}-by-task", title, caption, lambda: _draw_panels([panel]))
 
 
 def _offset(number: int, many: int) -> float:
@@ -207,9 +201,8 @@ def _offset(number: int, many: int) -> float:
     return (number - (many - 1) / 2) * min(0.12, 0.7 / many)
 
 
-def _dots(row: Row, places: Sequence[int], offset: float) -> list[Point]:
-    cells = [row.cells[place] for place in places]
-    return [Point(at + offset, cell.value, cell.low, cell.high) for at, cell in enumerate(cells) if cell is not None]
+def _points(places: Sequence[float], cells: Sequence[Cell | None]) -> list[Point]:
+    return [Point(x, cell.value, cell.low, cell.high) for x, cell in zip(places, cells, strict=True) if cell]
 
 
 def plot_sweep(group: Group, table: Table) -> Plot:
@@ -217,18 +210,17 @@ def plot_sweep(group: Group, table: Table) -> Plot:
     rows = [(row, row.system) for row in table.rows if row.system]
     numbers = number_names(sorted(system.name for _, system in rows))
     sizes = [float(column.label) for column in table.columns]
-    series = []
-    for row, system in rows:
-        cells = [(size, cell) for size, cell in zip(sizes, row.cells, strict=True) if cell is not None]
-        points = [Point(size, cell.value, cell.low, cell.high) for size, cell in cells]
-        series.append(Series(row.label, points, numbers[system.name], dashed=system.pool == "union"))
+    series = [
+        Series(row.label, _points(sizes, row.cells), numbers[system.name], dashed=system.pool == "union")
+        for row, system in rows
+    ]
     metric = table.columns[0].metric
     panel = Panel("", "documents in the pool, gold that was put in aside", metric, series, lines=True)
     caption = (
         "As OBLIQ-Bench's Figure 3. Dashed: the union as retrieved, a lower bound. Solid: the same with every "
         f"missing relevant document put in, an upper bound. {INTERVALS}"
     )
-    return draw("sweep", table.stem, f"{table.title}: {group.title}", caption, lambda: draw_panels([panel]))
+    return draw("sweep", table.stem, f"{table.title}: {group.title}", caption, lambda: _draw_panels([panel]))
 
 
 def plot_conditions(group: Group) -> Plot | None:
@@ -252,9 +244,8 @@ def plot_conditions(group: Group) -> Plot | None:
         wins = [mean_over([own[task] for task in tasks], column.metric, "") for column in columns]
         points = [Point(at, win["mean"], win["low"], win["high"]) for at, win in enumerate(wins, start=1) if win]
         series.append(Series(str(system), points, place))
-    published = [
-        Point(at, figure.value) for at, column in enumerate(columns, start=1) for figure in figures_for(group, column)
-    ]
+    printed = [(at, figures_for(group, column)) for at, column in enumerate(columns, start=1)]
+    published = [Point(at, figure.value) for at, figures in printed for figure in figures]
     ladder = group.variant in LADDERS
     x = "conditions met: the better document over the one that meets one less" if ladder else "conditions in the query"
     ticks = {float(k): f"{k} : {k - 1}" if ladder else str(k) for k in range(1, 11)}
@@ -264,11 +255,10 @@ def plot_conditions(group: Group) -> Plot | None:
     kind = group.variant if group.variant in KINDS else "conditions"
     number = "4" if group.variant == "monotonicity" else "5" if ladder else "3"
     over = f"mean over {', '.join(map(short, tasks))}" if len(tasks) > 1 else short(tasks[0])
-    caption = (
-        f"As MultiConIR's Figure {number}, without its smoothing; {over}. {INTERVALS}{HOLLOW if published else ''}"
-    )
+    caption = f"As MultiConIR's Figure {number}, without its smoothing; {over}. {INTERVALS}"
+    caption += HOLLOW if published else ""
     caption += f" Not run in all of these domains: {'; '.join(left_out)}." if left_out else ""
-    return draw(kind, f"{group.stem}-Win-by-conditions", title, caption, lambda: draw_panels([panel]))
+    return draw(kind, f"{group.stem}-Win-by-conditions", title, caption, lambda: _draw_panels([panel]))
 
 
 def plot_instructions(group: Group, metric: str = "") -> Plot | None:
@@ -287,7 +277,7 @@ def plot_instructions(group: Group, metric: str = "") -> Plot | None:
         f"instruction helps. {INTERVALS} They are of the paired difference."
     )
     stem = f"{group.stem}-instruction-{in_file(named)}"
-    return draw("instruction", stem, title, caption, lambda: draw_panels(panels))
+    return draw("instruction", stem, title, caption, lambda: _draw_panels(panels))
 
 
 def measure_changes(group: Group, kind: str, metric: str) -> list[Series]:

@@ -1,10 +1,11 @@
 """The tables of a group of runs: tasks are columns, systems are rows, and the papers' rows stand apart from ours.
 
 There is a table for each metric that the suite's paper prints, and for MultiConIR's protocols one with the conditions
-as columns (its Tables 1 and 13 to 20). Whether a difference is significant is for `python -m evals.compare`.
+as columns (its Tables 1 and 13 to 20). Published rows are there only beside runs over whole splits of the full release,
+for the same split and judgements. Whether a difference is significant is for `python -m evals.compare`.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,14 +22,13 @@ LOWER_IS_BETTER = ("Flip", DECLINE)
 CONDITIONS = tuple(range(1, 11))
 LADDERS = ("monotonicity", "format", "length512", "length1024")  # Win(k) is the k-th rung of a ladder of documents
 MARGIN = 1e-12  # two means that differ by less are the same: they were summed in another order
+DECIMALS = {"multiconir": 4}  # as the papers print them; the others have 3
 
 NOTES = {
     "Win": "Win: the share of comparisons in which the better document is scored strictly higher",
     "Flip": "Flip: the share of comparisons that come out otherwise when the query is told as prose; lower is better",
     DECLINE: "Decline is Win(1) - Win(10); lower is better",
 }
-DECIMALS = {"multiconir": 4}  # as the papers print them; the others have 3
-MEAN = "*"  # a task that is the mean of all of a suite's, as in evals.published
 
 Kind = Literal["ours", "union", "gold", "published"]
 # What stands above the rows of a kind.
@@ -107,23 +107,25 @@ class Table:
 
 def make_tables(group: Group, metrics: Sequence[str] = ()) -> list[Table]:
     """The tables of a group: of `metrics`, or of those that its suite's paper prints."""
-    made = [_by_task(group, name) for name in metrics_of(group, metrics)]
+    made = [_by_task(group, name) for name in _metrics(group, metrics)]
     if not metrics or any(name.startswith("Win") for name in metrics):
-        made += _by_condition(group)
+        # MultiConIR's: the mean over the domains of each protocol, and each domain of that of complexity.
+        tasks = [task for task in group.tasks if any("Win(1)" in run.columns for run in group.of_task(task))]
+        if len(tasks) > 1:
+            made.append(_by_condition(group, tuple(tasks)))
+        if len(tasks) == 1 or group.variant == "complexity":
+            made += [_by_condition(group, (task,)) for task in tasks]
     for table in made:
         _mark_best(table)
     return [table for table in made if table.rows]
 
 
-def metrics_of(group: Group, wanted: Sequence[str] = ()) -> list[str]:
-    """The metrics that have a table by task, in the order of a run's own: those `wanted`, else those of the paper.
-
-    All of them where the paper has none.
-    """
-    names = list(dict.fromkeys(name for run in group.runs for name in run.columns if "[" not in name))
-    names = [name for name in names if not name.startswith("Win(")]
-    if wanted:
-        return [name for name in names if name in wanted]
+def _metrics(group: Group, only: Sequence[str]) -> list[str]:
+    """The metrics that have a table by task, in the order of a run's own: those of the paper, or all without any."""
+    columns = dict.fromkeys(name for run in group.runs for name in run.columns)
+    names = [name for name in columns if "[" not in name and not name.startswith("Win(")]
+    if only:
+        return [name for name in names if name in only]
     headlines = {run.metric for run in group.runs}
     printed = {figure.metric for figure in published.figures() if figure.task.startswith(f"{group.suite}/")}
     return [name for name in names if name in headlines | printed | {"Triplets"}] or names
@@ -131,60 +133,38 @@ def metrics_of(group: Group, wanted: Sequence[str] = ()) -> list[str]:
 
 def _by_task(group: Group, metric: str) -> Table:
     columns = [column for task in group.tasks for column in task_columns(group, task, metric)]
-    if mean := _mean_column(group, metric):
-        columns.append(mean)
+    known = environments.suite(group.suite).tasks if group.suite in environments.SUITES else {}
+    if known and {short(task) for task in group.tasks} == set(known):  # as papers print it
+        columns.append(Column(tuple(group.tasks), metric, "", "mean", "of tasks", _mean_task(group)))
     rows = _our_rows(group, columns)
     notes = [NOTES[metric]] if metric in NOTES else []
     if any(cell and cell.resampled for row in rows for cell in row.cells):
         notes.append(
             "BIRCO's figures are means over 1,000 bootstrap resamples; these are plain means, the CSV file has both"
         )
-    return Table(f"{group.stem}-{in_file(metric)}", metric, columns, [*rows, *published_rows(group, columns)], notes)
+    return Table(f"{group.stem}-{in_file(metric)}", metric, columns, [*rows, *_published_rows(group, columns)], notes)
 
 
 def task_columns(group: Group, task: str, metric: str) -> list[Column]:
-    """A task in a metric: by the judgements that lead, then by the others that it is scored by."""
-    names = _judgements(group, task, metric)
-    return [
-        Column(
-            (task,),
-            metric,
-            name,
-            short(task),
-            name if len(names) > 1 else "",
-            _figure_task(task, name, names),
-            leads=name == names[0],
-        )
-        for name in names
+    """A task in a metric: by the judgements that lead, which are the paper's, then by the others that it is scored by.
+
+    CRUMB's figures and the like are published by one kind of judgements only.
+    """
+    scored = [
+        (plain, rest.removesuffix("]") or run.scores["judgements"])
+        for run in group.of_task(task)
+        for plain, _, rest in (name.partition(" [") for name in run.columns)
     ]
-
-
-def _judgements(group: Group, task: str, metric: str) -> list[str]:
-    """The judgements by which a task's runs are scored in a metric, the paper's first."""
-    found = dict[str, None]()
-    for run in group.of_task(task):
-        for name in run.columns:
-            plain, _, rest = name.partition(" [")
-            if plain == metric:
-                found[rest.removesuffix("]") or run.scores["judgements"]] = None
-    names = list(found)
+    names = list(dict.fromkeys(judgements for plain, judgements in scored if plain == metric))
+    names.sort(key=lambda name: name not in ("gold", "document"))
     if is_pairwise(metric):
-        return names[:1]  # comparisons depend on no judgements
-    return sorted(names, key=lambda name: (name not in ("gold", "document"), names.index(name)))
-
-
-def _figure_task(task: str, judgements: str, names: list[str]) -> str:
-    """The task by its published name; CRUMB's and the like are published by one kind of judgements only."""
-    named = judgements in ("gold", "pooled")
-    return task if named or judgements == names[0] else ""
-
-
-def _mean_column(group: Group, metric: str) -> Column | None:
-    """The mean over all tasks of a suite, as papers print it; None where some of them are missing."""
-    known = environments.suite(group.suite).tasks if group.suite in environments.SUITES else {}
-    if not known or {short(task) for task in group.tasks} != set(known):
-        return None
-    return Column(tuple(group.tasks), metric, "", "mean", "of tasks", mean_task(group))
+        names = names[:1]  # comparisons depend on no judgements
+    columns = []
+    for name in names:
+        printed = task if name in ("gold", "pooled", names[0]) else ""
+        below = name if len(names) > 1 else ""
+        columns.append(Column((task,), metric, name, short(task), below, printed, leads=name == names[0]))
+    return columns
 
 
 def sweep_tasks(group: Group) -> list[str]:
@@ -213,63 +193,48 @@ def sweep_table(group: Group, task: str, metric: str) -> Table:
     return Table(stem, f"{metric} by size of the pool, {short(task)}", columns, rows)
 
 
-def _by_condition(group: Group) -> list[Table]:
-    """MultiConIR's tables: each domain of the protocol of complexity, and the mean over the domains of each one."""
-    tasks = [task for task in group.tasks if any("Win(1)" in run.columns for run in group.of_task(task))]
-    made = []
-    if len(tasks) > 1:
-        made.append(_conditions(group, tuple(tasks)))
-    if len(tasks) == 1 or group.variant == "complexity":
-        made += [_conditions(group, (task,)) for task in tasks]
-    return made
-
-
-def _conditions(group: Group, tasks: tuple[str, ...]) -> Table:
+def _by_condition(group: Group, tasks: tuple[str, ...]) -> Table:
     columns = condition_columns(group, tasks)
-    over = short(tasks[0]) if len(tasks) == 1 else f"mean over {len(tasks)} domains"
-    stem = f"{group.stem}-Win-by-conditions" + (f"-{in_file(short(tasks[0]))}" if len(tasks) == 1 else "")
-    ladder = group.variant in LADDERS
+    one, ladder = short(tasks[0]) if len(tasks) == 1 else "", group.variant in LADDERS
     what = "Win by conditions met" if ladder else "Win by conditions in the query"
-    notes = ["columns: the document that meets so many of the query's ten conditions, over the one that meets one less"]
-    notes = notes if ladder else [NOTES[DECLINE]]
+    met = "columns: the document that meets so many of the query's ten conditions, over the one that meets one less"
+    notes = [met if ladder else NOTES[DECLINE]]
     rows = _our_rows(group, columns)
-    systems = {str(system) for run, system in _pairs(group) if run.config["task"] in tasks}
+    systems = {str(group.system(run)) for run in group.runs if run.config["task"] in tasks}
     if lacking := sorted(systems - {row.label for row in rows}):
         notes.append(f"not run in all of these domains, so not in the mean: {'; '.join(lacking)}")
-    return Table(stem, f"{what}, {over}", columns, [*rows, *published_rows(group, columns)], notes)
+    stem = f"{group.stem}-Win-by-conditions" + (f"-{in_file(one)}" if one else "")
+    title = f"{what}, {one or f'mean over {len(tasks)} domains'}"
+    return Table(stem, title, columns, [*rows, *_published_rows(group, columns)], notes)
 
 
 def condition_columns(group: Group, tasks: tuple[str, ...]) -> list[Column]:
     """Win(1) to Win(10) over some domains. On a ladder Win(1) is its top, so the columns go from 10 to 1."""
-    known = environments.suite("multiconir").tasks
-    whole = {short(task) for task in tasks} == set(known)
-    figure_task = tasks[0] if len(tasks) == 1 else mean_task(group) if whole else ""
-    if group.variant not in LADDERS:
-        wins = [Column(tasks, f"Win({k})", "", str(k), "", figure_task) for k in CONDITIONS]
-        decline = Column(tasks, DECLINE, "", DECLINE, "", figure_task)
-        return [*wins, decline] if group.variant == "complexity" else wins
-    return [Column(tasks, f"Win({k})", "", f"{11 - k}", f"over {10 - k}", figure_task) for k in reversed(CONDITIONS)]
-
-
-def _pairs(group: Group) -> Iterable[tuple[Run, System]]:
-    return ((run, group.system(run)) for run in group.runs)
+    whole = {short(task) for task in tasks} == set(environments.suite("multiconir").tasks)
+    printed = tasks[0] if len(tasks) == 1 else _mean_task(group) if whole else ""
+    if group.variant in LADDERS:
+        rungs = reversed(CONDITIONS)
+        return [Column(tasks, f"Win({k})", "", str(11 - k), f"over {10 - k}", printed) for k in rungs]
+    wins = [Column(tasks, f"Win({k})", "", str(k), "", printed) for k in CONDITIONS]
+    decline = Column(tasks, DECLINE, "", DECLINE, "", printed)
+    return [*wins, decline] if group.variant == "complexity" else wins
 
 
 def _our_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
     """A row a system, in the group's order; none for a system without a value here."""
     by_system: dict[System, dict[str, Run]] = {}
-    for run, system in _pairs(group):
-        by_system.setdefault(system, {})[run.config["task"]] = run
+    for run in group.runs:
+        by_system.setdefault(group.system(run), {})[run.config["task"]] = run
     rows = []
     for system, runs in by_system.items():
         cells = [_our_cell([runs.get(task) for task in column.tasks], column) for column in columns]
-        if any(cells) and _shown(system, by_system):
+        if any(cells) and _is_shown(system, by_system):
             kind: Kind = "gold" if system.pool == "oracle" else "union" if system.pool else "ours"
             rows.append(Row(kind, str(system), cells, system, ranked=kind == "ours"))
     return rows
 
 
-def _shown(system: System, by_system: Mapping[System, Collection[str]]) -> bool:
+def _is_shown(system: System, by_system: Mapping[System, Collection[str]]) -> bool:
     """Whether a system has a row: of a sweep over sizes of pools, the largest, and those of several tasks."""
     sizes = [one.size for one in by_system if one.resized(0) == system.resized(0)]
     return system.size == max(sizes) or len(by_system[system]) > 1
@@ -281,23 +246,21 @@ def _our_cell(runs: Sequence[Run | None], column: Column) -> Cell | None:
         return None
     if column.metric == DECLINE:
         first, last = (mean_over(there, f"Win({k})", "") for k in (1, 10))
-        value = None if first is None or last is None else first["mean"] - last["mean"]
-        return None if value is None else _cell(there, {"mean": value})
-    measured = mean_over(there, column.metric, column.judgements)
-    return None if measured is None else _cell(there, measured)
-
-
-def _cell(runs: Sequence[Run], measured: dict[str, Any]) -> Cell:
+        measured = {"mean": first["mean"] - last["mean"]} if first and last else None
+    else:
+        measured = mean_over(there, column.metric, column.judgements)
+    if measured is None:
+        return None
     resampled = measured.get("resampled")
-    beside = published.beside(runs[0].config).get(measured.get("name", "")) if len(runs) == 1 else None
+    beside = published.beside(there[0].config).get(measured.get("name", "")) if len(there) == 1 else None
     return Cell(
         measured["mean"],
         f"{measured['mean'] + 0.0:.4f}",
-        ", ".join(run.name for run in runs),
+        ", ".join(run.name for run in there),
         measured.get("low"),
         measured.get("high"),
-        queries=sum(run.scores["queries"] for run in runs),
-        failed=sum(run.scores["failed"] for run in runs),
+        queries=sum(run.scores["queries"] for run in there),
+        failed=sum(run.scores["failed"] for run in there),
         resampled=(resampled["mean"], resampled["error"]) if resampled else None,
         note=f"the paper's {beside.system}, {beside.table}, is {beside.value}" if beside else "",
     )
@@ -305,7 +268,7 @@ def _cell(runs: Sequence[Run], measured: dict[str, Any]) -> Cell:
 
 def measured_in(run: Run, metric: str, judgements: str) -> tuple[str, dict[str, Any]] | None:
     """(the name of a metric by these judgements in a run's scores, what it measured); None where it has no mean."""
-    plain = not judgements or judgements == run.scores["judgements"] or is_pairwise(metric)
+    plain = judgements == run.scores["judgements"] or is_pairwise(metric)
     name = metric if plain else f"{metric} [{judgements}]"
     measured = run.scores["metrics"].get(name)
     return (name, measured) if isinstance(measured, dict) and measured.get("mean") is not None else None
@@ -329,8 +292,9 @@ def mean_over(runs: Sequence[Run], metric: str, judgements: str) -> dict[str, An
 
 def leading_judgements(run: Run) -> str:
     """The judgements that a mean over tasks takes: the paper's, whichever lead the run."""
-    names = {name.partition(" [")[2].removesuffix("]") for name in run.columns} | {str(run.scores["judgements"])}
-    return next((name for name in ("gold", "document") if name in names), str(run.scores["judgements"]))
+    own = str(run.scores["judgements"])
+    names = {own, *(name.partition(" [")[2].removesuffix("]") for name in run.columns)}
+    return next((name for name in ("gold", "document") if name in names), own)
 
 
 def stratified(columns: Sequence[Sequence[float]], *, resamples: int = 2_000, seed: int = 0) -> tuple[float, float]:
@@ -350,47 +314,20 @@ def stratified(columns: Sequence[Sequence[float]], *, resamples: int = 2_000, se
 
 def _mark_best(table: Table) -> None:
     """The best of each column, among ours and among the published ones apart; bounds take no part."""
-    for kind in ("ours", "published"):
-        rows = [row for row in table.rows if row.kind == kind and row.ranked]
+    kinds: tuple[Kind, ...] = ("ours", "published")
+    for kind in kinds:
+        rows = [row for row in table.of_kind(kind) if row.ranked]
         for place, column in enumerate(table.columns):
             cells = [cell for row in rows if (cell := row.cells[place]) is not None]
-            if len(cells) < 2:
-                continue
             choose = min if column.metric in LOWER_IS_BETTER else max
-            best = choose(cell.value for cell in cells)
+            best = choose((cell.value for cell in cells), default=0.0)
             for cell in cells:
-                cell.best = abs(cell.value - best) < MARGIN
+                cell.best = len(cells) > 1 and abs(cell.value - best) < MARGIN
 
 
-def mean_task(group: Group) -> str:
+def _mean_task(group: Group) -> str:
     """The name of the mean over a suite's tasks in evals.published."""
-    return f"{group.suite}/{MEAN}" + (f":{group.variant}" if group.variant else "")
-
-
-def published_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
-    """The papers' rows for these columns, by system; several of one where the paper's tables contradict each other."""
-    found: dict[str, dict[str, dict[int, published.Figure]]] = {}
-    for place, column in enumerate(columns):
-        for figure in figures_for(group, column):
-            found.setdefault(figure.system, {}).setdefault(figure.table, {}).setdefault(place, figure)
-    return [
-        _published_row(group, system, row, len(columns))
-        for system in sorted(found)
-        for row in _together(list(found[system].values()))
-    ]
-
-
-def _together(rows: list[dict[int, published.Figure]]) -> list[list[dict[int, published.Figure]]]:
-    """Rows of several tables in as few as hold them: what continues or repeats a row goes with it."""
-    kept: list[list[dict[int, published.Figure]]] = []
-    for row in sorted(rows, key=len, reverse=True):
-        for members in kept:
-            if all(row[place].value == one[place].value for one in members for place in row.keys() & one.keys()):
-                members.append(row)
-                break
-        else:
-            kept.append([row])
-    return kept
+    return f"{group.suite}/*" + (f":{group.variant}" if group.variant else "")
 
 
 def figures_for(group: Group, column: Column) -> list[published.Figure]:
@@ -410,40 +347,57 @@ def is_bound(figure: published.Figure) -> bool:
     return "bound, not a" in figure.note
 
 
-def _published_row(group: Group, system: str, rows: list[dict[int, published.Figure]], many: int) -> Row:
+def _published_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
+    """The papers' rows for these columns, by system; several of one where the paper's tables contradict each other."""
+    found: dict[str, dict[str, dict[int, published.Figure]]] = {}  # system -> table -> column -> figure
+    for place, column in enumerate(columns):
+        for figure in figures_for(group, column):
+            found.setdefault(figure.system, {}).setdefault(figure.table, {}).setdefault(place, figure)
     paper, decimals = PAPERS.get(group.suite, group.suite), DECIMALS.get(group.suite, 3)
-    figures = [figure for row in rows for figure in row.values()]
-    numbers = sorted({int(figure.table.split()[-1]) for figure in figures})
-    cells: list[Cell | None] = [None] * many
-    for place, figure in ((place, figure) for row in rows for place, figure in row.items()):
-        source = f"{paper}, {figure.table}, row {figure.row}"
-        text = f"{figure.value:.{decimals}f}"
-        cells[place] = cells[place] or Cell(figure.value, text, source, error=figure.error, note=figure.note)
-    where = f"Table{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-    label = f"{system} ({paper}, {where})"
-    return Row("published", label, cells, None, ranked=not any(map(is_bound, figures)))
+    rows = []
+    for system in sorted(found):
+        for members in _together(found[system].values()):
+            cells: list[Cell | None] = [None] * len(columns)
+            for place, figure in ((place, figure) for row in members for place, figure in row.items()):
+                source, text = f"{paper}, {figure.table}, row {figure.row}", f"{figure.value:.{decimals}f}"
+                cells[place] = cells[place] or Cell(figure.value, text, source, error=figure.error, note=figure.note)
+            figures = [figure for row in members for figure in row.values()]
+            numbers = sorted({int(figure.table.split()[-1]) for figure in figures})
+            where = f"Table{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+            label = f"{system} ({paper}, {where})"
+            rows.append(Row("published", label, cells, ranked=not any(map(is_bound, figures))))
+    return rows
+
+
+def _together(rows: Collection[dict[int, published.Figure]]) -> list[list[dict[int, published.Figure]]]:
+    """Rows of several tables in as few as hold them: what continues or repeats a row goes with it."""
+    kept: list[list[dict[int, published.Figure]]] = []
+    for row in sorted(rows, key=len, reverse=True):
+        for members in kept:
+            if all(row[place].value == one[place].value for one in members for place in row.keys() & one.keys()):
+                members.append(row)
+                break
+        else:
+            kept.append([row])
+    return kept
 
 
 def why_no_published(group: Group, made: Sequence[Table]) -> str:
     """Why a group has no published row; empty where it has some."""
     if any(table.of_kind("published") for table in made):
         return ""
+    known = {*group.tasks, _mean_task(group)}
+    splits = {figure.split for figure in published.figures() if figure.task in known}
+    why = "the paper has none for this variant and these metrics"
     if group.data == "mini":
-        task = group.tasks[0]
-        return (
-            "No published figures: these are the bundled miniatures, which are invented. They stand beside runs over "
-            f"the full release: python -m environments fetch {task}, then python -m evals.run --data full"
+        why = (
+            "these are the bundled miniatures, which are invented. They stand beside runs over the full release: "
+            f"python -m environments fetch {group.tasks[0]}, then python -m evals.run --data full"
         )
-    if group.data != "full":
-        return "No published figures: the data is a folder's, not the pinned release that evals.run --data full reads"
-    if group.asked:
-        return "No published figures: only a part of the queries was asked"
-    splits = {
-        figure.split
-        for figure in published.figures()
-        for task in group.tasks
-        if figure.task in (task, mean_task(group))
-    }
-    if splits and group.split not in splits:
-        return f"No published figures: the paper's are for --split {' and '.join(sorted(splits))}"
-    return "No published figures: the paper has none for this variant and these metrics"
+    elif group.data != "full":
+        why = "the data is a folder's, not the pinned release that evals.run --data full reads"
+    elif group.asked:
+        why = "only a part of the queries was asked"
+    elif splits and group.split not in splits:
+        why = f"the paper's are for --split {' and '.join(sorted(splits))}"
+    return f"No published figures: {why}"
