@@ -1,14 +1,13 @@
 """A metric for equal budgets: averaged over all queries, after each search, model call, thousand tokens and cent.
 
-From stored traces alone: what a query had come to before the first step that its budget does not pay for (traces.py
-has the rule). A query that has ended keeps its value, so a curve ends at the run's score. Bands are 95 % bootstrap
+From stored traces alone: what a query had come to before the first step that its budget does not pay for (traces.py has
+the rule). A query that has ended keeps its value, so a curve ends at the run's score. Bands are 95 % bootstrap
 intervals over queries, as in `stats.bootstrap_mean`. Budgets of time are left out: they say more about the machine.
 """
 
 import math
 from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,18 +15,17 @@ import numpy as np
 
 from evals.measuring.metrics import Judged, check_metric, is_pairwise, ranking_metric
 from evals.measuring.scored import Run, differences, find_folders, read
+from evals.measuring.scoring import ranking_value
 from evals.measuring.stats import bootstrap_means
 from evals.measuring.traces import Anytime, Row
 from tools.errors import UnknownName, UsageError
 
 Result = dict[str, Any]  # what `curves` returns and --json prints
 
-
 SEEN = ("surfaced", "shown")  # metrics beside those of rankings: recall of what came back, of what a model was shown
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(NamedTuple):
     """One kind of budget."""
 
     words: str
@@ -55,17 +53,12 @@ class Course(NamedTuple):
         self.values.append(value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Curve:
+class _Curve(NamedTuple):
     """One run on one axis."""
 
-    run: Run
+    run: str
     label: str
     courses: list[Course]  # of the queries for which the metric is defined, in the order of the run
-
-    @property
-    def largest(self) -> float:
-        return max(one.costs[-1] for one in self.courses)
 
 
 def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(AXES)) -> Result:
@@ -83,8 +76,10 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
                 f"{runs[0].name} and {run.name} were not asked the same: {values}; give runs that agree in these"
             )
     metric = _choose_metric(runs[0], metric)
+    names = [run.path.resolve().name for run in runs]
+    # A run is named by its folder, or by its whole path where two folders have one name.
+    labels = [name if names.count(name) == 1 else run.name for name, run in zip(names, runs, strict=True)]
     refused = {axis: {run.name: why for run in runs if (why := _refuse(run, axis))} for axis in axes}
-    labels = _label(runs)
     drawn: dict[str, list[_Curve]] = {axis: [] for axis in axes}
     for run, label in zip(runs, labels, strict=True):
         found, bare = _follow_queries(run, metric, [axis for axis in axes if run.name not in refused[axis]])
@@ -92,8 +87,8 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
             if bare:
                 refused[axis][run.name] = f"{bare} of {len(run.query_ids)} queries have a ranking and no trajectory"
             elif courses:
-                drawn[axis].append(_Curve(run, label, courses))
-    shown = {axis: _axis_json(axis, found) for axis, found in drawn.items() if any(one.largest for one in found)}
+                drawn[axis].append(_Curve(run.name, label, courses))
+    shown = {axis: made for axis, found in drawn.items() if (made := _describe_axis(axis, found))}
     if not shown:
         raise UsageError(_why_nothing(metric, refused, drawn))
     return {
@@ -113,18 +108,6 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
         ],
         "unused": [axis for axis in axes if drawn[axis] and axis not in shown],
     }
-
-
-def _follow_queries(run: Run, metric: str, axes: Sequence[str]) -> tuple[dict[str, list[Course]], int]:
-    """(what each query of a run had come to at each cost, by axis; how many have a ranking and no trajectory)."""
-    found: dict[str, list[Course]] = {axis: [] for axis in axes}
-    bare = 0
-    for query_id in run.query_ids if axes else ():
-        outcome = run.outcomes[query_id]
-        bare += bool(outcome["ranking"]) and not outcome["trace"]["steps"]
-        for axis, one in (follow(outcome, run.judged[query_id], metric, axes, run.config["depth"]) or {}).items():
-            found[axis].append(one)
-    return found, bare
 
 
 def _choose_metric(run: Run, name: str) -> str:
@@ -156,26 +139,23 @@ def _refuse(run: Run, axis: str) -> str:
     return ""
 
 
-def _label(runs: Sequence[Run]) -> list[str]:
-    """The name of each run in tables and plots: its folder's, or its whole path where two folders have one name."""
-    names = [run.path.resolve().name for run in runs]
-    return [name if names.count(name) == 1 else run.name for name, run in zip(names, runs, strict=True)]
-
-
 def _why_nothing(metric: str, refused: Mapping[str, dict[str, str]], drawn: Mapping[str, list[_Curve]]) -> str:
     """Why there is no curve on any axis."""
-    for axis, curves_of in drawn.items():
+    for axis, found in drawn.items():
         for name, why in refused[axis].items():
             return f"{name} has no curve by {AXES[axis].words}: {why}; choose another --by, or other runs"
-        if curves_of:
+        if found:
             return f"no run used any {AXES[axis].words}, so there is nothing to tell apart; choose another --by"
     return f"{metric} is defined for none of the queries; choose another --metric"
 
 
-def _axis_json(axis: str, found: Sequence[_Curve]) -> Result:
-    """All runs on one axis, and the points that no other point of any run is better and cheaper than."""
-    budgets = _choose_budgets(axis, max(one.largest for one in found))
-    rows = [_curve_json(one, budgets) for one in found]
+def _describe_axis(axis: str, found: Sequence[_Curve]) -> Result | None:
+    """All runs on one axis, and the points that no other point is better and cheaper than; None without any cost."""
+    largest = max((course.costs[-1] for curve in found for course in curve.courses), default=0)
+    if not largest:
+        return None
+    budgets = _choose_budgets(axis, largest)
+    rows = [_describe_curve(curve, budgets) for curve in found]
     front = list[Result]()
     for place, budget in enumerate(budgets):
         value = max(row["mean"][place] for row in rows)
@@ -203,46 +183,36 @@ def _choose_budgets(axis: str, largest: float) -> list[float]:
     return budgets if axis == "usd" else [round(budget) for budget in budgets]
 
 
-def _curve_json(curve: _Curve, budgets: list[float]) -> Result:
+def _describe_curve(curve: _Curve, budgets: list[float]) -> Result:
     """One run's curve at each budget."""
-    values, spent = np.empty((len(curve.courses), len(budgets))), np.empty((len(curve.courses), len(budgets)))
-    for number, one in enumerate(curve.courses):
-        costs = np.asarray(one.costs)
+    values, spent = np.empty((2, len(curve.courses), len(budgets)))
+    for number, course in enumerate(curve.courses):
+        costs = np.asarray(course.costs)
         places = costs.searchsorted(budgets, side="right") - 1
-        values[number], spent[number] = np.asarray(one.values)[places], costs[places]
-    ends = np.array([one.costs[-1] for one in curve.courses])
-    low, high = bands(values)
+        values[number], spent[number] = np.asarray(course.values)[places], costs[places]
+    ends = np.array([course.costs[-1] for course in curve.courses])
+    # Columns in which nothing changes have one interval.
+    kept = [0, *(place for place in range(1, len(budgets)) if (values[:, place] != values[:, place - 1]).any())]
+    intervals = bootstrap_means(np.ascontiguousarray(values[:, kept]))
+    of = np.searchsorted(kept, np.arange(len(budgets)), side="right") - 1
+    mean = _average(values)
     return {
-        "run": curve.run.name,
+        "run": curve.run,
         "label": curve.label,
         "queries": len(curve.courses),
-        "mean": _means(values),
-        "low": low,
-        "high": high,
-        "spent": _means(spent),
+        "mean": mean,
+        "low": [intervals[place].low for place in of],
+        "high": [intervals[place].high for place in of],
+        "spent": _average(spent),
         "ended": [float((ends <= budget).mean()) for budget in budgets],
-        "end": _means(values[:, -1:])[0],
+        "end": mean[-1],
         "cost": math.fsum(ends) / len(ends),
         "largest": float(ends.max()),
     }
 
 
-def _means(values: "np.ndarray[Any, Any]") -> list[float]:
+def _average(values: "np.ndarray[Any, Any]") -> list[float]:
     return [math.fsum(column) / len(column) for column in values.T.tolist()]
-
-
-def bands(values: "np.ndarray[Any, Any]") -> tuple[list[float | None], list[float | None]]:
-    """The 95 % percentile bootstrap interval of each column's mean; `values` has shape (queries, budgets).
-
-    The queries that are drawn are those of `stats.bootstrap_mean`, the same for all columns, so that what comes back
-    for one column is its interval. None with fewer than two queries.
-    """
-    columns = values.shape[1]
-    # Columns in which nothing changes are one.
-    kept = [0, *(place for place in range(1, columns) if (values[:, place] != values[:, place - 1]).any())]
-    intervals = bootstrap_means(np.ascontiguousarray(values[:, kept]))
-    of = (np.searchsorted(kept, np.arange(columns), side="right") - 1).tolist()
-    return [intervals[place].low for place in of], [intervals[place].high for place in of]
 
 
 def _dominates(one: Result, other: Result) -> bool:
@@ -251,17 +221,29 @@ def _dominates(one: Result, other: Result) -> bool:
     return better >= 0 and cheaper >= 0 and (better > 0 or cheaper > 0)
 
 
-def follow(outcome: Row, row: Row, metric: str, axes: Collection[str], depth: int) -> dict[str, Course] | None:
-    """A query's value of `metric` at each cost, by axis; None where the metric is undefined for it.
+def _follow_queries(run: Run, metric: str, axes: Sequence[str]) -> tuple[dict[str, list[Course]], int]:
+    """(what each query of a run had come to at each cost, by axis; how many have a ranking and no trajectory)."""
+    found: dict[str, list[Course]] = {axis: [] for axis in axes}
+    bare = 0
+    for query_id in run.query_ids if axes else ():
+        outcome = run.outcomes[query_id]
+        bare += bool(outcome["ranking"]) and not outcome["trace"]["steps"]
+        for axis, course in follow(outcome, run.judged[query_id], metric, axes, run.config["depth"]).items():
+            found[axis].append(course)
+    return found, bare
+
+
+def follow(outcome: Row, row: Row, metric: str, axes: Collection[str], depth: int) -> dict[str, Course]:
+    """A query's value of `metric` at each cost, by axis; {} where the metric is undefined for it.
 
     `outcome` is its line of outcomes.jsonl, `row` that of attribution.jsonl. What a cost buys is all steps up to the
     next one that costs something, and in the end the submission. A model call is paid for with the step that follows
     it. Axes are searches, calls, tokens and usd, in dollars of the list price.
     """
-    measured = (_SeenShare if metric in SEEN else _RankedValue)(outcome, row, metric, depth)
+    measured = _SeenShare(row, metric) if metric in SEEN else _RankedValue(row, metric, depth)
     value = measured.value()
     if value is None:
-        return None
+        return {}
     courses = {axis: Course(array("d", [0.0]), array("d", [value])) for axis in axes}
     changed = False
     for step in outcome["trace"]["steps"]:
@@ -275,8 +257,9 @@ def follow(outcome: Row, row: Row, metric: str, axes: Collection[str], depth: in
     for axis, whole in _costs(outcome["usage"], courses):  # calls after the last step
         if (rest := whole - courses[axis].costs[-1]) > 1e-8:
             courses[axis].pay(rest, value)
-    for one in courses.values():
-        one.values[-1] = measured.end()
+    end = value if metric in SEEN else ranking_value(metric, outcome["ranking"], row) or 0.0
+    for course in courses.values():
+        course.values[-1] = end
     return courses
 
 
@@ -292,72 +275,45 @@ def _costs(usage: Row | None, axes: Collection[str], *, searched: bool = False) 
 class _RankedValue:
     """A metric of the ranking so far."""
 
-    def __init__(self, outcome: Row, row: Row, metric: str, depth: int) -> None:
-        self._submitted, self._metric, self._depth = outcome["ranking"], metric, depth
-        self._grades, self._units = row["grades"], row.get("units", {})
-        self._relevant = frozenset(one["unit"] for one in row["relevant"])
+    def __init__(self, row: Row, metric: str, depth: int) -> None:
+        self._metric, self._depth, self._grades = metric, depth, row["grades"]
         self._ideal = sorted(self._grades.values(), reverse=True)
-        self._wanted = self._relevant.union(self._grades)
-        self._sofar = Anytime(self._units, self._wanted)
+        self._relevant = frozenset(one["unit"] for one in row["relevant"])
+        self._sofar = Anytime(row.get("units", {}), self._relevant.union(self._grades))
         self.add = self._sofar.add
-        self._last: tuple[dict[str, int], float | None] = {}, self._of({})
+        self._last: tuple[dict[str, int], float | None] = {}, self._measure({})
 
     def value(self) -> float | None:
-        found = self._sofar.places(self._depth)
-        if found != self._last[0]:
-            self._last = found, self._of(found)
+        places = self._sofar.places(self._depth)
+        if places != self._last[0]:
+            self._last = places, self._measure(places)
         return self._last[1]
 
-    def end(self) -> float:
-        return self._of(find_places(self._submitted, self._units, self._wanted)) or 0.0
-
-    def _of(self, found: Mapping[str, int]) -> float | None:
-        return ranking_metric(self._metric, judge_places(found, self._grades, self._ideal, self._relevant))
+    def _measure(self, places: Mapping[str, int]) -> float | None:
+        return ranking_metric(self._metric, judge_places(places, self._grades, self._ideal, self._relevant))
 
 
 class _SeenShare:
-    """The share of relevant documents that were seen so far; what is handed in does not change it."""
+    """The share of relevant documents that came back from a search so far, or of which some text reached a model."""
 
-    def __init__(self, outcome: Row, row: Row, metric: str, depth: int) -> None:
-        relevant = {one["unit"] for one in row["relevant"]}
-        self._seen, self._of, self._metric = Seen(row.get("units", {}), relevant), len(relevant), metric
-        self.add = self._seen.add
-
-    def value(self) -> float | None:
-        found = self._seen.surfaced if self._metric == "surfaced" else self._seen.shown
-        return len(found) / self._of if self._of else None
-
-    def end(self) -> float:
-        return self.value() or 0.0
-
-
-class Seen:
-    """Which relevant units of a query came back from a search so far, and of which some text reached a model."""
-
-    def __init__(self, units: Mapping[str, str], wanted: Collection[str]) -> None:
-        self._unit_of, self._wanted = units, frozenset(wanted)
-        self.surfaced: set[str] = set()
-        self.shown: set[str] = set()
+    def __init__(self, row: Row, metric: str) -> None:
+        self._relevant = frozenset(one["unit"] for one in row["relevant"])
+        self._unit_of, self._shown = row.get("units", {}), metric == "shown"
+        self._seen: set[str] = set()
 
     def add(self, step: Row) -> bool:
         """Take one more step; whether it has changed anything."""
-        before = len(self.surfaced) + len(self.shown)
-        doc_ids, shown = step["doc_ids"], step.get("shown", ())
-        if step["tool"] == "search" and not step.get("refused"):
-            self.surfaced.update(self._relevant(doc_ids))
-        if shown:
-            self.shown.update(self._relevant(doc_id for doc_id, chars in zip(doc_ids, shown, strict=False) if chars))
-        return len(self.surfaced) + len(self.shown) > before
+        before, doc_ids = len(self._seen), list[str]()
+        if self._shown:
+            doc_ids = [one for one, chars in zip(step["doc_ids"], step.get("shown", ()), strict=False) if chars]
+        elif step["tool"] == "search" and not step.get("refused"):
+            doc_ids = step["doc_ids"]
+        units = [self._unit_of.get(doc_id, doc_id) for doc_id in doc_ids] if self._unit_of else doc_ids
+        self._seen |= self._relevant.intersection(units)
+        return len(self._seen) > before
 
-    def _relevant(self, doc_ids: Iterable[str]) -> frozenset[str]:
-        units = self._unit_of
-        return self._wanted.intersection((units.get(doc_id, doc_id) for doc_id in doc_ids) if units else doc_ids)
-
-
-def find_places(ranking: Sequence[str], units: Mapping[str, str], wanted: Collection[str]) -> dict[str, int]:
-    """The wanted units of a ranking of documents -> their places among units, from 1."""
-    of_units = dict.fromkeys(units.get(doc_id, doc_id) for doc_id in ranking) if units else ranking
-    return {unit: place for place, unit in enumerate(of_units, start=1) if unit in wanted}
+    def value(self) -> float | None:
+        return len(self._seen) / len(self._relevant) if self._relevant else None
 
 
 def judge_places(

@@ -8,10 +8,10 @@ Win(x)   the share of a query's comparisons of that label that are won: strictly
 Win      of all its comparisons; Triplets is the label of BIRCO's dev triplets (appendix D), averaged over triplets
 Flip     the share of comparisons that come out otherwise for the query's twin
 
-Any whole number above 0 may stand for k; without @k the whole ranking counts. A metric can be undefined for a query:
-recall where nothing is relevant, Win(3) where no comparison has that label. Such a query is left out of that metric's
-mean. To add a metric of a ranking, write its function and name it in RANKING; tests/fast/measuring/test_metrics.py
-then holds it to ir_measures.
+Any whole number above 0 may stand for k; without @k the whole ranking counts. Undefined metrics are None, and their
+query is left out of the mean: recall where nothing is relevant, Win(3) where no comparison has that label. To add a
+metric of a ranking, write its function and name it in RANKING; tests/fast/measuring/test_metrics.py then holds it to
+ir_measures.
 """
 
 import dataclasses
@@ -71,7 +71,7 @@ def _discount(gains: Sequence[float]) -> float:
 
 
 def recall(judged: Judged, k: int) -> float | None:
-    """The share of the relevant documents that are among the first `k`; undefined where nothing is relevant."""
+    """The share of the relevant documents that are among the first `k`."""
     return sum(judged.hits[:k]) / judged.relevant if judged.relevant else None
 
 
@@ -81,10 +81,7 @@ def precision(judged: Judged, k: int) -> float | None:
 
 
 def average_precision(judged: Judged, k: int) -> float | None:
-    """Precision at the rank of each relevant document, 0 for those not among the first `k`, averaged over all of them.
-
-    Undefined where nothing is relevant.
-    """
+    """The mean over all relevant documents of the precision at their rank, 0 for those not among the first `k`."""
     ranks = [rank for rank, hit in enumerate(judged.hits[:k], start=1) if hit]
     return math.fsum(n / rank for n, rank in enumerate(ranks, start=1)) / judged.relevant if judged.relevant else None
 
@@ -110,36 +107,32 @@ RANKING: dict[str, Callable[[Judged, int], float | None]] = {
 }
 PAIRWISE = ("Win", "Flip", "Triplets")
 LANGUAGE = f"metrics are {', '.join(RANKING)}, each at any depth (nDCG@10), {', '.join(PAIRWISE)} and Win(LABEL)"
-_NAME = re.compile(r"(?P<kind>[A-Za-z]+)(@(?P<depth>[1-9]\d{0,8}))?")
 _WHOLE = 1_000_000_000  # the depth where none is named: the whole of any ranking
 
 
 def check_metric(name: str) -> None:
     """UnknownName for a metric that is not in the language; UsageError for P without a depth."""
-    if is_pairwise(name) and re.fullmatch(r"Flip|Triplets|Win(\(\w+\))?", name):
-        return
-    match = _NAME.fullmatch(name)
-    if not match or match["kind"] not in RANKING:
+    pattern = rf"({'|'.join(RANKING)})(@[1-9]\d{{0,8}})?|Flip|Triplets|Win(\(\w+\))?"
+    if not re.fullmatch(pattern, name):
         raise UnknownName("metric", name, RANKING).saying(f"no metric is called {name!r}; {LANGUAGE}")
     if name == "P":
         raise UsageError("'P' is a share of a number of places, so it needs a depth, e.g. P@10")
 
 
-def add_metrics(environment: "Environment", names: Iterable[str]) -> "Environment":
+def add_metrics(environment: "Environment", names: Sequence[str]) -> "Environment":
     """The environment with the metrics in `names` after its own.
 
     UnknownName or UsageError for a name that is no metric, or that the task cannot have: Win without comparisons of
     that label, Flip without twins.
     """
-    asked = list(dict.fromkeys(names))
-    for name in asked:
+    labels = {comparison.label for every in environment.comparisons.values() for comparison in every}
+    for name in names:
         check_metric(name)
-        labels = {comparison.label for every in environment.comparisons.values() for comparison in every}
         possible = environment.twins if name == "Flip" else labels if name == "Win" else name in labels
         if is_pairwise(name) and not possible:
             what = "no queries told in two ways" if name == "Flip" else "no comparisons of that kind"
             raise UsageError(f"{environment.task} has {what}, so {name!r} cannot be computed for it; {LANGUAGE}")
-    return dataclasses.replace(environment, metrics=tuple(dict.fromkeys([*environment.metrics, *asked])))
+    return dataclasses.replace(environment, metrics=tuple(dict.fromkeys([*environment.metrics, *names])))
 
 
 def compute_all(query_id: str, rankings: Mapping[str, Ranking], environment: "Environment") -> dict[str, float | None]:
@@ -174,18 +167,15 @@ def is_pairwise(name: str) -> bool:
 
 
 def ranking_metric(name: str, judged: Judged) -> float | None:
-    """One metric of one ranking. UnknownName for a name that is none."""
-    match = _NAME.fullmatch(name)
-    if not match or match["kind"] not in RANKING:
-        raise UnknownName("metric", name, RANKING)
-    return RANKING[match["kind"]](judged, int(match["depth"] or _WHOLE))
+    """One metric of one ranking, its name as `check_metric` takes it."""
+    kind, _, depth = name.partition("@")
+    return RANKING[kind](judged, int(depth or _WHOLE))
 
 
 def judge(ranking: Sequence[str], judgements: "Judgements", query_id: str) -> Judged:
     """What the judgements say of a ranking; unjudged documents count as grade 0, and so do negative grades."""
-    known = judgements.by_unit(judgements.qrels.get(query_id, {}))
-    units = collapse(ranking, judgements)
-    return judge_units(units, judgements.gains(query_id), judgements.recalled(query_id), known)
+    known, gains = judgements.by_unit(judgements.qrels.get(query_id, {})), judgements.gains(query_id)
+    return judge_units(collapse(ranking, judgements), gains, judgements.recalled(query_id), known)
 
 
 def judge_units(
@@ -211,15 +201,15 @@ def collapse(ranking: Sequence[str], judgements: "Judgements") -> list[str]:
 def _compare_pairs(
     name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment"
 ) -> float | None:
-    comparisons = environment.comparisons.get(query_id, ())
-    ranking = rankings.get(query_id, Ranking(()))
-    if name == "Flip":
-        if query_id not in environment.twins:
-            return None
-        twin = environment.twins[query_id]
-        here, there = won(comparisons, ranking), won(environment.comparisons[twin], rankings.get(twin, Ranking(())))
-        return share(a != b for a, b in zip(here, there, strict=True))
-    return share(won([c for c in comparisons if name in ("Win", c.label)], ranking))
+    comparisons, nothing = environment.comparisons.get(query_id, ()), Ranking(())
+    ranking = rankings.get(query_id, nothing)
+    if name != "Flip":
+        return share(won([one for one in comparisons if name in ("Win", one.label)], ranking))
+    twin = environment.twins.get(query_id)
+    if twin is None:
+        return None
+    here, there = won(comparisons, ranking), won(environment.comparisons[twin], rankings.get(twin, nothing))
+    return share([a != b for a, b in zip(here, there, strict=True)])
 
 
 def won(comparisons: Iterable["Comparison"], ranking: Ranking) -> list[bool]:
@@ -227,7 +217,6 @@ def won(comparisons: Iterable["Comparison"], ranking: Ranking) -> list[bool]:
     return [ranking.prefers(comparison.better, comparison.worse) for comparison in comparisons]
 
 
-def share(outcomes: Iterable[bool]) -> float | None:
+def share(outcomes: Sequence[bool]) -> float | None:
     """The share of true ones; None of none."""
-    counted = list(outcomes)
-    return sum(counted) / len(counted) if counted else None
+    return sum(outcomes) / len(outcomes) if outcomes else None

@@ -266,7 +266,8 @@ def _compute_column(
 ) -> tuple[Column, dict[str, int]]:
     """(the value of each query, how much each counts in the mean); `loaded` is the data of runs, or why it is gone."""
     if not is_pairwise(name) and not name.startswith("Judged"):
-        return {query_id: _ranking_value(run, name, query_id) for query_id in run.query_ids}, {}
+        outcomes, judged = run.outcomes, run.judged
+        return {one: ranking_value(name, outcomes[one]["ranking"], judged[one]) for one in run.query_ids}, {}
     if is_pairwise(name) and not any(map(is_pairwise, run.columns)):  # do not load a corpus to find this out
         raise UsageError(f"{run.config['task']} has no such comparisons")
     key = json.dumps([run.contract, run.config[run_folder.PROVENANCE]["folder"]], sort_keys=True)
@@ -284,8 +285,8 @@ def _compute_column(
     return column, _weigh_queries(name, environment)
 
 
-def _ranking_value(run: Run, name: str, query_id: str) -> float | None:
-    ranking, row = run.outcomes[query_id]["ranking"], run.judged[query_id]
+def ranking_value(name: str, ranking: Sequence[str], row: Mapping[str, Any]) -> float | None:
+    """A metric of a ranking of documents; `row` is the query's line of attribution.jsonl."""
     units = row.get("units", {})
     collapsed = list(dict.fromkeys(units.get(doc_id, doc_id) for doc_id in ranking))
     return ranking_metric(name, judge_units(collapsed, row["grades"], {one["unit"] for one in row["relevant"]}))

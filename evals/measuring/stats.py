@@ -21,17 +21,13 @@ class Interval(NamedTuple):
     high: float | None
 
 
-DRAWS = 20_000_000  # of queries for an interval: over 2,000 queries it is of fewer than 10,000 resamples, and quick
-
-
 def bootstrap_mean(
     values: Sequence[float], weights: Sequence[float] | None = None, *, resamples: int | None = None, seed: int = 0
 ) -> Interval:
     """The mean with its percentile bootstrap interval (Efron and Tibshirani 1993, chapter 13).
 
-    Of 10,000 resamples, or of as many as make 20 million draws, but at least 2,000, unless it is told. Queries are the
-    unit that is resampled; `weights`, one a value and above 0, say how much each counts. With one value there is a mean
-    and no interval; with none, ValueError.
+    Queries are the unit that is resampled; `weights`, one a value and above 0, say how much each counts. With one value
+    there is a mean and no interval; with none, ValueError.
     """
     if not values:
         raise ValueError("no values to average")
@@ -40,9 +36,9 @@ def bootstrap_mean(
     mean = float(np.average(array, weights=weight))
     if len(array) < 2:
         return Interval(mean, None, None)
-    alike, means = bool((weight == 1).all()), []
+    means = []
     for draws in _draw_queries(len(array), resamples, seed):
-        totals = len(array) if alike else weight[draws].sum(axis=1)
+        totals = len(array) if weights is None else weight[draws].sum(axis=1)
         means.append((array * weight)[draws].sum(axis=1) / totals)
     low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
     return Interval(mean, float(low), float(high))
@@ -50,7 +46,7 @@ def bootstrap_mean(
 
 def _draw_queries(many: int, resamples: int | None, seed: int) -> Iterator[np.ndarray]:
     """Resamples of `many` queries, shape (some, many): as many as 20 million draws make, from 2,000 to 10,000."""
-    resamples = resamples or max(2_000, min(10_000, DRAWS // many))
+    resamples = resamples or max(2_000, min(10_000, 20_000_000 // many))
     generator = np.random.default_rng(seed)
     step = max(1, 2_000_000 // many)  # resamples at a time: 16 MB of draws, whatever the queries
     for start in range(0, resamples, step):
@@ -110,17 +106,15 @@ class Resampled(NamedTuple):
     error: float
 
 
-def resampled_mean(values: Sequence[float], *, resamples: int = 1000, seed: int = 42) -> Resampled:
-    """BIRCO's figure for a metric: the mean of `resamples` resampled means, and their standard deviation.
+def resampled_mean(values: Sequence[float]) -> Resampled:
+    """BIRCO's figure for a metric: the mean of 1,000 resampled means, and their standard deviation.
 
     Its script seeds NumPy's global generator (Mersenne Twister) with 42 anew for each metric and draws as
-    many queries as there are, with replacement. With ValueError for no values.
+    many queries as there are, with replacement.
     """
-    if not values:
-        raise ValueError("no values to average")
     array = np.asarray(values, dtype=np.float64)
-    generator = np.random.RandomState(seed)
-    means = [array[generator.choice(len(array), len(array), replace=True)].mean() for _ in range(resamples)]
+    generator = np.random.RandomState(42)
+    means = [array[generator.choice(len(array), len(array), replace=True)].mean() for _ in range(1000)]
     return Resampled(float(np.mean(means)), float(np.std(means)))
 
 
@@ -141,6 +135,7 @@ class Paired(NamedTuple):
 TIE = 1e-12  # two values that differ by less are the same: they were summed in another order
 EXACT = 16  # so many differences have 2^16 assignments of signs, which are enumerated
 GROUP = 8  # differences whose signs are drawn together: one random byte
+FEWEST = 7  # queries for which the power can be 80 %: with six, all must move one way to be significant
 
 
 def paired(
@@ -154,10 +149,7 @@ def paired(
     """Compare two systems by their values for the same queries, which must be in the same order.
 
     The interval is a percentile bootstrap over queries, as in `bootstrap_mean`; p is that of `sign_flip`.
-    ValueError for no queries, or not the same number of them.
     """
-    if len(before) != len(after):
-        raise ValueError(f"{len(before)} and {len(after)} values cannot be paired")
     differences = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
     differences[np.abs(differences) < TIE] = 0.0
     interval = bootstrap_mean(differences.tolist(), resamples=resamples, seed=seed)
@@ -213,9 +205,6 @@ def _random_signed_sums(values: np.ndarray, count: int, seed: int) -> np.ndarray
         places = generator.integers(0, 2**GROUP, size, dtype=np.uint8) + offsets
         sums[start : start + step] = np.take(tables, places).sum(axis=1)
     return sums
-
-
-FEWEST = 7  # queries for which the power can be 80 %: with six, all must move one way to be significant
 
 
 def _detectable(differences: np.ndarray) -> float | None:
