@@ -7,8 +7,7 @@ other results. Searches that only ordered what had surfaced cannot surface anyth
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +39,26 @@ def replay(path: Path, retriever: str = "", depth: int | None = None) -> Result:
     environment = load_environment(run.config)
     searcher = _Searcher(run.config, environment, retriever, depth)
     judgements = environment.judgements[environment.headline]
-    tally = _Tally()
+    same, hops, relevant = 0, Counter[int](), list[Result]()
     for start in range(0, len(searcher.queries), CHUNK):
         queries = searcher.queries[start : start + CHUNK]
-        then = [searches(run.outcomes[query.query_id]) for query in queries]
-        for query, steps, now in zip(queries, then, searcher.search(queries, then), strict=True):
-            tally.add(query, steps, now, judgements)
-    if not tally.searches:
+        steps_of = [searches(run.outcomes[query.query_id]) for query in queries]
+        for query, steps, now in zip(queries, steps_of, searcher.search(queries, steps_of), strict=True):
+            then = [list(step["doc_ids"]) for step in steps]
+            same += sum(before == after for before, after in zip(then, now, strict=True))
+            hops.update(step.get("hop", 0) for step in steps)
+            relevant += _compare_documents(query.query_id, steps, then, now, judgements)
+    if not hops:
         raise UsageError(f"{path} has no search in its trajectories, so there is nothing to issue again")
     return {
         "run": run.name,
         **{key: run.scores[key] for key in ("task", "data", "split", "judgements", "program", "retriever", "lm")},
         "compiled": run.scores.get("compiled"),
         "replayed": {"retriever": searcher.name, "depth": depth, "distinct": searcher.distinct},
-        **tally.json(),
+        "searches": hops.total(),
+        "same": same,
+        **_add_up(relevant, hops),
+        "relevant": relevant,
     }
 
 
@@ -61,6 +66,53 @@ def searches(outcome: Mapping[str, Any]) -> list[Row]:
     """Return the steps of an outcome that can have surfaced something."""
     steps = outcome["trace"]["steps"]
     return [step for step in steps if step["tool"] == "search" and not step.get("refused") and not step.get("among")]
+
+
+def _compare_documents(
+    query_id: str, steps: Sequence[Row], then: Sequence[list[str]], now: Sequence[list[str]], judgements: Judgements
+) -> list[Result]:
+    """A row for each relevant document of a query: where it came back first, then and now; none where nothing is."""
+    unit_of, grades = judgements.unit_of or str, judgements.recalled(query_id)
+    rows: dict[str, Result] = {}
+    for unit, grade in sorted(grades.items(), key=lambda one: (-one[1], one[0])):
+        about = {"query_id": query_id, "unit": unit, "grade": grade, "of": len(grades)}
+        rows[unit] = about | {"then": None, "now": None}
+    for when, found in (("then", then), ("now", now)):
+        for step, doc_ids in zip(steps, found, strict=True):
+            for rank, doc_id in enumerate(doc_ids, start=1):
+                row = rows.get(unit_of(doc_id))
+                if row is not None and row[when] is None:
+                    row[when] = {"hop": step.get("hop", 0), "rank": rank, "search": step["argument"], "doc_id": doc_id}
+    return list(rows.values())
+
+
+def _add_up(relevant: Sequence[Result], hops: Mapping[int, int]) -> Result:
+    """What surfaced then and now, of all queries with a relevant document; `hops` has the searches of each hop."""
+    kinds = {"both": (True, True), "only_then": (True, False), "only_now": (False, True), "neither": (False, False)}
+    surfaced = Counter((bool(row["then"]), bool(row["now"])) for row in relevant)
+    recalls: dict[str, dict[str, float]] = {"then": {}, "now": {}}
+    for when, shares in recalls.items():
+        counted = Counter(row["query_id"] for row in relevant if row[when])
+        shares |= {row["query_id"]: counted[row["query_id"]] / row["of"] for row in relevant}
+    then, now = (list(shares.values()) for shares in recalls.values())
+    many = len(then)
+    rows = []
+    for hop in sorted(hops):
+        row: Result = {"hop": hop, "searches": hops[hop]}
+        for when in ("then", "now"):
+            places = [(one[when]["hop"], one["of"]) for one in relevant if one[when]]
+            share = math.fsum(1 / of for at, of in places if at <= hop)
+            row[when] = {"first": sum(at == hop for at, _ in places), "recall": share / many if many else None}
+        rows.append(row)
+    return {
+        "documents": {name: surfaced[kind] for name, kind in kinds.items()},
+        "recall": {
+            "then": math.fsum(then) / many if many else None,
+            "now": math.fsum(now) / many if many else None,
+            "paired": paired(then, now)._asdict() if many else None,
+        },
+        "hops": rows,
+    }
 
 
 class _Searcher:
@@ -138,69 +190,3 @@ def _pool(config: Mapping[str, Any], environment: Environment, engines: Engines)
         f"the run's pools were made with {', '.join(kept['of'])}, which cannot be told apart from here, "
         "or by an earlier version; replay another run"
     )
-
-
-def _first_places(steps: Sequence[Row], found: Iterable[Sequence[str]], judgements: Judgements, units: Any) -> Result:
-    """Each of `units` that came back -> where first: hop, rank, search and document. `found` is what steps brought."""
-    unit_of, first = judgements.unit_of or str, Result()
-    for step, doc_ids in zip(steps, found, strict=True):
-        for rank, doc_id in enumerate(doc_ids, start=1):
-            if (unit := unit_of(doc_id)) in units:
-                place = {"hop": step.get("hop", 0), "rank": rank, "search": step["argument"], "doc_id": doc_id}
-                first.setdefault(unit, place)
-    return first
-
-
-@dataclass(slots=True)
-class _Tally:
-    """What the queries of a run come to."""
-
-    searches: int = 0
-    same: int = 0  # searches that brought the same documents in the same order
-    relevant: list[Result] = field(default_factory=list)  # a row for each relevant document
-    recall: dict[str, list[float]] = field(default_factory=lambda: {"then": [], "now": []})
-    hops: Counter[int] = field(default_factory=Counter)  # hop -> its searches
-
-    def add(self, query: Query, steps: Sequence[Row], found: Sequence[list[str]], judgements: Judgements) -> None:
-        """Add a query, with its searches and what they bring now."""
-        stored = [list(step["doc_ids"]) for step in steps]
-        self.searches += len(steps)
-        self.same += sum(before == now for before, now in zip(stored, found, strict=True))
-        self.hops.update(step.get("hop", 0) for step in steps)
-        grades = judgements.recalled(query.query_id)
-        if not grades:
-            return  # recall is undefined
-        then, now = (_first_places(steps, each, judgements, grades) for each in (stored, found))
-        for unit, grade in sorted(grades.items(), key=lambda one: (-one[1], one[0])):
-            about = {"query_id": query.query_id, "unit": unit, "grade": grade, "of": len(grades)}
-            self.relevant.append(about | {"then": then.get(unit), "now": now.get(unit)})
-        self.recall["then"].append(len(then) / len(grades))
-        self.recall["now"].append(len(now) / len(grades))
-
-    def json(self) -> Result:
-        """Return all of it as plain data."""
-        surfaced = Counter((bool(row["then"]), bool(row["now"])) for row in self.relevant)
-        kinds = {"both": (True, True), "only_then": (True, False), "only_now": (False, True), "neither": (False, False)}
-        many = len(self.recall["then"])
-        means = {name: math.fsum(values) / many if many else None for name, values in self.recall.items()}
-        difference = paired(self.recall["then"], self.recall["now"])._asdict() if many else None
-        return {
-            "searches": self.searches,
-            "same": self.same,
-            "documents": {name: surfaced[kind] for name, kind in kinds.items()},
-            "recall": means | {"paired": difference},
-            "hops": [self._hop(hop, many) for hop in sorted(self.hops)],
-            "relevant": self.relevant,
-        }
-
-    def _hop(self, hop: int, many: int) -> Result:
-        """What came back first in a hop, then and now, and the recall of all up to it."""
-        row: Result = {"hop": hop, "searches": self.hops[hop]}
-        for when in ("then", "now"):
-            places = [(one[when]["hop"], one["of"]) for one in self.relevant if one[when]]
-            shares = [1 / of for at, of in places if at <= hop]
-            row[when] = {
-                "first": sum(at == hop for at, _ in places),
-                "recall": math.fsum(shares) / many if many else None,
-            }
-        return row
