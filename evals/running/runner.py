@@ -12,10 +12,9 @@ import queue
 import threading
 import time
 import traceback
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from evals.folder import Outcome, RunFolder, check_outcome, check_ranking, generalize
@@ -65,16 +64,41 @@ def run(
     KeyboardInterrupt stops each query at its next call: what was sent is waited for, GRACE seconds at most, so
     that it is not paid for in vain; at the second one nothing is waited for.
     """
-    todo = deque(query for query in queries if query.query_id not in folder.outcomes)
-    crew = _Crew(lambda query: attempt(system, query, documents, model), todo, model)
+
+    def take(query_id: str, result: Outcome | Exception) -> None:
+        if isinstance(result, dict):
+            folder.append(result)
+            on_outcome(result)
+            faults.add_outcome(result["error"])
+        else:
+            faults.add_fault(result)
+            on_pending(query_id, _first_line(str(result)))
+        if faults.ending or faults.in_a_row >= OUTAGE:
+            crew.stopped.set()
+
+    todo = iter([query for query in queries if query.query_id not in folder.outcomes])
+    crew = _Crew(lambda query: attempt(system, query, documents, model), todo, model.terms.query_seconds)
+    faults = _Faults(model.name, [outcome["error"] for outcome in folder.outcomes.values()])
+    hurried = False  # whether nothing is waited for any more
     with _collecting_seldom():
-        for _ in range(workers):
-            crew.hire()
         try:
-            return _collect(crew, folder, on_outcome, on_pending)
+            for _ in range(workers):
+                crew.hire()
+            _collect(crew, take)
+        except KeyboardInterrupt:
+            crew.stopped.set()
+            hurried = True  # unless this is done before a second one
+            model.terms.gate.halt()
+            _finish(crew, folder)
+            hurried = False
+            raise
         finally:
-            if not crew.hurried:
+            crew.stopped.set()
+            if not hurried:
                 model.terms.settle()
+    if faults.ending:
+        raise faults.ending
+    return faults.last
 
 
 @contextmanager
@@ -96,13 +120,14 @@ def _collecting_seldom() -> Iterator[None]:
 class _Crew:
     """The threads that answer queries, and what each of them is at."""
 
-    def __init__(self, ask: Callable[[Query], Outcome | Exception], todo: deque[Query], model: Model) -> None:
-        self.model = model
+    def __init__(
+        self, ask: Callable[[Query], Outcome | Exception], todo: Iterator[Query], query_seconds: float
+    ) -> None:
         self.done: queue.SimpleQueue[tuple[str, Outcome | Exception]] = queue.SimpleQueue()
         self.stopped = threading.Event()
-        self.hurried = False  # whether nothing is waited for any more: at the second Ctrl-C
         self._ask = ask
         self._todo = todo
+        self._query_seconds = query_seconds
         self._at = dict[threading.Thread, tuple[str, float]]()  # the query of each, and when it is overdue
         self._working = set[threading.Thread]()
         self._giving_up = threading.Lock()  # a query ends, or is given up, and not both
@@ -113,28 +138,28 @@ class _Crew:
         return bool(self._working) or not self.done.empty()
 
     def hire(self) -> None:
-        """One more thread: a daemon, in no pool, which would hold up Ctrl-C until the slowest returns."""
+        """Start one more thread: a daemon, in no pool, which would hold up Ctrl-C until the slowest returns."""
         thread = threading.Thread(target=self._work, daemon=True)
         self._working.add(thread)
         thread.start()
 
-    def overdue(self) -> list[str]:
-        """Queries that hang outside of any call, which has a deadline of its own: they are given up, others go on."""
+    def give_up_overdue(self) -> None:
+        """Give up queries that hang outside of any call, which has a deadline of its own; others go on."""
         now = time.monotonic()
         with self._giving_up:
             late = {thread: query_id for thread, (query_id, due) in list(self._at.items()) if now > due}
             for thread in late:
                 del self._at[thread]
-        for thread in late:
+        for thread, query_id in late.items():
             self._working.discard(thread)
             self.hire()
-        return list(late.values())
+            self.done.put((query_id, TimeoutError(f"the query took longer than {self._query_seconds:g} s")))
 
     def _work(self) -> None:
         me = threading.current_thread()
         try:
-            while me in self._working and not self.stopped.is_set() and (query := self._next()):
-                self._at[me] = query.query_id, time.monotonic() + self.model.terms.query_seconds + GRACE
+            while me in self._working and not self.stopped.is_set() and (query := next(self._todo, None)):
+                self._at[me] = query.query_id, time.monotonic() + self._query_seconds + GRACE
                 result = contextvars.copy_context().run(self._ask, query)
                 with self._giving_up:
                     in_time = self._at.pop(me, None)
@@ -143,59 +168,21 @@ class _Crew:
         finally:  # whatever happens: who waits for this thread must not wait forever
             self._working.discard(me)
 
-    def _next(self) -> Query | None:
-        with suppress(IndexError):  # looking first would not do: another thread may take the last one in between
-            return self._todo.popleft()
-        return None
 
-
-def _collect(
-    crew: _Crew,
-    folder: RunFolder,
-    on_outcome: Callable[[Outcome], None],
-    on_pending: Callable[[str, str], None],
-) -> str | None:
-    failed = Counter(generalize(one["error"]) for one in folder.outcomes.values() if one["error"] is not None)
-    faults = _Faults(crew.model.name, {kind for kind, count in failed.items() if count >= ALIKE})
-
-    def take(query_id: str, result: Outcome | Exception) -> None:
-        if isinstance(result, dict):
-            faults.in_a_row = 0
-            folder.append(result)
-            on_outcome(result)
-            if faults.most_ended_alike(result["error"]):
-                crew.stopped.set()
-            return
-        if faults.end_the_run(result):
-            crew.stopped.set()
-        on_pending(query_id, _line(result))
-
+def _collect(crew: _Crew, take: Callable[[str, Outcome | Exception], None]) -> None:
+    """Hand on the results of a crew until all of it is done."""
     looked = 0.0
-    try:
-        while crew.busy:
-            check_interrupts()
-            if (now := time.monotonic()) >= looked + TICK:
-                looked = now
-                for query_id in crew.overdue():
-                    take(query_id, TimeoutError(f"the query took longer than {crew.model.terms.query_seconds:g} s"))
-            with suppress(queue.Empty):
-                take(*crew.done.get(timeout=TICK))
-    except KeyboardInterrupt:
-        crew.stopped.set()
-        crew.hurried = True  # unless this is done before a second one
-        _finish(crew, folder)
-        crew.hurried = False
-        raise
-    finally:
-        crew.stopped.set()
-    if faults.ending:
-        raise faults.ending
-    return faults.last
+    while crew.busy:
+        check_interrupts()
+        if (now := time.monotonic()) >= looked + TICK:
+            looked = now
+            crew.give_up_overdue()
+        with suppress(queue.Empty):
+            take(*crew.done.get(timeout=TICK))
 
 
 def _finish(crew: _Crew, folder: RunFolder) -> None:
     """Write what has finished, and what finishes while the calls in flight are waited for."""
-    crew.model.terms.gate.halt()
     ends = time.monotonic() + GRACE
     try:
         while crew.busy and (left := ends - time.monotonic()) > 0:
@@ -209,44 +196,51 @@ def _finish(crew: _Crew, folder: RunFolder) -> None:
                 folder.append(result)
 
 
-def _line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
 
 
-@dataclass(slots=True)
 class _Faults:
     """What kept queries from being answered, and when that is reason to stop."""
 
-    model: str
-    known: set[str]  # failures at which an earlier sitting stopped; who gives the command again wants to go on
-    in_a_row: int = 0
-    last: str | None = None
-    ending: SextantError | None = None
-    _ended: int = 0
-    _kinds: Counter[str] = field(default_factory=Counter)
+    def __init__(self, model: str, earlier: Iterable[str | None]) -> None:
+        """`earlier` are the errors of outcomes that are there already."""
+        counts = Counter(generalize(error) for error in earlier if error is not None)
+        # An earlier sitting has stopped at these; who gives the command again wants to go on.
+        self._known = {kind for kind, count in counts.items() if count >= ALIKE}
+        self._model = model
+        self._ended = 0
+        self._kinds = Counter[str]()
+        self.in_a_row = 0
+        self.last: str | None = None
+        self.ending: SextantError | None = None  # why the run ends
 
-    def end_the_run(self, error: Exception) -> bool:
+    def add_outcome(self, error: str | None) -> None:
+        """Count a query that has an outcome."""
+        self.in_a_row = 0
+        self._count(error)
+
+    def add_fault(self, error: Exception) -> None:
+        """Count a query that is left pending."""
         if isinstance(error, SextantError):
             self.ending = self.ending or error
         elif fault(error) == "refused":
-            self.ending = self.ending or refusal(error, self.model)
+            self.ending = self.ending or refusal(error, self._model)
         else:
             self.in_a_row += 1
-            self.last = _line(error)
-            self.most_ended_alike(f"the model's provider failed: {self.last}")
-        return bool(self.ending) or self.in_a_row >= OUTAGE
+            self.last = _first_line(str(error))
+            self._count(f"the model's provider failed: {self.last}")
 
-    def most_ended_alike(self, error: str | None) -> bool:
-        """Count a query that ended, with an error or None; whether that is reason to stop the run and look."""
+    def _count(self, error: str | None) -> None:
+        """End the run where most queries end alike, so that somebody looks."""
         self._ended += 1
-        if error is None or (kind := generalize(error)) in self.known:
-            return False
+        if error is None or (kind := generalize(error)) in self._known:
+            return
         self._kinds[kind] += 1
-        count, first = self._kinds[kind], error.strip().partition("\n")[0]
-        if count < ALIKE or 2 * count <= self._ended:
-            return False
-        self.ending = self.ending or RunIncomplete(f"{count} of {self._ended} queries ended alike: {first}")
-        return True
+        count = self._kinds[kind]
+        if count >= ALIKE and 2 * count > self._ended:
+            alike = f"{count} of {self._ended} queries ended alike: {_first_line(error)}"
+            self.ending = self.ending or RunIncomplete(alike)
 
 
 def attempt(system: System, query: Query, documents: Mapping[str, Document], model: Model) -> Outcome | Exception:
