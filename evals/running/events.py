@@ -32,6 +32,7 @@ SHORT_WAIT = 1.0  # seconds that a wait has lasted, or is known to last, before 
 BACKLOG = 1000  # events that a slow reader may be behind before it gets no more progress, which is old by then
 LOOK_SECONDS = 0.25  # between two looks at the run
 PROGRESS_SECONDS = 1.0  # between two events of progress
+_BUDGETS = {"usd": "budget_usd", "tokens": "budget_tokens", "calls": "budget_calls", "seconds": "time_limit"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +169,6 @@ class Events:
 
     def tell(self, event: Event, *, last: bool = False) -> None:
         """Write an event that happens now, from any thread; progress at most once a second, but the `last`."""
-        if self._write is None:
-            return
         if isinstance(event, Progress):
             early = event.elapsed - self._progress < PROGRESS_SECONDS and not last
             if early or self._queue.qsize() > BACKLOG:
@@ -179,8 +178,8 @@ class Events:
             self._queue.put((time.time(), event))
 
     def report(self, ready: "Ready", folder: RunFolder) -> "Watch":
-        """Return the watch of a run that is about to ask its queries, which tells what happens here."""
-        request, environment, tally = ready.resolved.request, ready.environment, count(ready, folder)
+        """Return the watch of a run that is about to ask its queries, for other programs."""
+        request, environment = ready.resolved.request, ready.environment
         started = Started(
             run=str(folder.path),
             task=environment.task,
@@ -188,17 +187,12 @@ class Events:
             program=request.program,
             retriever=str(ready.resolved.retriever),
             lm=ready.model.name,
-            queries=tally.queries,
+            queries=len(environment.queries),
             done=len(folder.outcomes),
-            budget={
-                "usd": request.budget_usd,
-                "tokens": request.budget_tokens,
-                "calls": request.budget_calls,
-                "seconds": request.time_limit,
-            },
+            budget={name: getattr(request, option) for name, option in _BUDGETS.items()},
         )
         self.tell(started)
-        return Watch(tally, ready.model.terms.status, self.tell)
+        return Watch.of(ready, folder, self.tell)
 
     def _work(self) -> None:
         while entry := self._queue.get():
@@ -227,75 +221,6 @@ class Events:
         self._writer.join(1.0 if interrupted else None)
 
 
-class Tally:
-    """Counts of the queries of a run so far. One thread adds, another reads."""
-
-    def __init__(self, queries: int, metric: str, earlier: Sequence[float | None] = (), failed: int = 0) -> None:
-        """`earlier` are the values of the metric of queries that were answered before, `failed` of which failed."""
-        known = [value for value in earlier if value is not None]
-        self.queries = queries
-        self.metric = metric
-        self._earlier = len(earlier)
-        self._failed = failed
-        self._sum, self._values = sum(known), len(known)
-        self._finished = 0  # in this sitting
-        self._paid: float | None = 0.0  # by those
-        self._list: float | None = 0.0
-        self._pending = set[str]()
-        self._lock = threading.Lock()
-
-    @property
-    def ended(self) -> int:
-        """Queries that are through, one way or the other."""
-        with self._lock:
-            return self._earlier + self._finished + len(self._pending)
-
-    def add(self, query_id: str, value: float | None, usage: Mapping[str, Any], *, failed: bool) -> None:
-        """Count one more that is answered."""
-        with self._lock:
-            self._finished += 1
-            self._failed += failed
-            self._pending.discard(query_id)
-            self._paid = _sum(self._paid, usage.get("paid_usd"))
-            self._list = _sum(self._list, usage.get("list_usd"))
-            if value is not None:
-                self._sum += value
-                self._values += 1
-
-    def leave(self, query_id: str) -> None:
-        """Count one more that is left pending."""
-        with self._lock:
-            self._pending.add(query_id)
-
-    def progress(self, status: Status, elapsed: float) -> Progress:
-        """Return how far the run is, `elapsed` seconds after this sitting began."""
-        with self._lock:
-            done = self._earlier + self._finished
-            left = self.queries - done
-            return Progress(
-                queries=self.queries,
-                done=done,
-                failed=self._failed,
-                owed=len(self._pending),
-                metric=self.metric,
-                mean=self._sum / self._values if self._values else None,
-                elapsed=round(elapsed, 3),
-                left=self._extrapolate(elapsed, left),
-                to_come=Dollars(self._extrapolate(self._paid, left), self._extrapolate(self._list, left)),
-                status=status,
-            )
-
-    def _extrapolate(self, amount: float | None, times: int) -> float | None:
-        """Return what `times` more queries take, if the finished ones took `amount`."""
-        if amount is None or not times:
-            return amount and 0.0
-        return amount / self._finished * times if self._finished else None
-
-
-def _sum(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else a + b
-
-
 class Waits:
     """Notices, from one look at the calls to the next, when they begin to wait and when they go on.
 
@@ -321,40 +246,100 @@ class Waits:
 
 
 class Watch:
-    """Follows a run while the block runs, and tells what happens; answering queries never waits for it.
+    """Counts the queries of a run while the block runs, and tells what happens; answering them never waits for it.
 
     One thread looks at the run four times a second. Each look tells the progress, and before it what has changed.
     """
 
     def __init__(
-        self, tally: Tally, status: Callable[[], Status], tell: Tell, clock: Callable[[], float] = time.monotonic
+        self,
+        queries: int,
+        metric: str,
+        tell: Tell,
+        status: Callable[[], Status],
+        *,
+        earlier: Sequence[float | None] = (),
+        failed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`tally` has the queries that were answered before; `status` says what the model's calls are doing."""
-        self._tally = tally
-        self._status = status
+        """`earlier` are the values of queries that were answered before, `failed` how many of them failed."""
+        known = [value for value in earlier if value is not None]
+        self.queries = queries
+        self.earlier = len(earlier)
+        self._metric = metric
         self._tell = tell
+        self._status = status  # says what the model's calls are doing
         self._clock = clock
+        self._failed = failed
+        self._sum, self._values = sum(known), len(known)
+        self._finished = 0  # in this sitting
+        self._paid: float | None = 0.0  # by those
+        self._list: float | None = 0.0
+        self._pending = set[str]()
         self._waits = Waits()
         self._started = clock()
+        self._counting = threading.Lock()
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
+
+    @classmethod
+    def of(cls, ready: "Ready", folder: RunFolder, tell: Tell) -> Self:
+        """Return the watch of a run that is about to ask its queries."""
+        outcomes, environment = folder.outcomes.values(), ready.environment
+        earlier = [ready.value(outcome) for outcome in outcomes]
+        failed = sum(outcome["error"] is not None for outcome in outcomes)
+        queries, status = len(environment.queries), ready.model.terms.status
+        return cls(queries, environment.metric, tell, status, earlier=earlier, failed=failed)
 
     def add(self, outcome: Outcome, value: float | None) -> None:
         """Count an answered query, with its value of the headline metric; None where that is undefined for it."""
         query_id, error, usage = outcome["query_id"], outcome["error"], outcome["usage"]
-        self._tally.add(query_id, value, usage, failed=error is not None)
-        self._tell(QueryDone(query_id, error, outcome["seconds"], usage, self._tally.metric, value))
+        with self._counting:
+            self._finished += 1
+            self._failed += error is not None
+            self._pending.discard(query_id)
+            self._paid = _sum(self._paid, usage.get("paid_usd"))
+            self._list = _sum(self._list, usage.get("list_usd"))
+            if value is not None:
+                self._sum += value
+                self._values += 1
+        self._tell(QueryDone(query_id, error, outcome["seconds"], usage, self._metric, value))
 
     def leave(self, query_id: str, reason: str) -> None:
         """Count a query that was begun and has no outcome, for this reason; it stays pending."""
-        self._tally.leave(query_id)
+        with self._counting:
+            self._pending.add(query_id)
         self._tell(Pending(query_id, reason))
+
+    def progress(self) -> Progress:
+        """Return how far the run is."""
+        status, elapsed = self._status(), self._clock() - self._started
+        with self._counting:
+            done = self.earlier + self._finished
+            left = self.queries - done
+            return Progress(
+                queries=self.queries,
+                done=done,
+                failed=self._failed,
+                owed=len(self._pending),
+                metric=self._metric,
+                mean=self._sum / self._values if self._values else None,
+                elapsed=round(elapsed, 3),
+                left=self._extrapolate(elapsed, left),
+                to_come=Dollars(self._extrapolate(self._paid, left), self._extrapolate(self._list, left)),
+                status=status,
+            )
+
+    def _extrapolate(self, amount: float | None, times: int) -> float | None:
+        """Return what `times` more queries take, if the finished ones took `amount`."""
+        if amount is None or not times:
+            return amount and 0.0
+        return amount / self._finished * times if self._finished else None
 
     def look(self, *, last: bool = False) -> None:
         """Look at the run once."""
-        now = self._clock()
-        progress = self._tally.progress(self._status(), now - self._started)
-        if change := self._waits.look(progress.status, now):
+        progress = self.progress()
+        if change := self._waits.look(progress.status, self._clock()):
             self._tell(change)
         self._tell(progress, last=last)
 
@@ -374,9 +359,5 @@ class Watch:
             self.look(last=True)
 
 
-def count(ready: "Ready", folder: RunFolder) -> Tally:
-    """Return the tally of a run that is about to ask its queries."""
-    outcomes, environment = folder.outcomes.values(), ready.environment
-    earlier = [ready.value(outcome) for outcome in outcomes]
-    failed = sum(outcome["error"] is not None for outcome in outcomes)
-    return Tally(len(environment.queries), environment.metric, earlier, failed)
+def _sum(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a + b

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evals.folder import RunFolder
-from evals.running.events import Event, Progress, Resumed, Tally, Waiting, Watch, count
+from evals.running.events import Event, Progress, Resumed, Waiting, Watch
 from tools.console import clean, queries, say
 from tools.models.terms import Status
 from tools.records import Usage
@@ -31,29 +31,18 @@ GAP = 2  # characters between columns
 
 def report(ready: "Ready", folder: RunFolder) -> Watch:
     """Return the watch of a run that is about to ask its queries, for a person."""
-    tally, done, console = count(ready, folder), len(folder.outcomes), _Talk()
-    say(f"{ready.environment.task}: {queries(tally.queries)}" + (f", {done} answered before" if done else ""))
-    show = LiveTable(console).tell if console.is_terminal else Lines(tally).tell
-    return Watch(tally, ready.model.terms.status, show)
-
-
-class _Talk(Console):
-    """The console for talk: when nobody listens, because the pipe is closed or the disk full, it falls silent."""
-
-    def __init__(self) -> None:
-        super().__init__(stderr=True, highlight=False, soft_wrap=True)
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True  # rich would end the program
+    done, console = len(folder.outcomes), Console(stderr=True, highlight=False, soft_wrap=True)
+    before = f", {done} answered before" if done else ""
+    say(f"{ready.environment.task}: {queries(len(ready.environment.queries))}{before}")
+    return Watch.of(ready, folder, LiveTable(console).tell if console.is_terminal else Lines(done).tell)
 
 
 class Lines:
     """Plain lines: one when it is due, and one at once when calls begin to wait or go on."""
 
-    def __init__(self, tally: Tally) -> None:
-        self._queries = tally.queries
-        self._ended = tally.ended  # when the last line was said
-        self._said = 0.0  # seconds of the sitting, as the next
+    def __init__(self, earlier: int = 0) -> None:
+        self._ended = earlier  # queries, when the last line was said
+        self._said = 0.0  # when that was, in seconds of the sitting, as the next
         self._waited = -PLAIN_SECONDS  # when waiting was last said
         self._change: Event | None = None
         self._waiting = False
@@ -71,17 +60,13 @@ class Lines:
             self._waiting = False
             say(f"goes on after {clock(self._change.seconds)}")
         self._change = None
-        ended = event.done + event.owed
-        if self._due(ended - self._ended, event) or (last and ended != self._ended):
+        ended, seconds = event.done + event.owed, event.elapsed - self._said
+        due = seconds >= STILL_SECONDS
+        if new := ended - self._ended:
+            due = last or new >= PLAIN_SHARE * event.queries or ended >= event.queries or seconds >= PLAIN_SECONDS
+        if due:
             self._said, self._ended = event.elapsed, ended
             say(plain_line(event))
-
-    def _due(self, new: int, progress: Progress) -> bool:
-        """Return whether a line is due after so many new queries."""
-        seconds, all_ended = progress.elapsed - self._said, progress.done + progress.owed >= self._queries
-        if not new:
-            return seconds >= STILL_SECONDS
-        return new >= PLAIN_SHARE * self._queries or all_ended or seconds >= PLAIN_SECONDS
 
 
 class LiveTable:
@@ -89,31 +74,20 @@ class LiveTable:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._shown: RenderableType = ""
-        self._looks: object = None
         self._waits = False
         # What others say on stderr goes above it; on stdout too, where that is the same terminal.
-        self._live = Live(
-            console=console,
-            auto_refresh=False,
-            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
-            get_renderable=lambda: self._shown,
-            vertical_overflow="crop",
-        )
+        to_terminal = sys.stdout is not None and sys.stdout.isatty()
+        self._live = Live(console=console, auto_refresh=False, redirect_stdout=to_terminal, vertical_overflow="crop")
 
     def tell(self, event: Event, *, last: bool = False) -> None:
-        """Draw the progress, where it looks otherwise than before; the `last` stays where it is."""
+        """Draw the progress; the `last` stays where it is."""
         if isinstance(event, Waiting | Resumed):
             self._waits = isinstance(event, Waiting)
-        if not isinstance(event, Progress):
-            return
-        self._live.start()
-        looks = (columns(event), self._waits and waiting_words(event.status), self._console.size)
-        if looks != self._looks:
-            self._looks, self._shown = looks, table(event, self._console.width, waits=self._waits)
-            self._live.refresh()
-        if last:
-            self._live.stop()
+        if isinstance(event, Progress):
+            self._live.start()
+            self._live.update(table(event, self._console.width, waits=self._waits), refresh=True)
+            if last:
+                self._live.stop()
 
 
 class Column(NamedTuple):

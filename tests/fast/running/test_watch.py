@@ -1,45 +1,62 @@
-"""What a person sees of a run while it goes: a table on a terminal, lines elsewhere, and never a price made up."""
+"""What others see of a run while it goes: events for programs, a table or lines for a person; no price is made up."""
 
+import dataclasses
 import io
+import json
 import re
 import threading
+import time
 from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from evals.running.events import Tally, Watch
+from evals.running import events
+from evals.running.events import EVENTS, Ended, Events, Pending, Resumed, Started, Waiting, Waits, Watch
 from evals.running.watch import Lines, LiveTable, plain_line, table
+from tools.errors import BudgetReached, DataError, ProviderRefused
 from tools.models.terms import Status
 from tools.records import Usage
 
+ROOT = Path(__file__).parents[3]
 USAGE = Usage(calls=1204, input_tokens=1_240_000, output_tokens=311_000, paid_usd=1.23, list_usd=1.5, cached_calls=311)
 BUSY = Status(in_flight=16, limit=32, sent=1300, failed=4, usage=USAGE)
 HELD = replace(BUSY, waiting=8, reason="the provider asks to wait (429)", seconds=12.0)
+MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev")
 
 
-def outcome(query_id="q", error=None):
-    return {"query_id": query_id, "error": error, "seconds": 1.0, "usage": {"paid_usd": 0.1, "list_usd": 0.2}}
+def outcome(query_id="q", error=None, paid=0.1, listed=0.2):
+    return {"query_id": query_id, "error": error, "seconds": 1.5, "usage": {"paid_usd": paid, "list_usd": listed}}
 
 
 class Scene:
     """A run that is at the moment, and does, what a test says."""
 
-    def __init__(self, queries=20):
+    def __init__(self, queries=20, tell=lambda event, last=False: None, **earlier):
         self.now, self.status = 0.0, BUSY
-        tally = Tally(queries, "nDCG@10")
-        self.watch = Watch(tally, lambda: self.status, Lines(tally).tell, clock=lambda: self.now)
+        self.watch = Watch(queries, "nDCG@10", tell, lambda: self.status, clock=lambda: self.now, **earlier)
+        self.add, self.leave = self.watch.add, self.watch.leave
 
-    def after(self, seconds, status=None):
-        self.now += seconds
-        self.status = status or self.status
+    def after(self, seconds, status=BUSY):
+        self.now, self.status = self.now + seconds, status
         self.watch.look()
+
+    def progress(self, now, status=BUSY):
+        self.now, self.status = now, status
+        return self.watch.progress()
 
 
 @pytest.fixture
 def said(capsys):
     """The lines on stderr since it was last asked."""
     return lambda: capsys.readouterr().err.splitlines()
+
+
+def told(lines):
+    """The events of these lines, without their times."""
+    return [{key: value for key, value in json.loads(line).items() if key != "time"} for line in lines]
 
 
 def drawn(progress, width, **named):
@@ -49,12 +66,197 @@ def drawn(progress, width, **named):
 
 
 def some(status):
-    tally = Tally(120, "nDCG@10", [0.5] * 30, 2)
+    scene = Scene(120, earlier=[0.5] * 30, failed=2)
     for number in range(8):
-        tally.add(str(number), 0.5, outcome()["usage"], failed=False)
+        scene.add(outcome(str(number)), 0.5)
     for number in range(2):
-        tally.leave(f"owed {number}")
-    return tally.progress(status, 192.5)
+        scene.leave(f"pending {number}", "")
+    return scene.progress(192.5, status)
+
+
+def test_an_event_is_one_line_with_its_name_its_time_and_its_fields():
+    lines = []
+    with Events(lines.append) as writer:
+        writer.tell(Pending("q\n1", "no\u2028 \ud800 é"))
+    assert [line.count("\n") for line in lines] == [1, 1] and all(line.isascii() for line in lines)
+    row = json.loads(lines[0])
+    assert list(row) == ["event", "time", "query_id", "reason"]
+    assert (row["event"], row["query_id"], row["reason"]) == ("owed", "q\n1", "no\u2028 \ud800 é")
+    assert datetime.fromisoformat(row["time"]).utcoffset() == timedelta(0)
+    assert abs(datetime.fromisoformat(row["time"]).timestamp() - time.time()) < 60
+
+
+def test_progress_has_the_status_of_the_calls_and_what_is_to_come_and_none_is_null():
+    scene = Scene(4, earlier=[0.5])
+    scene.add(outcome("a", error="E", paid=0.25, listed=None), 1.0)
+    row = json.loads(events.line(scene.progress(2.0), 0.0))
+    assert row.pop("status") == dataclasses.asdict(BUSY)
+    assert row == {
+        "event": "progress",
+        "time": "1970-01-01T00:00:00.000+00:00",
+        "queries": 4,
+        "done": 2,
+        "failed": 1,
+        "owed": 0,
+        "metric": "nDCG@10",
+        "mean": 0.75,
+        "elapsed": 2.0,
+        "left": 4.0,
+        "to_come": {"paid_usd": 0.5, "list_usd": None},
+    }
+
+
+def test_the_document_shows_every_event_with_every_field():
+    text = (ROOT / "docs/decisions/watching.md").read_text(encoding="utf-8")
+    shown = [json.loads(line) for line in text.splitlines() if line.startswith('{"event"')]
+    table = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", text, re.M))
+    assert list(table) == list(EVENTS)
+    for name, kind in EVENTS.items():
+        rows = [row for row in shown if row["event"] == name]
+        assert rows or name == "owed", name
+        for row in rows:
+            assert list(row) == ["event", "time", *(field.name for field in dataclasses.fields(kind))]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (BudgetReached("the budget\nis used up"), 8, "the budget is used up"),
+        (ProviderRefused("no"), 4, "no"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (PermissionError(13, "Permission denied"), 3, "[Errno 13] Permission denied"),
+        (ZeroDivisionError("oh"), 1, "oh"),
+    ],
+)
+def test_the_end_is_told_with_its_exit_code_whatever_ends_it(error, code, words):
+    lines = []
+    with pytest.raises(type(error)), Events(lines.append) as writer:
+        writer.result = {"owed": 3}
+        raise error
+    assert told(lines) == [{"event": "ended", "code": code, "error": words, "result": {"owed": 3}}]
+
+
+def test_times_rise_and_nothing_is_lost_with_many_that_tell():
+    lines = []
+    with Events(lines.append) as writer:
+
+        def tell(name):
+            for number in range(500):
+                writer.tell(Pending(f"{name}{number}", ""))
+
+        threads = [threading.Thread(target=tell, args=(name,)) for name in "abcd"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    rows = [json.loads(line) for line in lines]
+    assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
+    assert {row["query_id"] for row in rows[:-1]} == {f"{name}{number}" for name in "abcd" for number in range(500)}
+    assert rows[-1]["event"] == "ended"
+
+
+def test_a_slow_reader_holds_nothing_up_and_loses_only_progress():
+    reading, lines, scene = threading.Event(), [], Scene(4)
+
+    def write(line):
+        reading.wait(120)
+        lines.append(line)
+
+    with Events(write) as writer:
+        for number in range(3000):
+            writer.tell(Pending(f"q{number}", ""))
+            writer.tell(scene.progress(number))
+        assert not lines, "nobody has waited for the reader"
+        reading.set()
+    names = [row["event"] for row in told(lines)]
+    assert names.count("owed") == 3000 and 400 < names.count("progress") <= events.BACKLOG
+
+
+def test_a_full_disk_ends_the_events_and_not_the_run(capsys):
+    def write(line):
+        raise DataError("the result cannot be printed (full)")
+
+    with Events(write) as writer:
+        for number in range(5):
+            writer.tell(Pending(f"q{number}", ""))
+    assert capsys.readouterr().err == "the result cannot be printed (full): no more events, but the run goes on\n"
+
+
+def test_waiting_is_told_when_it_is_long_or_has_become_so_and_resuming_after_it():
+    waits = Waits()
+    other = replace(HELD, reason="budget", seconds=0.0)
+    short = replace(HELD, seconds=0.9)
+    turns = replace(BUSY, waiting=50)
+    scene = [(0, BUSY), (1, HELD), (2, HELD), (3, other), (4, turns), (5, short), (5.9, short), (6.5, short), (9, BUSY)]
+    changes = [waits.look(status, now) for now, status in scene]
+    assert changes == [
+        None,
+        Waiting("the provider asks to wait (429)", 12.0, 8),
+        None,
+        Waiting("budget", None, 8),
+        Resumed(3),
+        None,
+        None,
+        Waiting("the provider asks to wait (429)", 0.9, 8),
+        Resumed(4),
+    ]
+
+
+def test_a_watch_tells_queries_waits_and_progress_once_a_second():
+    lines = []
+    with Events(lines.append) as writer:
+        scene = Scene(3, writer.tell)
+        scene.add(outcome("a", listed=0.3), 0.5)
+        for _ in range(8):
+            scene.after(0.25)
+        scene.after(0.25, HELD)
+        scene.leave("b", "503")
+        scene.after(0.25)
+        scene.add(outcome("c", error="E: no", listed=0.3), None)
+        scene.watch.look(last=True)
+    rows = told(lines)
+    names = [row["event"] for row in rows]
+    assert names == ["query", "progress", "progress", "waiting", "owed", "resumed", "query", "progress", "ended"]
+    usage = {"paid_usd": 0.1, "list_usd": 0.3}
+    first = {"event": "query", "query_id": "a", "error": None, "seconds": 1.5, "usage": usage}
+    assert rows[0] == first | {"metric": "nDCG@10", "value": 0.5}
+    assert rows[6]["error"] == "E: no" and rows[6]["value"] is None
+    last = rows[7]
+    assert (last["done"], last["failed"], last["owed"], last["mean"]) == (2, 1, 1, 0.5)
+    assert last["to_come"] == {"paid_usd": pytest.approx(0.1), "list_usd": pytest.approx(0.3)}
+
+
+def test_the_command_tells_a_run_from_its_start_to_the_object_that_json_prints(run):
+    result = run(*MULTIHOP, "--json-events")
+    rows = told(result.out.splitlines())
+    assert result.code == 0 and result.err == ""
+    names = [row["event"] for row in rows]
+    assert names[0] == "started" and names[-1] == "ended" and names[-2] == "progress"
+    assert names.count("query") == 12 == rows[0]["queries"] and set(names) <= set(EVENTS)
+    assert rows[0].keys() - {"event"} == {field.name for field in dataclasses.fields(Started)}
+    assert rows[-1].keys() - {"event"} == {field.name for field in dataclasses.fields(Ended)}
+    assert rows[0]["budget"].keys() == {"usd", "tokens", "calls", "seconds"}
+    values = [row["value"] for row in rows if row["event"] == "query"]
+    assert sum(values) / 12 == pytest.approx(rows[-1]["result"]["metrics"]["nDCG@10"]["mean"])
+    again = run(*MULTIHOP, "--json").json
+    assert {**again, "seconds": 0, "looks": 0} == {**rows[-1]["result"], "seconds": 0, "looks": 0}
+    resumed = told(run(*MULTIHOP, "--json-events").out.splitlines())
+    assert [row["event"] for row in resumed] == ["started", "progress", "ended"] and resumed[0]["done"] == 12
+
+
+def test_the_command_tells_what_ended_it_where_nothing_was_started(run):
+    result = run("--program", "multihop", "--task", "congres", "--json-events")
+    [row] = told(result.out.splitlines())
+    assert (row["event"], row["code"], row["result"]) == ("ended", result.code, None)
+    assert result.code == 2 and f"error: {row['error']}\n" == result.err
+
+
+def test_the_command_tells_what_stays_owed_and_what_was_spent(run):
+    result = run(*MULTIHOP, "--json-events", "--budget-calls", "20")
+    rows = told(result.out.splitlines())
+    assert (rows[-1]["event"], rows[-1]["code"]) == ("ended", 8) == ("ended", result.code)
+    assert rows[-1]["error"] in result.err and rows[-1]["result"]["owed"] == 12 - rows[-2]["done"] > 0
+    assert rows[-2]["status"]["usage"]["calls"] == 20
 
 
 def test_the_table_says_all_that_there_is_to_know_at_80_characters():
@@ -77,50 +279,48 @@ def test_no_line_is_wider_than_the_terminal(width):
 
 
 def test_what_is_to_come_is_the_mean_of_this_sittings_queries_times_those_not_done():
-    tally = Tally(10, "nDCG@10", [0.5, None, 0.7])
-    assert tally.progress(BUSY, 1.0).to_come.paid_usd is None, "of nothing, nothing is known"
+    scene = Scene(10, earlier=[0.5, None, 0.7])
+    assert scene.progress(1.0).to_come.paid_usd is None, "of nothing, nothing is known"
     for query_id, paid, listed in (("a", 0.10, 0.20), ("b", 0.30, 0.30), ("c", 0.0, 0.10)):
-        tally.add(query_id, None, {"paid_usd": paid, "list_usd": listed}, failed=False)
-    progress = tally.progress(BUSY, 30.0)
+        scene.add(outcome(query_id, paid=paid, listed=listed), None)
+    progress = scene.progress(30.0)
     assert progress.to_come.paid_usd == pytest.approx(0.40 / 3 * 4)
     assert progress.to_come.list_usd == pytest.approx(0.60 / 3 * 4)
     assert progress.left == pytest.approx(30 / 3 * 4) and progress.mean == pytest.approx(0.6)
-    assert Tally(3, "nDCG@10", [0.5] * 3).progress(BUSY, 1.0).to_come.paid_usd == 0.0
+    assert Scene(3, earlier=[0.5] * 3).progress(1.0).to_come.paid_usd == 0.0
 
 
 def test_a_price_that_is_not_known_is_called_so_and_never_0():
-    tally = Tally(10, "nDCG@10")
-    tally.add("a", 0.5, {"paid_usd": 0.5, "list_usd": 0.5}, failed=False)
-    tally.add("b", 0.5, {"paid_usd": None, "list_usd": None}, failed=False)
-    tally.add("c", 0.5, {"paid_usd": 0.5, "list_usd": 0.5}, failed=False)
-    unknown = replace(BUSY, usage=replace(USAGE, paid_usd=None, list_usd=None))
-    progress = tally.progress(unknown, 1.0)
+    scene = Scene(10)
+    for query_id, paid in (("a", 0.5), ("b", None), ("c", 0.5)):
+        scene.add(outcome(query_id, paid=paid, listed=paid), 0.5)
+    progress = scene.progress(1.0, replace(BUSY, usage=replace(USAGE, paid_usd=None, list_usd=None)))
     assert (progress.to_come.paid_usd, progress.to_come.list_usd) == (None, None)
     for text in (drawn(progress, 80), plain_line(progress)):
         assert "price unknown" in text and "$" not in text
     # The run may know its price again, because only an earlier query's is missing: what is to come stays open.
-    assert "to come" not in plain_line(tally.progress(BUSY, 1.0))
+    assert "to come" not in plain_line(scene.progress(1.0))
 
 
-def test_an_owed_query_that_is_answered_after_all_is_not_owed():
-    tally = Tally(4, "nDCG@10")
-    tally.leave("a")
-    assert (tally.progress(BUSY, 1.0).owed, tally.ended) == (1, 1)
-    tally.add("a", 0.5, outcome()["usage"], failed=True)
-    progress = tally.progress(BUSY, 1.0)
-    assert (progress.owed, progress.done, progress.failed, tally.ended) == (0, 1, 1, 1)
+def test_a_pending_query_that_is_answered_after_all_is_not_pending():
+    scene = Scene(4)
+    scene.leave("a", "")
+    assert scene.progress(1.0).owed == 1
+    scene.add(outcome("a", error="E"), 0.5)
+    progress = scene.progress(1.0)
+    assert (progress.owed, progress.done, progress.failed) == (0, 1, 1)
 
 
 def test_a_line_is_due_after_a_quarter_of_the_queries_or_five_seconds(said):
-    scene = Scene()
+    scene = Scene(20, Lines().tell)
     for number in range(1, 21):
-        scene.watch.add(outcome(f"q{number}"), 0.5)
+        scene.add(outcome(f"q{number}"), 0.5)
         scene.after(0.1)
     assert [line.split()[0] for line in said()] == ["5/20", "10/20", "15/20", "20/20"]
 
-    scene = Scene(queries=1000)
+    scene = Scene(1000, Lines().tell)
     for number in range(1, 13):
-        scene.watch.add(outcome(f"q{number}", error="E" if number == 3 else None), 0.5)
+        scene.add(outcome(f"q{number}", error="E" if number == 3 else None), 0.5)
         scene.after(1.0)
     [first, second] = said()
     assert first.startswith("5/1000 queries  1 failed  nDCG@10 0.5000 so far  1204 calls (311 cached, 4 failed)")
@@ -129,7 +329,7 @@ def test_a_line_is_due_after_a_quarter_of_the_queries_or_five_seconds(said):
 
 
 def test_a_run_in_which_no_query_ends_says_so_once_a_minute(said):
-    scene = Scene()
+    scene = Scene(20, Lines().tell)
     for _ in range(4 * 150):
         scene.after(0.25)
     lines = said()
@@ -137,7 +337,7 @@ def test_a_run_in_which_no_query_ends_says_so_once_a_minute(said):
 
 
 def test_waiting_and_going_on_are_said_at_once_where_it_is_long(said):
-    scene = Scene()
+    scene = Scene(20, Lines().tell)
     scene.after(0.25, HELD)
     assert said() == ["waiting 12 s: the provider asks to wait (429); 8 calls wait"]
     for _ in range(40):
@@ -150,9 +350,9 @@ def test_waiting_and_going_on_are_said_at_once_where_it_is_long(said):
 
 
 def test_the_last_state_is_shown_however_the_block_ends(said):
-    tally = Tally(40, "nDCG@10")
-    with pytest.raises(KeyboardInterrupt), Watch(tally, lambda: BUSY, Lines(tally).tell) as watch:
-        watch.add(outcome(), 0.25)
+    scene = Scene(40, Lines().tell)
+    with pytest.raises(KeyboardInterrupt), scene.watch:
+        scene.add(outcome(), 0.25)
         raise KeyboardInterrupt
     assert said()[-1].startswith("1/40 queries  nDCG@10 0.2500 so far")
 
@@ -166,12 +366,10 @@ def test_a_terminal_that_stands_still_does_not_hold_up_the_run():
 
     released = threading.Event()
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=20)
-    watch = Watch(Tally(3, "nDCG@10"), lambda: BUSY, LiveTable(console).tell)
-    watch.look()  # it can be written to until here
+    scene = Scene(3, LiveTable(console).tell)
+    scene.watch.look()  # it can be written to until here
     console.file = Held()
-    for _ in range(3):
-        watch.add(outcome(), 0.5)
-    with watch:
+    with scene.watch as watch:
         pass
     assert watch._thread.is_alive(), "nobody has waited for the terminal"
     released.set()
@@ -181,7 +379,7 @@ def test_a_terminal_that_stands_still_does_not_hold_up_the_run():
 
 def test_a_reason_cannot_steer_the_terminal(said):
     evil = replace(HELD, reason="\x1b[2J\x07[red]wait\u202e")
-    Scene().after(0.25, evil)
+    Scene(20, Lines().tell).after(0.25, evil)
     [line] = said()
     for text in (line, drawn(some(evil), 80, waits=True)):
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text) and "[red]wait" in text
