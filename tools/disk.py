@@ -6,7 +6,6 @@ writers. On a file system without locks, those are not removed.
 """
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -204,11 +203,9 @@ def lock(descriptor: int, *, wait: bool = False) -> bool:
 
     OSError on a file system without locks.
     """
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    return True
+    from filelock import lock_descriptor  # brings asyncio, 0.1 s, and every command imports this module
+
+    return lock_descriptor(descriptor, blocking=wait)
 
 
 @contextmanager

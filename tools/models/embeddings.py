@@ -1,14 +1,21 @@
-"""Vectors of texts from a provider's API, or from any server that speaks OpenAI's embeddings protocol."""
+"""Vectors of texts from a provider's API, or from any server that speaks OpenAI's embeddings protocol.
+
+OpenAI's client writes the request and reads the answer. Between the two our connection sends it, so that keys,
+deadlines, bounds and redirects are as for every other call, and tools/models/call.py has it in its books.
+"""
 
 import base64
+import time
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
 import dspy
+import httpx
 import numpy as np
 import orjson
 from numpy.typing import NDArray
+from openai import APIConnectionError, OpenAI
 
 from tools import session
 from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
@@ -75,6 +82,8 @@ class Embeddings:
         self._wire = (
             Wire.to_provider(self.model, self.provider) if self.provider else Wire.to_server(self.model, self.url)
         )
+        http = httpx.Client(transport=_Transport(self._wire), follow_redirects=False)
+        self._client = OpenAI(api_key="none", base_url=self._wire.url, max_retries=0, http_client=http)
         self.terms = terms
         self.caller = Caller(self.name, terms, cost=cost, output_tokens=0.0, longest=TIMEOUT)
 
@@ -98,30 +107,37 @@ class Embeddings:
 
     def _send(self, texts: Sequence[str], deadline: float) -> Sent:
         """Send one request once, and return base64 of each vector, in the order of the texts."""
-        request = {"input": texts, "model": self.model, "encoding_format": "base64", **self._settings}
-        answer = self._wire.post("/embeddings", orjson.dumps(request), deadline)
-        body = parse(answer.body, self.model, clean=self._wire.clean)
-        body = body if isinstance(body, dict) else {}
-        used = body.get("usage")
+        try:
+            answer = self._client.embeddings.with_raw_response.create(
+                input=list(texts),
+                model=self.model,
+                encoding_format="base64",
+                timeout=deadline - time.monotonic(),
+                **self._settings,
+            )
+        except APIConnectionError as failure:
+            raise failure.__cause__ or failure from None  # what the connection has raised
+        body = parse(answer.content, self.model, clean=self._wire.clean)
+        used = body.get("usage") if isinstance(body, dict) else None
         if isinstance(used, dict):  # as a chat's, whose reports are read; vectors have no tokens of their own
             used = {"prompt_tokens": used.get("prompt_tokens") or used.get("total_tokens"), "completion_tokens": 0}
         try:
-            vectors = self._vectors(body.get("data"), len(texts))
+            vectors = self._vectors(getattr(answer.parse(), "data", None), len(texts))
         except ValueError as error:
             raise _NotVectors(self._wire.clean(str(error)), self.model, used) from None
         return Sent([base64.b64encode(one.tobytes()).decode() for one in vectors], "stop", used, answer.headers)
 
-    def _vectors(self, data: Any, expected: int) -> list[NDArray[np.float32]]:
+    def _vectors(self, entries: Any, expected: int) -> list[NDArray[np.float32]]:
         """Return the vectors of an answer, in the order of the texts. ValueError where they are not one a text."""
-        entries = [one if isinstance(one, dict) else {} for one in data] if isinstance(data, list) else []
+        entries = entries if isinstance(entries, list) else []
         if len(entries) != expected:
             raise ValueError(f"gave {len(entries)} vectors for {expected} texts")
-        numbers = [entry.get("index") for entry in entries]
+        numbers = [getattr(entry, "index", None) for entry in entries]
         if sorted(numbers, key=str) == sorted(range(expected), key=str):
-            entries.sort(key=lambda entry: int(entry["index"]))
+            entries = sorted(entries, key=lambda entry: int(entry.index))
         elif any(numbers):  # without any numbers, they are in order
             raise ValueError(f"gave vectors with the numbers {str(numbers)[:60]}")
-        vectors = [_numbers(entry.get("embedding")) for entry in entries]
+        vectors = [_numbers(getattr(entry, "embedding", None)) for entry in entries]
         dimension = self.dimension or vectors[0].size
         for vector in vectors:
             if vector.shape != (dimension,) or not dimension:
@@ -140,6 +156,22 @@ class Embeddings:
         if dspy.is_retryable_lm_error(error) or not isinstance(error, dspy.LMInvalidRequestError):
             return RunIncomplete(f"{self.name} does not answer: {words}")
         return NotAccepted(words, faults.about(error))
+
+
+class _Transport(httpx.BaseTransport):
+    """Has OpenAI's client send by a wire, which has the key, the deadline, the bounds and no redirects."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Return the answer to one request for embeddings, which is the only kind that is made."""
+        answer = self._wire.post(
+            "/embeddings", request.read(), time.monotonic() + request.extensions["timeout"]["read"]
+        )
+        unpacked = ("content-encoding", "content-length", "transfer-encoding")
+        headers = {name: value for name, value in answer.headers.items() if name not in unpacked}
+        return httpx.Response(200, headers=headers | {"content-type": "application/json"}, content=answer.body)
 
 
 def _numbers(embedding: Any) -> NDArray[np.float32]:
