@@ -1,9 +1,9 @@
 """What a lens has a model write down of every document, for the latent index (tools/retrievers/lens/index.py).
 
 OBLIQ-Bench, section 4, steps 1 and 2: somebody says in words what attribute of a document is wanted, and a model reads
-the whole corpus once for it. The attributes are those of tools/models/py, in our words, or the
-user's own. Documents are given a few at a time, to pay for the instructions once; one that the answer leaves out is
-asked for alone.
+the whole corpus once for it. The attributes are those of LENSES (tools/models/prompting.py), in our words,
+or the user's own. Documents are given a few at a time, to pay for the instructions once; one that the answer leaves out
+is asked for alone.
 
 Without a model, texts are counted instead: tools/retrievers/lens/signs.py.
 """
@@ -11,9 +11,9 @@ Without a model, texts are counted instead: tools/retrievers/lens/signs.py.
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import dspy
 import pydantic
@@ -24,7 +24,6 @@ from tools.models.adapter import Adapter
 from tools.models.faults import fault, refusal
 from tools.models.prompting import (
     LENSES,
-    Check,
     Outputs,
     Passage,
     UnusableAnswer,
@@ -61,33 +60,6 @@ class Annotated(NamedTuple):
     shortened: int = 0  # prompts that had to be split or cut for the model's window
 
 
-class Annotator(Protocol):
-    """Writes down what texts have of one attribute. Threads share it."""
-
-    batch: int  # texts that are given to `annotate` together
-    workers: int  # calls of `annotate` at a time
-    paid: bool  # whether that costs something; it is then said also where a command prints JSON
-
-    def key(self) -> Mapping[str, object]:
-        """All that shapes an annotation: the model, what it is told, the form of the prompt."""
-        ...
-
-    def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
-        """Say in one line what annotating so many texts will take and cost; `sample` are some of them.
-
-        `spent` is what was used for the same index before. BudgetReached or UsageError when it may not be done.
-        """
-        ...
-
-    def annotate(self, texts: Sequence[str]) -> Annotated:
-        """The annotations of one batch; an empty one where the model has given nothing that could be used."""
-        ...
-
-    def query(self, text: str) -> str:
-        """The annotation of a query that is itself a document; the open session pays for it."""
-        ...
-
-
 class Annotation(pydantic.BaseModel):
     """The annotation of one document."""
 
@@ -108,25 +80,8 @@ class AnnotateDocuments(dspy.Signature):
     annotations: list[Annotation] = dspy.OutputField(desc="one for every passage, with its id")
 
 
-def annotator_of(
-    model: str, attribute: str, terms: Terms, statistics: Callable[[], TermStatistics], window: int = 0
-) -> Annotator:
-    """Return the annotator of a lens: the `model`, asked on the `terms` of a run, or `offline`, which counts.
-
-    `attribute` is the name of a lens, or has blanks in it and says itself what to write down. `window` is how many
-    tokens the model takes, 0 where the price table says it. UsageError for a model or an attribute that there is not;
-    nothing is sent or loaded yet.
-    """
-    if not attribute:
-        raise UsageError("a lens needs attribute=..., where the task gives it none; docs/decisions/lens-retriever.md")
-    check(model, attribute)
-    if model == "offline":
-        return OfflineAnnotator(attribute, statistics)
-    return ModelAnnotator(model, attribute, terms, window)
-
-
 def check(model: str, attribute: str) -> None:
-    """UsageError, or UnknownName, for a model or an attribute that there is not; quick, before anything is loaded."""
+    """Refuse a model or an attribute that there is not, before anything is loaded: UsageError, UnknownName."""
     try:
         spec.check(model)
     except UsageError as error:
@@ -140,9 +95,14 @@ def check(model: str, attribute: str) -> None:
 
 
 class ModelAnnotator:
-    """Annotations by a language model. Threads share it."""
+    """Annotates texts by a language model, which is asked on the `terms` of a run. Threads share it.
 
-    batch, workers, paid = BATCH, WORKERS, True
+    `attribute` is the name of a lens, or has blanks in it and says itself what to write down. `window` is how many
+    tokens the model takes, 0 where the price table says it. Nothing is sent yet.
+    """
+
+    batch, workers = BATCH, WORKERS  # texts that are given to `annotate` together, and calls of it at a time
+    paid = True  # what is said of the costs is said also where a command prints JSON
 
     def __init__(self, model: str, attribute: str, terms: Terms, window: int = 0) -> None:
         self._attribute = attribute
@@ -155,27 +115,29 @@ class ModelAnnotator:
         self._lock = threading.Lock()
 
     def key(self) -> Mapping[str, object]:
-        """The model with its settings, and what it is told."""
+        """Return all that shapes an annotation: the model with its settings, and what it is told."""
         settings = {name: value for name, value in self._model.settings.items() if name != "window"}
         told = _digest(self._model.name, {"batch": BATCH, "format": FORMAT}, AnnotateDocuments.instructions, self._told)
         return {**settings, "attribute": self._attribute, "told": told}
 
     def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
-        """Say in one line what it will cost. BudgetReached when that is more than what the run has left."""
+        """Say in one line what annotating so many texts will take and cost; `sample` are some of them.
+
+        `spent` is what was used for the same index before. BudgetReached or UsageError when it may not be done.
+        """
         calls = -(-texts // BATCH)
         prompt = Adapter().format(AnnotateDocuments, [], {"attribute": self._told, "passages": []})
         overhead = sum(tokens(str(message["content"])) for message in prompt)
         rate = sum(map(tokens, sample)) / max(1, sum(map(len, sample)))  # tokens a character
         tokens_in = calls * overhead + texts * _PASSAGE_TOKENS + round(rate * characters)
         tokens_out = texts * ANSWER_TOKENS
-        price = self._model.price
+        price, terms = self._model.price, self._model.terms
         usd = price.of(tokens_in, 0, tokens_out) if price else None
         cost = "price unknown" if usd is None else f"about ${usd:.4f} at list price"
         line = (
             f"lens: {texts:,} texts are to be annotated by {self._model.name}: {calls:,} calls, about {tokens_in:,} "
             f"tokens in and {tokens_out:,} out, {cost}"
         )
-        terms = self._model.terms
         terms.resume(self._model.lm.model, spent)
         self._useful = spent.calls > 0
         try:
@@ -186,7 +148,7 @@ class ModelAnnotator:
         return line
 
     def annotate(self, texts: Sequence[str]) -> Annotated:
-        """The annotations of one batch, in a session of its own, which keeps the books."""
+        """Annotate one batch, in a session of its own, which keeps the books; "" is where no answer could be used."""
         documents = {str(number): Document(str(number), text) for number, text in enumerate(texts, start=1)}
         query = Query("annotations", "", candidates=frozenset(documents))
         session = Toolbox(documents, NoRetriever()).open(query)
@@ -201,23 +163,25 @@ class ModelAnnotator:
                     "take another model, or try again"
                 )
         except Exception as error:  # noqa: BLE001  # given back with what is done, and raised again there
-            problem = self._reason(error)
+            problem = self._explain(error, "; what was annotated is kept, and the same command goes on")
         self._useful |= any(notes.values())
         shortened = sum(step.tool == "shorten" for step in session.trace.steps)
         unusable = sum(session.trace.unusable.values())
-        found = [notes.get(doc_id) for doc_id in documents]
-        return Annotated(found, session.usage, problem, unusable, shortened)
+        return Annotated([notes.get(doc_id) for doc_id in documents], session.usage, problem, unusable, shortened)
 
     def query(self, text: str) -> str:
-        """The annotation of a query, asked for once in a process; empty when no answer could be used."""
+        """Annotate a query that is itself a document, once in a process; "" when no answer could be used.
+
+        The open session pays for it.
+        """
         with self._lock:
             if text in self._queries:
                 return self._queries[text]
         try:
             with self._model.active():
-                note = self._asked([Passage(id="1", text=defuse(text))]).get("1", "")
+                note = self._ask([Passage(id="1", text=defuse(text))]).get("1", "")
         except Exception as error:
-            raise self._reason(error, kept="") from error
+            raise self._explain(error, kept="") from error
         with self._lock:
             return self._queries.setdefault(text, note)
 
@@ -228,34 +192,35 @@ class ModelAnnotator:
             return fits(self._predictor, attribute=self._told, passages=passages)
 
         for passages in batches(session, doc_ids, chars, fit):
-            notes |= self._asked(passages)
+            notes |= self._ask(passages)
             for passage in passages:
                 if passage.id not in notes:
-                    alone = self._asked([passage]) if len(passages) > 1 else {}
+                    alone = self._ask([passage]) if len(passages) > 1 else {}
                     notes |= alone or {passage.id: ""}
 
-    def _asked(self, passages: list[Passage]) -> dict[str, str]:
-        """The annotations that one call gives, by id; those that could not be used are not among them."""
+    def _ask(self, passages: list[Passage]) -> dict[str, str]:
+        """Return the annotations that one call gives, by id, without those that cannot be used."""
         doc_ids = [passage.id for passage in passages]
+        known = known_ids("annotations", doc_ids, needed=True)
+
+        def check_ids(outputs: Outputs) -> None:
+            known({"annotations": [note.id for note in outputs["annotations"]]})
+
         try:
-            answer = ask(self._predictor, _of(doc_ids), attribute=self._told, passages=passages)
+            answer = ask(self._predictor, check_ids, attribute=self._told, passages=passages)
         except (UnusableAnswer, dspy.LMInvalidRequestError) as error:
             if fault(error) != "system":  # nothing that these texts are refused for
                 raise
             return {}
-        found = dict[str, str]()
+        notes = dict[str, str]()
         for note in answer.annotations:
             if note.id in doc_ids and note.text.strip():
-                found.setdefault(note.id, note.text.strip())
-        return found
+                notes.setdefault(note.id, note.text.strip())
+        return notes
 
-    def _reason(
-        self, error: Exception, kept: str = "; what was annotated is kept, and the same command goes on"
-    ) -> Exception:
+    def _explain(self, error: Exception, kept: str) -> Exception:
         """Return the error to raise for an exception of a call, in words for the build or the search that needed it."""
-        if isinstance(error, SextantError):
-            return error
-        match fault(error):
+        match "" if isinstance(error, SextantError) else fault(error):
             case "refused":
                 return refusal(error, self._model.name)
             case "provider":
@@ -264,39 +229,22 @@ class ModelAnnotator:
         return error
 
 
-def _digest(*parts: Any) -> str:
-    """Sixteen hex digits over what is told."""
-    made = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        content = json.dumps(part, sort_keys=True).encode("utf-8", "surrogatepass")
-        made.update(b"%d\0%s" % (len(content), content))
-    return made.hexdigest()
-
-
-def _of(doc_ids: Collection[str]) -> Check:
-    """The annotations are of `doc_ids`, as `known_ids` says it."""
-    known = known_ids("annotations", doc_ids, needed=True)
-
-    def of_these(outputs: Outputs) -> None:
-        known({"annotations": [note.id for note in outputs["annotations"]]})
-
-    return of_these
-
-
 class OfflineAnnotator:
-    """Annotations by counting words and signs; free."""
+    """Annotates texts by counting words and signs, for the lens called `attribute`; free."""
 
     batch, workers, paid = 1000, 1, False
 
     def __init__(self, attribute: str, statistics: Callable[[], TermStatistics]) -> None:
-        """`attribute` is the name of a lens."""
         self._attribute = attribute
         self._statistics = cache(statistics)
 
     def key(self) -> Mapping[str, object]:
-        """The lens and the code that counts."""
-        sources = code("tools/retrievers/lens/signs", "tools/text")
-        return {"model": "offline", "attribute": self._attribute, "code": sources}
+        """Return the lens and the code that counts."""
+        return {
+            "model": "offline",
+            "attribute": self._attribute,
+            "code": code("tools/retrievers/lens/signs", "tools/text"),
+        }
 
     def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
         """Say in one line what is counted."""
@@ -304,9 +252,21 @@ class OfflineAnnotator:
         return f"lens: offline annotates {texts:,} texts by counting: {what}; no language model"
 
     def annotate(self, texts: Sequence[str]) -> Annotated:
-        """The words that stand for what was counted in each text."""
+        """Return the words that stand for what was counted in each text."""
         return Annotated([self.query(text) for text in texts], Usage())
 
     def query(self, text: str) -> str:
         """Return the words that stand for what was counted in one text."""
         return signs.seen(self._attribute, text, self._statistics)
+
+
+Annotator = ModelAnnotator | OfflineAnnotator
+
+
+def _digest(*parts: Any) -> str:
+    """Return sixteen hex digits over what a model is told."""
+    made = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        content = json.dumps(part, sort_keys=True).encode("utf-8", "surrogatepass")
+        made.update(b"%d\0%s" % (len(content), content))
+    return made.hexdigest()

@@ -14,7 +14,7 @@ import logging
 import math
 import threading
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,7 +31,7 @@ from tools.retriever import Retriever, Search
 from tools.retrievers import Value, spell
 from tools.retrievers.bm25 import BM25
 from tools.retrievers.fusion import Fusion, check_options
-from tools.retrievers.lens.annotate import Annotated, Annotator, annotator_of
+from tools.retrievers.lens.annotate import Annotated, Annotator, ModelAnnotator, OfflineAnnotator, check
 from tools.retrievers.store import name_of, open_index
 
 _LOG = logging.getLogger("sextant")
@@ -80,26 +80,28 @@ class LensIndex(Retriever):
         context: int = 0,
         digest: str = "",
     ) -> None:
-        given: dict[str, Any] = {
-            "chars": chars,
-            "context": context,
-            "weights": weights,
-            "constant": constant,
-            "depth": depth,
-        }
-        self.require("", 1, given)
-        annotator = annotator_of(
-            model, attribute, terms or Terms(), lambda: BM25(corpus, home).statistics(), window=context
-        )
+        fused = {"weights": weights, "constant": constant, "depth": depth}
+        self.require("", 1, {"chars": chars, "context": context, **fused})
+        if not attribute:
+            raise UsageError(
+                "a lens needs attribute=..., where the task gives it none; docs/decisions/lens-retriever.md"
+            )
+        check(model, attribute)
+        annotator: Annotator
+        if model == "offline":
+            annotator = OfflineAnnotator(attribute, lambda: BM25(corpus, home).statistics())
+        else:
+            annotator = ModelAnnotator(model, attribute, terms or Terms(), context)
         key = {**annotator.key(), "kind": "annotations", "format": FORMAT, "chars": chars, "corpus": corpus.fingerprint}
-        made = _digest(annotator, chars)
+        shaping = json.dumps({**annotator.key(), "format": FORMAT, "chars": chars}, sort_keys=True)
+        made = hashlib.blake2b(shaping.encode(), digest_size=4).hexdigest()
         if digest not in ("", made):
             raise DataError(f"lens: the annotations of {model} have the digest {made}, not {digest}; leave digest out")
         notes = open_index(
             home,
             key,
             build=lambda folder: _annotate_all(annotator, corpus, chars, folder),
-            load=_reading(corpus, chars),
+            load=lambda folder: _load_notes(corpus, chars, folder),
             salvage=True,  # what was paid for and is whole stays
         )
         if not any(note.text.strip() for note in notes.stream()):
@@ -153,26 +155,18 @@ class _ThroughLens(Retriever):
         return self._annotator.query(text[: self._chars])
 
 
-def _digest(annotator: Annotator, chars: int) -> str:
-    shaped = json.dumps({**annotator.key(), "format": FORMAT, "chars": chars}, sort_keys=True)
-    return hashlib.blake2b(shaped.encode(), digest_size=4).hexdigest()
-
-
 def _read(document: Document, chars: int) -> str:
     """Return the beginning of a document that is annotated."""
     return indexed_text(document)[:chars]
 
 
-def _reading(corpus: Corpus, chars: int) -> Callable[[Path], Corpus]:
-    def load(folder: Path) -> Corpus:
-        """The annotations in the place of the texts: equal ids, in the same order."""
-        notes, _ = _kept(folder / _FILE)
-        return Corpus(
-            Document(document.doc_id, notes.get(digest_text(_read(document, chars)).hex(), ""))
-            for document in corpus.stream()
-        )
-
-    return load
+def _load_notes(corpus: Corpus, chars: int, folder: Path) -> Corpus:
+    """Return the annotations in the place of the texts: equal ids, in the same order."""
+    notes, _ = _kept(folder / _FILE)
+    return Corpus(
+        Document(document.doc_id, notes.get(digest_text(_read(document, chars)).hex(), ""))
+        for document in corpus.stream()
+    )
 
 
 def _kept(path: Path) -> tuple[dict[str, str], Usage]:
@@ -207,21 +201,26 @@ def _annotate_all(annotator: Annotator, corpus: Corpus, chars: int, folder: Path
     level = logging.WARNING if annotator.paid else logging.INFO
     _LOG.log(level, annotator.begin(count, characters, [_read(corpus[doc_id], chars) for doc_id in sample], spent))
     progress = Progress("lens", len(digests), "texts", done=len(digests) - count)
-    empty, unusable, shortened, fault = 0, 0, 0, None
-    for batch, annotated in _as_they_finish(
+    tally, fault = Counter[str](), None
+    for batch, annotated in _annotate_batches(
         annotator, pending, lambda batch: [_read(corpus[texts[digest]], chars) for digest in batch]
     ):
         notes = {d: note for d, note in zip(batch, annotated.texts, strict=True) if note is not None}
         row = {"annotations": notes, "usage": usage_json(annotated.usage)}
         disk.append_line(path, json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace"))
         spent += annotated.usage
-        empty += sum(not note for note in notes.values())
-        unusable += annotated.unusable
-        shortened += annotated.shortened
+        tally["answers could not be used"] += annotated.unusable
+        tally["texts have no annotation that could be used"] += sum(not note for note in notes.values())
+        tally["prompts were shortened to fit the model"] += annotated.shortened
         fault = fault or annotated.fault
         progress.add(len(notes))
     if annotator.paid:
-        _LOG.log(level, _used(spent, empty, unusable, shortened))
+        cost = "an unknown price" if spent.list_usd is None else f"${spent.list_usd:.4f} at list price"
+        _LOG.log(
+            level,
+            f"lens: annotated so far with {spent.calls:,} calls, {spent.input_tokens:,} tokens in and "
+            f"{spent.output_tokens:,} out, {cost}{''.join(f'; {n} {what}' for what, n in tally.items() if n)}",
+        )
     if fault:
         raise fault
 
@@ -238,42 +237,33 @@ def _distinct(corpus: Corpus, chars: int, done: Mapping[str, str]) -> tuple[dict
     return texts, characters
 
 
-def _used(usage: Usage, empty: int, unusable: int, shortened: int) -> str:
-    cost = "an unknown price" if usage.list_usd is None else f"${usage.list_usd:.4f} at list price"
-    without = f"; {unusable} answers could not be used" if unusable else ""
-    without += f"; {empty} texts have no annotation that could be used" if empty else ""
-    without += f"; {shortened} prompts were shortened to fit the model" if shortened else ""
-    return (
-        f"lens: annotated so far with {usage.calls:,} calls, {usage.input_tokens:,} tokens in and "
-        f"{usage.output_tokens:,} out, {cost}{without}"
-    )
-
-
 Finished = tuple[list[str], Annotated]
 """A batch with what came of it."""
 
 
-def _as_they_finish(
+def _annotate_batches(
     annotator: Annotator, batches: Sequence[list[str]], texts_of: Callable[[list[str]], list[str]]
 ) -> Iterator[Finished]:
-    """Each batch with what came of it, some at a time. After a fault no more are begun; those in flight are given."""
-    for one in _side_by_side(annotator, batches[:1], texts_of):  # alone: it finds out a model that is of no use
-        yield one
-        if one[1].fault:
+    """Yield each batch as it ends, some at a time. After a fault no more are begun; those in flight are yielded."""
+    for some in (batches[:1], batches[1:]):  # the first alone: it finds out a model that is of no use
+        faults = 0
+        for batch, annotated in _side_by_side(annotator, some, texts_of):
+            faults += annotated.fault is not None
+            yield batch, annotated
+        if faults:
             return
-    yield from _side_by_side(annotator, batches[1:], texts_of)
 
 
 def _side_by_side(
     annotator: Annotator, batches: Sequence[list[str]], texts_of: Callable[[list[str]], list[str]]
 ) -> Iterator[Finished]:
     """Annotate batches in threads. After a Ctrl-C, those in flight are waited for a while: they are paid for."""
-    todo, stopped = deque(batches), threading.Event()
+    todo, stopped = iter(batches), threading.Event()  # an iterator over a list: threads may share it
     done: SimpleQueue[Finished | BaseException] = SimpleQueue()
 
     def work() -> None:
         try:
-            while not stopped.is_set() and (batch := _next(todo)):
+            while not stopped.is_set() and (batch := next(todo, None)):
                 annotated = annotator.annotate(texts_of(batch))
                 if annotated.fault:
                     stopped.set()
@@ -282,39 +272,29 @@ def _side_by_side(
             stopped.set()
             done.put(error)
 
-    working = min(annotator.workers, len(batches))  # daemons, so that Ctrl-C does not wait for the slowest call
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(working)]
+    def finished(until: float = math.inf) -> Iterator[Finished]:
+        """What the threads finish, until all have ended or the time is up; then raise what one of them has raised."""
+        failure: BaseException | None = None
+        while time.monotonic() < until and (any(thread.is_alive() for thread in threads) or not done.empty()):
+            check_interrupts()
+            with suppress(Empty):
+                one = done.get(timeout=_TICK)
+                if isinstance(one, BaseException):
+                    failure = failure or one
+                else:
+                    yield one
+        if failure:
+            raise failure
+
+    # Daemons, so that Ctrl-C does not wait for the slowest call.
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(annotator.workers, len(batches)))]
     try:
         for thread in threads:
             thread.start()
-        yield from _collected(done, threads)
+        yield from finished()
     except KeyboardInterrupt:
         stopped.set()
-        yield from _collected(done, threads, until=time.monotonic() + _GRACE)
+        yield from finished(until=time.monotonic() + _GRACE)
         raise
     finally:
         stopped.set()
-
-
-def _collected(
-    done: "SimpleQueue[Finished | BaseException]", threads: Sequence[threading.Thread], until: float = math.inf
-) -> Iterator[Finished]:
-    """Yield what the threads finish, until all have ended or the time is up; then raise what one of them has raised."""
-    failure: BaseException | None = None
-    while time.monotonic() < until and (any(thread.is_alive() for thread in threads) or not done.empty()):
-        check_interrupts()
-        with suppress(Empty):
-            finished = done.get(timeout=_TICK)
-            if isinstance(finished, BaseException):
-                failure = failure or finished
-            else:
-                yield finished
-    if failure:
-        raise failure
-
-
-def _next(todo: deque[list[str]]) -> list[str] | None:
-    try:
-        return todo.popleft()
-    except IndexError:  # looking first would not do: another worker may take the last one in between
-        return None
