@@ -1,8 +1,7 @@
 """The forms of a run folder's files, as tools/forms.py checks them.
 
-docs/decisions/run-folder.md says which file is whose.
-
-Left out: what a form cannot say, such as that two lists are of one length; that is checked by who reads the file.
+docs/decisions/run-folder.md says which file is whose. Left out: what a form cannot say, such as that two lists are of
+one length; who reads the file checks that.
 """
 
 from typing import Annotated, Any, Literal, NotRequired
@@ -16,50 +15,38 @@ from tools.forms import Amount, Count, Number, TraceForm, UsageForm, read, read_
 __all__ = ["ConfigForm", "JudgedForm", "OutcomeForm", "ScoresForm", "read", "read_file"]
 
 
-class Asked(TypedDict):
-    """The queries of a split that were requested."""
-
+class _Asked(TypedDict):
     limit: Count | None
     query_ids: list[str]
 
 
-class PoolForm(TypedDict):
-    """The pool that --pool requested."""
-
+class _Pool(TypedDict):
     kind: str
     size: Count
     of: list[str]
 
 
-class CompiledName(TypedDict):
-    """Which compiled prompts."""
-
+class _Compiled(TypedDict):
     digest: str
     optimizer: str
     task: NotRequired[str]
 
 
-RetrieverForm = TypedDict(
-    "RetrieverForm", {"name": str, "with": NotRequired[str], "others": NotRequired[dict[str, str] | None]}
+_Retriever = TypedDict(
+    "_Retriever", {"name": str, "with": NotRequired[str], "others": NotRequired[dict[str, str] | None]}
 )
 
 
-class Named(TypedDict):
-    """A model."""
-
+class _Model(TypedDict):
     name: str
 
 
-class Imported(TypedDict, total=False):
-    """What a run says that was imported."""
-
+class _Imported(TypedDict, total=False):
     usage: bool
     notes: list[str]
 
 
-class Provenance(TypedDict):
-    """Where a run was made, and from what."""
-
+class _Provenance(TypedDict):
     data: str
     folder: str | None
     judgements: str
@@ -72,18 +59,18 @@ class ConfigForm(TypedDict):
     data: str
     data_fingerprint: str
     split: str
-    asked: Asked
+    asked: _Asked  # the queries of the split that were requested
     instruction: str
     depth: Count
     max_p: bool
     program: str
     parameters: dict[str, Any]
-    retriever: RetrieverForm
-    lm: Named
-    pool: NotRequired[PoolForm | None]
-    compiled: NotRequired[CompiledName | None]
-    imported: NotRequired[Imported | None]
-    provenance: Provenance
+    retriever: _Retriever
+    lm: _Model
+    pool: NotRequired[_Pool | None]
+    compiled: NotRequired[_Compiled | None]
+    imported: NotRequired[_Imported | None]
+    provenance: _Provenance
 
 
 class OutcomeForm(TypedDict):
@@ -101,25 +88,23 @@ class OutcomeForm(TypedDict):
     digest: NotRequired[str]
 
 
-class Measured(TypedDict):
-    """The mean of a metric; without an interval where it is over one query, null where it is undefined for all."""
+class _Measured(TypedDict):
+    """Of a metric; without an interval where it is over one query, null where it is undefined for all."""
 
     mean: NotRequired[Number | None]
     low: NotRequired[Number | None]
     high: NotRequired[Number | None]
 
 
-class LossesForm(TypedDict):
-    """The shares of relevant documents that a run lost, by fate."""
-
+class _Losses(TypedDict):
     cutoff: Count
     queries: NotRequired[Count]
     documents: NotRequired[dict[str, Count]]
-    at: dict[str, dict[str, Number]]
+    at: dict[str, dict[str, Number]]  # the shares of relevant documents that a run lost, by fate
 
 
-class Used(TypedDict):
-    """What all queries used; null where it is not known."""
+class _Used(TypedDict):
+    """Of all queries; null where it is not known."""
 
     calls: Count | None
     input_tokens: Count | None
@@ -128,7 +113,7 @@ class Used(TypedDict):
     list_usd: Amount | None
 
 
-class Read(TypedDict):
+class _Read(TypedDict):
     """What was left out of the documents that models read: evals.measuring.scoring.describe_cuts."""
 
     documents: Count
@@ -146,25 +131,25 @@ class ScoresForm(TypedDict):
     instruction: NotRequired[str]
     judgements: str
     program: str
-    pool: NotRequired[PoolForm | None]
-    compiled: NotRequired[CompiledName | None]
+    pool: NotRequired[_Pool | None]
+    compiled: NotRequired[_Compiled | None]
     retriever: str
     lm: str
     queries: Count
     failed: Count
     owed: NotRequired[Count]
     metric: NotRequired[str]
-    metrics: Annotated[dict[str, Measured], Field(min_length=1)]
-    losses: NotRequired[LossesForm | None]
-    read: NotRequired[Read | None]
+    metrics: Annotated[dict[str, _Measured], Field(min_length=1)]
+    losses: NotRequired[_Losses | None]
+    read: NotRequired[_Read | None]
     notes: NotRequired[list[str]]
-    usage: Used
+    usage: _Used
     made_of: NotRequired[dict[str, str]]
     digest: NotRequired[str]
 
 
-class RelevantForm(TypedDict):
-    """A relevant document in attribution.jsonl: evals.measuring.traces.Relevant and History."""
+class _Relevant(TypedDict):
+    """A relevant document: evals.measuring.attribution.Relevant and History."""
 
     unit: str
     grade: Number
@@ -190,5 +175,5 @@ class JudgedForm(TypedDict):
     query_id: str
     text: NotRequired[str]
     grades: dict[str, Number]
-    relevant: list[RelevantForm]
+    relevant: list[_Relevant]
     units: NotRequired[dict[str, str]]
