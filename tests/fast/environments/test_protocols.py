@@ -14,7 +14,10 @@ import pytrec_eval
 from rank_bm25 import BM25Okapi
 
 import environments
+from environments import crumb, multiconir
 from environments.sources import multiconir_csv
+from evals import score
+from tools.console import run_command
 from tools.disk import home
 from tools.errors import DataError, SextantError
 
@@ -34,6 +37,11 @@ def trec(result) -> dict[str, dict[str, float]]:
     return {query_id: {unquote(doc_id): score for doc_id, score in scores.items()} for query_id, scores in run.items()}
 
 
+def outcomes(result) -> dict[str, dict]:
+    rows = map(json.loads, (Path(result["run"]) / "outcomes.jsonl").read_text().splitlines())
+    return {row["query_id"]: row for row in rows}
+
+
 def evaluated(run, qrels, measures) -> dict[str, float]:
     grades = {q: {doc_id: int(grade) for doc_id, grade in judged.items()} for q, judged in qrels.items()}
     values = pytrec_eval.RelevanceEvaluator(grades, measures).evaluate(run)
@@ -41,25 +49,26 @@ def evaluated(run, qrels, measures) -> dict[str, float]:
     return {name: sum(value[name] for value in values.values()) / len(qrels) for name in names}
 
 
-@pytest.mark.parametrize("task", ["twitter", "math", "wildchat"])
-def test_gold_and_pooled_are_both_reported_and_either_may_lead(retrieve, task):
-    gold, pooled = retrieve(task, "--json").json, retrieve(task, "--json", "--qrels", "pooled").json
-    assert (gold["judgements"], pooled["judgements"]) == ("gold", "pooled")
-    judgements = environments.load(task, "mini", "all").judgements
+@pytest.mark.parametrize("task", ["math", "writing"])
+def test_what_a_query_masks_is_never_handed_in(retrieve, task):
+    masks = {query.query_id: query.excluded for query in environments.load(task, "mini", "all").queries}
+    for query_id, outcome in outcomes(retrieve(task, "--json").json).items():
+        assert masks[query_id] and not masks[query_id] & set(outcome["ranking"])
+
+
+def test_gold_and_pooled_are_both_reported_and_either_may_lead_without_a_second_run(retrieve, capsys):
+    gold, pooled = retrieve("math", "--json").json, retrieve("math", "--json", "--qrels", "pooled").json
+    assert (gold["judgements"], pooled["judgements"]) == ("gold", "pooled") and gold["run"] == pooled["run"]
+    judgements = environments.load("math", "mini", "all").judgements
     for name, led in (("gold", gold), ("pooled", pooled)):
         theirs = evaluated(trec(led), judgements[name].qrels, {"ndcg_cut.10", "recall.100"})
         assert led["metrics"]["nDCG@10"]["mean"] == pytest.approx(theirs["ndcg_cut_10"])
         assert led["metrics"]["R@100"]["mean"] == pytest.approx(theirs["recall_100"])
     assert gold["metrics"]["nDCG@10 [pooled]"] == pooled["metrics"]["nDCG@10"]
-    assert "pooled" in retrieve(task).out.splitlines()[3]
-
-
-def test_what_a_query_masks_is_never_handed_in(retrieve):
-    for task in ("math", "writing"):
-        masks = {query.query_id: query.excluded for query in environments.load(task, "mini", "all").queries}
-        outcomes = (Path(retrieve(task, "--json").json["run"]) / "outcomes.jsonl").read_text().splitlines()
-        for outcome in map(json.loads, outcomes):
-            assert masks[outcome["query_id"]] and not masks[outcome["query_id"]] & set(outcome["ranking"])
+    assert "pooled" in retrieve("math").out.splitlines()[3]
+    capsys.readouterr()
+    assert run_command(score.parser(), score.command, [gold["run"], "--qrels", "gold", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"] == gold["metrics"]
 
 
 def test_equal_texts_are_merged_only_beside_the_official_figures(retrieve):
@@ -69,49 +78,44 @@ def test_equal_texts_are_merged_only_beside_the_official_figures(retrieve):
     merged_run: dict[str, dict[str, float]] = {}
     for query_id, scores in trec(retrieve("wildchat", "--json").json).items():
         units = merged_run.setdefault(query_id, {})
-        for doc_id, score in scores.items():
+        for doc_id, value in scores.items():
             unit = repeats.get(doc_id, doc_id)
-            units[unit] = max(score, units.get(unit, 0.0))
+            units[unit] = max(value, units.get(unit, 0.0))
     merged_qrels = {q: {repeats.get(d, d): g for d, g in grades.items()} for q, grades in environment.qrels.items()}
     theirs = evaluated(merged_run, merged_qrels, {"ndcg_cut.10"})["ndcg_cut_10"]
     assert metrics["nDCG@10 [gold, equal texts merged]"]["mean"] == pytest.approx(theirs)
     assert metrics["nDCG@10"]["mean"] != pytest.approx(theirs, abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["tip_of_the_tongue", "set_ops", "clinical_trial"])
-def test_max_p_ranks_documents_by_their_best_passage_and_writes_their_ids(retrieve, name):
-    result = retrieve(f"crumb/{name}", "--json").json
+def test_max_p_ranks_documents_by_their_best_passage_and_writes_their_ids(retrieve):
+    result = retrieve("crumb/clinical_trial", "--json").json
     config = json.loads((Path(result["run"]) / "config.json").read_text())
     assert config["max_p"] is True and config["depth"] == 2000
-    environment = environments.load(f"crumb/{name}", "mini", "all")
+    environment = environments.load("crumb/clinical_trial", "mini", "all")
     parents = {passage.parent for passage in environment.documents.stream()}
     run = trec(result)
     assert {doc_id for ranking in run.values() for doc_id in ranking} <= parents
     theirs = evaluated(run, environment.qrels, {"ndcg_cut.10", "recall.100"})
     assert result["metrics"]["nDCG@10"]["mean"] == pytest.approx(theirs["ndcg_cut_10"])
-    for line in (Path(result["run"]) / "outcomes.jsonl").read_text().splitlines():
-        outcome = json.loads(line)
+    for query_id, outcome in outcomes(result).items():
         best = {}  # by brute force over the passages' scores
-        for passage, score in zip(outcome["ranking"], outcome["scores"], strict=True):
+        for passage, value in zip(outcome["ranking"], outcome["scores"], strict=True):
             parent = environment.documents[passage].parent
-            best[parent] = max(score, best.get(parent, -math.inf))
-        ranked = sorted(run[outcome["query_id"]], key=run[outcome["query_id"]].__getitem__, reverse=True)
+            best[parent] = max(value, best.get(parent, -math.inf))
+        ranked = sorted(run[query_id], key=run[query_id].__getitem__, reverse=True)
         assert [best[parent] for parent in ranked] == sorted(best.values(), reverse=True)
 
 
 def test_papers_gain_the_graded_labels_and_recall_the_binary_ones(retrieve):
     result = retrieve("crumb/paper_retrieval", "--json").json
     judgements = environments.load("crumb/paper_retrieval", "mini", "all").judgements["passage"]
-    run = trec(result)
-    assert result["metrics"]["nDCG@10"]["mean"] == pytest.approx(
-        evaluated(run, judgements.qrels, {"ndcg_cut.10"})["ndcg_cut_10"]
-    )
-    assert result["metrics"]["R@10"]["mean"] == pytest.approx(
-        evaluated(run, judgements.binary, {"recall.10"})["recall_10"]
-    )
+    gained = evaluated(trec(result), judgements.qrels, {"ndcg_cut.10"})["ndcg_cut_10"]
+    found = evaluated(trec(result), judgements.binary, {"recall.10"})["recall_10"]
+    assert result["metrics"]["nDCG@10"]["mean"] == pytest.approx(gained)
+    assert result["metrics"]["R@10"]["mean"] == pytest.approx(found)
 
 
-@pytest.mark.parametrize("task", ["doris_mae", "birco/clinical_trial", "relic"])
+@pytest.mark.parametrize("task", ["doris_mae", "birco/clinical_trial"])
 def test_birco_ranks_pools_and_gives_the_plain_and_the_resampled_mean(retrieve, task):
     result = retrieve(task, "--json", "--split", "test").json
     environment = environments.load(task, "mini", "test")
@@ -143,9 +147,9 @@ def published_bm25(query: str, texts: list[str]) -> list[float]:
     return list(BM25Okapi([text.lower().split() for text in texts]).get_scores(query.lower().split()))
 
 
-@pytest.mark.parametrize("domain", environments.suite("multiconir").tasks)
+@pytest.mark.parametrize("domain", ["books", "legal_document"])
 def test_bm25_by_pool_reproduces_the_published_procedure_on_all_four_protocols(retrieve, domain):
-    name, folder = environments.multiconir.TASKS[domain].name, environments.MINI / "multiconir"
+    name, folder = multiconir.TASKS[domain].name, environments.MINI / "multiconir"
 
     def ladder(row, query):
         scores = published_bm25(row[query], [row["Positive"], *(row[f"HN{n}"] for n in range(1, 11))])
@@ -171,14 +175,6 @@ def test_bm25_by_pool_reproduces_the_published_procedure_on_all_four_protocols(r
         assert [metrics[f"Win({k})"]["mean"] for k in range(1, 11)] == pytest.approx(padded.mean(axis=0).tolist())
 
 
-def test_a_domain_is_a_search_task_over_all_its_documents(retrieve):
-    result = retrieve("movies", "--json").json
-    environment = environments.load("movies", "mini", "all")
-    assert len(environment.documents) == 90 and all(query.candidates is None for query in environment.queries)
-    theirs = evaluated(trec(result), environment.qrels, {"ndcg_cut.10", "recall.100"})
-    assert result["metrics"]["nDCG@10"]["mean"] == pytest.approx(theirs["ndcg_cut_10"])
-
-
 def test_what_a_query_says_of_its_task_can_be_its_own_anybodys_or_nothing():
     own, generic, none = (
         environments.load("relic", "mini", instruction=kind).queries[0].objective
@@ -187,7 +183,7 @@ def test_what_a_query_says_of_its_task_can_be_its_own_anybodys_or_nothing():
     assert "literary analysis" in own and "literary" not in generic and generic and none == ""
 
 
-@pytest.mark.parametrize("task", ["wildchat", "crumb/set_ops", "crumb/legal_qa:document", "relic", "books:format"])
+@pytest.mark.parametrize("task", ["crumb/set_ops", "relic", "books:format"])
 def test_a_program_runs_on_every_kind_of_task(run, task):
     result = run("--program", "multihop", "--task", task, "--data", "mini", "--limit", 2, "--json")
     assert result.code == 0, result.err
@@ -212,25 +208,13 @@ def test_what_does_not_fit_together_is_said_in_one_line(run, words, said):
     assert not (home() / "indexes").exists(), "it was said before an index was built"
 
 
-def test_which_judgements_lead_costs_no_second_run_and_can_be_changed_afterwards(retrieve, capsys):
-    from evals import score
-    from tools.console import run_command
-
-    gold, pooled = retrieve("twitter", "--json").json, retrieve("twitter", "--json", "--qrels", "pooled").json
-    assert gold["run"] == pooled["run"]
-    capsys.readouterr()
-    assert run_command(score.parser(), score.command, [gold["run"], "--qrels", "gold", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["metrics"] == gold["metrics"]
-
-
 def test_triplets_weigh_alike_whatever_their_query(retrieve):
     result = retrieve("doris_mae", "--json", "--split", "dev").json
     environment = environments.load("doris_mae", "mini", "dev")
     won = total = 0
-    for line in (Path(result["run"]) / "outcomes.jsonl").read_text().splitlines():
-        outcome = json.loads(line)
+    for query_id, outcome in outcomes(result).items():
         scores = dict(zip(outcome["ranking"], outcome["scores"], strict=True))
-        grades = environment.qrels[outcome["query_id"]]
+        grades = environment.qrels[query_id]
         for better in grades:
             for worse in grades:
                 if grades[better] - grades[worse] > 0.25 and grades[worse] > max(grades.values()) / 2:
@@ -290,7 +274,7 @@ def test_another_tasks_folder_is_refused(task, place, said):
     ],
 )
 def test_labels_of_crumb_that_do_not_fit_or_are_missing_are_refused(task, file, old, new, said, tmp_path):
-    shutil.copytree(environments.MINI / "crumb" / environments.crumb.TASKS[task].names[0], tmp_path / "copy")
+    shutil.copytree(environments.MINI / "crumb" / crumb.TASKS[task].names[0], tmp_path / "copy")
     path = tmp_path / "copy" / file
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(DataError, match=said):
