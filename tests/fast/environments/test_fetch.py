@@ -116,7 +116,7 @@ def leftovers() -> list[str]:
     return sorted(path.name for path in data().rglob("*.part*"))
 
 
-def test_a_task_of_the_hub_is_fetched_whole_and_then_loads(hub, get, lines):
+def test_a_task_of_the_hub_is_fetched_whole_marked_and_loads_and_a_second_fetch_asks_nobody(hub, get, lines):
     with pytest.raises(DataError, match="is not in"):
         environments.load("obliq/congress", "full")
     assert get() == data()
@@ -125,27 +125,22 @@ def test_a_task_of_the_hub_is_fetched_whole_and_then_loads(hub, get, lines):
     assert lines[0].startswith("obliq/congress: 3 files, ")
     assert lines[0].endswith(" kB from dianetc/OBLIQ-Bench@4ebee29f (CC BY 4.0)")
     assert lines[-1] == f"obliq/congress: whole and checked, in {data()}"
-    assert leftovers() == []
-
-
-def test_the_marker_says_what_was_fetched_from_where(hub, get):
-    get()
-    mark = json.loads((data() / "congress.complete.json").read_text())
-    assert mark["task"] == "obliq/congress"
-    of = obliq.RELEASE
+    shares = [int(line.partition("%")[0]) for line in lines if "% of" in line]  # as there is no terminal
+    assert 1 <= len(shares) <= 10 and shares == sorted(shares)
+    mark, of = json.loads((data() / "congress.complete.json").read_text()), obliq.RELEASE
     assert [mark[key] for key in ("repository", "revision", "licence")] == [of.repository, of.revision, "CC BY 4.0"]
-    assert len(mark["fetched"]) == len("2026-11-21")
+    assert mark["task"] == "obliq/congress" and len(mark["fetched"]) == len("2026-11-21")
     assert mark["files"] == {
         path: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         for path, content in hub.files.items()
     }
-
-
-def test_the_token_goes_to_the_hub_and_not_to_where_it_keeps_large_files(hub, get):
-    get()
+    assert leftovers() == []
     assert len(hub.asked) == 1 + 2 * len(PATHS), "the listing and the files, each of which is redirected once"
+    # The token goes to the Hub, and not to where it keeps large files.
     authorization = {Path(sent.path).name: sent.authorization for sent in hub.sent}
     assert authorization == {"corpus.jsonl": None, "queries.jsonl": None, "qrels.tsv": "Bearer hf_of_the_test"}
+    assert get() == data() and len(hub.asked) == 1 + 2 * len(PATHS)
+    assert lines[-1] == f"obliq/congress: all 3 files from dianetc/OBLIQ-Bench@4ebee29f are in {data()} already"
 
 
 def test_a_task_on_github_is_fetched_and_loads_and_its_variant_is_ignored(github, get):
@@ -162,31 +157,15 @@ def test_a_record_of_zenodo_is_fetched(zenodo, get):
     assert json.loads((data("zen") / "toy.complete.json").read_text())["repository"] == "1234567"
 
 
-def test_a_second_fetch_asks_nobody(hub, get, lines):
-    get()
-    asked = len(hub.asked)
-    assert get() == data()
-    assert len(hub.asked) == asked
-    assert lines[-1] == f"obliq/congress: all 3 files from dianetc/OBLIQ-Bench@4ebee29f are in {data()} already"
-
-
-@pytest.mark.parametrize("ending", [CORPUS, QRELS])
-def test_a_file_that_has_gone_or_changed_its_size_is_fetched_again_and_no_other(hub, get, ending):
-    get()
-    path = next(data().rglob(ending[1:]))
-    path.unlink() if ending == CORPUS else path.write_bytes(b"short")
-    hub.sent.clear()
-    get()
-    assert [Path(sent.path).name for sent in hub.sent] == [path.name]
-    assert environments.load("obliq/congress").data == "full"
-
-
-def test_a_file_with_other_bytes_of_the_same_number_is_noticed_by_check_and_fetched_again(hub, get):
+@pytest.mark.parametrize("damage", ["gone", "short", "other bytes"])
+def test_a_file_that_has_gone_or_changed_is_noticed_by_check_and_fetched_again_and_no_other(hub, get, damage):
     get()
     path = next(data().rglob(CORPUS[1:]))
-    path.write_bytes(path.read_bytes().replace(b"committee", b"Kommittee", 1))
-    files = [finding for finding in findings("obliq/congress") if finding.what == "files"]
-    assert [finding.fine for finding in files] == [False] and "fetch it again" in files[0].said
+    changed = b"short" if damage == "short" else path.read_bytes().replace(b"committee", b"Kommittee", 1)
+    path.unlink() if damage == "gone" else path.write_bytes(changed)
+    if damage == "other bytes":
+        files = [finding for finding in findings("obliq/congress") if finding.what == "files"]
+        assert [finding.fine for finding in files] == [False] and "fetch it again" in files[0].said
     hub.sent.clear()
     get()
     assert [Path(sent.path).name for sent in hub.sent] == [path.name]
@@ -264,27 +243,22 @@ def test_a_line_that_breaks_at_the_same_place_each_time_is_given_up(zenodo, get)
     assert len(zenodo.sent) <= 4
 
 
-def test_a_server_that_is_overloaded_for_a_moment_is_asked_again_after_growing_waits(hub, get, waits):
+def test_a_server_that_is_overloaded_is_asked_again_after_growing_waits_and_then_given_up(hub, get, waits):
     hub.busy = 2
     get()
     assert waits == [1.0, 4.0] and marked()
-
-
-@pytest.mark.parametrize("name", ["hub", "github", "zenodo"])
-def test_a_server_that_stays_overloaded_is_given_up(name, get, request):
-    request.getfixturevalue(name).busy = 100
+    hub.busy = 100
+    shutil.rmtree(data())
     with pytest.raises(DataError, match=r"127\.0\.0\.1:\d+ cannot be reached \(503 Service Unavailable\)"):
-        get(TASKS[name])
+        get()
 
 
-@pytest.mark.parametrize("task", ["obliq/congress", "birco/relic"])
-def test_a_server_that_is_gone_is_named(task, get, monkeypatch):
+def test_a_server_that_is_gone_is_named(get, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    monkeypatch.setenv("HF_ENDPOINT", address)
     monkeypatch.setenv("SEXTANT_GITHUB_API", address)
     with pytest.raises(DataError, match=rf"{address[7:]} cannot be reached \(.*refused.*\); the same command goes on"):
-        get(task)
+        get("birco/relic")
 
 
 def test_a_full_disk_says_how_much_is_there_and_the_same_command_goes_on(hub, get, little_room):
@@ -375,29 +349,24 @@ def test_a_release_that_is_not_for_everybody_asks_for_a_token(hub, get):
 
 
 @pytest.mark.parametrize("answer", ["<html>Log in to the hotel's network</html>", {"siblings": 3}, ["x"]])
-@pytest.mark.parametrize("task", ["obliq/congress", "birco/relic"])
-def test_a_page_that_is_no_listing_is_not_taken_for_one(hub, get, monkeypatch, answer, task):
-    hub.repository, hub.revision = (suite := environments.suite(task.split("/")[0])).release.repository, ""
+def test_a_page_that_is_no_listing_is_not_taken_for_one(hub, get, monkeypatch, answer):
     monkeypatch.setattr(hub, "listing", lambda path: answer)
-    with pytest.raises(DataError, match=rf"answers for revision {suite.release.revision[:8]} .* no listing of files"):
-        get(task)
+    with pytest.raises(DataError, match=rf"answers for revision {obliq.RELEASE.revision[:8]} .* no listing of files"):
+        get()
 
 
-@pytest.mark.parametrize("name", ["hub", "github", "zenodo"])
-def test_a_listing_without_an_end_is_given_up(name, get, request):
-    request.getfixturevalue(name).endless = True
+def test_a_listing_without_an_end_is_given_up(github, get):
+    github.endless = True
     with pytest.raises(DataError, match="answers with more than 64 MiB; is it the right address"):
-        get(TASKS[name])
+        get(TASKS["github"])
 
 
-@pytest.mark.parametrize("name", ["hub", "github"])
 @pytest.mark.parametrize("path", ["../../outside", "/etc/outside", "datasets/../../../outside"])
-def test_a_listing_with_a_path_that_leads_out_of_the_folder_is_refused(name, path, get, request, tmp_path):
-    server, task = request.getfixturevalue(name), TASKS[name]
-    server.listed[path] = server.files[path] = b"hostile"
+def test_a_listing_with_a_path_that_leads_out_of_the_folder_is_refused(path, get, hub, tmp_path):
+    hub.listed[path] = hub.files[path] = b"hostile"
     with pytest.raises(DataError, match="leads out of its folder"):
-        get(task)
-    assert server.sent == [] and not list(tmp_path.rglob("outside"))
+        get()
+    assert hub.sent == [] and not list(tmp_path.rglob("outside"))
 
 
 # Who else is there, and what is said.
@@ -431,12 +400,6 @@ def test_a_home_that_cannot_be_written_is_named(hub, get, tmp_path, monkeypatch)
     monkeypatch.setenv("SEXTANT_HOME", str(tmp_path / "a-file"))
     with pytest.raises(UsageError, match=r"a-file.* cannot be written: Not a directory; set SEXTANT_HOME"):
         get()
-
-
-def test_without_a_terminal_every_tenth_is_a_line_and_not_more(hub, get, lines):
-    get()
-    shares = [int(line.partition("%")[0]) for line in lines if "% of" in line]
-    assert 1 <= len(shares) <= 10 and shares == sorted(shares)
 
 
 def test_on_a_terminal_there_is_a_bar_and_no_line(hub, get, lines, monkeypatch):
