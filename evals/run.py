@@ -17,7 +17,6 @@ from tools.errors import pick
 
 if TYPE_CHECKING:
     from evals.running.events import Events
-    from evals.running.sitting import Report
 
 
 def parser() -> Parser:
@@ -53,23 +52,20 @@ def _command(arguments: argparse.Namespace, events: "Events | None" = None) -> i
     if arguments.dry_run:
         evaluation.forecast(request).show(as_json=arguments.json)
         return 0
-    result = evaluation.run(request, _make_report(events, quiet=arguments.json))
-    if events:
-        events.result = result.json()
+    if events or arguments.json:
+        result = evaluation.run(request, events.report if events else None)
+        if events:
+            events.result = result.json()
+        else:
+            put_out(json.dumps(result.json()) + "\n", kept="in the run folder")
     else:
-        result.show(as_json=arguments.json)
+        from evals.running import watch  # rich: not for --json
+
+        result = evaluation.run(request, watch.report)
+        watch.show(result.json())
     if result.problem:
         raise result.problem
     return 7 if result.failed else 0
-
-
-def _make_report(events: "Events | None", *, quiet: bool) -> "Report | None":
-    """Return what follows the run: for other programs, for a person, or nothing."""
-    if events or quiet:
-        return events.report if events else None
-    from evals.running import watch  # rich: not for --json
-
-    return watch.report
 
 
 def show_programs(*, as_json: bool) -> None:

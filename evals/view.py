@@ -7,10 +7,12 @@ import argparse
 import os
 import sys
 import threading
+import webbrowser
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from evals.folder import check_output
 from tools.console import Parser, clean, plural, positive, put_out, run_and_leave, say
 from tools.errors import DataError, UsageError
 
@@ -39,71 +41,55 @@ def _port(text: str) -> int:
 def command(arguments: argparse.Namespace) -> int:
     """Serve, or export."""
     if arguments.export:
-        export(
-            arguments.runs,
-            arguments.export,
-            query_ids=arguments.query,
-            limit=arguments.limit,
-            texts=not arguments.no_texts,
-        )
+        export(arguments)
     elif arguments.query or arguments.limit or arguments.no_texts:
         raise UsageError("--query, --limit and --no-texts are for --export; the page that is served has everything")
     else:
-        serve(arguments.runs, arguments.port, browser=not arguments.no_open)
+        serve(arguments)
     return 0
 
 
-def serve(runs: Sequence[Path], port: int | None = None, *, browser: bool = True) -> None:
-    """Serve the page of `runs` until it is interrupted, and print its address."""
-    from evals.showing.page_data import Answers  # here, as below, for the sake of --help
-    from evals.showing.page_server import open_server  # as above
+def serve(arguments: argparse.Namespace) -> None:
+    """Serve the page of runs until it is interrupted, and print its address."""
+    from evals.showing import page_data, page_server  # not for --help
 
-    answers = Answers(runs)
+    answers = page_data.Answers(arguments.runs)
     for path, why in answers.unreadable:
         say(f"not shown: {path}: {why}")
     say(f"{plural(len(answers.run_ids), 'run')}; Ctrl-C ends the page")
-    with open_server(answers, port) as server, suppress(KeyboardInterrupt):
+    with page_server.open_server(answers, arguments.port) as server, suppress(KeyboardInterrupt):
         put_out(f"{server.address}\n")
-        if browser:
-            _open(server.address_once)
+        # A browser is opened where a person sees it: not in a script, nor over a line to a machine without a screen.
+        screens = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+        screen = sys.platform != "linux" or any(os.environ.get(name) for name in screens)
+        if screen and not arguments.no_open and sys.stdout is not None and sys.stdout.isatty():
+            threading.Thread(target=webbrowser.open, args=(server.address_once,), daemon=True).start()
         server.serve_forever(poll_interval=0.1)
 
 
-def _open(address: str) -> None:
-    """Open the browser, where a person sees it: not in a script, nor over a line to a machine without a screen."""
-    screen = sys.platform != "linux" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
-    if screen and sys.stdout is not None and sys.stdout.isatty():
-        import webbrowser  # here, for the sake of --help
+def export(arguments: argparse.Namespace) -> None:
+    """Write the page of runs into one file, with all queries or some, and print what is in it."""
+    from evals.showing import page_data, page_server  # not for --help
 
-        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-
-
-def export(
-    runs: Sequence[Path], path: Path, *, query_ids: Sequence[str] = (), limit: int | None = None, texts: bool = True
-) -> None:
-    """Write the page of `runs` into one file, with all queries or some, and print what is in it."""
-    from evals.folder import check_output  # here, as below, for the sake of --help
-    from evals.showing.page_data import Answers  # as above
-    from evals.showing.page_server import write_page  # as above
-
+    path, wanted = arguments.export, arguments.query
     if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
         why = "it is a folder" if path.is_dir() else f"{path.parent} is no folder that can be written to"
         raise UsageError(f"{path} cannot be written: {why}; choose another --export")
     check_output(path)
 
     def choose(known: Sequence[str]) -> Sequence[str]:
-        return [query_id for query_id in known if not query_ids or query_id in query_ids][:limit]
+        return [query_id for query_id in known if not wanted or query_id in wanted][: arguments.limit]
 
-    answers = Answers(runs, exported=True, texts=texts, chosen=choose)
+    answers = page_data.Answers(arguments.runs, exported=True, texts=not arguments.no_texts, chosen=choose)
     for folder, why in answers.unreadable:
         say(f"left out: {folder}: {why}")
     if not answers.run_ids:
         raise DataError("none of these runs can be shown, so nothing is written")
     known = [answers.query_ids(run_id) for run_id in answers.run_ids]
-    if strange := [query_id for query_id in query_ids if not any(query_id in ids for ids in known)]:
+    if strange := [query_id for query_id in wanted if not any(query_id in ids for ids in known)]:
         raise UsageError(f"none of these runs has a query {strange[0]!r}; --query takes the ids of scores.csv")
     try:
-        size = write_page(answers, path)
+        size = page_server.write_page(answers, path)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror}; choose another --export, or make room") from None
     contents = f"{plural(len(known), 'run')}, {plural(sum(map(len, known)), 'trajectory', 'trajectories')}"

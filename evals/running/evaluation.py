@@ -19,6 +19,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import environments
 from evals.measuring.metrics import add_metrics
+from evals.running import sitting
 from evals.running.request import Request
 from evals.running.resolve import Resolved, fit, resolve
 from tools import options
@@ -28,10 +29,9 @@ from tools.models import spec
 if TYPE_CHECKING:
     from environments.base import Environment
     from evals.running.forecast import Estimate
-    from evals.running.sitting import Report, Result
 
 
-def evaluate(*, program: str, task: str, **fields: Any) -> "Result":
+def evaluate(*, program: str, task: str, **fields: Any) -> sitting.Result:
     """Run a program on a task and score it; `fields` are those of evals.running.request.Request.
 
     What was answered before, in the same run folder, is not asked again. SextantError, of the kind that says what to
@@ -43,13 +43,11 @@ def evaluate(*, program: str, task: str, **fields: Any) -> "Result":
     return result
 
 
-def run(request: Request, report: "Report | None" = None) -> "Result":
+def run(request: Request, report: sitting.Report | None = None) -> sitting.Result:
     """Answer what is pending of a request's run, and score it. Queries may be pending afterwards: see `problem`."""
     started = time.monotonic()
     with _children(request):
         resolved, environment = _fit(request)
-        from evals.running import sitting  # takes a second; a misspelt name is refused before
-
         return sitting.sit(resolved, environment, report, started)
 
 
@@ -58,7 +56,7 @@ def forecast(request: Request) -> "Estimate":
     if request.isolated:
         raise UsageError("--dry-run asks no program of somebody else's; leave out --isolated")
     resolved, environment = _fit(request)
-    from evals.running.forecast import estimate  # takes a second; a misspelt name is refused before
+    from evals.running.forecast import estimate  # imports rich
 
     return estimate(resolved, environment)
 

@@ -3,7 +3,7 @@
     Request(program="multihop", task="congress", split="dev", parameters={"hops": 2})
 
 A field that is None leaves the choice to the task, the model or the program. Values are checked when a request is made
-(UsageError); whether there is such a program or task is the business of evals/running/resolve.py.
+(UsageError); whether there is such a task or retriever is the business of evals/running/resolve.py.
 
 `-P name=value` sets what a program's constructor lets the command line set, or one of the `LIMITS` of each query, which
 every program and agent has.
@@ -106,6 +106,8 @@ class Common:
 
     def __post_init__(self) -> None:
         options.check(self)
+        if self.program not in SYSTEMS:
+            raise UnknownName("program", self.program, SYSTEMS)
 
     @property
     def workers(self) -> int:

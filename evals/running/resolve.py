@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import environments
 from evals import folder as run_folder
 from evals.measuring.metrics import check_metric
+from evals.running import pools
 from evals.running.request import SYSTEMS, Request, apply_hints, find_retrievers, parse_parameters, query_limits
+from programs.base import check_offline
 from tools import retrievers
 from tools.corpus import Corpus
 from tools.disk import home
@@ -26,7 +28,6 @@ from tools.session import Toolbox
 
 if TYPE_CHECKING:
     from environments.base import Environment
-    from evals.running.pools import Pool
     from programs.compiled import Compiled
     from tools.retriever import Retriever
     from tools.retrievers import Spec
@@ -46,7 +47,7 @@ class Resolved:
     limits: Mapping[str, int]  # of each query, by their names in request.LIMITS
     retriever: "Spec"
     others: "Mapping[str, Spec]"  # the retrievers that parameters name, by their expressions
-    pool: "Pool | None"
+    pool: pools.Pool | None
     compiled: "Compiled | None" = None
 
     @property
@@ -90,11 +91,7 @@ def resolve(request: Request) -> Resolved:
     values = parse_parameters(request.program, constructor, request.parameters, kept)
     own = compiled.retriever if compiled else "bm25"
     spec = retrievers.check(own if request.retriever is None else request.retriever)
-    pool = None
-    if request.pool is not None:
-        from evals.running import pools  # few runs need it
-
-        pool = pools.read(request.pool, spec)
+    pool = None if request.pool is None else pools.read(request.pool, spec)
     for one in (spec, *(pool.parts if pool else ())):
         _check_retriever(one)
     environments.resolve(request.task)
@@ -170,8 +167,6 @@ def fit(resolved: Resolved, environment: "Environment") -> Resolved:
     _check_pools(resolved, environment)
     program = trial(resolved.constructor, resolved.values)
     if request.lm == "offline":
-        from programs.base import check_offline  # imports DSPy: a misspelt name is refused before
-
         check_offline(request.program, program)
     if resolved.compiled and not resolved.isolated:  # an isolated program has checked them itself
         resolved.compiled.check(request.program, program, str(request.compiled))
@@ -211,16 +206,9 @@ class Engines:
         self._built: dict[str, Retriever] = {}
 
     def build(self, spec: "Spec") -> "Retriever":
-        """Return the retriever of an expression; one that may take a while to open is named in the log.
-
-        ProviderRefused where the key of a model of embeddings is missing and no cassette has its answers.
-        """
+        """Return the retriever of an expression; one that may take a while to open is named in the log."""
         spec = retrievers.with_attribute(spec, self._lens)
         if str(spec) not in self._built:
-            for api in () if self._terms.replays else retrievers.apis(spec):
-                from tools.models.embeddings import check_key  # imports DSPy and OpenAI's client, which takes seconds
-
-                check_key(api.subject)
             if len(self._documents) >= LARGE:
                 _LOG.info("opening %s over %d documents", spec, len(self._documents))
             self._built[str(spec)] = retrievers.build(spec, self._documents, home(), terms=self._terms)

@@ -83,12 +83,6 @@ class Result:
         """All of it as plain data, as `--json` prints it."""
         return dict(self._json)
 
-    def show(self, *, as_json: bool) -> None:
-        """Print it on stdout."""
-        from evals.showing.tables import show_scores  # rich: not for Python
-
-        show_scores(self.json(), as_json=as_json)
-
 
 @dataclass(slots=True)
 class Ready:

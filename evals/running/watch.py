@@ -1,11 +1,11 @@
-"""How far a run is, for a person, on stderr: a live table on a terminal, plain lines elsewhere.
+"""A run for a person: how far it is, on stderr, as a live table on a terminal or as lines, and its scores.
 
 Reasons to wait come from providers, so they are stripped of control characters before they are printed.
 """
 
 import math
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from evals.folder import RunFolder
 from evals.running.events import Event, Progress, Resumed, Waiting, Watch
+from evals.showing.tables import show_scores
 from tools.console import clean, queries, say
 from tools.models.terms import Status
 from tools.records import Usage
@@ -35,6 +36,11 @@ def report(ready: "Ready", folder: RunFolder) -> Watch:
     before = f", {done} answered before" if done else ""
     say(f"{ready.environment.task}: {queries(len(ready.environment.queries))}{before}")
     return Watch.of(ready, folder, LiveTable(console).tell if console.is_terminal else Lines(done).tell)
+
+
+def show(scores: dict[str, Any]) -> None:
+    """Print on stdout what came of the run."""
+    show_scores(scores)
 
 
 class Lines:

@@ -23,7 +23,7 @@ from tools.models import faults
 from tools.models.call import Caller, Sent
 from tools.models.prices import Price
 from tools.models.sending.wire import Unreadable, Wire, parse
-from tools.models.spec import PROVIDERS, SERVER_KEY, hide_keys, is_server, secret
+from tools.models.spec import PROVIDERS, SERVER_KEY, hide_keys, is_server
 from tools.models.terms import Terms
 from tools.records import Usage
 
@@ -54,13 +54,6 @@ def place(spec: str) -> tuple[str, str, str]:
         known = ", ".join(f"api:{name}/MODEL" for name in PROVIDERS)
         raise UsageError(f"api:{spec} names no model; write {known} or api:MODEL@http://host:port/v1")
     return provider, model, PROVIDERS[provider][0]
-
-
-def check_key(spec: str) -> None:
-    """ProviderRefused where the environment lacks the key that the model `spec` needs; nothing is sent."""
-    provider, _, _ = place(spec)
-    if provider and not secret(PROVIDERS[provider][2]):
-        raise ProviderRefused(f"api:{spec} needs a key; put it in ${PROVIDERS[provider][2]}, or into the file .env")
 
 
 class _NotVectors(Unreadable):
