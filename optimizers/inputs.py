@@ -97,7 +97,7 @@ def plan(request: CompileRequest) -> Plan:
         ranges = tune.ranges(request.program, constructor, template, request.ranges)
         for chosen in tune.each_retriever(template, ranges):
             retrievers.require(retrievers.check(chosen))
-        first = tune.fill(template, tune.first(ranges) | {tune.RETRIEVER: template})
+        first = tune.fill(template, {name: values[0] for name, values in ranges.items()} | {tune.RETRIEVER: template})
     if request.optimizer == "ensemble" and len(request.of) < 2:
         raise UsageError("ensemble needs two compiled programs or more; name each with --of FILE")
     members = tuple(read(file) for file in request.of)

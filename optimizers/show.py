@@ -12,7 +12,7 @@ from rich.table import Table
 from evals.showing.compare_tables import lay_out
 from evals.showing.tables import printed
 from optimizers.teleprompters import TELEPROMPTERS
-from tools.console import clean, put_out, queries
+from tools.console import clean, number, put_out, queries
 
 ROWS = 12  # candidates in the table; learnt.json has all
 MOVED = 5  # queries with the largest gains, and with the largest losses; learnt.json has all
@@ -23,10 +23,9 @@ def show(found: Mapping[str, Any], *, as_json: bool = False) -> None:
     if as_json:
         put_out(json.dumps(found) + "\n", kept="in learnt.json")
         return
-    parts: list[str | Table] = [*_headings(found), _candidates(found), *_gain(found), *_changes(found), *_moved(found)]
-    parts += [*_leaks(found), *_footings(found)]
+    lines = [*_notes(found), _gain(found), *_changes(found), *_moved(found), *_leaks(found), *_footings(found)]
     held_out = lay_out(found["held_out"]) if found.get("held_out") else []
-    put_out(printed([*parts, *held_out]), kept="in learnt.json")
+    put_out(printed([*_headings(found), _candidates(found), *lines, *held_out]), kept="in learnt.json")
 
 
 def show_table(*, as_json: bool) -> None:
@@ -40,28 +39,24 @@ def show_table(*, as_json: bool) -> None:
     for name, row in TELEPROMPTERS.items():
         lines.append(f"{name:<{width}}  {row.what}")
         takes = [text for text, has in (("--teacher", row.teacher), ("--prompt-lm", row.proposes)) if has]
-        options = [f"-O {option}={_levels(values)}" for option, values in row.options.items()]
-        if takes or options:
-            lines.append(f"{'':<{width}}  " + " ".join([*takes, *options]))
-    put_out(
-        "\n".join([*lines, "", "values at --budget light|medium|heavy; one that stands alone is for all three", ""])
-    )
-
-
-def _levels(values: tuple[Any, Any, Any]) -> str:
-    """Write an option at light, medium and heavy effort; quoted where a shell would take it for something else."""
-    return "|".join(map(str, values)) if len(set(values)) > 1 else shlex.quote(str(values[0]))
+        for option, values in row.options.items():
+            # Quoted where a shell would take it for something else.
+            levels = "|".join(map(str, values)) if len(set(values)) > 1 else shlex.quote(str(values[0]))
+            takes.append(f"-O {option}={levels}")
+        lines += [f"{'':<{width}}  {' '.join(takes)}"] if takes else []
+    lines += ["", "values at --budget light|medium|heavy; one that stands alone is for all three", ""]
+    put_out("\n".join(lines))
 
 
 def _headings(found: Mapping[str, Any]) -> list[str]:
     note = "mini: bundled, invented" if found["data"] == "mini" else found["data"]
     model = "offline, no language model" if found["lm"] == "offline" else found["lm"]
-    named = (("teacher", found["teacher"]), ("prompts by", found["prompt_lm"]))
-    others = [f"{name}: {spec}" for name, spec in named if spec and spec != found["lm"]]
+    for name, spec in (("teacher", found["teacher"]), ("prompts by", found["prompt_lm"])):
+        model += f", {name}: {spec}" if spec and spec != found["lm"] else ""
     counts = found["queries"]
     return [
         f"{found['task']}  dev split: {counts['train']} train, {counts['validation']} validation  ({note})",
-        f"{found['program']} over {found['retriever']}, model: {', '.join([model, *others])}",
+        f"{found['program']} over {found['retriever']}, model: {model}",
         f"{found['optimizer']}, by {found['objective']}",
     ]
 
@@ -73,24 +68,21 @@ def _candidates(found: Mapping[str, Any]) -> Table:
     for name in ("candidate", "validation", "95 % interval", "train", what, "calls", "tokens", "price"):
         table.add_column(name, justify="left" if name in ("candidate", "parameters") else "right")
     for row in found["candidates"][:ROWS]:
-        kept = row["candidate"] == found["candidate"]
-        marks = [text for text, has in (("before", row["before"]), ("kept", kept)) if has]
+        before = " (before)" if row["before"] else ""
+        kept = " (kept)" if row["candidate"] == found["candidate"] else ""
         low, high = row["validation"]["low"], row["validation"]["high"]
+        parameters = clean(" ".join(f"{name}={value}" for name, value in row["parameters"].items()))
         table.add_row(
-            " ".join([row["candidate"], *(f"({mark})" for mark in marks)]),
+            f"{row['candidate']}{before}{kept}",
             _mean(row["validation"], whole=row["whole"]),
             "" if low is None else f"{low:.4f} to {high:.4f}",
             _mean(row["train"], whole=row["train"]["queries"] == found["queries"]["train"]),
-            escape(_parameters(row["parameters"])) if tuned else str(row["demos"]),
+            escape(parameters) if tuned else str(row["demos"]),
             str(row["calls"]),
             str(row["tokens"]),
-            "unknown" if row["list_usd"] is None else f"${row['list_usd']:.4f}",
+            number(row["list_usd"], "${:.4f}"),
         )
     return table
-
-
-def _parameters(parameters: Mapping[str, Any]) -> str:
-    return clean(" ".join(f"{name}={value}" for name, value in parameters.items()))
 
 
 def _mean(measured: Mapping[str, Any], *, whole: bool) -> str:
@@ -99,45 +91,42 @@ def _mean(measured: Mapping[str, Any], *, whole: bool) -> str:
     return f"{measured['mean']:.4f}" + ("" if whole else f" ({measured['queries']})")
 
 
-def _gain(found: Mapping[str, Any]) -> list[str]:
-    gain, more = found["gain"], len(found["candidates"]) - ROWS
+def _notes(found: Mapping[str, Any]) -> list[str]:
+    more, rows = len(found["candidates"]) - ROWS, found["candidates"][:ROWS]
     lines = [f"{more} more candidates are in learnt.json"] if more > 0 else []
-    if any(
-        0 < row[part]["queries"] < found["queries"][part]
-        for row in found["candidates"][:ROWS]
-        for part in ("train", "validation")
-    ):
+    of = found["queries"]
+    if any(0 < row[part]["queries"] < of[part] for row in rows for part in ("train", "validation")):
         lines.append("(n): evaluated on n of the queries")
+    return lines
+
+
+def _gain(found: Mapping[str, Any]) -> str:
+    gain = found["gain"]
     if found["kept"] == "before":
-        why = (
-            "no candidate is better on the validation queries"
-            if gain["candidates"]
-            else "no other candidate came to validation"
-        )
+        better = "no candidate is better on the validation queries"
+        why = better if gain["candidates"] else "no other candidate came to validation"
         so_far = " so far" if found["stopped"] else ""
-        return [*lines, f"no gain{so_far}: {why}, so the program is kept as it was; there is nothing to ask test about"]
+        return f"no gain{so_far}: {why}, so the program is kept as it was; there is nothing to ask test about"
     interval = "" if gain["low"] is None else f" ({gain['low']:+.4f} to {gain['high']:+.4f})"
     verdict = "significant" if gain["significant"] else "not significant"
     of = f", times {gain['candidates']} candidates {gain['p_corrected']:.3g}" if gain["candidates"] > 1 else ""
     if gain["detectable"] is not None and not gain["significant"]:
         verdict += f", so many queries show {gain['detectable']:.4f}"
-    before, after = found["before"]["mean"], found["after"]["mean"]
-    return [
-        *lines,
-        f"validation {before:.4f} to {after:.4f}: {gain['difference']:+.4f}{interval}, "
-        f"p {gain['p']:.3g}{of}: {verdict}; {gain['wins']} won, {gain['ties']} tied, {gain['losses']} lost",
-    ]
+    means = f"{found['before']['mean']:.4f} to {found['after']['mean']:.4f}"
+    return (
+        f"validation {means}: {gain['difference']:+.4f}{interval}, "
+        f"p {gain['p']:.3g}{of}: {verdict}; {gain['wins']} won, {gain['ties']} tied, {gain['losses']} lost"
+    )
 
 
 def _changes(found: Mapping[str, Any]) -> list[str]:
-    lines = [f"{name}: {_value(old)} to {_value(new)}" for name, (old, new) in found["parameters"].items()]
+    lines = []
+    for name, values in found["parameters"].items():
+        old, new = (clean(str(value)) or '""' for value in values)
+        lines.append(f"{name}: {old} to {new}")
     for name, difference in found["changes"].items():
         lines += ["", f"prompt of {name}", *difference.splitlines()[2:]]
     return [*lines, ""] if lines else []
-
-
-def _value(value: Any) -> str:
-    return clean(str(value)) or '""'
 
 
 def _moved(found: Mapping[str, Any]) -> list[str]:
@@ -148,28 +137,27 @@ def _moved(found: Mapping[str, Any]) -> list[str]:
 
 
 def _leaks(found: Mapping[str, Any]) -> list[str]:
+    leaks = sorted(found["leaks"], key=lambda leak: leak["split"] != "test")
     lines = [
         f"  {leak['piece']} has {leak['length']} words in a row of the {leak['split']} {leak['kind']} {leak['owner']}: "
         f'"{leak["text"][:80]}"'
-        for leak in sorted(found["leaks"], key=lambda leak: leak["split"] != "test")[:ROWS]
+        for leak in leaks[:ROWS]
     ]
-    test = sum(leak["split"] == "test" for leak in found["leaks"])
-    if not lines:
-        return []
-    return [f"prompts that repeat judged texts: {len(found['leaks'])}, {test} of them of the test split", *lines]
+    test = sum(leak["split"] == "test" for leak in leaks)
+    heading = f"prompts that repeat judged texts: {len(leaks)}, {test} of them of the test split"
+    return [heading, *lines] if lines else []
 
 
 def _footings(found: Mapping[str, Any]) -> list[str]:
     usage, left_out = found["usage"], found["queries"]["left_out"]
     used = f"{usage['calls']} calls"
     if found["lm"] != "offline":
-        price = "price unknown" if usage["list_usd"] is None else f"${usage['list_usd']:.4f}"
+        price = number(usage["list_usd"], "${:.4f}", "price unknown")
         used += f", {usage['input_tokens']} tokens in, {usage['output_tokens']} out, {price}"
     lines = [f"dev {queries(len(left_out))} left out as near repeats of test queries"] if left_out else []
     if found["looks"]:
         lines.append(f"looks at the test queries with {found['program']} so far: {found['looks']}")
-    lines.append(f"{used}, {found['seconds']:.1f} s")
-    lines.append(f"compiled: {found['compiled']}")
+    lines += [f"{used}, {found['seconds']:.1f} s", f"compiled: {found['compiled']}"]
     if found["kept"] == "compiled" and not found.get("held_out"):
         lines.append(f"take it up with: {found['take_up']}")
     return lines

@@ -15,10 +15,11 @@ import math
 import random
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from evals.running.request import list_parameters, parse_parameters
+from optimizers.books import mean_value
 from optimizers.study import Found, Job
 from tools.errors import UnknownName, UsageError
 
@@ -68,21 +69,17 @@ def ranges(program: str, constructor: Any, retriever: str, given: Mapping[str, s
             texts = _values(name, text)
             found[name] = [parse_parameters(program, constructor, {name: one})[name] for one in texts]
         elif name in (RETRIEVER, *places):
-            found[name] = _values(name, text) if name in places else _split(text)
+            found[name] = _values(name, text) if name in places else [one.strip() for one in text.split("|")]
         else:
             raise UnknownName(f"parameter of {program}", name, [*known, RETRIEVER, *places])
-        if len(found[name]) != len(dict.fromkeys(found[name])):
+        if len(found[name]) != len(set(found[name])):
             raise UsageError(f"--range {name}={text}: a value is there twice")
     return found
 
 
-def _split(text: str) -> list[str]:
-    return [one.strip() for one in text.split("|")]
-
-
 def _values(name: str, text: str) -> list[str]:
     if ".." not in text:
-        return _split(text)
+        return [one.strip() for one in text.split("|")]
     low, _, high = text.partition("..")
     try:
         first, last = float(low), float(high)
@@ -90,26 +87,17 @@ def _values(name: str, text: str) -> list[str]:
         raise UsageError(f"--range {name}={text}: low and high have to be numbers") from None
     if not (math.isfinite(first) and math.isfinite(last) and first < last):
         raise UsageError(f"--range {name}={text}: low has to be below high")
-    if not (_whole(low) and _whole(high)):
+    if not all(re.fullmatch(r"\s*[+-]?\d+\s*", end) for end in (low, high)):
         return [f"{first + (last - first) * part / _PARTS:.6g}" for part in range(_PARTS + 1)]
     numbers = range(int(low), int(high) + 1)
-    even = [numbers[round(place * (len(numbers) - 1) / (_MOST - 1))] for place in range(_MOST)]
-    return [str(number) for number in (numbers if len(numbers) <= _MOST else even)]
-
-
-def _whole(text: str) -> bool:
-    return re.fullmatch(r"\s*[+-]?\d+\s*", text) is not None
+    most = min(_MOST, len(numbers))
+    return [str(numbers[round(place * (len(numbers) - 1) / (most - 1))]) for place in range(most)]
 
 
 def fill(retriever: str, chosen: Mapping[str, Any]) -> str:
     """Return the retriever of a combination: its own, or the one of the command line with its {names} filled in."""
     text = str(chosen.get(RETRIEVER, retriever))
     return re.sub(r"\{(\w+)\}", lambda match: str(chosen[match[1]]), text)
-
-
-def first(declared: Ranges) -> dict[str, Any]:
-    """Return the first value of every range: where tuning starts from, for what has no value of its own."""
-    return {name: values[0] for name, values in declared.items()}
 
 
 def each_retriever(template: str, declared: Ranges) -> list[str]:
@@ -121,22 +109,17 @@ def each_retriever(template: str, declared: Ranges) -> list[str]:
 
 def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any]]:
     """Draw at most `trials` different combinations of values; all of them when there are no more."""
-    sizes = [len(values) for values in declared.values()]
-    whole = math.prod(sizes)
+    whole = math.prod(map(len, declared.values()))
     if whole <= trials:
-        drawn: Sequence[Sequence[Any]] = list(itertools.product(*declared.values()))
-    else:
-        numbers = random.Random(seed).sample(range(min(whole, sys.maxsize)), trials)
-        drawn = [_numbered(number, list(declared.values())) for number in numbers]
-    return [dict(zip(declared, one, strict=True)) for one in drawn]
-
-
-def _numbered(number: int, columns: Sequence[Sequence[Any]]) -> list[Any]:
-    chosen = []
-    for values in columns:
-        number, place = divmod(number, len(values))
-        chosen.append(values[place])
-    return chosen
+        return [dict(zip(declared, one, strict=True)) for one in itertools.product(*declared.values())]
+    drawn = []
+    for number in random.Random(seed).sample(range(min(whole, sys.maxsize)), trials):
+        chosen, left = {}, number  # a number of the product, whose digits are places in the ranges
+        for name, values in declared.items():
+            left, place = divmod(left, len(values))
+            chosen[name] = values[place]
+        drawn.append(chosen)
+    return drawn
 
 
 def search(job: Job) -> Found:
@@ -144,12 +127,10 @@ def search(job: Job) -> Found:
     study = job.study
     scored = []
     for chosen in combinations(job.ranges, job.options["trials"], job.seed):
-        program = job.variant(chosen)
-        found = study.evaluate(program, "train")
-        scored.append((sum(evaluation.value for evaluation in found) / len(found), chosen))
+        scored.append((mean_value(study.evaluate(job.variant(chosen), "train")), chosen))
     scored.sort(key=lambda pair: -pair[0])  # stable: of equal ones the one that was drawn first
     best = max(
         (chosen for _, chosen in scored[:VALIDATED]),
-        key=lambda chosen: sum(one.value for one in study.evaluate(job.variant(chosen), "validation")),
+        key=lambda chosen: mean_value(study.evaluate(job.variant(chosen), "validation")),
     )
     return Found(job.variant(best))
