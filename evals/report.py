@@ -8,30 +8,10 @@ Tests of differences are those of `evals.compare`, and what happened to a query 
 
 import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from evals.measuring.metrics import LANGUAGE
 from tools.console import Parser, plural, put_out, run_and_leave
-
-if TYPE_CHECKING:
-    from evals.showing.report.page import Report
-
-
-def report(
-    runs: Sequence[Path], out: Path, metrics: Sequence[str] = (), *, force: bool = False
-) -> "tuple[Report, list[str]]":
-    """(the report, the names of its files in `out`); an earlier report there is replaced.
-
-    UsageError where `out` has something else in it; the other errors are those of `build`.
-    """
-    from evals.showing.report.build import build  # matplotlib and NumPy: not for --help
-    from evals.showing.report.page import check, write  # matplotlib: not for --help
-
-    check(out)
-    made = build(runs, list(dict.fromkeys(metrics)), force=force)
-    return made, [path.relative_to(out).as_posix() for path in write(made, out)]
 
 
 def parser() -> Parser:
@@ -48,11 +28,16 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Make the report, write it, say where it is."""
-    made, files = report(arguments.runs, arguments.out, arguments.metric, force=arguments.force)
-    page = arguments.out / "index.html"
+    from evals.showing.report import build, groups, page  # matplotlib, NumPy, pydantic: not for --help
+
+    out: Path = arguments.out
+    page.check(out)
+    made = build.build(arguments.runs, list(dict.fromkeys(arguments.metric)), force=arguments.force)
+    files = [path.relative_to(out).as_posix() for path in page.write(made, out)]
+    index = out / "index.html"
     if arguments.json:
         result = {
-            "report": str(page),
+            "report": str(index),
             "files": files,
             "runs": made.runs,
             "left_out": made.left_out,
@@ -61,11 +46,9 @@ def command(arguments: argparse.Namespace) -> int:
         }
         put_out(json.dumps(result) + "\n")
         return 0
-    from evals.showing.report.groups import readable  # pydantic: not for --help
-
     lines = [made.summary, *made.warnings, *(f"left out: {why}" for why in made.left_out.values())]
-    lines += [f"{plural(len(made.tables), 'table')}, {plural(len(made.plots), 'plot')}: {page}"]
-    put_out("".join(f"{readable(line)}\n" for line in lines))
+    lines += [f"{plural(len(made.tables), 'table')}, {plural(len(made.plots), 'plot')}: {index}"]
+    put_out("".join(f"{groups.readable(line)}\n" for line in lines))
     return 0
 
 

@@ -11,7 +11,7 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from tools.errors import UsageError
 
 GENERATOR = "sextant evals.report"
 _TEMPLATES = Path(__file__).parent / "templates"
-_FORMULA = re.compile(r"[=+\-@\t\r]")
 
 
 @dataclass(slots=True)
@@ -99,9 +98,15 @@ def check(out: Path) -> None:
 
 def write(report: Report, out: Path) -> list[Path]:
     """Write the report into a folder, in place of an earlier one; the files, index.html first."""
-    files = {"index.html": to_html(report), "report.md": to_markdown(report)}
-    files |= {f"tables/{table.stem}.csv": to_csv(table) for table in report.tables}
-    files |= {f"plots/{plot.stem}.svg": plot.light for plot in report.plots}
+    style = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    markdown = _render("report.md", report, escape=False)
+    files = {
+        "index.html": _render("report.html", report, escape=True, style=Markup(style), style_hash=digest),
+        "report.md": re.sub(r"\n{3,}", "\n\n", markdown).strip() + "\n",
+        **{f"tables/{table.stem}.csv": _to_csv(table) for table in report.tables},
+        **{f"plots/{plot.stem}.svg": plot.light for plot in report.plots},
+    }
     with fill_folder(out, force=True) as folder:
         for name, text in files.items():
             disk.make_private((folder / name).parent)
@@ -110,19 +115,6 @@ def write(report: Report, out: Path) -> list[Path]:
         if old.relative_to(out).as_posix() not in files:
             old.unlink()  # of an earlier report: a reader would take it for a part of this one
     return [out / name for name in files]
-
-
-def to_html(report: Report) -> str:
-    """The page."""
-    style = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return _render("report.html", report, escape=True, style=Markup(style), style_hash=digest)
-
-
-def to_markdown(report: Report) -> str:
-    """The same for a page in Markdown."""
-    text = _render("report.md", report, escape=False)
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def _render(name: str, report: Report, *, escape: bool, **values: Any) -> str:
@@ -135,43 +127,46 @@ def _render(name: str, report: Report, *, escape: bool, **values: Any) -> str:
         keep_trailing_newline=True,
         finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else readable(value),
     )
-    made.filters |= {"image": embed, "md": escape_markdown}
+    made.filters |= {"image": _to_address, "md": _to_markdown}
     context = {field: getattr(report, field) for field in Report.__dataclass_fields__}
     return made.get_template(name).render(context | values, heads=HEADS, generator=GENERATOR)
 
 
-def embed(svg: str) -> str:
+def _to_address(svg: str) -> str:
     """An SVG file as an address that has it inside."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
-def escape_markdown(text: object) -> str:
+def _to_markdown(text: object) -> str:
     """Text in Markdown, in a cell of a table as well."""
     return in_markdown(readable(text)).replace("\\&", "&amp;").replace("\\<", "&lt;")  # for lax readers as well
-
-
-def to_csv(table: Table | Words) -> str:
-    """A table as CSV: of figures a line each, with interval and source; of words as it stands."""
-    rows = _figure_rows(table) if isinstance(table, Table) else [[*table.names, *table.more], *table.rows]
-    file = io.StringIO(newline="")
-    csv.writer(file, lineterminator="\n").writerows([_defuse(cell) for cell in row] for row in rows)
-    return file.getvalue()
 
 
 _HEAD = ["kind", "system", "task", "judgements", "metric", "value", "low", "high", "error", "queries", "failed", "best"]
 _HEAD += ["source", "note", "resampled_mean", "resampled_error"]
 
 
-def _figure_rows(table: Table) -> Iterator[Sequence[object]]:
-    yield _HEAD
-    for row in table.rows:
-        for column, cell in zip(table.columns, row.cells, strict=True):
-            if cell is not None:
-                task = column.tasks[0] if len(column.tasks) == 1 else f"mean of {', '.join(map(short, column.tasks))}"
-                what = [row.kind, row.label, task, column.judgements, column.metric]
-                numbers = [cell.value, cell.low, cell.high, cell.error, cell.queries, cell.failed]
-                more = ["yes" if cell.best else "", cell.source, cell.note, *(cell.resampled or (None, None))]
-                yield [*what, *numbers, *more]
+def _to_csv(table: Table | Words) -> str:
+    """A table as CSV: of figures a line each, with interval and source; of words as it stands."""
+    if isinstance(table, Words):
+        rows: list[Sequence[object]] = [[*table.names, *table.more], *table.rows]
+    else:
+        rows = [_HEAD]
+        for row in table.rows:
+            for column, cell in zip(table.columns, row.cells, strict=True):
+                if cell is not None:
+                    mean = f"mean of {', '.join(map(short, column.tasks))}"
+                    what = [column.tasks[0] if len(column.tasks) == 1 else mean, column.judgements, column.metric]
+                    numbers = [cell.value, cell.low, cell.high, cell.error, cell.queries, cell.failed]
+                    more = ["yes" if cell.best else "", cell.source, cell.note, *(cell.resampled or (None, None))]
+                    rows.append([row.kind, row.label, *what, *numbers, *more])
+    file = io.StringIO(newline="")
+    csv.writer(file, lineterminator="\n").writerows([_defuse(cell) for cell in row] for row in rows)
+    return file.getvalue()
+
+
+# A number, and one with its interval as the table of gaps has it; nothing that could be reckoned with.
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?%?( \(-?\d+(\.\d+)?%? to -?\d+(\.\d+)?%?\))?")
 
 
 def _defuse(cell: object) -> object:
@@ -179,8 +174,4 @@ def _defuse(cell: object) -> object:
     if cell is None or isinstance(cell, int | float):
         return "" if cell is None else repr(cell)
     text = readable(cell)
-    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
-
-
-# A number, and one with its interval as the table of gaps has it; nothing that could be reckoned with.
-_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?%?( \(-?\d+(\.\d+)?%? to -?\d+(\.\d+)?%?\))?")
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) and not _NUMBER.fullmatch(text) else text
