@@ -1,9 +1,8 @@
-"""A compilation from its request to what was learnt: divide dev, let a teleprompter work, choose by validation.
+"""A compilation: divide dev, let a teleprompter work, choose by validation, write compiled.json and learnt.json.
 
-It evaluates the program as it is, lets a teleprompter work, chooses by the validation queries, and writes compiled.json
-with what was learnt beside it. Nothing here reads the test split while a teleprompter is at work; afterwards it is read
-to look for its texts in the prompts, and with `held_out` to run the program on it, as it was and compiled: two runs
-like any others, in run folders of their own, each of which counts as a use of the test split.
+Nothing here reads the test split while a teleprompter is at work; afterwards it is read to look for its texts in the
+prompts, and with `held_out` to run the program on it, as it was and compiled: two runs like any others, in run folders
+of their own, each of which counts as a use of the test split.
 """
 
 import json
@@ -127,7 +126,6 @@ def _announce(inputs: Inputs, study: Study) -> None:
 
 
 def _conclude(inputs: Inputs, study: Study, ended: Ended) -> Learnt:
-    """Write what is kept, and hold it out if that is asked for."""
     request, problem = inputs.request, ended.problem
     best = result.choose(study)
     if best is None:
@@ -215,7 +213,6 @@ def _leaks(inputs: Inputs, compiled: Compiled) -> list[dict[str, Any]]:
 
 
 def _about(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:
-    """Return what was compiled, with what, where it is, and the command that runs it on test."""
     request, training = inputs.request, study.training
     take_up = options.words(_on_test(request, compiled=file), leave_out=BUDGETS)
     return {
@@ -244,10 +241,7 @@ def _on_test(request: CompileRequest, **fields: Any) -> Request:
 
 
 def _compare_on_test(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:
-    """Run the program as it was and compiled on test, and compare them in the one metric that was chosen by.
-
-    BudgetReached or RunIncomplete with queries unanswered.
-    """
+    """Run the program as it was and compiled on test, and compare them in the one metric that was chosen by."""
     request, plan, spent = inputs.request, inputs.plan, inputs.spent(study)
     before = {"parameters": plan.parameters(plan.start), "retriever": str(plan.resolved.retriever)}
     folders = []
@@ -267,10 +261,7 @@ def _compare_on_test(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]
 
 
 def _budgets_left(request: CompileRequest, spent: Usage, ends: float) -> dict[str, Any]:
-    """Return the budgets of the next run, as fields of a request. BudgetReached when nothing is left.
-
-    `spent` is used up already; the time `ends` at so many seconds of the monotonic clock.
-    """
+    """Return the budgets of the next run as fields of a request; the time `ends` by the monotonic clock."""
     left: dict[str, Any] = {}
     if ends < math.inf:
         left["time_limit"] = ends - time.monotonic()

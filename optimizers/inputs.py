@@ -51,11 +51,7 @@ class Plan:
         return tune.fill(self.template, chosen) if self.ranges and chosen else str(self.resolved.retriever)
 
     def fit_to(self, training: Training) -> "Plan":
-        """Return a copy with the task's own choices.
-
-        UsageError, before an index is built, for a program without prompts, values that it refuses, or members of
-        another program.
-        """
+        """Return a copy with the task's own choices. UsageError, before an index is built, for what does not fit."""
         request, resolved = self.request, fit(self.resolved, training.environment)
         fitted = replace(self, resolved=resolved)
         if self.ranges:
@@ -108,7 +104,6 @@ def plan(request: CompileRequest) -> Plan:
 
 
 def _check_models(request: CompileRequest, row: Teleprompter) -> None:
-    """Raise UsageError for a second or third model that the optimizer has no use for, or that is none."""
     if request.teacher and not row.teacher:
         raise UsageError(f"{request.optimizer} makes no demonstrations with a model; leave out --teacher")
     if request.prompt_lm and not row.proposes:
@@ -124,7 +119,6 @@ class Inputs:
     """The models, retrievers and programs of a compilation. The corpus is there once."""
 
     def __init__(self, plan: Plan, training: Training, tell: Callable[[str], None] = lambda line: None) -> None:
-        """`tell` is given lines for whoever waits."""
         request, resolved = plan.request, plan.resolved
         self.request, self.plan, self.training, self.tell = request, plan, training, tell
         self._environment = training.environment

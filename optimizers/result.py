@@ -111,7 +111,6 @@ def _short(value: Any) -> str:
 
 
 def _moved(study: Study, candidate: Candidate) -> list[dict[str, Any]]:
-    """Return the validation queries whose value changed, the largest gain first, the largest loss last."""
     pairs = zip(study.of(study.before, "validation"), study.of(candidate.digest, "validation"), strict=True)
     rows: list[dict[str, Any]] = [
         {"query_id": old.query_id, "before": old.value, "after": new.value, "difference": new.value - old.value}

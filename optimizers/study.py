@@ -68,10 +68,7 @@ class Study(Books):
         query_seconds: float = math.inf,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`workers` is evaluations at a time, each of which may take `query_seconds`.
-
-        `say` is told when a candidate is through with all of a part.
-        """
+        """`workers` is evaluations at a time, each of which may take `query_seconds`; `say` is told of progress."""
         parts = {"train": training.train, "validation": training.validation}
         super().__init__(folder, {part: tuple(objective.usable(queries)) for part, queries in parts.items()})
         self.training, self.objective = training, objective
@@ -225,7 +222,6 @@ class Study(Books):
         return kept
 
     def _tell(self, digest: str, query: Query, sample: str) -> None:
-        """Say now and then how far it is, and when a candidate is through with a part."""
         with self._lock:
             due = time.monotonic() - self._said > PAUSE
             self._said = time.monotonic() if due else self._said
@@ -254,20 +250,17 @@ def run_at_once(function: Callable[[Any], Any], data: Sequence[Any], workers: in
 
     The threads are daemons, and in no pool, which would hold up the end until the slowest model call returns.
     """
-    todo = queue.SimpleQueue[tuple[int, contextvars.Context]]()
+    contexts = [contextvars.copy_context() for _ in data]
+    places = iter(range(len(data)))  # which the threads share
     done = queue.SimpleQueue[tuple[int, Any, BaseException | None]]()
     stopped = threading.Event()
-    for place in range(len(data)):
-        todo.put((place, contextvars.copy_context()))
 
     def work() -> None:
-        while not stopped.is_set():
-            try:
-                place, context = todo.get_nowait()
-            except queue.Empty:
+        for place in places:
+            if stopped.is_set():
                 return
             try:
-                done.put((place, context.run(function, data[place]), None))
+                done.put((place, contexts[place].run(function, data[place]), None))
             except BaseException as error:  # noqa: BLE001  # raised again by who waits
                 done.put((place, None, error))
 

@@ -324,10 +324,7 @@ def tune(job: Job) -> Found:
 
 
 def settings(name: str, level: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a teleprompter at a level of effort, with what `-O name=value` sets.
-
-    UnknownName for another name, UsageError for a value of another kind or below what it may be.
-    """
+    """Return the options of a teleprompter at a level of effort, with what `-O name=value` sets."""
     found = {option: values[EFFORT.index(level)] for option, values in TELEPROMPTERS[name].options.items()}
     for option, value in given.items():
         if option not in found:

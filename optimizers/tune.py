@@ -46,10 +46,7 @@ Ranges = Mapping[str, list[Any]]
 
 
 def ranges(program: str, constructor: Any, retriever: str, given: Mapping[str, str]) -> Ranges:
-    """Parse `--range`: name -> values, checked against the program and the {names} in `retriever`.
-
-    Without any, the usual ones of the parameters that the program has. UnknownName and UsageError as for -P.
-    """
+    """Parse `--range`: name -> values; without any, the usual ones of the parameters that the program has."""
     known = list_parameters(constructor)
     places = re.findall(r"\{(\w+)\}", retriever)
     given = given or {name: text for name, text in USUAL.items() if name in known}

@@ -49,10 +49,10 @@ def figures() -> tuple[Figure, ...]:
     found = []
     for path in sorted(Path(__file__).parent.glob("*.csv")):
         with path.open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                known: dict[str, Any] = {name: row[name] for name in Figure.__slots__}
-                error = float(row["error"]) if row["error"] else None
-                found.append(Figure(**known | {"value": float(row["value"]), "error": error}))
+            rows: list[dict[str, Any]] = list(csv.DictReader(file))
+        for row in rows:
+            row |= {"value": float(row["value"]), "error": float(row["error"]) if row["error"] else None}
+            found.append(Figure(**row))
     return tuple(found)
 
 
@@ -74,10 +74,7 @@ def beside(config: Mapping[str, Any]) -> dict[str, Figure]:
     judgements = config[PROVENANCE]["judgements"]
     found: dict[str, Figure] = {}
     for figure in figures():
-        if (
-            (figure.task, figure.system, figure.split) == (config["task"], name, config["split"])
-            and figure.judgements in ("", judgements)
-            and figure.metric not in found
-        ):
-            found[figure.metric] = figure
+        same = (figure.task, figure.system, figure.split) == (config["task"], name, config["split"])
+        if same and figure.judgements in ("", judgements):
+            found.setdefault(figure.metric, figure)
     return found

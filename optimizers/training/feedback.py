@@ -110,7 +110,7 @@ def choose_parts(outputs: Collection[str]) -> frozenset[Part]:
 
 @dataclass(frozen=True, slots=True)
 class _Relevant:
-    """One relevant document, or unit of several, and what became of it."""
+    """What became of one relevant document, or unit of several."""
 
     unit: str
     history: History  # of the document of the unit that came furthest
@@ -119,8 +119,6 @@ class _Relevant:
 
 
 class _Account:
-    """One query's relevant documents."""
-
     def __init__(self, query: Query, trace: Trace, ranking: Ranking, environment: Environment, cutoff: int) -> None:
         self.query, self.trace, self.ranking, self.environment = query, trace, ranking, environment
         self.cutoff = cutoff
@@ -234,10 +232,7 @@ class _Account:
         return [f"Comparisons lost: {len(lost)} of {len(comparisons)}; a tie is a loss.", *lines] if lines else []
 
     def _quote(self, unit: str, doc_id: str, *, beside: str = "", who: str = "It") -> str:
-        """Quote a document of the unit where it has most words of the query; "" when its text is not known.
-
-        Of two that are compared, quote what the one `beside` it does not say too.
-        """
+        """Quote a document of the unit where it has most words of the query that the one `beside` it has not too."""
         documents = self.environment.documents
         known = next((name for name in (doc_id, *self._judged_in(unit), unit) if name and name in documents), "")
         if not known:
@@ -253,7 +248,6 @@ class _Account:
         return f" {who} says: {_quoted(title + ' '.join(said[start:]), QUOTE)}"
 
     def _judged_in(self, unit: str) -> Iterator[str]:
-        """Documents of `unit` that some judgement of the query names, the highest grade first."""
         for judgements in self.environment.judgements.values():
             grades = judgements.qrels.get(self.query.query_id, {})
             for doc_id in sorted(grades, key=lambda doc_id: (-grades[doc_id], doc_id)):
@@ -274,7 +268,6 @@ def _searches(trace: Trace) -> list[list[Step]]:
 
 
 def _faults(trace: Trace, error: str) -> list[str]:
-    """Tell what went wrong, as far as a model could have done otherwise."""
     lines = []
     why = next((step.argument for step in reversed(trace.steps) if step.tool == "stop"), "")
     if error or why == "error":

@@ -82,7 +82,6 @@ def _runs(words: Sequence[str], width: int) -> Iterator[tuple[str, ...]]:
 def _longest_runs(
     words: Sequence[str], places: Mapping[tuple[str, ...], Sequence[tuple[str, int]]], width: int
 ) -> dict[str, Sequence[str]]:
-    """Find, for each piece, the longest run of `width` words or more that it shares with `words`."""
     longest: dict[str, Sequence[str]] = {}
     before: dict[tuple[str, int], int] = {}  # where in a piece the last run began -> the length of what ends with it
     for start, run in enumerate(_runs(words, width)):

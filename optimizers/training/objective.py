@@ -58,10 +58,7 @@ class Objective:
         return Scored((metrics[self.metric] or 0.0) + ties - self.price * tokens / 1000, metrics, tokens)
 
     def usable(self, queries: Iterable[Query]) -> list[Query]:
-        """Return those of the queries that can guide an optimizer.
-
-        The metric is defined for them (something is relevant, or compared), and depends on the ranking.
-        """
+        """Return the queries for which the metric is defined and depends on the ranking."""
         return [query for query in queries if self._varies(query)]
 
     def check_spread(self, values: Sequence[float]) -> str:
@@ -78,7 +75,6 @@ class Objective:
         return frozenset(query.query_id for query in self.environment.queries)
 
     def _metrics(self, query: Query, ranking: Ranking) -> dict[str, float | None]:
-        """Compute the metrics of the task that one query has."""
         if query.query_id not in self._ids:
             raise ValueError(f"query {query.query_id!r} is none of those that are compiled on")
         judged = judge(ranking.doc_ids, self.environment.judgements[self.environment.headline], query.query_id)

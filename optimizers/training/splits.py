@@ -79,10 +79,7 @@ def divide(
     seed: int = 0,
     share: float = 0.5,
 ) -> Training:
-    """Divide the dev split of `task`. `limit` takes the first so many of the queries, in the order of the hash.
-
-    UsageError when fewer than two dev queries are left to divide.
-    """
+    """Divide the dev split of `task`; `limit` takes the first so many by the hash. UsageError below two."""
     if limit is not None:
         at_least(2, "compiling", limit=limit)
     if not 0 < share < 1:
@@ -159,10 +156,7 @@ def similarities(texts: Sequence[str], others: Sequence[str]) -> list[float]:
 
 
 def _shares(own: list[list[str]], foreign: list[list[str]], whole_of: np.ufunc) -> "np.ndarray[Any, Any]":
-    """Return for each list of features the largest share of weight that it shares with one of `foreign`.
-
-    The share is of the lighter or of the heavier of the two: `whole_of` takes one of their weights.
-    """
+    """Return for each of `own` the largest share with one of `foreign`, of the weight that `whole_of` takes."""
     counts = Counter(feature for features in own + foreign for feature in features)
     rarity = TermStatistics(max(len(own + foreign), FEW), 0.0, counts)
     places: dict[str, list[int]] = defaultdict(list)  # feature -> the foreign texts that have it

@@ -26,8 +26,8 @@ SEARCHED = "congress"  # where no run says otherwise: the task of OBLIQ-Bench's 
 def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False) -> Report:
     """The report of the runs in `paths` and below them.
 
-    A metric that a run's scores lack is computed from its outcomes. DataError where no run has scores; UnknownName for
-    a metric that is none; UsageError where runs of one column are over different data, unless `force`.
+    DataError where no run has scores; UnknownName for a metric that is none; UsageError where runs of one column are
+    over different data, unless `force`.
     """
     for name in metrics:
         check_metric(name.partition(" [")[0])
@@ -74,7 +74,6 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
 
 
 def _section(group: Group, metrics: Sequence[str]) -> Section:
-    """A group's tables and plots: the plot by task after the table of the headline metric."""
     tables = make_tables(group, metrics)
     headlines = {run.metric for run in group.runs}
     items: list[Table | Words | Plot | None] = []

@@ -112,14 +112,12 @@ def in_file(text: str) -> str:
 
 
 def _task_order(task: str) -> tuple[int, int, str]:
-    """Suites and tasks in the order of their tables, strange ones at the end."""
     suite, name, _ = environments.parts(task)
     tasks = environments.suite(suite).tasks if suite in environments.SUITES else ()
     return (_place_in(environments.SUITES, suite), _place_in(tasks, name), task)
 
 
 def _place_in(known: Iterable[str], name: str) -> int:
-    """The place of a name among those known; behind all of them where it is none."""
     names = list(known)
     return names.index(name) if name in names else len(names)
 
@@ -154,7 +152,6 @@ def _asked(config: Config) -> str:
 
 
 def _disagreements(runs: Sequence[Run]) -> list[str]:
-    """What to say of runs of one column over different data; the objective is part of a fingerprint."""
     first: dict[tuple[str, str], Run] = {}
     problems = []
     for run in runs:
@@ -184,7 +181,6 @@ def _group(key: tuple[str, ...], runs: list[Run]) -> Group:
 
 
 def _systems(runs: Sequence[Run], *, name_models: bool) -> dict[str, System]:
-    """run.name -> its system."""
     alike: dict[System, list[Run]] = defaultdict(list)
     for run in runs:
         alike[_system(run, with_model=True)].append(run)
@@ -198,7 +194,6 @@ def _systems(runs: Sequence[Run], *, name_models: bool) -> dict[str, System]:
 
 
 def _system(run: Run, *, with_model: bool) -> System:
-    """What answered in a run, by a name that other runs may have as well."""
     config, pool = run.config, run.config.get("pool") or {}
     compiled = config.get("compiled")
     optimizer = (compiled or {}).get("optimizer")

@@ -35,8 +35,6 @@ LONGEST = 70  # characters of a bar's name
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What became of the relevant documents of a run, or of a system's runs on average."""
-
     system: System
     task: str
     cutoff: int
@@ -94,7 +92,6 @@ def _rows(group: Group) -> Iterator[_Row]:
 
 
 def _draw_bars(rows: Sequence[_Row]) -> Figure:
-    """Bars from the top, with the fates that occur in the legend."""
     drawing = figure((INCHES[0] + 1.5, 1.1 + 0.26 * len(rows)))
     axes = drawing.add_subplot()
     places, left = range(len(rows)), [0.0] * len(rows)

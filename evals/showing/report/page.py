@@ -133,12 +133,10 @@ def _render(name: str, report: Report, *, escape: bool, **values: Any) -> str:
 
 
 def _to_address(svg: str) -> str:
-    """An SVG file as an address that has it inside."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 def _to_markdown(text: object) -> str:
-    """Text in Markdown, in a cell of a table as well."""
     return in_markdown(readable(text)).replace("\\&", "&amp;").replace("\\<", "&lt;")  # for lax readers as well
 
 

@@ -112,7 +112,6 @@ def series_style(number: int) -> dict[str, str]:
 
 
 def _draw_panels(panels: Sequence[Panel]) -> Figure:
-    """Panels side by side, with one legend below for all of them."""
     labels = dict.fromkeys(one.label for panel in panels for one in panel.series)
     longest = max((len(label) for label in labels), default=0)
     columns = len(panels) * (1 if longest > 44 else 2 if longest > 24 else 3)
@@ -175,10 +174,7 @@ def number_names(names: Iterable[str]) -> dict[str, int]:
 
 
 def plot_by_task(group: Group, table: Table) -> Plot | None:
-    """Dots with intervals for a table whose columns are tasks, by the judgements that lead; None without such rows.
-
-    Of systems that search everything, told what the task says: pools and other instructions have plots of their own.
-    """
+    """Dots with intervals for a table by task, of systems that search everything with the task's instruction."""
     leading = [place for place, column in enumerate(table.columns) if column.leads]
     rows = [row for row in table.of_kind("ours") if row.system and row.system.instruction == "task"]
     if not rows:
@@ -224,10 +220,7 @@ def plot_sweep(group: Group, table: Table) -> Plot:
 
 
 def plot_conditions(group: Group) -> Plot | None:
-    """Win by the number of conditions, the mean over domains; None without any.
-
-    Of the systems that were run in all of the group's domains; where there is none, over the domains that all share.
-    """
+    """Win by the number of conditions, over all of the group's domains or over those that all systems share."""
     by_system: dict[System, dict[str, Run]] = {}
     for run in group.runs:
         if "Win(1)" in run.columns:

@@ -146,10 +146,7 @@ def _by_task(group: Group, metric: str) -> Table:
 
 
 def task_columns(group: Group, task: str, metric: str) -> list[Column]:
-    """A task in a metric: by the judgements that lead, which are the paper's, then by the others that it is scored by.
-
-    CRUMB's figures and the like are published by one kind of judgements only.
-    """
+    """A task in a metric: by the judgements that lead, which are the paper's, then by the others."""
     scored = [
         (plain, rest.removesuffix("]") or run.scores["judgements"])
         for run in group.of_task(task)
@@ -221,7 +218,6 @@ def condition_columns(group: Group, tasks: tuple[str, ...]) -> list[Column]:
 
 
 def _our_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
-    """A row a system, in the group's order; none for a system without a value here."""
     by_system: dict[System, dict[str, Run]] = {}
     for run in group.runs:
         by_system.setdefault(group.system(run), {})[run.config["task"]] = run
@@ -313,7 +309,6 @@ def stratified(columns: Sequence[Sequence[float]], *, resamples: int = 2_000, se
 
 
 def _mark_best(table: Table) -> None:
-    """The best of each column, among ours and among the published ones apart; bounds take no part."""
     kinds: tuple[Kind, ...] = ("ours", "published")
     for kind in kinds:
         rows = [row for row in table.of_kind(kind) if row.ranked]
@@ -326,7 +321,6 @@ def _mark_best(table: Table) -> None:
 
 
 def _mean_task(group: Group) -> str:
-    """The name of the mean over a suite's tasks in evals.published."""
     return f"{group.suite}/*" + (f":{group.variant}" if group.variant else "")
 
 
