@@ -4,8 +4,8 @@ Prompts, hops and ranking are multihop's own, so the two hand in the same. What 
 hop 3, a query goes on in hop 3, with the session as it stood (trace, usage, limits), so earlier hops are neither paid
 for nor searched again. Model calls of the broken hop are in the run's ledger already; its search is made again.
 
-The checkpoints of a run are in `checkpoints.sqlite` in its folder, one thread a query, and in memory where there is no
-folder. Of each query the last one is left, so a query that was finished, but whose outcome was not written, is handed
+The checkpoints of a run are in `checkpoints.sqlite` in its folder, one thread a query; without a folder there are none.
+Of each query the last one is left, so a query that was finished, but whose outcome was not written, is handed
 in again as it was. A folder therefore is one configuration's: compiling, which asks a query again with other prompts,
 has to go without one. Left out: going back to an earlier hop, which LangGraph could do.
 """
@@ -20,7 +20,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self, TypedDict
 
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
 
@@ -39,31 +38,26 @@ class Notes(MultiHop):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.limit = self.hops + 2  # steps of the graph: the hops, the ranking, and one to spare
-        self.checkpoints = Checkpoints(self.toolbox.checkpoints)
+        self.checkpoints = _Checkpoints(self.toolbox.checkpoints)
 
     def forward(self, query: Query) -> Submission:
-        """Up to `hops` x `per_hop` documents, selected ones first."""
-        with self.checkpoints.saver() as saver:
-            config = {"configurable": {"thread_id": query.query_id}}
-            begun = saver.get_tuple(config)
-            if begun and _has_only_begun(begun):
-                saver.delete_thread(query.query_id)
-                begun = None
-            start: dict[str, Any] = {"found": asdict(Found()), "hop": 0, "why": "", "session": {}}
-            state = start | (_read_state(begun, self.checkpoints.path) if begun else {})
+        """Return up to `hops` x `per_hop` documents, selected ones first."""
+        with self.checkpoints.open() as saver:
+            begun = saver.restore(query.query_id) if saver else None
+            state = begun or {"found": asdict(Found()), "hop": 0, "why": "", "session": {}}
             session = self.toolbox.open(query, state["session"])
-            session.hop = state["hop"]
-            short = False
+            session.hop, short = state["hop"], False
             if "ranking" not in state:
-                forget_writes(saver, query.query_id)
                 graph = self._graph(session, query).compile(checkpointer=saver)
-                state, short = walk(graph, state, self.limit, config, resumes=bool(begun))
-                keep_last(saver, query.query_id)
+                config = saver and _config(query.query_id)
+                state, short = walk(graph, state, self.limit, config, resumes=begun is not None)
+                if saver:
+                    saver.keep_last(query.query_id)
         ranking = state["ranking"] if "ranking" in state else _copy_found(state).ranking()
         return session.submit(ranking[: self.depth], why="steps" if short else state["why"])
 
     def _graph(self, session: Session, query: Query) -> Any:
-        """A node for a hop, gone through once a hop, then one that ranks."""
+        """Return the graph: a node for a hop, gone through once a hop, then one that ranks."""
 
         def hop(state: _State) -> dict[str, Any]:
             session.hop = number = state["hop"] + 1
@@ -83,7 +77,7 @@ class Notes(MultiHop):
         graph.add_node("hop", hop)
         graph.add_node("rank", rank)
         graph.add_edge(START, "hop")
-        graph.add_conditional_edges("hop", lambda state: "rank" if state["why"] else "hop", ["hop", "rank"])
+        graph.add_conditional_edges("hop", lambda state: "rank" if state["why"] else "hop")
         graph.add_edge("rank", END)
         return graph
 
@@ -96,52 +90,73 @@ class _State(TypedDict, total=False):
     session: dict[str, Any]  # a snapshot
 
 
-def _has_only_begun(begun: Any) -> bool:
-    """Whether a checkpoint is of before the first hop: LangGraph keeps what a graph is given until a step takes it."""
-    values = begun.checkpoint.get("channel_values") if isinstance(begun.checkpoint, dict) else None
-    return isinstance(values, dict) and "__start__" in values
-
-
-def _read_state(begun: Any, path: Path | None) -> dict[str, Any]:
-    """The state in a checkpoint. DataError when it is not one of ours."""
-    values = begun.checkpoint.get("channel_values") if isinstance(begun.checkpoint, dict) else None
-    wanted = {"found": dict, "hop": int, "why": str, "session": dict}
-    if not isinstance(values, dict) or not all(isinstance(values.get(name), kind) for name, kind in wanted.items()):
-        raise DataError(f"{path} has a damaged checkpoint; remove the file, and the queries in it start again")
-    return values
-
-
 def _copy_found(state: Any) -> Found:
-    """A copy, because a node must not change the state that it was given."""
+    """Return a copy, because a node must not change the state that it was given."""
     return Found(**deepcopy(state["found"]))
 
 
-class Checkpoints:
+def _config(thread: str) -> dict[str, Any]:
+    return {"configurable": {"thread_id": thread}}
+
+
+class _Saver(SqliteSaver):
+    """The checkpoints of a run's queries; a query is a thread."""
+
+    def restore(self, thread: str) -> dict[str, Any] | None:
+        """Return the state that a thread was left in; None where it has none. sqlite3.DatabaseError for a damaged one.
+
+        What its steps wrote after the last checkpoint is removed. LangGraph would take it up, and the state would be a
+        hop further than the session that is restored with it. Made again, that hop pays for nothing: its calls are in
+        the run's ledger.
+        """
+        if (begun := self.get_tuple(_config(thread))) is None:
+            return None
+        checkpoint: Any = begun.checkpoint
+        values = checkpoint.get("channel_values") if isinstance(checkpoint, dict) else None
+        kinds = {"found": dict, "hop": int, "why": str, "session": dict}
+        if isinstance(values, dict) and "__start__" in values:  # no step has taken what the graph was given
+            self.delete_thread(thread)
+            return None
+        if not isinstance(values, dict) or not all(isinstance(values.get(name), kind) for name, kind in kinds.items()):
+            raise sqlite3.DatabaseError("a checkpoint is damaged")
+        with self.cursor() as cursor:
+            cursor.execute("DELETE FROM writes WHERE thread_id = ?", (thread,))
+        return values
+
+    def keep_last(self, thread: str) -> None:
+        """Remove all checkpoints of a thread but its last one, which has everything; each repeats the trace so far."""
+        with self.cursor() as cursor:
+            for table in ("checkpoints", "writes"):
+                cursor.execute(
+                    f"DELETE FROM {table} WHERE thread_id = ? AND checkpoint_id <"
+                    " (SELECT max(checkpoint_id) FROM checkpoints WHERE thread_id = ?)",
+                    (thread, thread),
+                )
+
+
+class _Checkpoints:
     """Where a run's checkpoints are kept. The file is opened at the first query: its folder is made after the agent."""
 
     def __init__(self, folder: Path | None) -> None:
-        self.path = folder and folder / "checkpoints.sqlite"
-        self._saver: SqliteSaver | None = None
+        self._path = folder and folder / "checkpoints.sqlite"
+        self._saver: _Saver | None = None
         self._lock = threading.Lock()  # the first queries of several workers may all want to open the file
 
     @contextmanager
-    def saver(self) -> Iterator[Any]:
-        """The run's, which its worker threads share (it has a lock of its own); without a folder a new one in memory.
+    def open(self) -> Iterator[_Saver | None]:
+        """Give the run's saver, which its worker threads share (it has a lock of its own); None without a folder.
 
         DataError when the file is damaged, RunIncomplete when it cannot be written: neither is the system's fault.
         """
-        path = self.path
-        if path is None:
-            yield InMemorySaver(serde=_Json())
-            return
+        path = self._path
         try:
             with self._lock:
-                if self._saver is None:
+                if path and self._saver is None:
                     with suppress(OSError):  # SQLite says it better
                         disk.open_file(path, "ab").close()
                     opened = sqlite3.connect(path, check_same_thread=False)
                     AT_END.append(opened.close)
-                    self._saver = SqliteSaver(opened, serde=_Json())
+                    self._saver = _Saver(opened, serde=_Json())
             yield self._saver
         except sqlite3.OperationalError as error:
             raise RunIncomplete(f"{path}: {error}; the hops of a query could not be kept; make room") from None
@@ -153,30 +168,6 @@ class Checkpoints:
         return self
 
 
-def forget_writes(saver: Any, thread: str) -> None:
-    """Remove what steps of a thread wrote after its last checkpoint.
-
-    LangGraph would take them up, and the state would be a hop further than the session that was restored with it. Made
-    again, that hop pays for nothing: its calls are in the run's ledger.
-    """
-    if isinstance(saver, SqliteSaver):
-        with saver.cursor() as cursor:
-            cursor.execute("DELETE FROM writes WHERE thread_id = ?", (thread,))
-
-
-def keep_last(saver: Any, thread: str) -> None:
-    """Remove all checkpoints of a thread but its last one, which has everything; each repeats the trace so far."""
-    if not isinstance(saver, SqliteSaver):
-        return
-    with saver.cursor() as cursor:
-        for table in ("checkpoints", "writes"):
-            cursor.execute(
-                f"DELETE FROM {table} WHERE thread_id = ? AND checkpoint_id <"
-                " (SELECT max(checkpoint_id) FROM checkpoints WHERE thread_id = ?)",
-                (thread, thread),
-            )
-
-
 class _Json:
     """Checkpoints as JSON: plain data only, and text that no encoding can hold (a lone surrogate) survives.
 
@@ -184,9 +175,9 @@ class _Json:
     """
 
     def dumps_typed(self, value: Any) -> tuple[str, bytes]:
-        """A value as bytes, with the name of the form. What is not plain (an exception) becomes its description."""
+        """Return a value as bytes, with the name of the form. What is not plain (an exception) gets its description."""
         return "json", json.dumps(value, default=repr).encode()
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """The value again."""
+        """Return the value again."""
         return json.loads(data[1])

@@ -32,6 +32,7 @@ from tools.session import Session
 INTERFACES = ("auto", "openai", "dspy")
 A_READING = 0.25  # of the model's window that one document may take: several are read in one turn
 _LEFT_OUT = "(left out, because the conversation had grown too long)"
+_NOTHING = "No tool was called. Call one; `finish` ends the search."
 
 
 class Turn(pydantic.BaseModel):
@@ -57,14 +58,25 @@ class NextStep(About):
     calls: dspy.ToolCalls = dspy.OutputField(desc="one call or more of the tools")
 
 
+class _Turn(TypedDict):
+    thought: str
+    # {"name", "args"}, and "id" and "arguments" of the protocol; args is None where the arguments could not be read
+    calls: list[dict[str, Any]]
+    results: list[str]
+    finish: str  # why the model's answer ended: "stop", "length", "refusal", ...
+
+
+class _State(TypedDict):
+    turns: list[_Turn]  # the last one has no results until its calls are made
+
+
 class React(Program):
     """A model that searches, reads, selects and finishes by calling tools."""
 
     offline: ClassVar = {"thought": rules.think, "calls": rules.call_tools}
     cumulative: ClassVar[bool] = True
     least_calls: ClassVar[float] = 0.3
-
-    # Parameters that compiling sets where none is given: demonstrations and traces are of DSPy's interface alone.
+    # Demonstrations and traces are of DSPy's interface alone.
     compiled_with: ClassVar[Mapping[str, Any]] = {"interface": "dspy"}
 
     steps: int = 12  # answers of the model
@@ -80,86 +92,79 @@ class React(Program):
         self.next_step = dspy.Predict(NextStep)
 
     def most_calls(self, pool: int) -> int:
-        """One a step."""
+        """Return one a step."""
         return self.steps
 
     def forward(self, query: Query) -> Submission:
-        """Every document that surfaced, selected ones first."""
+        """Return every document that surfaced, selected ones first."""
         desk = _Desk(self.toolbox.open(query), self.per_search, self.read_chars)
-        graph = self._graph(query, desk)
-        # Two nodes a step; the agent counts its steps itself and ends before this limit does.
-        graph.invoke({"turns": [], "strikes": 0}, {"recursion_limit": 2 * self.steps + 2})
-        return desk.session.submit(desk.ranking()[: self.depth], why=desk.why)
 
-    def _graph(self, query: Query, desk: "_Desk") -> Any:
-        def act(state: "_State") -> dict[str, Any]:
-            desk.session.hop = len(state["turns"]) + 1
-            if state["strikes"]:
+        def act(state: _State) -> _State:
+            turns = state["turns"]
+            desk.session.hop = len(turns) + 1
+            if desk.strikes:
                 desk.session.charge(Usage(repairs=1))
-            turn = self._ask(query, desk, state["turns"])
+            turn = self._ask(query, desk, turns)
             if thought := turn["thought"].strip():
                 desk.session.note(thought)
-            return {"turn": turn}
+            return {"turns": [*turns, turn]}
 
-        def call(state: "_State") -> dict[str, Any]:
-            turn = state["turn"]
-            results, strikes = desk.answer(turn, state["strikes"])
-            turns = [*state["turns"], {**turn, "results": results}]
-            if not desk.why and len(turns) == self.steps:
+        def call(state: _State) -> _State:
+            *before, turn = state["turns"]
+            results = desk.answer(turn)
+            if not desk.why and len(state["turns"]) == self.steps:
                 desk.why = "steps"
-            return {"turns": turns, "strikes": strikes}
+            return {"turns": [*before, {**turn, "results": results}]}
 
-        made = StateGraph(_State)
-        made.add_node("act", act)
-        made.add_node("call", call)
-        made.add_edge(START, "act")
-        made.add_edge("act", "call")
-        made.add_conditional_edges("call", lambda state: END if desk.why else "act", ["act", END])
-        return made.compile()
+        graph = StateGraph(_State)
+        graph.add_node("act", act)
+        graph.add_node("call", call)
+        graph.add_edge(START, "act")
+        graph.add_edge("act", "call")
+        graph.add_conditional_edges("call", lambda state: END if desk.why else "act")
+        # Two nodes a step; the agent counts its steps itself and ends before this limit does.
+        graph.compile().invoke({"turns": []}, {"recursion_limit": 2 * self.steps + 2})
+        return desk.session.submit(desk.rank_all()[: self.depth], why=desk.why)
 
-    def _ask(self, query: Query, desk: "_Desk", turns: "list[_Turn]") -> "_Turn":
-        """The model's next turn, by the interface that it has."""
+    def _ask(self, query: Query, desk: "_Desk", turns: list[_Turn]) -> _Turn:
+        """Return the model's next turn, by the interface that it has."""
         model = dspy.settings.lm
         native = getattr(model, "tools", None) is not None
         if self.interface == "openai" and not native:
             raise UsageError("interface=openai needs a model of OpenAI's or of a server; use interface=auto")
-        if self.interface == "dspy" or not native or desk.ignores_tools:
-            return self._ask_by_dspy(query, desk, turns)
-        try:
-            turn = self._ask_by_openai(query, desk, turns, model)
-        except dspy.LMUnsupportedFeatureError:
-            if self.interface == "openai":
-                raise
-            model.tools = None  # for the rest of the run: it says that it takes none
-            return self._ask_by_dspy(query, desk, turns)
-        if not turn["calls"] and not turns and self.interface == "auto":
-            desk.ignores_tools = True
-            return self._ask_by_dspy(query, desk, turns)
-        return turn
+        inputs = {"objective": query.objective, "description": query.text, "steps_left": self.steps - len(turns) - 1}
+        if self.interface != "dspy" and native and not desk.ignores_tools:
+            try:
+                turn = self._ask_by_openai(inputs, desk, turns, model)
+                if turn["calls"] or turns or self.interface == "openai":
+                    return turn
+                desk.ignores_tools = True
+            except dspy.LMUnsupportedFeatureError:
+                if self.interface == "openai":
+                    raise
+                model.tools = None  # for the rest of the run: it says that it takes none
+        return self._ask_by_dspy(inputs, desk, turns)
 
-    def _make_inputs(self, query: Query, turns: "list[_Turn]") -> dict[str, Any]:
-        left = self.steps - len(turns) - 1
-        return {"objective": query.objective, "description": query.text, "steps_left": left}
+    def _ask_by_dspy(self, inputs: dict[str, Any], desk: "_Desk", turns: list[_Turn]) -> _Turn:
+        inputs = {**inputs, "tools": [_describe(tool) for tool in desk.tools]}
 
-    def _ask_by_dspy(self, query: Query, desk: "_Desk", turns: "list[_Turn]") -> "_Turn":
-        inputs = self._make_inputs(query, turns) | {"tools": [_describe(tool) for tool in desk.tools]}
+        def fits(forgotten: int) -> bool:
+            return prompting.fits(self.next_step, **inputs, history=_tell_history(turns, forgotten))
 
-        forgotten = _count_forgotten(
-            desk.session, turns, lambda n: prompting.fits(self.next_step, **inputs, history=_tell_history(turns, n))
-        )
-        step = ask(self.next_step, _calls_something, **inputs, history=_tell_history(turns, forgotten))
+        forgotten = _count_forgotten(desk.session, turns, fits)
+        step = ask(self.next_step, _check_calls, **inputs, history=_tell_history(turns, forgotten))
         calls = [{"name": one.name, "args": one.args} for one in step.calls.tool_calls]
         return {"thought": step.thought, "calls": calls, "results": [], "finish": "stop"}
 
-    def _ask_by_openai(self, query: Query, desk: "_Desk", turns: "list[_Turn]", model: Any) -> "_Turn":
+    def _ask_by_openai(self, inputs: dict[str, Any], desk: "_Desk", turns: list[_Turn], model: Any) -> _Turn:
         tools = [tool.format_as_litellm_function_call() for tool in desk.tools]
+        instructions, left = self.next_step.signature.instructions, inputs["steps_left"]
+        what = f"{inputs['objective']}\n\nWhat is searched for:\n{inputs['description']}"
 
-        def messages(forgotten: int) -> list[Message]:
-            left = self.steps - len(turns) - 1
-            about = f"{query.objective}\n\nWhat is searched for:\n{query.text}\n\nAt most {self.steps} steps."
+        def make_messages(forgotten: int) -> list[Message]:
             made: list[Message] = [
-                {"role": "system", "content": self.next_step.signature.instructions},
-                {"role": "user", "content": about.strip()},
+                {"role": "system", "content": instructions},
+                {"role": "user", "content": f"{what}\n\nAt most {self.steps} steps.".strip()},
             ]
             for place, turn in enumerate(turns):
                 made += _speak(turn, forgotten=place < forgotten)
@@ -169,31 +174,17 @@ class React(Program):
 
         def fits(forgotten: int) -> bool:
             room = prompting.window()
-            return room is None or prompting.tokens(json.dumps([messages(forgotten), tools])) + 4096 <= room
+            return room is None or prompting.tokens(json.dumps([make_messages(forgotten), tools])) + 4096 <= room
 
-        said = messages(_count_forgotten(desk.session, turns, fits))
-        prompting.check_room([{"content": json.dumps([said, tools])}], "conversation")
-        inputs = {**self._make_inputs(query, turns), "history": _tell_history(turns, 0)}
-        with publish(Call(None, self.next_step.signature, inputs)):  # for who answers without a model
-            message = model.converse(said, tools)
-        written = [message["content"], *(one["arguments"] for one in message["tool_calls"])]
-        notice_leak(self.next_step.signature.instructions, written)
+        messages = make_messages(_count_forgotten(desk.session, turns, fits))
+        prompting.check_room([{"content": json.dumps([messages, tools])}], "conversation")
+        history = _tell_history(turns, 0)
+        # For who answers without a model.
+        with publish(Call(None, self.next_step.signature, {**inputs, "history": history})):
+            message = model.converse(messages, tools)
+        notice_leak(instructions, [message["content"], *(one["arguments"] for one in message["tool_calls"])])
         calls = [{**one, "args": _read_arguments(one["arguments"])} for one in message["tool_calls"]]
         return {"thought": message["content"], "calls": calls, "results": [], "finish": message["finish"]}
-
-
-class _Turn(TypedDict):
-    thought: str
-    # {"name", "args"}, and "id" and "arguments" of the protocol; args is None where the arguments could not be read
-    calls: list[dict[str, Any]]
-    results: list[str]
-    finish: str  # why the model's answer ended: "stop", "length", "refusal", ...
-
-
-class _State(TypedDict, total=False):
-    turns: list[_Turn]
-    turn: _Turn
-    strikes: int  # turns in a row without a call that could be used
 
 
 @dataclass
@@ -204,13 +195,14 @@ class _Desk:
     per_search: int
     read_chars: int
     why: str = ""  # why it is over, once it is
+    strikes: int = 0  # turns in a row without a call that could be used
     ignores_tools: bool = False  # whether the model began without a call, though it was given tools
     selected: list[str] = field(default_factory=list)
     best_rank: dict[str, int] = field(default_factory=dict)
 
     @cached_property
     def tools(self) -> list[dspy.Tool]:
-        """As a model is told of them."""
+        """The tools as a model is told of them."""
         return [dspy.Tool(function) for function in (self.search, self.read, self.select, self.finish)]
 
     def search(self, query: str) -> str:
@@ -243,31 +235,33 @@ class _Desk:
         if new := [doc_id for doc_id in doc_ids if doc_id not in self.selected]:
             self.selected += self.session.select(new, among=list(dict.fromkeys(new)))
         order = [doc_id for doc_id in dict.fromkeys(doc_ids) if doc_id in self.selected]
-        self.selected = order + [doc_id for doc_id in self.selected if doc_id not in order]
+        self.selected = list(dict.fromkeys(order + self.selected))
         self.session.rank(self.selected)
         self.why = "done"
         return "done"
 
-    def answer(self, turn: "_Turn", strikes: int) -> tuple[list[str], int]:
-        """What the calls of a turn give back, and how many turns in a row now had no call that could be used.
+    def answer(self, turn: _Turn) -> list[str]:
+        """Return what the calls of a turn give back.
 
         What is wrong with a call is its result, so that the model can mend it. UnusableAnswer when it does not.
         """
         if not turn["calls"] and self.selected and turn["thought"].strip():
             self.why = "done"  # it says in words that it is through
-            return [], 0
+            return []
         answers = [self._call(one["name"], one["args"]) for one in turn["calls"]] or [_complain(turn)]
         faults = [fault for _, fault in answers if fault]
         for fault in faults:
             self.session.count_unusable(fault.kind)
         if len(faults) < len(answers):
-            return [result for result, _ in answers], 0
-        if strikes:
+            self.strikes = 0
+        elif self.strikes:
             raise UnusableAnswer(faults[0])
-        return [result for result, _ in answers], 1
+        else:
+            self.strikes = 1
+        return [result for result, _ in answers]
 
     def _call(self, name: str, arguments: dict[str, Any] | None) -> tuple[str, Fault | None]:
-        """What one call gives back to the model, and what was wrong with it if it could not be used."""
+        """Return what one call gives back to the model, and what was wrong with it if it could not be used."""
         tool = next((tool for tool in self.tools if tool.name == name), None)
         if self.why:
             return "the search has ended", None
@@ -282,27 +276,26 @@ class _Desk:
         except LimitReached as refusal:
             return str(refusal), None  # it may go on with the other tools
         except DocumentNotFound as refusal:
-            named = str((arguments or {}).get("doc_id", ""))
-            self.session.count_invented([named])
-            self.session.blame(named, "named an id that it gives")
+            doc_id = str((arguments or {}).get("doc_id", ""))
+            self.session.count_invented([doc_id])
+            self.session.blame(doc_id, "named an id that it gives")
             return str(refusal), Fault("unknown ids", str(refusal))
         except Fault as fault:
             return fault.reason, fault
         except (ValueError, TypeError) as error:  # an argument that is missing, of another type, or not known
             return f"{name}: {error}", Fault("wrong type", f"{name}: {error}")
 
-    def ranking(self) -> list[str]:
-        """Selected documents in their order, the others by their best rank."""
-        kept = set(self.selected)
-        return self.selected + sorted((d for d in self.best_rank if d not in kept), key=self.best_rank.__getitem__)
+    def rank_all(self) -> list[str]:
+        """Return selected documents in their order, then the others by their best rank."""
+        return list(dict.fromkeys(self.selected + sorted(self.best_rank, key=self.best_rank.__getitem__)))
 
 
 def _describe(tool: dspy.Tool) -> dspy.Tool:
-    """The tool as a prompt shows it, without the session behind it: teleprompters copy the inputs of calls."""
+    """Return the tool as a prompt shows it, without the session behind it: teleprompters copy the inputs of calls."""
     return dspy.Tool(_no_call, name=tool.name, desc=tool.desc, args=tool.args, arg_types=tool.arg_types)
 
 
-def _no_call() -> None:  # not inside `_described`: teleprompters pickle what they have been given
+def _no_call() -> None:  # not inside `_describe`: teleprompters pickle what they have been given
     raise NotImplementedError("calls are made by the desk of a query")
 
 
@@ -312,16 +305,13 @@ def _complain(turn: _Turn) -> tuple[str, Fault]:
     return _NOTHING, Fault(kind, _NOTHING)
 
 
-_NOTHING = "No tool was called. Call one; `finish` ends the search."
-
-
-def _calls_something(outputs: Mapping[str, Any]) -> None:
+def _check_calls(outputs: Mapping[str, Any]) -> None:
     if not outputs["calls"].tool_calls:
         raise Fault("empty", "calls is empty; call a tool, and `finish` to end the search")
 
 
 def _count_forgotten(session: Session, turns: list[_Turn], fits: Callable[[int], bool]) -> int:
-    """Of how many turns, oldest first, the results have to be left out for the prompt to fit."""
+    """Return of how many turns, oldest first, the results have to be left out for the prompt to fit."""
     forgotten = next((n for n in range(len(turns) + 1) if fits(n)), len(turns))
     if forgotten:
         session.shorten(f"results of the {forgotten} oldest of {len(turns)} steps are left out")
@@ -329,7 +319,7 @@ def _count_forgotten(session: Session, turns: list[_Turn], fits: Callable[[int],
 
 
 def _tell_history(turns: list[_Turn], forgotten: int) -> list[Turn]:
-    """The turns as the signature has them; the results of the `forgotten` first ones are left out."""
+    """Return the turns as the signature has them, without the results of the `forgotten` first ones."""
     return [
         Turn(
             thought=turn["thought"],
@@ -341,22 +331,16 @@ def _tell_history(turns: list[_Turn], forgotten: int) -> list[Turn]:
 
 
 def _speak(turn: _Turn, *, forgotten: bool) -> list[Message]:
-    """One turn as messages of the chat protocol."""
+    """Return one turn as messages of the chat protocol."""
     said: Message = {"role": "assistant", "content": turn["thought"]}
     if not turn["calls"]:
         return [said, {"role": "user", "content": _NOTHING}]
-    said["tool_calls"] = [
-        {"id": one["id"], "type": "function", "function": {"name": one["name"], "arguments": one["arguments"]}}
-        for one in turn["calls"]
-    ]
-    results = zip(turn["calls"], turn["results"], strict=True)
-    return [
-        said,
-        *(
-            {"role": "tool", "tool_call_id": one["id"], "content": _LEFT_OUT if forgotten else result}
-            for one, result in results
-        ),
-    ]
+    messages, said["tool_calls"] = [said], []
+    for one, result in zip(turn["calls"], turn["results"], strict=True):
+        function = {"name": one["name"], "arguments": one["arguments"]}
+        said["tool_calls"].append({"id": one["id"], "type": "function", "function": function})
+        messages.append({"role": "tool", "tool_call_id": one["id"], "content": _LEFT_OUT if forgotten else result})
+    return messages
 
 
 def _read_arguments(text: str) -> dict[str, Any] | None:
