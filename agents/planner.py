@@ -25,9 +25,9 @@ from langgraph.graph import END, START, StateGraph
 from agents.graph import side_by_side, walk
 from programs import reading
 from programs.base import About, Program
-from tools.errors import LimitReached, at_least
+from tools.errors import at_least
 from tools.models import offline as rules
-from tools.models.prompting import Fault, Outputs, Passage, ask, known_ids, lens, through
+from tools.models.prompting import Fault, Outputs, Passage, ask, lens, through
 from tools.records import Query, Submission
 from tools.session import Session
 
@@ -164,7 +164,7 @@ class _Work:
     def search(self, state: _State) -> _State:
         """Search for each sub-question. A new document is to be read for the first one that found it."""
         number, plan = state["round"], state["plan"]
-        jobs = [partial(self._search_one, one["search"]) for one in plan]
+        jobs = [partial(reading.search, self.session, one["search"], self.planner.per_search) for one in plan]
         found = side_by_side(self.session, number, jobs, self.planner.parallel)
         best, unread = dict(state["best"]), []
         for place, doc_ids in enumerate(found):
@@ -177,8 +177,10 @@ class _Work:
 
     def read(self, state: _State) -> _State:
         """Read what is new for each sub-question, and say whether there is another round."""
+        predictor, chars, notes = self.planner.read_passages, self.planner.read_chars, state["notes"]
+        read = partial(reading.read_and_note, self.session, predictor, chars=chars, notes=notes, **self.about)
         parts = zip(state["plan"], state["unread"], strict=True)
-        jobs = [partial(self._read_one, one["question"], doc_ids, state["notes"]) for one, doc_ids in parts if doc_ids]
+        jobs = [partial(read, doc_ids, question=one["question"]) for one, doc_ids in parts if doc_ids]
         found = side_by_side(self.session, state["round"], jobs, self.planner.parallel)
         # The likeliest of each sub-question, then the second ones, and so on.
         selected = [doc_id for docs in zip_longest(*(kept for kept, _ in found)) for doc_id in docs if doc_id]
@@ -209,27 +211,6 @@ class _Work:
         plan = [{"question": question, "search": search} for search, question in new.items()][: self.planner.parts]
         self.session.note("\n".join([heading, *(f"- {one['question']}" for one in plan)]))
         return plan
-
-    def _search_one(self, text: str) -> list[str] | None:
-        """Return what a search brings; None where the session has no search left."""
-        try:
-            return [hit.doc_id for hit in self.session.search(text, self.planner.per_search)]
-        except LimitReached:
-            return None
-
-    def _read_one(self, question: str, doc_ids: list[str], notes: list[str]) -> tuple[list[str], list[str]]:
-        """Return what is selected and noted, in one call, or in as many as the model's window makes necessary."""
-        predictor, chars = self.planner.read_passages, self.planner.read_chars
-        inputs: dict[str, Any] = {**self.about, "question": question}
-        inputs["notes"] = reading.recall(self.session, predictor, "notes", notes, **inputs)
-        selected, noted = list[str](), list[str]()
-        check = partial(known_ids, "selected")
-        for shown, answer in reading.read(self.session, predictor, doc_ids, chars, check, **inputs):
-            selected += self.session.select(answer.selected, among=shown)
-            if observations := answer.observations.strip():
-                self.session.note(observations)
-                noted.append(observations)
-        return selected, noted
 
 
 def ranking(state: dict[str, Any]) -> list[str]:

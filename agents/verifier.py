@@ -25,7 +25,7 @@ from langgraph.graph import END, START, StateGraph
 from agents.graph import side_by_side, walk
 from programs import reading
 from programs.base import About, Program
-from tools.errors import LimitReached, at_least
+from tools.errors import at_least
 from tools.models import offline as rules
 from tools.models.prompting import Check, Passage, ask, filled, known_ids, lens, through
 from tools.records import Query, Submission
@@ -182,7 +182,8 @@ class _Work:
     def search(self, state: _State) -> _State:
         """Search for each text with each retriever, and pick the best of what was not read, by fused score."""
         verifier = self.verifier
-        jobs = [partial(self._search_one, text, name) for text in state["texts"] for name in verifier.engines]
+        pairs = ((text, name) for text in state["texts"] for name in verifier.engines)
+        jobs = [partial(reading.search, self.session, text, verifier.per_search, name) for text, name in pairs]
         found = side_by_side(self.session, state["round"], jobs, verifier.parallel)
         known = {doc_id for doc_ids in state["lists"] for doc_id in doc_ids}
         lists = state["lists"] + [doc_ids or [] for doc_ids in found]
@@ -218,22 +219,13 @@ class _Work:
         """Say what the surest of the verified documents have in common, a batch of them at most."""
         predictor, verifier = self.verifier.learn_common, self.verifier
         sure = _find_sure(state["grades"], state["grades"])[: verifier.batch]
-        learned = reading.recall(self.session, predictor, "learned", state["learned"], **self.about)
-        inputs = {**self.about, "learned": learned}
+        inputs = reading.recall(self.session, predictor, "learned", state["learned"], **self.about)
         passages = reading.show_all(self.session, predictor, sure, verifier.read_chars, **inputs)
         common = ask(predictor, **inputs, passages=passages).common.strip()
         if not common:
             return {}
         self.session.note(common)
         return {"learned": [*state["learned"], common]}
-
-    def _search_one(self, text: str, retriever: str) -> list[str] | None:
-        """Return what a search brings; None where the session has no search left."""
-        try:
-            found = self.session.search(text, self.verifier.per_search, retriever=retriever)
-        except LimitReached:
-            return None
-        return [snippet.doc_id for snippet in found]
 
     def _verify_batch(self, doc_ids: list[str]) -> dict[str, int]:
         """Return the grades that are named, in one call, or in as many as the model's window makes necessary."""

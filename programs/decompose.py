@@ -19,12 +19,12 @@ import dspy
 import pydantic
 
 from programs.base import Program
-from tools.errors import LimitReached, at_least
+from programs.reading import search
+from tools.errors import at_least
 from tools.models import offline as rules
 from tools.models.prompting import Check, Fault, Outputs, ask, filled
 from tools.records import Query, Submission
 from tools.retrievers.fusion import CONSTANT
-from tools.session import Session
 
 Role = Literal["must", "may", "not"]
 
@@ -76,20 +76,15 @@ class Decompose(Program):
         session = self.toolbox.open(query)
         asked = {"objective": query.objective, "description": query.text, "most": self.parts}
         subqueries = ask(self.split, filled("subqueries"), check_usable(self.parts), **asked).subqueries[: self.parts]
-        lists, why = [], "done"
+        parts, why = [], "done"
         for hop, subquery in enumerate(subqueries, start=1):
             session.hop = hop
-            try:
-                lists.append(self._search(session, subquery))
-            except LimitReached:
+            if (doc_ids := search(session, subquery.search.strip(), self.per_search)) is None:
                 why = "budget"  # what the other sub-queries found is still a legal submission
                 break
-        return session.submit(fuse(lists, self.exclude_depth)[: self.depth], why=why)
-
-    def _search(self, session: Session, subquery: SubQuery) -> "Part":
-        found = session.search(subquery.search.strip(), self.per_search)
-        session.note(f"{subquery.role}, weight {subquery.weight:g}: {subquery.reading.strip()}")
-        return Part(subquery.role, subquery.weight, [snippet.doc_id for snippet in found])
+            session.note(f"{subquery.role}, weight {subquery.weight:g}: {subquery.reading.strip()}")
+            parts.append(Part(subquery.role, subquery.weight, doc_ids))
+        return session.submit(fuse(parts, self.exclude_depth)[: self.depth], why=why)
 
 
 class Part(NamedTuple):

@@ -9,16 +9,15 @@ may end before the last hop, by writing none; no rationale is asked for beside a
 """
 
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import dspy
 
 from programs import reading
 from programs.base import About, Program
-from tools.errors import LimitReached, at_least
+from tools.errors import at_least
 from tools.models import offline as rules
-from tools.models.prompting import Passage, ask, known_ids, lens, through
+from tools.models.prompting import Passage, ask, lens, through
 from tools.records import Query, Submission
 from tools.session import Session
 
@@ -75,11 +74,11 @@ class MultiHop(Program):
             self.rank_candidates = dspy.Predict(reading.RankCandidates)
 
     def most_calls(self, pool: int) -> int:
-        """A search and a reading a hop, and the reranking."""
+        """Return a search and a reading a hop, and the reranking."""
         return 2 * self.hops + bool(self.rerank)
 
     def forward(self, query: Query) -> Submission:
-        """Up to `hops` x `per_hop` documents, selected ones first."""
+        """Return up to `hops` x `per_hop` documents, selected ones first."""
         session = self.toolbox.open(query)
         found = Found()
         why = "steps"
@@ -94,7 +93,7 @@ class MultiHop(Program):
         return session.submit(ranking[: self.depth], why=why)
 
     def rerank_first(self, session: Session, query: Query, ranking: list[str]) -> list[str]:
-        """The ranking with its first `rerank` documents ordered once more."""
+        """Return the ranking with its first `rerank` documents ordered once more."""
         head = ranking[: self.rerank]
         order = reading.rank(session, self.rank_candidates, query, head, self.reader.read_chars)
         session.rank(order)
@@ -111,11 +110,9 @@ class Found:
     best_rank: dict[str, int] = field(default_factory=dict)  # over all hops, in the order of surfacing
 
     def ranking(self) -> list[str]:
-        """Selected documents in the order of selection, the others by their best rank."""
-        kept = set(self.selected)
+        """Return selected documents in the order of selection, the others by their best rank."""
         # A stable sort: of equal ranks, the one that surfaced in the earlier hop stays first.
-        rest = sorted((doc for doc in self.best_rank if doc not in kept), key=self.best_rank.__getitem__)
-        return self.selected + rest
+        return list(dict.fromkeys(self.selected + sorted(self.best_rank, key=self.best_rank.__getitem__)))
 
 
 class Reader(dspy.Module):
@@ -128,30 +125,22 @@ class Reader(dspy.Module):
         self.read_passages = dspy.Predict(through(ReadPassages, lens(lens_name).recognise))
 
     def hop(self, session: Session, query: Query, found: Found, per_hop: int, *, hops_left: int) -> str:
-        """One search and one reading, added to `found`; says why, when nothing more can be searched."""
-        about = {"objective": query.objective, "description": query.text, "hops_left": hops_left}
-        asked = reading.look_back(session, self.next_search, found.searches, "notes", found.notes, **about)
-        text = ask(self.next_search, **asked).search.strip()
+        """Add one search and one reading to `found`; return why, when nothing more can be searched."""
+        about = {"objective": query.objective, "description": query.text}
+        inputs = reading.look_back(
+            session, self.next_search, found.searches, "notes", found.notes, **about, hops_left=hops_left
+        )
+        text = ask(self.next_search, **inputs).search.strip()
         if not text:
             return "done"
         found.searches.append(text)
-        try:
-            doc_ids = [snippet.doc_id for snippet in session.search(text, per_hop)]
-        except LimitReached:
+        if (doc_ids := reading.search(session, text, per_hop)) is None:
             return "budget"  # what was found so far is still a legal submission
         unread = [doc_id for doc_id in doc_ids if doc_id not in found.best_rank]
         for rank, doc_id in enumerate(doc_ids, start=1):
             found.best_rank[doc_id] = min(rank, found.best_rank.get(doc_id, rank))
-        self.read(session, query, found, unread)
+        predictor, chars, notes = self.read_passages, self.read_chars, found.notes
+        selected, noted = reading.read_and_note(session, predictor, unread, chars, notes, **about)
+        found.selected += selected
+        found.notes += noted
         return ""
-
-    def read(self, session: Session, query: Query, found: Found, doc_ids: list[str]) -> None:
-        """Read documents in one call, or in as many as the model's window makes necessary; keep and note."""
-        about: dict[str, Any] = {"objective": query.objective, "description": query.text}
-        about["notes"] = reading.recall(session, self.read_passages, "notes", found.notes, **about)
-        check = partial(known_ids, "selected")
-        for shown, answer in reading.read(session, self.read_passages, doc_ids, self.read_chars, check, **about):
-            found.selected += session.select(answer.selected, among=shown)
-            if observations := answer.observations.strip():
-                session.note(observations)
-                found.notes.append(observations)

@@ -1,11 +1,13 @@
 """Documents found, read and ordered by a model, in as few calls as its window allows, with its notes beside them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import dspy
 
 from programs.base import About
+from tools.errors import LimitReached
 from tools.models import offline as rules
 from tools.models import prompting
 from tools.models.prompting import Check, Passage, ask, batches, fit_notes, known_ids, show
@@ -26,6 +28,14 @@ def find_candidates(session: Session, query: Query, most: int) -> list[Hit]:
     found = session.search(query.text, most if query.candidates is None else len(own))
     hits = [Hit(snippet.doc_id, snippet.score) for snippet in found]
     return hits + [Hit(doc_id, UNFOUND) for doc_id in sorted(own - {hit.doc_id for hit in hits})]
+
+
+def search(session: Session, text: str, k: int, retriever: str = "") -> list[str] | None:
+    """Return the ids of what a search brings, best first; None where the session has no search left."""
+    try:
+        return [snippet.doc_id for snippet in session.search(text, k, retriever=retriever)]
+    except LimitReached:
+        return None
 
 
 class RankCandidates(About):
@@ -80,6 +90,20 @@ def read(
         yield shown, ask(predictor, check(shown), **kept, passages=passages)
 
 
+def read_and_note(
+    session: Session, predictor: dspy.Predict, doc_ids: Sequence[str], chars: int, notes: Sequence[str], **inputs: Any
+) -> tuple[list[str], list[str]]:
+    """Have documents read beside the `notes` so far; return what is selected of them, and the new notes."""
+    inputs = recall(session, predictor, "notes", notes, **inputs)
+    selected, noted = list[str](), list[str]()
+    for shown, answer in read(session, predictor, doc_ids, chars, partial(known_ids, "selected"), **inputs):
+        selected += session.select(answer.selected, among=shown)
+        if observations := answer.observations.strip():
+            session.note(observations)
+            noted.append(observations)
+    return selected, noted
+
+
 def show_all(
     session: Session, predictor: dspy.Predict, doc_ids: Sequence[str], chars: int, **inputs: Any
 ) -> list[Passage]:
@@ -87,9 +111,13 @@ def show_all(
     return show(session, doc_ids, chars, lambda passages: prompting.fits(predictor, **inputs, passages=passages))
 
 
-def recall(session: Session, predictor: dspy.Predict, name: str, notes: Sequence[str], **inputs: Any) -> list[str]:
-    """Return the latest notes for the input `name`: half of the room at most, so that passages fit beside them."""
-    return fit_notes(session, notes, lambda some: prompting.fits(predictor, **inputs, **{name: some * 2}, passages=[]))
+def recall(session: Session, predictor: dspy.Predict, name: str, notes: Sequence[str], **inputs: Any) -> dict[str, Any]:
+    """Add the latest notes as the input `name`: half of the room at most, so that passages fit beside them."""
+
+    def fit(some: list[str]) -> bool:
+        return prompting.fits(predictor, **inputs, **{name: some * 2}, passages=[])
+
+    return {**inputs, name: fit_notes(session, notes, fit)}
 
 
 def look_back(
