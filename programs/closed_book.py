@@ -31,8 +31,6 @@ from tools.session import Session
 RUN = 5  # words one after another that guess and document share: appendix I's measure for RELIC
 TITLE = 1_000_000  # the sign of a title, above that of any run
 
-Run = tuple[str, ...]
-
 
 class GuessDocuments(dspy.Signature):
     """Name or quote, from memory, the documents that would satisfy a request. There is nothing to look at.
@@ -63,11 +61,11 @@ class ClosedBook(Program):
         self.guess = dspy.Predict(GuessDocuments)
 
     def forward(self, query: Query) -> Submission:
-        """The documents that the guesses name, in the order of the guesses; maybe none. The answer is the guesses."""
+        """Return the documents that the guesses name, in their order; maybe none. The answer is the guesses."""
         session = self.toolbox.open(query)
-        asked = {"objective": query.objective, "kind": self.document, "description": query.text, "most": self.guesses}
-        given = ask(self.guess, filled("guesses"), **asked).guesses
-        guesses = [line for text in given if (line := " ".join(text.split()))][: self.guesses]
+        inputs = {"objective": query.objective, "kind": self.document, "description": query.text, "most": self.guesses}
+        lines = [" ".join(text.split()) for text in ask(self.guess, filled("guesses"), **inputs).guesses]
+        guesses = list(filter(None, lines))[: self.guesses]
         named, why = [], "done"
         for hop, guess in enumerate(guesses, start=1):
             session.hop = hop
@@ -81,7 +79,7 @@ class ClosedBook(Program):
         return session.submit(ranking, why=why, answer="\n".join(guesses))
 
     def _look_up(self, session: Session, query: Query, guess: str) -> list[str]:
-        """The document that `guess` names, if it names one."""
+        """Return the document that `guess` names, if it names one."""
         found = session.search(guess, self.lookup, instruction=instruct(query, LIKE))
         signs = [sign(guess, hit.title, session.read_whole(hit.doc_id), query.text) for hit in found]
         best = max(range(len(found)), key=lambda place: (signs[place], -place), default=-1)
@@ -95,22 +93,27 @@ class ClosedBook(Program):
 
 
 def sign(guess: str, title: str, text: str, query: str) -> int:
-    """How strongly `guess` names a document: TITLE for its title, else the words of the longest run; 0 is not at all.
+    """Return how strongly `guess` names a document: TITLE for its title, else the words of the longest run, or 0.
 
     A document without a `title` has its first line as one, without marks. What stands in the query is no evidence: it
     could be copied from there, above all where the query is itself a document of the collection.
     """
-    guessed, asked = words(guess), words(query)
-    heading = words(title or next(iter(text.strip().splitlines()), ""))
-    if guessed and guessed == heading and not _contains(asked, guessed):
+    guessed, request = split_words(guess), split_words(query)
+    heading = split_words(title or next(iter(text.strip().splitlines()), ""))
+    size = len(guessed)
+    copied = any(request[first : first + size] == guessed for first in range(len(request) - size + 1))
+    if guessed and guessed == heading and not copied:
         return TITLE
-    return longest_run(guessed, words(text), asked)
+    return longest_run(guessed, split_words(text), request)
 
 
 def longest_run(guess: Sequence[str], text: Sequence[str], query: Sequence[str]) -> int:
-    """Words in the longest run of `guess` and `text` of which no five in a row are in `query`; 0 when under five."""
+    """Return the length of the longest run of `guess` and `text` of which no five words in a row are in `query`.
+
+    0 when it is under five.
+    """
     copied = set(_list_runs(query))
-    places: dict[Run, list[int]] = defaultdict(list)
+    places: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for place, run in enumerate(_list_runs(text)):
         if run not in copied:
             places[run].append(place)
@@ -122,14 +125,10 @@ def longest_run(guess: Sequence[str], text: Sequence[str], query: Sequence[str])
     return longest + RUN - 1 if longest else 0
 
 
-def words(text: str) -> list[str]:
-    """The words of `text` without case and marks; all of them, because a run is made of small ones, too."""
+def split_words(text: str) -> list[str]:
+    """Return all words of `text` without case and marks: a run is made of small ones, too."""
     return re.findall(r"\w+", text.casefold())
 
 
-def _list_runs(text: Sequence[str]) -> Iterator[Run]:
+def _list_runs(text: Sequence[str]) -> Iterator[tuple[str, ...]]:
     return (tuple(text[first : first + RUN]) for first in range(len(text) - RUN + 1))
-
-
-def _contains(text: Sequence[str], part: Sequence[str]) -> bool:
-    return any(text[first : first + len(part)] == part for first in range(len(text) - len(part) + 1))

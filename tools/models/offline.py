@@ -18,9 +18,10 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
 
 import dspy
@@ -47,24 +48,23 @@ _CALL: ContextVar[Call | str | None] = ContextVar("call", default=None)
 _RULES: ContextVar[Rules] = ContextVar("rules", default={})  # noqa: B039  # nobody writes into it
 
 
-@contextmanager
-def publish(call: Call | str) -> Iterator[None]:
+def publish(call: Call | str) -> AbstractContextManager[None]:
     """Let the engine see the call that is made inside the block; or its answer, written in another process."""
-    token = _CALL.set(call)
-    try:
-        yield
-    finally:
-        _CALL.reset(token)
+    return _set(_CALL, call)
+
+
+def follow(rules: Rules) -> AbstractContextManager[None]:
+    """Answer the calls of the block by `rules`."""
+    return _set(_RULES, rules)
 
 
 @contextmanager
-def follow(rules: Rules) -> Iterator[None]:
-    """Answer the calls of the block by `rules`."""
-    token = _RULES.set(rules)
+def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _RULES.reset(token)
+        variable.reset(token)
 
 
 class OfflineEngine:
@@ -183,9 +183,8 @@ def write_search(inputs: Inputs, statistics: TermStatistics) -> str:
         return " ".join(words(inputs["description"]))
     described = _scale(_weigh(inputs["description"], statistics))
     in_notes: Counter[str] = Counter()
-    for note in inputs["notes"]:
-        for sentence in sentences(note):
-            in_notes.update({word: statistics.weight(word) for word in set(words(sentence))})
+    for sentence in (one for note in inputs["notes"] for one in sentences(note)):
+        in_notes.update({word: statistics.weight(word) for word in set(words(sentence))})
     noted = _scale(in_notes)
     used = Counter(word for text in earlier for word in set(words(text)))
     weight = {
@@ -250,18 +249,13 @@ def quote(inputs: Inputs, statistics: TermStatistics) -> list[str]:
 
 def describe(inputs: Inputs, statistics: TermStatistics) -> dict[str, str]:
     """Return the description's heaviest sentence and words."""
-    weight = _weigh(inputs["description"], statistics)
-    return _describe(inputs["description"], weight, weight)
+    return _describe(inputs["description"], _weigh(inputs["description"], statistics))
 
 
 def describe_passages(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, str]]:
     """Return, for each passage, the sentence with most of the description's weight and the heaviest shared words."""
     weight = _weigh(inputs["description"], statistics)
-    found = []
-    for passage in inputs["passages"]:
-        shared = {word: weight[word] for word in set(words(passage.text)) & weight.keys()}
-        found.append({"id": passage.id, **_describe(passage.text, weight, shared)})
-    return found
+    return [{"id": passage.id, **_describe(passage.text, weight)} for passage in inputs["passages"]]
 
 
 def plan(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, str]]:
@@ -312,8 +306,13 @@ def think(inputs: Inputs, statistics: TermStatistics) -> str:
 
 def call_tools(inputs: Inputs, statistics: TermStatistics) -> dspy.ToolCalls:
     """Select the best of what the last search brought, then search again with its words; finish with the last step."""
-    searches = [one["args"]["query"] for turn in inputs["history"] for one in turn.calls if one["name"] == "search"]
-    shown = [passages for turn in inputs["history"] if (passages := _read_results(turn))]
+    searches, shown = [], []
+    for turn in inputs["history"]:
+        for call, result in zip(turn.calls, turn.results, strict=True):
+            if call["name"] == "search":
+                searches.append(call["args"]["query"])
+                rows = json.loads(result) if result.startswith("[") else []
+                shown += [[SimpleNamespace(id=row["doc_id"], text=row["text"]) for row in rows]] if rows else []
     notes = [observe({**inputs, "passages": passages}, statistics) for passages in shown]
     calls: list[dict[str, Any]] = []
     if shown and (best := select({**inputs, "passages": shown[-1]}, statistics)):
@@ -324,20 +323,6 @@ def call_tools(inputs: Inputs, statistics: TermStatistics) -> dspy.ToolCalls:
         text = write_search({**inputs, "earlier_searches": searches, "notes": notes}, statistics)
         calls.append({"name": "search", "args": {"query": text}})
     return dspy.ToolCalls.from_dict_list(calls)
-
-
-class _Shown(NamedTuple):
-    id: str
-    text: str
-
-
-def _read_results(turn: Any) -> list[_Shown]:
-    """Return the snippets that a turn's searches brought."""
-    found: list[_Shown] = []
-    for one, result in zip(turn.calls, turn.results, strict=True):
-        if one["name"] == "search" and result.startswith("["):
-            found += [_Shown(row["doc_id"], row["text"]) for row in json.loads(result)]
-    return found
 
 
 # Words that combine sets, between clauses; not inside a word with hyphens, such as black-and-white.
@@ -387,10 +372,11 @@ def _rank_clauses(text: str, statistics: TermStatistics) -> list[str]:
 
 
 def _write_on(inputs: Inputs, notes: list[str], most: int, statistics: TermStatistics) -> list[str]:
-    earlier = list(inputs["earlier_searches"])
+    texts: list[str] = []
     for _ in range(most):
-        earlier.append(write_search({**inputs, "notes": notes, "earlier_searches": earlier}, statistics))
-    return earlier[len(inputs["earlier_searches"]) :]
+        earlier = inputs["earlier_searches"] + texts
+        texts.append(write_search({**inputs, "notes": notes, "earlier_searches": earlier}, statistics))
+    return texts
 
 
 def _overlap(weight: Mapping[str, float], text: str, statistics: TermStatistics) -> float:
@@ -419,8 +405,9 @@ def _best_sentence(weight: Mapping[str, float], text: str) -> str:
     return max(sentences(text), key=density, default="")
 
 
-def _describe(text: str, weight: Mapping[str, float], shared: Mapping[str, float]) -> dict[str, str]:
-    return {"insight": _best_sentence(weight, text), "pattern": " ".join(_heaviest(shared)[:INSIGHT_WORDS])}
+def _describe(text: str, weight: Mapping[str, float]) -> dict[str, str]:
+    shared = _heaviest({word: weight[word] for word in set(words(text)) & weight.keys()})
+    return {"insight": _best_sentence(weight, text), "pattern": " ".join(shared[:INSIGHT_WORDS])}
 
 
 def _weigh(text: str, statistics: TermStatistics) -> dict[str, float]:
