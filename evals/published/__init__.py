@@ -52,7 +52,7 @@ def figures() -> tuple[Figure, ...]:
             rows: list[dict[str, Any]] = list(csv.DictReader(file))
         for row in rows:
             row |= {"value": float(row["value"]), "error": float(row["error"]) if row["error"] else None}
-            found.append(Figure(**row))
+            found.append(Figure(**{name: row[name] for name in Figure.__slots__}))
     return tuple(found)
 
 
