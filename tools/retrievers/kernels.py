@@ -35,7 +35,6 @@ Floats = NDArray[Any]  # float32 or float64
 
 _BLOCK = 1 << 15  # documents whose scores are added up at a time: 128 kB of float32
 _COMMON = 1 / 3  # of the documents have a common term; from a quarter on, a row takes less time than a list
-_THREADS = 2
 
 
 class Words(NamedTuple):
@@ -98,7 +97,7 @@ def _compiled(function: F) -> F:
 
 @_compiled
 def _find(word: Bytes, length: int, code: int, words: Words) -> int:
-    """The slot that has the word, or the free one where it belongs."""
+    """Return the slot that has the word, or the free one where it belongs."""
     slots, codes, starts, letters = words
     last = len(slots) - 1
     slot = (code ^ (code >> 29)) & last
@@ -116,7 +115,7 @@ def _find(word: Bytes, length: int, code: int, words: Words) -> int:
 
 @_compiled
 def _read(data: Bytes, at: int, end: int, letter: Bytes, word: Bytes) -> tuple[int, int, int]:
-    """The next run of letters in data[at:end], put into `word`: its length, its hash (FNV-1a), and where it ends.
+    """Put the next run of letters in data[at:end] into `word`; returns its length, its hash (FNV-1a), and its end.
 
     `letter` says for each byte which one it counts as; 0 separates. The length is 0 when there is no other word.
     """
@@ -144,7 +143,7 @@ def rehash(slots: Rows, codes: Ints, words: int) -> None:
 
 @_compiled
 def look_up(data: Bytes, prepared: bool, reading: Reading, words: Words, found: Rows) -> int:
-    """The rows of those words of `data` that are known, in order, into `found`; how many they are. As in `count`."""
+    """Put the rows of those words of `data` that are known into `found`, in order; returns how many they are."""
     word, number, at = np.empty(len(data), np.uint8), 0, 0
     letter, shortest = (reading.table[1], 1) if prepared else (reading.table[0], 2)
     while True:
@@ -162,18 +161,18 @@ def look_up(data: Bytes, prepared: bool, reading: Reading, words: Words, found: 
 def count(
     block: Block, reading: Reading, words: Words, known: int, first: int, seen: Ints, place: Ints, counts: Counts
 ) -> tuple[int, int]:
-    """Count the words of a block of documents, and enter the new ones; how many words and postings there are now.
+    """Count the words of a block of documents, and enter the new ones; returns the numbers of words and of postings.
 
     Text n of the block is document `first` + n of the corpus. `known` words are in the table. `seen` and `place` say of
     each word in which document it was last, and where its count is.
     """
     data, (slots, codes, starts, letters), (rows, numbers, distinct, lengths) = block.data, words, counts
-    word, postings, start = np.empty(len(data), np.uint8), 0, 0
+    word, postings, at = np.empty(len(data), np.uint8), 0, 0
     for document in range(len(block.ends)):
-        at, before = start, postings
+        before, end = postings, block.ends[document]
         letter, shortest = (reading.table[1], 1) if block.prepared[document] else (reading.table[0], 2)
         while True:
-            length, code, at = _read(data, at, block.ends[document], letter, word)
+            length, code, at = _read(data, at, end, letter, word)
             if length == 0:
                 break
             if length < shortest:
@@ -195,7 +194,6 @@ def count(
                 postings += 1
             numbers[place[row]] += 1
         distinct[document] = postings - before
-        start = block.ends[document]
     return known, postings
 
 
@@ -203,7 +201,7 @@ def count(
 def place_postings(counts: Counts, first: int, weigh: Weights, free: Ints, documents: Rows, weights: Floats) -> None:
     """Put the counts of a block, which are by document, where they belong by word, with their weights.
 
-    free[row] is the next free place of each word; blocks come in the order of their documents.
+    free[row] is the next free place of each word; blocks come in the order of their documents, the next is `first`.
     """
     at, (idf, norm, gain) = 0, weigh
     for n in range(len(counts.distinct)):
@@ -218,7 +216,7 @@ def place_postings(counts: Counts, first: int, weigh: Weights, free: Ints, docum
 
 @_compiled
 def _add_list(documents: Rows, weights: Floats, amount: float, end: int, scores: Floats) -> int:
-    """Add the postings of the documents before `end`; how many they are."""
+    """Add the postings of the documents before `end`; returns how many they are."""
     i = 0
     # Four at a time, of which no two are the same document, so that they need not wait for each other; and as
     # unsigned numbers, because a signed index is compared with 0 first. Together that halves the time.
@@ -239,8 +237,8 @@ def _add_list(documents: Rows, weights: Floats, amount: float, end: int, scores:
 def add(lists: Lists, terms: Ints, amounts: Floats, scores: Floats) -> None:
     """Add to every document's score, term after term, the amount of the term times its weight in the document.
 
-    The weights of a term are common[places[term]], or, where that place is -1, in its list of postings. It is done
-    for one block of the documents after the other, whose scores stay in the processor's cache.
+    The weights of a term are common[places[term]], or, where that place is -1, in its list of postings. Documents are
+    taken in blocks, whose scores stay in the processor's cache.
     """
     indptr, documents, weights, places, common = lists
     at = indptr[terms]  # the next posting of each list
@@ -259,7 +257,7 @@ def add(lists: Lists, terms: Ints, amounts: Floats, scores: Floats) -> None:
 
 
 def map_array(path: Path) -> NDArray[Any]:
-    """The array in `path`, memory-mapped: processes share its pages, and it costs no memory until it is read."""
+    """Memory-map an array: processes share its pages, and it costs no memory until it is read."""
     return np.asarray(np.load(path, mmap_mode="r"))
 
 
@@ -277,7 +275,7 @@ def complete_lists(folder: Path, size: int) -> None:
     places[terms] = np.arange(len(terms))
     np.save(folder / "places.npy", places)
     common = new_array(folder / "common.npy", (len(terms), size), weights.dtype)
-    for row, (first, end) in zip(common, zip(indptr[terms], indptr[terms + 1], strict=True), strict=True):
+    for row, first, end in zip(common, indptr[terms], indptr[terms + 1], strict=True):
         row[documents[first:end]] = weights[first:end]
     common.flush()
 
@@ -307,7 +305,7 @@ class Postings:
         among: Collection[str] | None = None,
         above: float = 0.0,
     ) -> list[Hit]:
-        """The `k` documents with the largest scores, best first, of those that score over `above`.
+        """Return the `k` documents with the largest scores, best first, of those that score over `above`.
 
         `terms`, shape (n,), are the query's, in order, with repeats; `amounts`, shape (n,), positive, is what their
         weights are multiplied by, 1 by default.
@@ -320,8 +318,8 @@ class Postings:
 
 
 def run_in_threads(function: Callable[[A], B], items: Sequence[A]) -> list[B]:
-    """The function's results, in order, made by two threads. The compiled loops let the other one run."""
+    """Return the function's results, in order, made by two threads. The compiled loops let the other one run."""
     if len(items) == 1:
         return [function(items[0])]
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPoolExecutor(2) as pool:
         return list(pool.map(function, items))
