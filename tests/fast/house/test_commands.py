@@ -45,8 +45,8 @@ def test_a_folder_with_files_of_our_names_is_no_obstacle_to_the_command(tmp_path
     (tmp_path / "tools.py").write_text("mine = True\n")
     (tmp_path / "agents").mkdir()
     (tmp_path / "agents" / "mine.py").write_text("mine = True\n")
-    done = sextant(tmp_path, "run", "--program", "retrieve", "--task", "congress", "--limit", "1", "--json")
-    assert done.returncode == 0 and '"nDCG@10"' in done.stdout
+    done = sextant(tmp_path, "run", "--program", "multihpo", "--task", "congress")
+    assert done.returncode == 2 and "did you mean 'multihop'" in done.stderr
 
 
 @pytest.mark.parametrize("module", ["evals.run", "environments"])

@@ -63,7 +63,7 @@ def assert_equal_to_bm25s(ours, theirs: bm25s.BM25, split, corpus: Corpus, queri
             assert list(map(tuple, ours.search(query, k))) == expected
 
 
-@pytest.mark.parametrize("documents", [300, 12_000])
+@pytest.mark.parametrize("documents", [300, 3_000])
 def test_bm25_scores_and_ranks_as_bm25s_to_the_last_bit(documents):
     corpus, queries = drawn(documents)
     theirs = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
@@ -71,7 +71,7 @@ def test_bm25_scores_and_ranks_as_bm25s_to_the_last_bit(documents):
     assert_equal_to_bm25s(build("bm25", corpus), theirs, tokens, corpus, [*queries, "the", "people " * 9])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(ADVERSARIAL, QUERY)
 def test_bm25_ranks_as_bm25s_does_on_adversarial_text(texts, query):
     corpus = made_of(texts)
@@ -136,7 +136,7 @@ def test_parameters_out_of_range_are_refused(name, corpus):
 TEXT = st.text(st.characters(codec="utf-8") | st.sampled_from("aAbB_9 .-\n\x00\x1fİ\u212aß"), max_size=60)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(TEXT, min_size=1, max_size=12), st.sampled_from([1, 20, 1 << 20]))
 @pytest.mark.parametrize("analyzer", [bm25.analyzer_of("plain"), bm25.analyzer_of("english"), ANALYZER])
 def test_the_compiled_loop_counts_what_the_analyzer_says(analyzer, tmp_path_factory, texts, block):
@@ -174,8 +174,8 @@ def test_the_compiled_loop_counts_what_the_analyzer_says(analyzer, tmp_path_fact
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_scores_are_plain_sums_whatever_part_of_the_documents_has_a_term(dtype, tmp_path):
-    size, generator = 70_000, np.random.default_rng(0)
-    lists = [np.sort(generator.permutation(size)[:n]) for n in (1, 2, 5_000, 20_000, 30_000, size - 1, size)]
+    size, generator = 40_000, np.random.default_rng(0)  # more than one block of documents
+    lists = [np.sort(generator.permutation(size)[:n]) for n in (1, 2, 3_000, 12_000, 18_000, size - 1, size)]
     weights = [generator.random(len(each)).astype(dtype) for each in lists]
     np.save(tmp_path / "indptr.npy", np.cumsum([0, *map(len, lists)]))
     np.save(tmp_path / "documents.npy", np.concatenate(lists).astype(np.int32))
@@ -183,16 +183,16 @@ def test_scores_are_plain_sums_whatever_part_of_the_documents_has_a_term(dtype, 
     complete_lists(tmp_path, size)
     doc_ids = [f"d{row:05}" for row in range(size)]
     opened = Postings(tmp_path, Ranker(doc_ids))
-    for number, k in ((1, 1), (3, 10), (12, 1_000), (12, 2_000), (12, 60_000), (12, size)):
+    for number, k in ((1, 1), (3, 10), (12, 1_000), (12, 35_000), (12, size)):
         terms = generator.integers(len(lists), size=number)  # with repeats
         amounts = generator.random(number).astype(dtype)
         expected = np.zeros(size, dtype)
         for term, amount in zip(terms.tolist(), amounts, strict=True):
             expected[lists[term]] += amount * weights[term]
-        expected[[3, 40_000]] = 0  # excluded
+        expected[[3, 39_000]] = 0  # excluded
         order = np.lexsort((np.arange(size), -expected))[:k]
         best = [(doc_ids[row], float(expected[row])) for row in order.tolist() if expected[row] > 0]
-        found = opened.search(terms, k, amounts=amounts, excluded={"d00003", "d40000"})
+        found = opened.search(terms, k, amounts=amounts, excluded={"d00003", "d39000"})
         assert list(map(tuple, found)) == best, "equal to the last bit"
 
 
@@ -240,11 +240,11 @@ def assert_equal_to_the_library(corpus: Corpus, queries: list[str]) -> None:
 def test_rank_bm25_ranks_as_the_library_does_on_real_text_and_on_thousands_of_documents():
     mini = environments.load("congress", "mini", "all")
     assert_equal_to_the_library(mini.documents, [query.text for query in mini.queries])
-    corpus, queries = drawn(6_000)
+    corpus, queries = drawn(1_500)
     assert_equal_to_the_library(corpus, queries[:3])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(ADVERSARIAL, QUERY)
 def test_rank_bm25_ranks_as_the_library_does_on_adversarial_text(texts, query):
     assert_equal_to_the_library(made_of(texts), [" ".join(query)])

@@ -3,7 +3,7 @@
 import string
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tools.errors import DataError, UnknownName, UsageError
@@ -27,6 +27,7 @@ SPECS = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(SPECS)
 def test_what_is_written_is_read_back_as_it_was(spec):
     assert parse(str(spec)) == spec

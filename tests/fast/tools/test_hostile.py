@@ -29,6 +29,7 @@ from tools.session import Toolbox
 
 SYSTEMS = PROGRAMS | AGENTS
 MODELS = sorted(set(SYSTEMS) - {"retrieve"})
+FOLLOWING = ("multihop", "tournament", "rank", "score", "reason", "subtask", "notes", "planner", "verifier")
 
 QUERY = Query("q1", "Who brought the ferry into the harbour in fog?", "Find the account of the ferry in the harbour.")
 
@@ -103,8 +104,14 @@ def searched(name, *, obeys):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_hostile_document_is_data_in_its_field_and_opens_no_other(name):
-    _, prompts = searched(name, obeys=False)
+def test_a_hostile_document_is_data_in_its_field_and_a_ranking_is_one_of_documents_whoever_obeys_it(name):
+    submission, prompts = searched(name, obeys=False)
+    obeying, _ = searched(name, obeys=True)
+    for ranking in (submission.ranking, obeying.ranking):
+        assert len(ranking) == len(set(ranking)) and set(ranking) <= ids()
+    followed = obeying.trace.followed
+    assert all(doc_id.startswith("h") for doc_id in followed)
+    assert set(followed.values()) <= {"selected", "ranked first"} and (followed or name not in FOLLOWING)
     assert prompts
     for call, request in prompts:
         system = request.system if isinstance(request.system, str) else str(request.system or "")
@@ -114,22 +121,6 @@ def test_a_hostile_document_is_data_in_its_field_and_opens_no_other(name):
         asked = user.rpartition("Respond with the corresponding output fields")[0]
         markers = re.findall(r"\[\[ ## (\w+) ## \]\]", asked)
         assert markers == list(call.signature.input_fields), "no field is opened, closed or left out by a document"
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_whatever_a_model_makes_of_hostile_documents_the_ranking_is_one_of_documents_once_each(name):
-    for obeys in (False, True):
-        submission, _ = searched(name, obeys=obeys)
-        assert len(submission.ranking) == len(set(submission.ranking)) and set(submission.ranking) <= ids()
-
-
-@pytest.mark.parametrize(
-    "name", ["multihop", "tournament", "rank", "score", "reason", "subtask", "notes", "planner", "verifier"]
-)
-def test_documents_that_are_followed_are_counted(name):
-    followed = searched(name, obeys=True)[0].trace.followed
-    assert followed and all(doc_id.startswith("h") for doc_id in followed)
-    assert set(followed.values()) <= {"selected", "ranked first"}
 
 
 def test_a_document_whose_id_or_tool_is_obeyed_is_counted(server):
@@ -223,11 +214,11 @@ PIECES += [
     '"tool_call\u017f"',
     ". ",
 ]
-PIECES += ["as\u212a ", "\n", "\udc80", "\u0130gnore ", "most relevant"]
+PIECES += [". ", "as\u212a ", "\n", "\udc80", "\u0130gnore ", "most relevant"]
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_quick_look_for_needed_letters_misses_no_appeal(text):
     whole = next((what for what, pattern in injection._PATTERNS.items() if pattern.search(text)), "")
     assert appeal(text) == whole

@@ -88,7 +88,7 @@ def handed_in_by_then(outcome):
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_query_ends_at_its_limit_with_what_it_has_found(congress, name):
     whole = used(outcome_of(congress, name))
-    for limit, most in (("max_calls", 1), ("max_calls", 3), ("max_searches", 1), ("max_searches", 2)):
+    for limit, most in (("max_calls", 3), ("max_searches", 1)):
         outcome = outcome_of(congress, name, {limit: most})
         assert outcome["error"] is None and used(outcome)[limit] == min(most, whole[limit]), (limit, most)
         last = outcome["trace"]["steps"][-1]
@@ -107,8 +107,8 @@ def test_lines_that_work_side_by_side_end_alike_every_time(congress):
         return outcome["ranking"], [(step["tool"], step["argument"]) for step in outcome["trace"]["steps"]]
 
     for name, most in (("planner", 4), ("verifier", 7)):
-        runs = [told(outcome_of(congress, name, {"max_calls": most})) for _ in range(4)]
-        assert runs.count(runs[0]) == 4
+        runs = [told(outcome_of(congress, name, {"max_calls": most})) for _ in range(3)]
+        assert runs.count(runs[0]) == 3
 
 
 def test_no_request_goes_beyond_the_limit_and_the_run_says_what_it_was(run, server):
