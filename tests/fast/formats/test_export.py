@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def make(tmp_path_factory):
         if key not in made:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("SEXTANT_HOME", str(place / "home"))
-                words = ["--program", program, "--task", task, "--data", "mini", "--limit", 6]
+                words = ["--program", program, "--task", task, "--data", "mini", "--limit", 3]
                 assert called(run_command_module, *words, "--runs", place / f"runs-{len(made)}") == 0
             (made[key],) = (place / f"runs-{len(made)}").glob("*/*")
         return made[key]
@@ -68,13 +69,17 @@ def rows_of_run(path: Path, name: str) -> dict[str, dict]:
     return {row["query_id"]: row for row in map(json.loads, (path / name).open(encoding="utf-8"))}
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def values(path: Path) -> dict[str, dict[str, float]]:
     """query -> metric -> value of a run's scores.csv."""
     columns = read(path).columns
     return {query: {name: column[query] for name, column in columns.items()} for query in next(iter(columns.values()))}
 
 
-@pytest.mark.parametrize("task", ["congress", "crumb/clinical_trial", "crumb/paper_retrieval"])
+@pytest.mark.parametrize("task", ["crumb/clinical_trial", "crumb/paper_retrieval"])
 def test_pytrec_eval_gets_our_numbers_from_the_trec_files(task, make, exported):
     run = make("retrieve", task)
     folder = exported(run, "trec")
@@ -89,15 +94,11 @@ def test_pytrec_eval_gets_our_numbers_from_the_trec_files(task, make, exported):
         assert gained[query_id]["ndcg_cut_10"] == pytest.approx(metrics["nDCG@10"], abs=1e-9)
         if metrics["R@100"] is not None:
             assert found[query_id]["recall_100"] == pytest.approx(metrics["R@100"], abs=1e-9)
-
-
-def test_a_trec_run_of_passages_is_there_beside_the_one_of_what_is_judged(make, exported):
-    run = make("retrieve", "crumb/clinical_trial")
-    folder = exported(run, "trec")
     assert (folder / "run.trec").read_bytes() == (run / "run.trec").read_bytes()
-    handed_in = pytrec_eval.parse_run((folder / "documents.trec").open())
-    for query_id, row in rows_of_run(run, "outcomes.jsonl").items():
-        assert sorted(handed_in[query_id], key=handed_in[query_id].get, reverse=True) == row["ranking"]
+    if task == "crumb/clinical_trial":  # passages stand beside what is judged
+        handed_in = pytrec_eval.parse_run((folder / "documents.trec").open())
+        for query_id, row in rows_of_run(run, "outcomes.jsonl").items():
+            assert sorted(handed_in[query_id], key=handed_in[query_id].get, reverse=True) == row["ranking"]
 
 
 def test_fractions_stay_fractions_in_qrels_and_it_is_said(make, exported, capsys):
@@ -110,7 +111,7 @@ def test_fractions_stay_fractions_in_qrels_and_it_is_said(make, exported, capsys
     }
 
 
-@pytest.mark.parametrize("program", ["multihop", "react", "tournament"])
+@pytest.mark.parametrize("program", ["react", "tournament"])
 def test_trajectories_are_valid_atif_and_say_what_happened(program, make, exported):
     from atif import Trajectory
 
@@ -159,7 +160,7 @@ def known_names() -> set[str]:
     return {value for one in classes for value in vars(one).values() if isinstance(value, str)}
 
 
-@pytest.mark.parametrize("program", ["multihop", "react", "tournament"])
+@pytest.mark.parametrize("program", ["react", "tournament"])
 def test_spans_are_otlp_in_openinference_s_vocabulary(program, make, exported):
     from openinference.semconv.trace import OpenInferenceSpanKindValues as Kind
 
@@ -228,11 +229,9 @@ def test_the_hub_folder_has_a_card_and_tables_that_say_what_the_run_says(make, e
     assert len(tables["trajectories"]) == len(outcomes)
     for row in tables["trajectories"]:
         outcome = outcomes[row["query_id"]]
-        assert row["ranking"] == outcome["ranking"]
-        assert row["calls"] == outcome["usage"]["calls"]
-        assert [(s["tool"], s["argument"], s["doc_ids"]) for s in row["steps"]] == [
-            (s["tool"], s["argument"], s["doc_ids"]) for s in outcome["trace"]["steps"]
-        ]
+        assert (row["ranking"], row["calls"]) == (outcome["ranking"], outcome["usage"]["calls"])
+        for step, recorded in zip(row["steps"], outcome["trace"]["steps"], strict=True):
+            assert all(step[key] == recorded[key] for key in ("tool", "argument", "doc_ids"))
     scores = {(row["query_id"], row["metric"]): row["value"] for row in tables["scores"]}
     assert scores == {(q, m): value for q, metrics in ours.items() for m, value in metrics.items() if value is not None}
     (about,) = tables["runs"]
@@ -247,8 +246,7 @@ def test_a_redirect_of_an_mlflow_server_is_not_followed_with_a_run(make, bad, el
 
 
 def test_without_mlflow_one_line_says_what_to_install(make, capsys, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
-    monkeypatch.setitem(__import__("sys").modules, "mlflow.exceptions", None)
+    monkeypatch.setitem(sys.modules, "mlflow", None)
     assert called(export, make("multihop"), "--to", "mlflow", "--out", "sqlite:///x.db") == 2
     assert "pip install" in capsys.readouterr().err
 
@@ -256,9 +254,8 @@ def test_without_mlflow_one_line_says_what_to_install(make, capsys, monkeypatch)
 @pytest.mark.parametrize("to", ["trec", "atif", "openinference", "hub"])
 def test_the_same_run_gives_the_same_bytes_and_an_export_replaces_an_export(to, make, exported):
     folder = exported(make("multihop"), to)
-    before = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    exported(make("multihop"), to)
-    assert before == {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    before = contents(folder)
+    assert before == contents(exported(make("multihop"), to))
     assert [path.name for path in folder.parent.iterdir() if path.name.startswith(".")] == []
 
 
@@ -278,6 +275,10 @@ def test_what_is_not_an_export_is_not_replaced(make, exported, tmp_path, capsys)
         assert called(export, run, "--to", "trec", "--out", tmp_path / "file/out", *more) == 2
         assert f"{tmp_path}/file/out cannot be written" in capsys.readouterr().err
     assert (tmp_path / "file").read_text() == "mine"
+    other = make("retrieve")
+    before = contents(other)
+    assert called(export, run, "--to", "trec", "--out", other, "--force") == 2
+    assert "is a run folder" in capsys.readouterr().err and contents(other) == before
 
 
 def test_a_run_that_an_earlier_version_scored_is_exported_without_gold_marks(make, exported, tmp_path, capsys):
@@ -292,7 +293,7 @@ def test_a_run_that_an_earlier_version_scored_is_exported_without_gold_marks(mak
 
 def test_some_queries_can_be_asked_for(make, exported, tmp_path, capsys):
     run = make("multihop")
-    some = list(rows_of_run(run, "outcomes.jsonl"))[3:5]
+    some = list(rows_of_run(run, "outcomes.jsonl"))[1:3]
     folder = exported(run, "atif", "--query-id", some[1], "--query-id", some[0])
     assert [row["trajectory_id"] for row in rows(folder / "trajectories.jsonl")] == some
     folder = exported(run, "trec", "--limit", "2", place="trec")
@@ -303,9 +304,8 @@ def test_some_queries_can_be_asked_for(make, exported, tmp_path, capsys):
 
 def test_the_list_names_every_format_and_a_wrong_one_is_answered_with_the_nearest(capsys):
     assert called(export, "--to", "list", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert list(told) == ["trec", "atif", "openinference", "hub", "mlflow"]
-    assert all(told.values())
+    listed = json.loads(capsys.readouterr().out)
+    assert list(listed) == ["trec", "atif", "openinference", "hub", "mlflow"] and all(listed.values())
     assert called(export, "run", "--to", "treck", "--out", "x") == 2 and "'trec'" in capsys.readouterr().err
 
 
@@ -360,15 +360,7 @@ def copy_of(run: Path, place: Path) -> Path:
     return Path(shutil.copytree(run, place / "copy" / run.name))
 
 
-def test_an_export_never_replaces_files_of_a_run(make, exported, tmp_path, capsys):
-    path = make("retrieve")
-    before = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
-    assert called(export, make(), "--to", "trec", "--out", path, "--force") == 2
-    assert "is a run folder" in capsys.readouterr().err
-    assert {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()} == before
-
-
-@pytest.mark.parametrize("to", ["trec", "atif", "openinference", "hub"])
+@pytest.mark.parametrize("to", ["trec", "hub"])
 def test_a_full_disk_is_named_with_the_place_and_nothing_is_left(make, tmp_path, little_room, capsys, to):
     path = make()
     capsys.readouterr()
