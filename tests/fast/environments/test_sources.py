@@ -46,9 +46,9 @@ def tsv(*rows) -> bytes:
     return "".join("\t".join(map(str, row)) + "\n" for row in rows).encode()
 
 
-def parquet(rows, schema=None) -> bytes:
+def parquet(rows) -> bytes:
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), buffer, write_page_checksum=True)
+    pq.write_table(pa.Table.from_pylist(rows), buffer, write_page_checksum=True)
     return buffer.getvalue()
 
 
@@ -80,28 +80,22 @@ def obliq():
     }
 
 
-CRUMB_LABELS = pa.list_(pa.struct([("id", pa.string()), ("label", pa.float32())]))
+def crumb_corpus(ids):
+    def row(name):
+        parent = name.partition(":")[0] if ":" in name and not name.startswith("C") else None
+        content = f"What is said about {name} – in Markdown.\n\n- a list"
+        return {"document_id": name, "document_content": content, "parent_id": parent, "metadata": "{}"}
+
+    return list(map(row, ids))
 
 
-def crumb_corpus(ids, parents=True):
-    return [
-        {
-            "document_id": name,
-            "document_content": f"What is said about {name} – in Markdown.\n\n- a list",
-            "parent_id": name.partition(":")[0] if parents and ":" in name and not name.startswith("C") else None,
-            "metadata": "{}",
-        }
-        for name in ids
-    ]
-
-
-def crumb_query(number, passages, documents, binary=(), content=None, instruction="Find them."):
+def crumb_query(number, passages, documents, binary=(), instruction="Find them."):
     def cell(labels):
         return [{"id": name, "label": float(label)} for name, label in labels]
 
     return {
         "query_id": f"2021-{number}",
-        "query_content": content or f"Query {number}?",
+        "query_content": f"Query {number}?",
         "instruction": instruction,
         "passage_qrels": cell(passages),
         "passage_binary_qrels": cell(binary) if binary else None,
@@ -132,25 +126,17 @@ def crumb_raw():
 
 
 def crumb_parquet(*, as_text=False):
-    labels = pa.string() if as_text else CRUMB_LABELS
-    columns = ("passage_qrels", "passage_binary_qrels", "full_document_qrels")
-    schema = pa.schema(
-        [("query_id", pa.string()), ("query_content", pa.string()), ("instruction", pa.string())]
-        + [(name, labels) for name in columns]
-        + [("use_max_p", pa.bool_()), ("metadata", pa.string())]
-    )
-    corpus = pa.schema([(name, pa.string()) for name in ("document_id", "document_content", "parent_id", "metadata")])
-
     def rows(part):
+        columns = ("passage_qrels", "passage_binary_qrels", "full_document_qrels")
         return [row | {n: json.dumps(row[n]) for n in columns if as_text} for row in CRUMB_QUERIES[part]]
 
     place = "set_operation_entity_retrieval"
     return {
-        f"passage_corpus/{place}/0000.parquet": parquet(crumb_corpus(PASSAGES[:3]), corpus),
-        f"passage_corpus/{place}/0001.parquet": parquet(crumb_corpus(PASSAGES[3:]), corpus),
-        f"full_document_corpus/{place}/0000.parquet": parquet(crumb_corpus("ABCD"), corpus),
-        f"evaluation_queries/{place}/0000.parquet": parquet(rows("eval"), schema),
-        f"validation_queries/{place}/0000.parquet": parquet(rows("val"), schema),
+        f"passage_corpus/{place}/0000.parquet": parquet(crumb_corpus(PASSAGES[:3])),
+        f"passage_corpus/{place}/0001.parquet": parquet(crumb_corpus(PASSAGES[3:])),
+        f"full_document_corpus/{place}/0000.parquet": parquet(crumb_corpus("ABCD")),
+        f"evaluation_queries/{place}/0000.parquet": parquet(rows("eval")),
+        f"validation_queries/{place}/0000.parquet": parquet(rows("val")),
     }
 
 

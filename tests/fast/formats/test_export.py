@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import pytrec_eval
-from bad_server import always, moved
 from conftest import lines
 from foreign_runs import world
 from run_folders import unsealed
@@ -237,12 +236,6 @@ def test_the_hub_folder_has_a_card_and_tables_that_say_what_the_run_says(make, e
     (about,) = tables["runs"]
     assert about["queries"] == len(outcomes) and about["program"] == "react"
     assert "provenance" not in about["config"]
-
-
-def test_a_redirect_of_an_mlflow_server_is_not_followed_with_a_run(make, bad, elsewhere, capsys):
-    bad.script = always(moved(f"http://localhost:{elsewhere.port}/"))
-    assert called(export, make("multihop"), "--to", "mlflow", "--out", bad.url.removesuffix("/v1")) == 3
-    assert "does not take it" in capsys.readouterr().err and bad.tries and not elsewhere.tries
 
 
 def test_without_mlflow_one_line_says_what_to_install(make, capsys, monkeypatch):

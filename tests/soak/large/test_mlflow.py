@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import mlflow
+from bad_server import always, moved
 
 from evals import export
 
@@ -24,3 +25,10 @@ def test_mlflow_has_what_the_run_says(run, command_of, tmp_path):
     assert Path(artifact).read_bytes() == (place / "run.trec").read_bytes()
     again = command_of(export)(*words)
     assert again.code == 2 and "--force" in again.err, "it is there already"
+
+
+def test_a_redirect_of_an_mlflow_server_is_not_followed_with_a_run(run, command_of, bad, elsewhere):
+    place = run("--program", "retrieve", "--task", "congress", "--limit", 1, "--json").json["run"]
+    bad.script = always(moved(f"http://localhost:{elsewhere.port}/"))
+    result = command_of(export)(place, "--to", "mlflow", "--out", bad.url.removesuffix("/v1"))
+    assert result.code == 3 and "does not take it" in result.err and bad.tries and not elsewhere.tries
