@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,6 +29,26 @@ HOST = "127.0.0.1"
 PORT = 8017
 PORTS = 10  # that are tried where none is named
 
+PAGE = Path(__file__).parent / "page"
+# The page's program is these files of page/, one after the other.
+SCRIPTS = ("dom", "data", "words", "charts", "lists", "trajectory", "overview", "run", "query", "compare", "main")
+
+
+def _read(name: str) -> str:
+    return (PAGE / name).read_text(encoding="utf-8")
+
+
+def _program() -> str:
+    """The page's program, in a scope of its own."""
+    parts = [_read(f"{name}.js") for name in SCRIPTS]
+    return '(() => {\n"use strict";\n' + "\n".join(parts) + "})();\n"
+
+
+_FILES = {
+    "": ("text/html", lambda: _read("page.html")),
+    "page.css": ("text/css", lambda: _read("page.css")),
+    "page.js": ("text/javascript", _program),
+}
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -39,38 +58,6 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
-}
-
-
-PAGE = Path(__file__).parent / "page"
-# The page's program is these files of page/, one after the other.
-_NAMES = ("dom", "data", "words", "charts", "lists", "trajectory", "overview", "run", "query", "compare", "main")
-SCRIPTS = tuple(f"{name}.js" for name in _NAMES)
-# Where page.html asks for its style and program; the exported page has them inside.
-_STYLE = re.compile(r'<link\b[^>]*"page\.css"[^>]*>')
-_SCRIPT = re.compile(r'<script\b[^>]*"page\.js"[^>]*></script>')
-
-
-def read_page() -> str:
-    """The page's skeleton."""
-    return (PAGE / "page.html").read_text(encoding="utf-8")
-
-
-def read_style() -> str:
-    """Its style sheet."""
-    return (PAGE / "page.css").read_text(encoding="utf-8")
-
-
-def read_script() -> str:
-    """Its program, in a scope of its own."""
-    parts = [(PAGE / name).read_text(encoding="utf-8") for name in SCRIPTS]
-    return '(() => {\n"use strict";\n' + "\n".join(parts) + "})();\n"
-
-
-_FILES = {
-    "": ("text/html", read_page),
-    "page.css": ("text/css", read_style),
-    "page.js": ("text/javascript", read_script),
 }
 
 
@@ -96,11 +83,11 @@ class Server(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}{self.once[0]}"
 
     def service_actions(self) -> None:
-        """Between two requests."""
+        """End the server where Ctrl-C was pressed since the last request."""
         check_interrupts()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader who has gone is no error."""
+        """Report an error, but not that a reader has gone."""
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
@@ -113,11 +100,10 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60  # seconds that a connection may be silent
 
     def do_GET(self) -> None:
-        """Files of the page, and answers."""
         path, root = self.path.partition("?")[0], self.server.root
         with suppress(ValueError):
             self.server.once.remove(path)
-            return self._send(HTTPStatus.FOUND, "text/plain", b"", {"Location": root})
+            return self._send(HTTPStatus.FOUND, "text/plain", b"", Location=root)
         if not secrets.compare_digest(path[: len(root)].encode(), root.encode()):
             return self._refuse(HTTPStatus.FORBIDDEN, "open the whole address that python -m evals.view printed")
         try:
@@ -144,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
         line = json.dumps({"error": " ".join(why.split())}) + "\n"
         self._send(status, "application/json", line.encode())
 
-    def _send(self, status: HTTPStatus, kind: str, content: bytes, more: Mapping[str, str] = {}) -> None:
+    def _send(self, status: HTTPStatus, kind: str, content: bytes, **more: str) -> None:
         self.send_response(status)
         for name, value in {**_HEADERS, **more}.items():
             self.send_header(name, value)
@@ -155,18 +141,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What http.server itself refuses: another method, a malformed request."""
+        """Answer what http.server itself refuses: another method, a malformed request."""
         self.close_connection = True
         self._refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not logged."""
+        """Log no requests."""
 
 
 def open_server(answers: Answers, port: int | None) -> Server:
     """Open the server, at `port` or else at the first that is free from PORT on. UsageError where there is none."""
-    ports = range(PORT, PORT + PORTS) if port is None else [port]
-    for one in ports:
+    for one in range(PORT, PORT + PORTS) if port is None else [port]:
         try:
             return Server(one, answers)
         except OSError as error:
@@ -177,52 +162,44 @@ def open_server(answers: Answers, port: int | None) -> Server:
 
 def write_page(answers: Answers, path: Path) -> int:
     """Write the page with every answer in it into one file; its size in bytes. The same bytes for the same runs."""
-    before, after = _shell()
-    hide = _Hide(answers.places)
+    style, program = _read("page.css"), _program()
+    if re.search("</script|</style|<!--", style + program, re.IGNORECASE):
+        raise DataError(f"a file in {PAGE} would end its block early; write </script and <!-- otherwise")
+    policy = (
+        f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
+    # The style and the program that page.html asks for are inside.
+    shell = re.sub(r'<script\b[^>]*"page\.js"[^>]*></script>', "", _read("page.html"))
+    before, after = re.sub(r'<link\b[^>]*"page\.css"[^>]*>', lambda _: head, shell).split("</body>")
+    hidden = _hidden(answers)
     with disk.replacing(path) as file:
         file.write(before)
         for name, answer in list_answers(answers):
-            packed = base64.b64encode(gzip.compress(hide(answer), 6, mtime=0)).decode()
+            for text, instead in hidden:
+                answer = answer.replace(text, instead)
+            packed = base64.b64encode(gzip.compress(answer, 6, mtime=0)).decode()
             file.write(f'<script type="application/json+gzip" data-path="{html.escape(name)}">{packed}</script>\n')
-        file.write(after)
+        file.write(f"<script>{program}</script>\n</body>{after}")
     return path.stat().st_size
-
-
-def _shell() -> tuple[str, str]:
-    """The page before and after its data, with style and program inside and a policy that allows just these two."""
-    css, program = read_style(), read_script()
-    if re.search("</script|</style|<!--", css + program, re.IGNORECASE):
-        raise DataError(f"a file in {PAGE} would end its block early; write </script and <!-- otherwise")
-    policy = (
-        f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(css)}; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{css}</style>'
-    before, after = _STYLE.sub(lambda _: head, _SCRIPT.sub("", read_page())).split("</body>")
-    return before, f"<script>{program}</script>\n</body>{after}"
 
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-class _Hide:
-    """Takes out of what is sent what an error or a configuration may quote: keys, and places on this machine."""
+def _hidden(answers: Answers) -> list[tuple[bytes, bytes]]:
+    """What an error or a configuration may quote and is not sent, keys and places on this machine; what stands there.
 
-    def __init__(self, places: Mapping[str, str]) -> None:
-        words, least = ("KEY", "TOKEN", "SECRET", "PASSWORD"), 12  # characters: a shorter one may be any word
-        named = {
-            value: f"[{name}]"
-            for name, value in sorted(os.environ.items())
-            if len(value) >= least and any(word in name.upper() for word in words)
-        } | dict(places)
-        if len(Path(home := os.environ.get("HOME", "")).parts) > 2:  # /root names nobody
-            named[f"{home}/"] = "~/"
-        # As JSON has them; what lies inside another one comes after it.
-        longest_first = sorted(named, key=len, reverse=True)
-        self._hidden = [(plain_json(text)[1:-1], plain_json(named[text])[1:-1]) for text in longest_first]
-
-    def __call__(self, answer: bytes) -> bytes:
-        for text, instead in self._hidden:
-            answer = answer.replace(text, instead)
-        return answer
+    As JSON has it; what lies inside another text comes after it.
+    """
+    words, least = ("KEY", "TOKEN", "SECRET", "PASSWORD"), 12  # characters: a shorter one may be any word
+    named = {
+        value: f"[{name}]"
+        for name, value in sorted(os.environ.items())
+        if len(value) >= least and any(word in name.upper() for word in words)
+    } | answers.places
+    if len(Path(home := os.environ.get("HOME", "")).parts) > 2:  # /root names nobody
+        named[f"{home}/"] = "~/"
+    return [(plain_json(text)[1:-1], plain_json(named[text])[1:-1]) for text in sorted(named, key=len, reverse=True)]
