@@ -32,7 +32,7 @@ from evals.running.rehearsal import Call, Rehearsal, rehearse
 from evals.running.request import Request
 from evals.running.resolve import Resolved
 from evals.running.sitting import connect, make_terms
-from evals.showing.tables import empty, plain, printed, system_line, task_line
+from evals.showing.tables import Grid, plain, printed, system_line, task_line
 from tools.console import put_out, queries
 from tools.errors import DataError
 from tools.records import Query, Usage, total
@@ -90,12 +90,16 @@ class Estimate:
             put_out(json.dumps(self.json) + "\n")
             return
         found = self.json
-        table = empty("to expect", "low", "likely", "high")
-        for name, key in (("calls", "calls"), ("tokens in", "input_tokens"), ("tokens out", "output_tokens")):
-            table.add_row(name, *(f"{value:,.0f}" for value in found[key].values()))
+        rows = [
+            [name, *(f"{value:,.0f}" for value in found[key].values())]
+            for name, key in (("calls", "calls"), ("tokens in", "input_tokens"), ("tokens out", "output_tokens"))
+        ]
         usd = found["list_usd"]
-        table.add_row("list price", *(f"${value:,.4f}" for value in usd.values()) if usd else ("price unknown", "", ""))
-        table.add_row("time", *map(_clock, found["hours"].values()))
+        rows.append(
+            ["list price", *([f"${value:,.4f}" for value in usd.values()] if usd else ["price unknown", "", ""])]
+        )
+        rows.append(["time", *map(_clock, found["hours"].values())])
+        table = Grid("", ["to expect", "low", "likely", "high"], rows)
         put_out(printed([*_headings(found), table, *_footings(found)]))
 
 

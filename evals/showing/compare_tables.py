@@ -6,11 +6,9 @@ The tables of a replay: what surfaced then and now, in which hop, and which docu
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
-
 from evals.measuring.comparison import is_lower_better
 from evals.measuring.traces import WORDS
-from evals.showing.tables import FORMS, Best, Grid, empty, plain, printed, system_line, task_line
+from evals.showing.tables import FORMS, Best, Grid, printed, system_line, task_line
 from tools.console import brief, number, put_out, queries
 
 Result = dict[str, Any]
@@ -163,13 +161,13 @@ def show_replay(result: Result) -> None:
     on = replayed["retriever"] or "the retriever that each had"
     depth = f"{replayed['depth']} documents each" if replayed["depth"] else "to the depth that each had"
     searched = f"{result['searches']} searches, {replayed['distinct']} distinct ones issued again on {on}, {depth}"
-    parts: list[str | Table] = [task_line(result), system_line(result), f"{searched}; {result['same']} bring the same"]
+    parts: Parts = [task_line(result), system_line(result), f"{searched}; {result['same']} bring the same"]
     if recall["paired"] is None:
         put_out(printed([*parts, "none of the queries has a relevant document, so there is nothing to surface"]))
         return
     gained = [row for row in result["relevant"] if row["now"] and not row["then"]]
     lost = [row for row in result["relevant"] if row["then"] and not row["now"]]
-    parts += ["", _counts(result["documents"]), _recall(recall), "", _hops(result["hops"])]
+    parts += ["", _surfaced(result["documents"]), _recall(recall), "", _hops(result["hops"])]
     for words, when, rows in (("gained", "now", gained), ("lost", "then", lost)):
         if rows:
             more = f", the {SHOWN} that came first" if len(rows) > SHOWN else ""
@@ -178,12 +176,11 @@ def show_replay(result: Result) -> None:
     put_out(printed(parts))
 
 
-def _counts(counts: Mapping[str, int]) -> Table:
-    table, whole = empty("relevant documents that surfaced", "documents", "share"), sum(counts.values())
+def _surfaced(counts: Mapping[str, int]) -> Grid:
     words = {"both": "then and now", "only_then": "only then", "only_now": "only now", "neither": "neither"}
-    for key, said in words.items():
-        table.add_row(said, str(counts[key]), f"{counts[key] / whole:.4f}")
-    return table
+    whole = sum(counts.values())
+    rows = [[said, str(counts[key]), f"{counts[key] / whole:.4f}"] for key, said in words.items()]
+    return Grid("", ["relevant documents that surfaced", "documents", "share"], rows)
 
 
 def _recall(recall: Result) -> str:
@@ -196,19 +193,19 @@ def _recall(recall: Result) -> str:
     )
 
 
-def _hops(rows: Sequence[Result]) -> Table:
-    table = empty("hop", "searches", "first then", "recall so far", "first now", "recall so far")
-    for row in rows:
-        cells = [[str(row[when]["first"]), f"{row[when]['recall']:.4f}"] for when in ("then", "now")]
-        table.add_row(str(row["hop"] or "none"), str(row["searches"]), *cells[0], *cells[1])
-    return table
+def _hops(hops: Sequence[Result]) -> Grid:
+    rows = []
+    for hop in hops:
+        cells = [[str(hop[when]["first"]), f"{hop[when]['recall']:.4f}"] for when in ("then", "now")]
+        rows.append([str(hop["hop"] or "none"), str(hop["searches"]), *cells[0], *cells[1]])
+    return Grid("", ["hop", "searches", "first then", "recall so far", "first now", "recall so far"], rows)
 
 
-def _moved(rows: Sequence[Result], when: str) -> Table:
-    table = empty("query", "document", "search", "grade", "hop", "rank", words=3)
-    for row in sorted(rows, key=lambda row: (row[when]["hop"], row[when]["rank"]))[:SHOWN]:
+def _moved(moved: Sequence[Result], when: str) -> Grid:
+    rows = []
+    for row in sorted(moved, key=lambda row: (row[when]["hop"], row[when]["rank"]))[:SHOWN]:
         at = row[when]
         text = at["search"] if len(at["search"]) <= TEXT else f"{at['search'][: TEXT - 4]} ..."
-        names = (plain(one) for one in (row["query_id"], row["unit"], " ".join(text.split())))
-        table.add_row(*names, f"{row['grade']:g}", str(at["hop"]), str(at["rank"]))
-    return table
+        names = [row["query_id"], row["unit"], " ".join(text.split())]
+        rows.append([*names, f"{row['grade']:g}", str(at["hop"]), str(at["rank"])])
+    return Grid("", ["query", "document", "search", "grade", "hop", "rank"], rows, names=(0, 1, 2))

@@ -1,12 +1,8 @@
 """Lines and tables in three forms: printed in the terminal, as GitHub's Markdown, and as LaTeX with booktabs.
 
 Ids, paths and names come from data. In each form they are text and nothing else: no markup, no control character, no
-column more. The terminal has colours where it takes them; rich itself honours NO_COLOR.
-
-
-The lines above every table: what was asked, and what answered.
-
-A run's scores as they are printed: its table, where relevant documents were lost, what it used.
+column more. The terminal has colours where it takes them; rich itself honours NO_COLOR. A run's scores are printed from
+here: its metrics, where relevant documents were lost, what it used.
 """
 
 import io
@@ -45,7 +41,7 @@ class Grid:
     note: str = ""  # what a reader has to know of it where it stands alone
 
 
-Part = str | Grid | Table
+Part = str | Grid
 
 
 def printed(parts: Iterable[Part]) -> str:
@@ -65,7 +61,7 @@ def printed(parts: Iterable[Part]) -> str:
     for part in parts:
         if isinstance(part, Grid) and part.title:
             console.print(plain(part.title))
-        console.print(plain(part) if isinstance(part, str) else _draw(part) if isinstance(part, Grid) else part)
+        console.print(plain(part) if isinstance(part, str) else _draw(part))
     return text.getvalue()
 
 
@@ -74,25 +70,18 @@ def plain(text: str) -> str:
     return escape(clean(text))
 
 
-def empty(*heads: str, words: int = 1, dense: bool = False) -> Table:
-    """A table without rows; the first columns hold `words`, the others numbers."""
-    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0 if dense else 1), collapse_padding=False)
-    for place, head in enumerate(heads):
-        table.add_column(head, justify="left" if place < words else "right")
-    return table
-
-
 def _draw(grid: Grid) -> Table:
     widths = [max(map(len, column)) for column in zip(grid.heads, *grid.rows, strict=True)]
-    table = empty(*map(plain, grid.heads), dense=sum(widths) + 3 * len(widths) > WIDTH)
-    for place, column in enumerate(table.columns):
-        column.justify, column.no_wrap = "left" if place in grid.names else "right", not grid.heads[place]
+    padding = (0, 0 if sum(widths) + 3 * len(widths) > WIDTH else 1)
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=padding, collapse_padding=False)
+    for place, head in enumerate(grid.heads):
+        table.add_column(plain(head), justify="left" if place in grid.names else "right", no_wrap=not head)
     for row in grid.rows:
         table.add_row(*(_embolden(cell, plain(cell), "[bold]", "[/]") for cell in row))
     return table
 
 
-def to_markdown(parts: Sequence[str | Grid]) -> str:
+def to_markdown(parts: Sequence[Part]) -> str:
     """Lines and tables; the notes of tables are left out, because the lines say the same."""
     blocks = [""]
     for part in parts:
@@ -115,15 +104,10 @@ def in_markdown(text: str) -> str:
     return re.sub(r"^(\s*)(\d*)([-+]|(?<=\d)[.)])(\s)", r"\1\2\\\3\4", text).strip()
 
 
-def to_latex(parts: Sequence[str | Grid]) -> str:
+def to_latex(parts: Sequence[Part]) -> str:
     """Floats with captions and booktabs' rules; lines are comments, because a paper says it in its own words."""
-    blocks = ["% \\usepackage{booktabs}"]
-    for part in parts:
-        if isinstance(part, str):
-            blocks += [f"% {clean(part)}".rstrip()] if part else []
-        else:
-            blocks.append(_float(part))
-    return "\n".join(blocks) + "\n"
+    blocks = [_float(part) if isinstance(part, Grid) else f"% {clean(part)}".rstrip() for part in parts if part]
+    return "\n".join(["% \\usepackage{booktabs}", *blocks]) + "\n"
 
 
 _FLOAT = r"""\begin{table}
@@ -178,7 +162,7 @@ def _embolden(cell: str, text: str, start: str, end: str) -> str:
     return f"{start}{text}{end}" if isinstance(cell, Best) else text
 
 
-FORMS: dict[str, Callable[[Sequence[str | Grid]], str]] = {
+FORMS: dict[str, Callable[[Sequence[Part]], str]] = {
     "terminal": printed,
     "markdown": to_markdown,
     "latex": to_latex,
