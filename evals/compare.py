@@ -34,9 +34,9 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         put_out(json.dumps(result) + "\n")
         return 0
-    from evals.showing.compare_tables import render  # rich: not for --help or --json
+    from evals.showing.compare_tables import render_comparison  # rich: not for --help or --json
 
-    put_out(render(result, "markdown" if arguments.markdown else "latex" if arguments.latex else "terminal"))
+    put_out(render_comparison(result, "markdown" if arguments.markdown else "latex" if arguments.latex else "terminal"))
     return 0
 
 

@@ -35,18 +35,19 @@ def parser() -> Parser:
 def command(arguments: argparse.Namespace) -> int:
     """Compute, write what is to be written, print."""
     from evals.measuring.curves import AXES, curves  # NumPy: not for --help
-    from evals.showing.curve_tables import render, to_csv, to_svg  # rich and matplotlib: not for --help
+    from evals.showing.compare_tables import curves_csv, render_curves  # rich: not for --help
+    from evals.showing.plots import curves_svg  # matplotlib: not for --help
 
     for path in filter(None, (arguments.csv, arguments.svg)):
         check_output(path)
     result = curves(arguments.runs, arguments.metric, tuple(AXES) if arguments.by == "all" else [arguments.by])
-    for path, write in ((arguments.csv, to_csv), (arguments.svg, to_svg)):
+    for path, write in ((arguments.csv, curves_csv), (arguments.svg, curves_svg)):
         try:
             if path:
                 disk.replace(path, write(result))
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {error.strerror}; name another file") from None
-    put_out(json.dumps(result) + "\n" if arguments.json else render(result))
+    put_out(json.dumps(result) + "\n" if arguments.json else render_curves(result))
     return 0
 
 

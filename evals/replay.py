@@ -26,13 +26,10 @@ def parser() -> Parser:
 def command(arguments: argparse.Namespace) -> int:
     """Replay and print."""
     from evals.measuring.searches import replay  # NumPy and retrievers: not for --help
-    from evals.showing.compare_tables import show_replay  # rich: not for --help
+    from evals.showing.compare_tables import render_replay  # rich: not for --help
 
     result = replay(arguments.run, arguments.retriever, arguments.depth)
-    if arguments.json:
-        put_out(json.dumps(result) + "\n")
-    else:
-        show_replay(result)
+    put_out(json.dumps(result) + "\n" if arguments.json else render_replay(result))
     return 0
 
 

@@ -9,7 +9,7 @@ import rich.box
 from rich.markup import escape
 from rich.table import Table
 
-from evals.showing.compare_tables import lay_out
+from evals.showing.compare_tables import lay_out_comparison
 from evals.showing.tables import printed
 from optimizers.teleprompters import TELEPROMPTERS
 from tools.console import clean, number, put_out, queries
@@ -24,7 +24,7 @@ def show(found: Mapping[str, Any], *, as_json: bool = False) -> None:
         put_out(json.dumps(found) + "\n", kept="in learnt.json")
         return
     lines = [*_notes(found), _gain(found), *_changes(found), *_moved(found), *_leaks(found), *_footings(found)]
-    held_out = lay_out(found["held_out"]) if found.get("held_out") else []
+    held_out = lay_out_comparison(found["held_out"]) if found.get("held_out") else []
     put_out(printed([*_headings(found), _candidates(found), *lines, *held_out]), kept="in learnt.json")
 
 

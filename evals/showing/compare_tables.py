@@ -1,41 +1,47 @@
-"""A comparison laid out as lines and tables (evals/showing/tables.py prints them).
+"""What `compare`, `curves` and `replay` print, laid out as lines and tables (evals/showing/tables.py prints them)."""
 
-The tables of a replay: what surfaced then and now, in which hop, and which documents were gained and lost.
-"""
-
-from collections.abc import Mapping, Sequence
+import csv
+import io
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from evals.measuring.comparison import is_lower_better
+from evals.measuring.curves import AXES
 from evals.measuring.traces import WORDS
-from evals.showing.tables import FORMS, Best, Grid, printed, system_line, task_line
-from tools.console import brief, number, put_out, queries
+from evals.showing.tables import FORMS, Best, Grid, Part, printed, system_line, task_line
+from tools.console import brief, number, plural, queries
 
 Result = dict[str, Any]
-Parts = list[str | Grid]
 DIGITS = 4  # of means, as in the table of a run
-FLOWS = 10  # flows shown; --json has all
 
 
-def render(result: Result, form: str) -> str:
-    """A comparison as text: for the terminal, as markdown or as latex."""
-    return FORMS[form](lay_out(result))
-
-
-def lay_out(result: Result) -> Parts:
-    """All of it: what was asked, what answered, each comparison, what a query cost, what to know."""
+def lay_out_comparison(result: Result) -> list[Part]:
+    """A comparison: what was asked, what answered, each comparison, what a query cost, what to know."""
     labels = ["baseline", *(f"run {number}" for number in range(1, len(result["runs"]) + 1))]
-    parts: Parts = [task_line(result)]
+    parts: list[Part] = [task_line(result)]
     for label, system in zip(labels, result["systems"], strict=True):
         parts += [f"{label}: {system['run']}", f"    {system_line(system)}"]
         parts += [f"    repeat: {path}" for path in system["repeats"][1:]]
+    tested = sum(row["p"] is not None for row in result["comparisons"])
+    explained = [
+        f"p: two-sided sign-flip permutation test over queries; Holm: adjusted for all {tested} comparisons here",
+        "w/t/l: queries won, tied, lost; shows: the smallest change that so many queries show at 80 % power",
+    ]
     for label, run, changed in zip(labels[1:], result["runs"], result["differences"], strict=True):
-        parts += _comparison(result, label, run, changed["keys"])
+        parts += ["", *_comparison(result, label, run, changed["keys"], explained)]
     parts += [*_spread(result["systems"], labels), _cost(result["cost"], labels, task_line(result))]
-    return [*parts, *_explained(result), *result["notes"]]
+    return [*parts, *explained, *result["notes"]]
 
 
-def _comparison(result: Result, label: str, run: str, changed: dict[str, list[Any]]) -> Parts:
+def render_comparison(result: Result, form: str) -> str:
+    """A comparison as text: for the terminal, as markdown or as latex."""
+    return FORMS[form](lay_out_comparison(result))
+
+
+def _comparison(
+    result: Result, label: str, run: str, changed: dict[str, list[Any]], explained: list[str]
+) -> list[Part]:
     """The tables of one system against the baseline."""
     forced = f", forced although {', '.join(result['forced'])} differ" if result["forced"] else ""
     where = f"{task_line(result)}{forced}"
@@ -44,7 +50,7 @@ def _comparison(result: Result, label: str, run: str, changed: dict[str, list[An
     title = f"{label} against baseline{forced}: {', '.join(keys) or 'the same configuration'}"
     heads = ["metric", "baseline", "run", "change", "95 % interval", "p", "Holm", "w/t/l", "shows"]
     rows = _metric_rows([row for row in result["comparisons"] if row["run"] == run])
-    parts: Parts = ["", Grid(title, heads, rows, note=". ".join([where, *_explained(result)]))]
+    parts: list[Part] = [Grid(title, heads, rows, note=". ".join([where, *explained]))]
     for losses in result["losses"]:
         parts += _losses(losses, note) if losses["run"] == run else []
     if moved := [row for row in result["moved"] if row["run"] == run]:
@@ -63,21 +69,18 @@ def _metric_rows(rows: list[Result]) -> list[list[str]]:
             made.append([row["metric"], "undefined", *[""] * 7])
             continue
         name = row["metric"] if row["queries"] == most else f"{row['metric']} ({row['queries']})"
-        sign = -1 if is_lower_better(row["metric"]) else 1
-        means = _change(row["baseline_mean"], row["mean"], row["difference"], best=sign)
-        ps = ["<0.001" if row[key] < 0.001 else f"{row[key]:.3f}" for key in ("p", "p_holm")]
+        means = _change(row["baseline_mean"], row["mean"], row["difference"])
+        if means[0] != means[1]:
+            better = int((row["mean"] > row["baseline_mean"]) is not is_lower_better(row["metric"]))
+            means[better] = Best(means[better])
         counts = f"{row['wins']}/{row['ties']}/{row['losses']}"
+        ps = [_round_p(row["p"]), _round_p(row["p_holm"])]
         made.append([name, *means, _interval(row), *ps, counts, number(row["detectable"], "{:.3f}", "-")])
     return made
 
 
-def _change(before: float, after: float, difference: float, *, best: int = 0) -> list[str]:
-    """Both values and their difference; the better one is marked, which is the higher for 1, the lower for -1."""
-    values = [f"{before:.{DIGITS}f}", f"{after:.{DIGITS}f}"]
-    if best and values[0] != values[1]:
-        better = int(best * after > best * before)
-        values[better] = Best(values[better])
-    return [*values, _round(difference, DIGITS, "+")]
+def _change(before: float, after: float, difference: float) -> list[str]:
+    return [f"{before:.{DIGITS}f}", f"{after:.{DIGITS}f}", _round(difference, DIGITS, "+")]
 
 
 def _interval(row: Result) -> str:
@@ -91,33 +94,36 @@ def _round(value: float, digits: int, sign: str = "-") -> str:
     return f"{round(value, digits) + 0.0:{sign}.{digits}f}"
 
 
-def _losses(losses: Result, note: str) -> Parts:
+def _round_p(p: float) -> str:
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+FLOWS = 10  # flows shown; --json has all
+
+
+def _losses(losses: Result, note: str) -> list[Part]:
     """What became of relevant documents: the change of each fate, and the documents that changed theirs."""
-    k, many = losses["cutoff"], losses["queries"]
+    k, many, flows = losses["cutoff"], losses["queries"], losses["flows"]
     words = {fate.value: text.format(k=k) for fate, text in WORDS.items()}
-    changes = [
-        [
-            words[row["fate"]],
-            *_change(row["baseline"], row["share"], row["difference"]),
-            _interval(row | {"queries": many}),
-        ]
-        for row in losses["changes"]
-    ]
+    rows = []
+    for row in losses["changes"]:
+        change = _change(row["baseline"], row["share"], row["difference"])
+        rows.append([words[row["fate"]], *change, _interval(row | {"queries": many})])
     title = f"R@{k}: what became of relevant documents, {queries(many)}"
-    parts: Parts = [Grid(title, ["fate", "baseline", "run", "change", "95 % interval"], changes, note=note)]
-    if flows := losses["flows"]:
-        rows = []
-        for row in flows[:FLOWS]:
-            documents = row["documents"]  # with repeats it is a mean
-            count = str(documents) if isinstance(documents, int) else f"{documents:.1f}"
-            rows.append([count, words[row["from"]], words[row["to"]], str(row["queries"]), ", ".join(row["examples"])])
+    parts: list[Part] = [Grid(title, ["fate", "baseline", "run", "change", "95 % interval"], rows, note=note)]
+    rows = []
+    for row in flows[:FLOWS]:
+        documents = row["documents"]  # with repeats it is a mean
+        count = str(documents) if isinstance(documents, int) else f"{documents:.1f}"
+        rows.append([count, words[row["from"]], words[row["to"]], str(row["queries"]), ", ".join(row["examples"])])
+    if flows:
         more = f", the {FLOWS} largest of {len(flows)}" if len(flows) > FLOWS else ""
         heads = ["documents", "baseline", "run", "queries", "e.g."]
         parts.append(Grid(f"documents that changed their fate{more}", heads, rows, names=(1, 2, 4), note=note))
     return parts
 
 
-def _spread(systems: list[Result], labels: list[str]) -> Parts:
+def _spread(systems: list[Result], labels: list[str]) -> list[Part]:
     """The standard deviation between repeats of each metric's mean, of the systems that have repeats."""
     repeated = [(label, system) for label, system in zip(labels, systems, strict=True) if system["spread"] is not None]
     if not repeated:
@@ -130,75 +136,122 @@ def _spread(systems: list[Result], labels: list[str]) -> Parts:
 
 def _cost(rows: list[Result], labels: list[str], task: str) -> Grid:
     heads = ["", "calls", "tokens in", "tokens out", "paid", "list price", "failed queries"]
-    cells = [
-        [
-            label,
-            *(number(row[f"{key}_per_query"], "{:,.1f}") for key in ("calls", "input_tokens", "output_tokens")),
-            *(number(row[f"{key}_per_query"], "${:.5f}") for key in ("paid_usd", "list_usd")),
-            f"{row['failed']} of {row['queries']}",
-        ]
-        for label, row in zip(labels, rows, strict=True)
-    ]
+    cells = []
+    for label, row in zip(labels, rows, strict=True):
+        used = [number(row[f"{key}_per_query"], "{:,.1f}") for key in ("calls", "input_tokens", "output_tokens")]
+        used += [number(row[f"{key}_per_query"], "${:.5f}") for key in ("paid_usd", "list_usd")]
+        cells.append([label, *used, f"{row['failed']} of {row['queries']}"])
     return Grid("a query cost on average", heads, cells, note=task)
 
 
-def _explained(result: Result) -> list[str]:
-    """What the columns of a comparison are."""
-    tested = sum(row["p"] is not None for row in result["comparisons"])
-    return [
-        f"p: two-sided sign-flip permutation test over queries; Holm: adjusted for all {tested} comparisons here",
-        "w/t/l: queries won, tied, lost; shows: the smallest change that so many queries show at 80 % power",
-    ]
+COLUMNS = 8  # budgets in a table, beside the end
+FRONT = 12  # points of the front that are printed
 
 
-SHOWN = 10  # documents gained and lost that are printed, each
+def render_curves(result: Result) -> str:
+    """Curves for equal budgets: the tables, with what was asked above them and what is not shown below."""
+    parts: list[Part] = [task_line(result)]
+    parts += [f"{run['label']}: {system_line(run)}" for run in result["runs"]]
+    for axis, found in result["axes"].items():
+        many = queries(found["curves"][0]["queries"])
+        head = f"{result['metric']} by {found['words']} a query, mean of {many}"
+        parts += ["", head, _curves_table(axis, found), _front(axis, found)]
+    parts += ["", "a query that has ended keeps its value; * no run does better with so much"]
+    parts += [f"{one['run']} has no curve by {AXES[one['axis']].words}: {one['why']}" for one in result["refused"]]
+    return printed([*parts, *(f"no run used any {AXES[axis].words}" for axis in result["unused"])])
+
+
+def _curves_table(axis: str, found: Result) -> Grid:
+    """Each run at a few budgets and at its end."""
+    columns = _choose_columns(found["budgets"])
+    rows = []
+    for row in found["curves"]:
+        cells = []
+        for place in columns:
+            most = max(one["value"] for one in found["front"] if one["budget"] <= found["budgets"][place])
+            cells.append(f"{row['mean'][place]:.{DIGITS}f}" + ("*" if row["mean"][place] >= most else " "))
+        end = f"{row['end']:.{DIGITS}f}" + ("*" if row["front"] else " ")
+        rows.append([row["label"], *cells, end, _amount(axis, row["cost"], mean=True)])
+    heads = [found["words"], *(_amount(axis, found["budgets"][place]) for place in columns), "at its end", "after"]
+    return Grid("", heads, rows)
+
+
+def _choose_columns(budgets: list[float]) -> list[int]:
+    """The places of the budgets in a table: 0, and 1, 2, 4, 8 ... units, or 1, 4, 16 ... where those are too many."""
+    unit = next(budget for budget in budgets if budget)
+    kept = [place for place, budget in enumerate(budgets) if budget and math.log2(round(budget / unit)).is_integer()]
+    while len(kept) > COLUMNS:
+        kept = kept[::2]
+    return ([] if budgets[0] else [0]) + kept
+
+
+def _front(axis: str, found: Result) -> str:
+    """The points that no other point of any run is better and cheaper than."""
+    points = []
+    for point in found["front"]:
+        if point["value"] or len(found["front"]) == 1:
+            first, *others = point["runs"]
+            more = f" and {plural(len(others), 'other')}" if others else ""
+            points.append(f"{_amount(axis, point['budget'])}: {point['value']:.{DIGITS}f} {first}{more}")
+    rest = f"; and {len(points) - FRONT} more, in --csv and --json" if len(points) > FRONT else ""
+    return f"Pareto front: {'; '.join(points[:FRONT])}{rest}"
+
+
+def _amount(axis: str, amount: float, *, mean: bool = False) -> str:
+    if axis == "usd":
+        return f"${amount:.6f}".rstrip("0").rstrip(".") if amount < 0.1 else f"${amount:,.2f}"
+    return f"{amount:,.1f}" if mean and amount < 1000 else f"{amount:,.0f}"
+
+
+def curves_csv(result: Result) -> str:
+    """Curves for equal budgets as CSV: a line for each run, axis and budget."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    columns = ("mean", "low", "high", "spent", "ended")
+    writer.writerow(["run", "axis", "metric", "budget", *columns, "queries", "front"])
+    for axis, found in result["axes"].items():
+        best = {point["budget"]: point["value"] for point in found["front"]}
+        for row in found["curves"]:
+            for place, budget in enumerate(found["budgets"]):
+                on_front = best.get(budget) == row["mean"][place]
+                cells = ["" if row[name][place] is None else repr(row[name][place]) for name in columns]
+                writer.writerow([row["run"], axis, result["metric"], budget, *cells, row["queries"], int(on_front)])
+    return text.getvalue()
+
+
+SHOWN = 10  # documents gained and lost in a replay that are printed, each
 TEXT = 70  # characters of a search that are printed
 
 
-def show_replay(result: Result) -> None:
-    """Print the tables."""
-    replayed, recall = result["replayed"], result["recall"]
+def render_replay(result: Result) -> str:
+    """A replay: what surfaced then and now, in which hop, and which documents were gained and lost."""
+    replayed, test = result["replayed"], result["recall"]["paired"]
     on = replayed["retriever"] or "the retriever that each had"
     depth = f"{replayed['depth']} documents each" if replayed["depth"] else "to the depth that each had"
     searched = f"{result['searches']} searches, {replayed['distinct']} distinct ones issued again on {on}, {depth}"
-    parts: Parts = [task_line(result), system_line(result), f"{searched}; {result['same']} bring the same"]
-    if recall["paired"] is None:
-        put_out(printed([*parts, "none of the queries has a relevant document, so there is nothing to surface"]))
-        return
-    gained = [row for row in result["relevant"] if row["now"] and not row["then"]]
-    lost = [row for row in result["relevant"] if row["then"] and not row["now"]]
-    parts += ["", _surfaced(result["documents"]), _recall(recall), "", _hops(result["hops"])]
-    for words, when, rows in (("gained", "now", gained), ("lost", "then", lost)):
-        if rows:
-            more = f", the {SHOWN} that came first" if len(rows) > SHOWN else ""
-            parts += [f"{words}: {len(rows)} relevant documents{more}", _moved(rows, when)]
-    parts += ["the searches are the run's: with other results, its searcher would have gone on otherwise"]
-    put_out(printed(parts))
-
-
-def _surfaced(counts: Mapping[str, int]) -> Grid:
+    parts: list[Part] = [task_line(result), system_line(result), f"{searched}; {result['same']} bring the same"]
+    if test is None:
+        return printed([*parts, "none of the queries has a relevant document, so there is nothing to surface"])
+    counts, whole = result["documents"], sum(result["documents"].values())
     words = {"both": "then and now", "only_then": "only then", "only_now": "only now", "neither": "neither"}
-    whole = sum(counts.values())
     rows = [[said, str(counts[key]), f"{counts[key] / whole:.4f}"] for key, said in words.items()]
-    return Grid("", ["relevant documents that surfaced", "documents", "share"], rows)
-
-
-def _recall(recall: Result) -> str:
-    test = recall["paired"]
+    parts += ["", Grid("", ["relevant documents that surfaced", "documents", "share"], rows)]
     interval = "" if test["low"] is None else f" ({test['low']:+.4f} to {test['high']:+.4f})"
-    p = "<0.001" if test["p"] < 0.001 else f"{test['p']:.3f}"
-    means = f"{recall['then']:.4f} then, {recall['now']:.4f} now: {test['difference']:+.4f}{interval}, p {p}"
-    return (
-        f"recall of all that surfaced: {means}; {test['wins']} queries won, {test['ties']} tied, {test['losses']} lost"
-    )
-
-
-def _hops(hops: Sequence[Result]) -> Grid:
+    means = f"{result['recall']['then']:.4f} then, {result['recall']['now']:.4f} now: {test['difference']:+.4f}"
+    won = f"{test['wins']} queries won, {test['ties']} tied, {test['losses']} lost"
+    parts += [f"recall of all that surfaced: {means}{interval}, p {_round_p(test['p'])}; {won}", ""]
     rows = []
-    for hop in hops:
+    for hop in result["hops"]:
         cells = [[str(hop[when]["first"]), f"{hop[when]['recall']:.4f}"] for when in ("then", "now")]
         rows.append([str(hop["hop"] or "none"), str(hop["searches"]), *cells[0], *cells[1]])
-    return Grid("", ["hop", "searches", "first then", "recall so far", "first now", "recall so far"], rows)
+    parts.append(Grid("", ["hop", "searches", "first then", "recall so far", "first now", "recall so far"], rows))
+    for word, when, other in (("gained", "now", "then"), ("lost", "then", "now")):
+        if moved := [row for row in result["relevant"] if row[when] and not row[other]]:
+            more = f", the {SHOWN} that came first" if len(moved) > SHOWN else ""
+            parts += [f"{word}: {len(moved)} relevant documents{more}", _moved(moved, when)]
+    return printed(
+        [*parts, "the searches are the run's: with other results, its searcher would have gone on otherwise"]
+    )
 
 
 def _moved(moved: Sequence[Result], when: str) -> Grid:

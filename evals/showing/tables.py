@@ -110,49 +110,36 @@ def to_latex(parts: Sequence[Part]) -> str:
     return "\n".join(["% \\usepackage{booktabs}", *blocks]) + "\n"
 
 
-_FLOAT = r"""\begin{table}
-\centering
-\caption{%s}
-\begin{tabular}{%s}
-\toprule
-%s \\
-\midrule
-%s
-\bottomrule
-\end{tabular}
-\end{table}"""
-
-
 def _float(grid: Grid) -> str:
     def cell(text: str, place: int) -> str:
         return _embolden(text, _in_latex(text, number=place not in grid.names), "\\textbf{", "}")
 
     caption = ". ".join(_in_latex(text) for text in (grid.title, grid.note) if text)
     columns = "".join("l" if place in grid.names else "r" for place in range(len(grid.heads)))
-    heads = " & ".join(map(_in_latex, grid.heads))
     rows = [" & ".join(cell(text, place) for place, text in enumerate(row)) for row in grid.rows]
-    return _FLOAT % (caption, columns, heads, "\n".join(f"{row} \\\\" for row in rows))
+    lines = [
+        "\\begin{table}",
+        "\\centering",
+        f"\\caption{{{caption}}}",
+        f"\\begin{{tabular}}{{{columns}}}",
+        "\\toprule",
+    ]
+    lines += [f"{' & '.join(map(_in_latex, grid.heads))} \\\\", "\\midrule", *(f"{row} \\\\" for row in rows)]
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"])
 
 
-_LATEX = {
-    "\\": "\\textbackslash{}",
-    "~": "\\textasciitilde{}",
-    "^": "\\textasciicircum{}",
-    "<": "\\textless{}",
-    ">": "\\textgreater{}",
-    "|": "\\textbar{}",
-    "`": "\\textasciigrave{}",
-    "[": "{[}",  # after the end of a row it would be a length
-    "]": "{]}",
-    "*": "{*}",  # and so would this
-    "\N{REPLACEMENT CHARACTER}": "?",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-}
+_NAMED = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater", "|": "bar"}
+_LATEX = str.maketrans(
+    {sign: f"\\text{name}{{}}" for sign, name in (_NAMED | {"`": "asciigrave"}).items()}
+    | {sign: f"{{{sign}}}" for sign in "[]*"}  # after the end of a row they would be an argument
+    | {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    | {"\N{REPLACEMENT CHARACTER}": "?"}
+)
 
 
 def _in_latex(text: str, *, number: bool = False) -> str:
     """Text that LaTeX sets as it is; in a number, signs are those of mathematics."""
-    escaped = "".join(_LATEX.get(sign, sign) for sign in clean(text))
+    escaped = clean(text).translate(_LATEX)
     if number:
         return re.sub(r"(?<!\w)([-+])(?=[\d.])", r"$\1$", escaped).replace("\\textless{}", "$<$")
     return re.sub(r"-(?=-)", "-{}", escaped)  # two in a row would become a dash
@@ -227,15 +214,14 @@ def _metrics_table(metrics: dict[str, dict[str, Any]], judgements: str) -> Grid:
     rows = []
     for name in names:
         value = metrics[name]
+        low, high, means = value["low"], value["high"], value.get("resampled")
         if value["mean"] is None:
             row = [name, "undefined", "for all of these queries"]
-            rows.append([*row, *[""] * (len(heads) - len(row))])
+            rows.append(row + [""] * (len(heads) - len(row)))
             continue
-        low, high = value["low"], value["high"]
         row = [name + (f" ({queries(value['queries'])})" if "queries" in value else ""), f"{value['mean']:.4f}"]
         row += ["too few queries" if low is None or high is None else f"{low:.4f} to {high:.4f}"]
         if resampled:
-            means = value.get("resampled")
             row.append(f"{means['mean']:.4f} +- {means['error']:.4f}" if means else "")
         beside = [metrics.get(f"{name} [{other}]", {}).get("mean") for other in others]
         rows.append([*row, *(number(mean, unknown="") for mean in beside)])
@@ -259,29 +245,26 @@ def _losses_table(losses: dict[str, Any]) -> Grid:
     return Grid("", [f"R@{k}: what became of relevant documents", "share", "documents", ""], rows, names=(0, 3))
 
 
-def _bounds(bounds: dict[str, Any]) -> list[str]:
-    """The floor and the ceiling that lie beside the run, where they have been run."""
-    named = [kind for kind in LABELS if kind != "best" or bounds.get("best") != bounds.get("floor")]
-    known = [(LABELS[kind], bounds[kind]) for kind in named if bounds.get(kind)]
-    return [f"{label} of {bounds['metric']}: {one['mean']:.4f} ({one['what']})" for label, one in known]
-
-
 def _footings(scores: dict[str, Any]) -> list[str]:
-    asked, usage, ledger = queries(scores["queries"]), scores["usage"], scores.get("ledger", {})
+    found, usage, ledger = scores.get("bounds", {}), scores["usage"], scores.get("ledger", {})
+    named = [kind for kind in LABELS if kind != "best" or found.get("best") != found.get("floor")]
+    known = [(LABELS[kind], found[kind]) for kind in named if found.get(kind)]
+    lines = [f"{label} of {found['metric']}: {one['mean']:.4f} ({one['what']})" for label, one in known]
+    asked = queries(scores["queries"])
     if scores["failed"]:
         asked += f", {scores['failed']} failed (scored 0; {_failure(scores)})"
     if scores["owed"]:
         asked += f", {scores['owed']} unanswered, so there is no score yet"
-    lines = [*_bounds(scores.get("bounds", {})), *scores.get("notes", []), asked]
+    lines += [*scores.get("notes", []), asked]
     used = "what it used is not known" if usage["calls"] is None else f"{usage['calls']} calls"
     if scores["lm"] != "offline" and usage["calls"]:  # of nothing that was answered, nothing is known
         used += _used(usage)
-    if usage["repairs"]:
-        used += f", {usage['repairs']} answers asked for again"
-    if scores["invented_ids"]:
-        used += f", {scores['invented_ids']} invented ids dropped"
-    if scores["searches_cut"]:
-        used += f", {scores['searches_cut']} searches cut to what the retriever's model takes"
+    for count, what in (
+        (usage["repairs"], "answers asked for again"),
+        (scores["invented_ids"], "invented ids dropped"),
+        (scores["searches_cut"], "searches cut to what the retriever's model takes"),
+    ):
+        used += f", {count} {what}" if count else ""
     if "seconds" in scores:
         used += f", {scores['seconds']:.1f} s"
     if scores["unusable"]:
@@ -291,9 +274,8 @@ def _footings(scores: dict[str, Any]) -> list[str]:
     if scores["shortened"]:
         lines.append(f"prompts shortened to fit the model: {scores['shortened']}")
     if scores.get("looks", 0) > 1 and scores["split"] != "dev":
-        lines.append(
-            f"look {scores['looks']} at test queries of {scores['task']} ({scores['data']}) with {scores['program']}"
-        )
+        data = f"{scores['task']} ({scores['data']})"
+        lines.append(f"look {scores['looks']} at test queries of {data} with {scores['program']}")
     if ledger and scores["owed"]:
         used = f"for the answered ones: {used}"
         lines.append(f"in all, unanswered queries included: {plural(ledger['sent'], 'request')} sent{_used(ledger)}")

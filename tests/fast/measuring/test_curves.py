@@ -18,7 +18,8 @@ from evals.measuring import scored
 from evals.measuring.curves import AXES, curves, follow, judge_places
 from evals.measuring.metrics import judge_units, ranking_metric
 from evals.measuring.traces import Anytime
-from evals.showing.curve_tables import to_csv, to_svg
+from evals.showing.compare_tables import curves_csv
+from evals.showing.plots import curves_svg
 from tools.console import run_command
 from tools.errors import DataError, UnknownName, UsageError
 
@@ -309,7 +310,7 @@ def test_the_table_the_plot_and_the_csv_say_the_same(miniature, command, tmp_pat
     assert {float(one["budget"]) for one in rows if one["axis"] == "searches" and one["front"] == "1"} == {
         point["budget"] for point in found["front"]
     }
-    assert to_svg(result) == svg.read_text() and to_csv(result) == table.read_text()
+    assert curves_svg(result) == svg.read_text() and curves_csv(result) == table.read_text()
     assert all(path.name in svg.read_text() for path in paths) and "searches a query, at most" in svg.read_text()
     printed = command(*paths).out
     assert "Pareto front: 1: " in printed and "at its end" in printed and "mini: bundled" in printed
