@@ -1,11 +1,14 @@
-"""How a program asks its model: a predictor, its inputs, and what makes an answer usable.
+"""How a program asks its model: a predictor, its inputs, what makes an answer usable, and what fits into the prompt.
 
     read = ask(self.read_passages, known_ids("selected", unread), **about, passages=passages)
 
-An answer that cannot be used is asked for once more, with what was wrong with it; that happens in the adapter
-(tools/models/adapter.py), inside one call of the predictor, so that DSPy's own trace has the answer that was
-used. A second one raises UnusableAnswer, which is a fault of the system. Every one is counted by kind in the session's
-trace.
+An answer that cannot be used is asked for once more, with what was wrong with it (tools/models/adapter.py), inside one
+call of the predictor, so that DSPy's own trace has the answer that was used. A second one raises UnusableAnswer, a
+fault of the system.
+
+Corpus text goes into a prompt inside a typed field, never as part of an instruction. What does not fit the model is
+foreseen, by counting tokens: a reading is split into several, a batch that has to be seen together is cut, of notes the
+oldest are left out. Each is a step of the trace.
 """
 
 import importlib.util
@@ -13,7 +16,6 @@ import os
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
@@ -58,17 +60,10 @@ _CHECKS: ContextVar[tuple[Check, ...]] = ContextVar("checks", default=())
 
 
 def ask(predictor: dspy.Module, *checks: Check, **inputs: Any) -> Any:
-    """The prediction for `inputs`, which passes all `checks`."""
-    with checking(*checks):
-        return predictor(**inputs)
-
-
-@contextmanager
-def checking(*checks: Check) -> Iterator[None]:
-    """Answers that are given inside have to pass `checks`."""
+    """Return the prediction for `inputs`, which passes all `checks`."""
     token = _CHECKS.set(checks)
     try:
-        yield
+        return predictor(**inputs)
     finally:
         _CHECKS.reset(token)
 
@@ -80,7 +75,7 @@ def check(outputs: Outputs) -> None:
 
 
 def known_ids(field: str, among: Collection[str], *, needed: bool = False) -> Check:
-    """The ids in the list `field` are of documents in `among`; with `needed`, there is one at least.
+    """Check that the ids in the list `field` are of documents in `among`; with `needed`, that there is one at least.
 
     An answer with some unknown ids among known ones is tolerable: who uses it drops them (Session.select counts them).
     """
@@ -104,7 +99,7 @@ def known_ids(field: str, among: Collection[str], *, needed: bool = False) -> Ch
 
 
 def filled(*fields: str) -> Check:
-    """None of the text or list `fields` is empty; a list of blank texts is."""
+    """Check that none of the text or list `fields` is empty; a list of blank texts is."""
 
     def not_empty(outputs: Outputs) -> None:
         for field in fields:
@@ -116,7 +111,7 @@ def filled(*fields: str) -> Check:
 
 
 def within(field: str, low: float, high: float) -> Check:
-    """The number `field` is from `low` to `high`."""
+    """Check that the number `field` is from `low` to `high`."""
 
     def in_range(outputs: Outputs) -> None:
         if not low <= outputs[field] <= high:
@@ -124,6 +119,8 @@ def within(field: str, low: float, high: float) -> Check:
 
     return in_range
 
+
+# Passages
 
 # What the input `description` is, as the model is told: in some tasks the query is itself a text like the wanted ones.
 DESCRIPTION = "the query: words about what is wanted, or a text to find the like of; the objective says which"
@@ -141,7 +138,7 @@ _FEWEST_CHARS = 50  # of a passage, below which it says nothing
 
 
 def show(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits = lambda passages: True) -> list[Passage]:
-    """The documents as passages of at most `chars` characters each, 0 for whole ones, recorded as shown together.
+    """Return the documents as passages of at most `chars` characters each, 0 for whole ones, shown together.
 
     All are shown; where they do not `fit`, each is cut to as many characters as do, down to 50.
     """
@@ -149,7 +146,7 @@ def show(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits = lambd
 
 
 def batches(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits) -> Iterator[list[Passage]]:
-    """The documents as passages in as few batches as `fit`, each recorded as shown when it is asked for."""
+    """Yield the documents as passages in as few batches as `fit`, each recorded as shown when it is asked for."""
     left = list(doc_ids)
     while left:
         tried: list[Passage] = []
@@ -187,21 +184,27 @@ def _passages(doc_ids: Sequence[str], texts: Sequence[str]) -> list[Passage]:
 def fit_notes(
     session: Session, notes: Sequence[str], fit: Callable[[list[str]], bool], *, what: str = "notes"
 ) -> list[str]:
-    """The latest of `notes` that `fit` into a prompt together, oldest first; `what` they are is for the trace."""
-    kept = fit_end(list(notes), fit)
+    """Return the latest of `notes` that `fit` together, oldest first, or none; `what` they are is for the trace."""
+    kept = list(notes)
+    while kept and not fit(kept):
+        del kept[0]
     if len(kept) < len(notes):
         session.shorten(f"{what}: the {len(notes) - len(kept)} oldest of {len(notes)} are left out")
     return kept
 
 
 def defuse(text: str) -> str:
-    """`text` without a field marker of DSPy's prompts, [[ ## name ## ]]: a blank goes between its brackets.
+    """Return `text` without a field marker of DSPy's prompts, [[ ## name ## ]]: a blank goes between its brackets.
 
     And without the marks between which DSPy would take text for an image or a file to be sent.
     """
     text = text.replace("<<CUSTOM-TYPE-", "< <CUSTOM-TYPE-")
     return re.sub(r"\](?=\])", "] ", re.sub(r"\[(?=\[)", "[ ", text)) if "##" in text else text
 
+
+# Tokens: counted with OpenAI's o200k_base, whichever the model, and a tenth of the window is kept free because other
+# tokenizers count otherwise. Where a model's window is not known (a server of the user's own, without --context),
+# everything fits: what is too long is then the provider's to refuse.
 
 _ANSWER = 4096  # tokens kept for the answer, where the call names no limit of its own; a third of the room at most
 _MARGIN = 0.9  # share of the window that is used
@@ -211,6 +214,12 @@ _MESSAGE = 8  # tokens of a message beside its text, at most
 
 class TooLong(Exception):
     """A prompt that the model cannot take, and that nothing in it can be left out of: it is not sent."""
+
+
+def window() -> int | None:
+    """Return how many tokens prompt and answer may have together, of the model that is active; None when not known."""
+    most = getattr(dspy.settings.lm, "window", None)
+    return None if most is None else int(most * _MARGIN)
 
 
 def fits(predictor: Any, **inputs: Any) -> bool:
@@ -224,36 +233,26 @@ def fits(predictor: Any, **inputs: Any) -> bool:
     return _bound(messages, room - answer) <= room - answer
 
 
-def count_in_messages(messages: Sequence[Mapping[str, Any]]) -> int:
-    """Count the tokens of a prompt in the protocol's form."""
-    return sum(tokens(str(message["content"])) + _MESSAGE for message in messages)
-
-
-def _bound(messages: Sequence[Mapping[str, Any]], room: int) -> int:
-    """`count_in_messages`; or a bound that is within `room`, which is made a thousand times as fast and says as much.
-
-    A token has one byte at least, so a prompt with fewer bytes than there is room for fits, however it is cut.
-    """
-    bound = sum(len(str(message["content"]).encode("utf-8", "surrogatepass")) + _MESSAGE for message in messages)
-    return bound if bound <= room else count_in_messages(messages)
-
-
-def overflows(messages: Sequence[Mapping[str, Any]]) -> int:
+def overflows(messages: Sequence[Message]) -> int:
     """Return by how many tokens a prompt exceeds the active model's window; 0 where it fits, or nobody knows."""
     most = getattr(dspy.settings.lm, "window", None)
     return 0 if most is None else max(0, _bound(messages, most - _SHORTEST) + _SHORTEST - most)
 
 
-def check_room(messages: Sequence[Mapping[str, Any]], what: str) -> None:
+def check_room(messages: Sequence[Message], what: str) -> None:
     """TooLong for messages that the active model cannot take; `what` they are is for its words."""
     if more := overflows(messages):
         raise TooLong(f"the {what} is {more} tokens larger than what the model takes")
 
 
-def window() -> int | None:
-    """Tokens that prompt and answer together may have, of the model that is active here; None when not known."""
-    most = getattr(dspy.settings.lm, "window", None)
-    return None if most is None else int(most * _MARGIN)
+def _bound(messages: Sequence[Message], room: int) -> int:
+    """Return the tokens of a prompt; or a bound within `room`, which is made a thousand times as fast.
+
+    A token has one byte at least, so a prompt with fewer bytes than there is room for fits, however it is cut.
+    """
+    texts = [str(message["content"]) for message in messages]
+    bound = sum(len(text.encode("utf-8", "surrogatepass")) + _MESSAGE for text in texts)
+    return bound if bound <= room else sum(tokens(text) + _MESSAGE for text in texts)
 
 
 def fit_beginning(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[Any]:
@@ -284,12 +283,6 @@ def cut_to_share(text: str, share: float) -> str:
     return text if room is None else text[: fit_length(len(text), lambda chars: tokens(text[:chars]) <= room * share)]
 
 
-def fit_end(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[Any]:
-    """Return the longest end of `items` that fits; it may be empty."""
-    first = next((first for first in range(len(items)) if fit(items[first:])), len(items))
-    return items[first:]
-
-
 def tokens(text: str) -> int:
     """Count the tokens of `text`; an upper bound, where the tokenizer is not there."""
     with _LOADING:  # the first calls of several threads would undo each other's variable
@@ -300,7 +293,7 @@ def tokens(text: str) -> int:
 
 @cache
 def _encoding() -> Any:
-    """The tokenizer, from the file that LiteLLM ships: tiktoken by itself would download it."""
+    """Return the tokenizer, from the file that LiteLLM ships: tiktoken by itself would download it."""
     spec = importlib.util.find_spec("litellm")  # which is not imported: that takes seconds
     bundled = Path(spec.origin).parent / "litellm_core_utils" / "tokenizers" if spec and spec.origin else None
     if bundled is None or not (bundled / _FILE).is_file():

@@ -72,14 +72,12 @@ def test_a_models_window_is_in_the_price_table():
 
 
 @given(st.lists(st.integers(1, 9), max_size=12), st.integers(0, 40))
-def test_the_largest_beginning_and_the_latest_end_that_fit_are_those_of_a_search_one_by_one(sizes, room):
+def test_the_largest_beginning_that_fits_is_that_of_a_search_one_by_one(sizes, room):
     def fit(items):
         return sum(items) <= room
 
     beginnings = [sizes[:n] for n in range(1, len(sizes) + 1) if fit(sizes[:n])]
     assert prompting.fit_beginning(sizes, fit) == (beginnings[-1] if beginnings else sizes[:1])
-    ends = [sizes[n:] for n in range(len(sizes) + 1) if fit(sizes[n:])]
-    assert prompting.fit_end(sizes, fit) == ends[0]
 
 
 def test_a_reading_that_does_not_fit_is_split_and_the_trace_says_so(toolbox):
