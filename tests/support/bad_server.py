@@ -356,8 +356,16 @@ def refused(seconds: float) -> Fault:
     return Fault("refused", way=nothing_and_reset, away=seconds, usable=False)
 
 
-def empty_choice() -> Fault:
-    return Fault("empty_choice", spoil=lambda answer, _: answer | _in_either(answer, [], []), usable=False)
+def _spoilt(kind: str, spoil: Callable[[Body, Try], Any], content: str = "application/json") -> Callable[[], Fault]:
+    """The fault that is in nothing but the body of a good answer, which no client can use."""
+    return lambda: Fault(kind, headers=(("content-type", content),), spoil=spoil, usable=False)
+
+
+empty_choice = _spoilt("empty_choice", lambda answer, _: answer | _in_either(answer, [], []))
+cut_json = _spoilt("cut_json", lambda answer, _: json.dumps(answer).encode()[:-40])  # with the length that it has
+bad_utf8 = _spoilt("bad_utf8", lambda a, _: json.dumps(a).encode().replace(b"[[ ## ", b"\xff\xfe\xc3[[ ## "))
+page = _spoilt("page", lambda *_: b"<html>Back soon.</html>", "text/html")
+huge = _spoilt("huge", lambda answer, _: b" " * (40 << 20) + json.dumps(answer).encode())  # only its end tells
 
 
 def null_content() -> Fault:
@@ -387,31 +395,6 @@ def _in_either(answer: Body, choices: list[Any], output: list[Any]) -> Body:
     return {"output": output} if "output" in answer else {"choices": choices}
 
 
-def cut_json() -> Fault:
-    """JSON that breaks off, with the length that it has."""
-    return Fault("cut_json", spoil=lambda answer, _: json.dumps(answer).encode()[:-40], usable=False)
-
-
-def bad_utf8() -> Fault:
-    """Bytes inside the answer's text that are no UTF-8."""
-    return Fault(
-        "bad_utf8",
-        spoil=lambda answer, _: json.dumps(answer).encode().replace(b"[[ ## ", b"\xff\xfe\xc3[[ ## "),
-        usable=False,
-    )
-
-
-def page() -> Fault:
-    return Fault(
-        "page", headers=(("content-type", "text/html"),), spoil=lambda *_: b"<html>Back soon.</html>", usable=False
-    )
-
-
-def huge(size: int = 40 << 20) -> Fault:
-    """A good answer with `size` bytes of blanks in front of it, so that only its end tells."""
-    return Fault("huge", spoil=lambda answer, _: b" " * size + json.dumps(answer).encode(), usable=False)
-
-
 def usage(reported: Any) -> Fault:
     """A good answer with another report of what it used."""
 
@@ -422,18 +405,22 @@ def usage(reported: Any) -> Fault:
     return Fault("usage", spoil=spoil)
 
 
-def too_long() -> Fault:
-    return _error(
-        "too_long",
-        400,
-        "This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens.",
-        "context_length_exceeded",
-    )
-
-
 def told(kind: str, status: int, message: str, code: str = "invalid_request_error") -> Fault:
     """An error as a gateway words it."""
     return _error(kind, status, message, code)
+
+
+def too_long() -> Fault:
+    words = "This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens."
+    return told("too_long", 400, words, "context_length_exceeded")
+
+
+def filtered_400() -> Fault:
+    return told("filtered_400", 400, "The response was filtered by the content management policy.", "content_filter")
+
+
+def no_quota() -> Fault:
+    return told("no_quota", 429, "You exceeded your current quota.", "insufficient_quota")
 
 
 def walled(status: int) -> Fault:
@@ -461,17 +448,9 @@ def moved(place: str, status: int = 307) -> Fault:
     return Fault("moved", status, headers, lambda *_: {"moved": place}, usable=False)
 
 
-def filtered_400() -> Fault:
-    return _error("filtered_400", 400, "The response was filtered by the content management policy.", "content_filter")
-
-
 def unauthorized(*, repeats: bool = False) -> Fault:
     told = "Incorrect API key provided: {key}." if repeats else "Your key has expired."
     return _error("401", 401, f"{told} Get another.", "invalid_api_key")
-
-
-def no_quota() -> Fault:
-    return _error("no_quota", 429, "You exceeded your current quota.", "insufficient_quota")
 
 
 ABSURD_USAGE = (

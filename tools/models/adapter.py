@@ -25,6 +25,8 @@ from tools.models import offline, prompting
 from tools.models.prompting import Fault, Kind, UnusableAnswer, check
 from tools.records import Usage
 
+_Values = dict[str, Any]  # by the name of a field
+
 
 class Answered(NamedTuple):
     """The last answer of a model in this context, as it came."""
@@ -53,13 +55,8 @@ class Adapter(dspy.ChatAdapter):
         super().__init__(**{"use_json_adapter_fallback": False, **kwargs})
 
     def __call__(
-        self,
-        lm: Any,
-        lm_kwargs: dict[str, Any],
-        signature: Any,
-        demos: list[dict[str, Any]],
-        inputs: dict[str, Any],
-    ) -> list[dict[str, Any]]:
+        self, lm: Any, lm_kwargs: _Values, signature: Any, demos: list[_Values], inputs: _Values
+    ) -> list[_Values]:
         """Return the answers to one predictor's call, parsed and checked."""
         tries = _Tries(signature, offline.Call(self, signature, inputs))
         for attempt in tries:
@@ -68,13 +65,8 @@ class Adapter(dspy.ChatAdapter):
         return tries.best
 
     async def acall(
-        self,
-        lm: Any,
-        lm_kwargs: dict[str, Any],
-        signature: Any,
-        demos: list[dict[str, Any]],
-        inputs: dict[str, Any],
-    ) -> list[dict[str, Any]]:
+        self, lm: Any, lm_kwargs: _Values, signature: Any, demos: list[_Values], inputs: _Values
+    ) -> list[_Values]:
         """Make the call as `__call__` does, awaited."""
         tries = _Tries(signature, offline.Call(self, signature, inputs))
         for attempt in tries:
@@ -87,12 +79,7 @@ class Adapter(dspy.ChatAdapter):
         return _system_message(signature, signature.__doc__)
 
     def format_user_message_content(
-        self,
-        signature: Any,
-        inputs: dict[str, Any],
-        prefix: str = "",
-        suffix: str = "",
-        main_request: bool = False,
+        self, signature: Any, inputs: _Values, prefix: str = "", suffix: str = "", main_request: bool = False
     ) -> str:
         """DSPy's, with what depends on the signature alone made once."""
         form = _form(signature)
@@ -104,9 +91,9 @@ class Adapter(dspy.ChatAdapter):
             parts.append(form.requirements)
         return "\n\n".join([*parts, suffix]).strip()
 
-    def format(self, signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]) -> list[dict[str, Any]]:
+    def format(self, signature: Any, demos: list[_Values], inputs: _Values) -> list[_Values]:
         """DSPy's messages; when asking again, the bad answer and what was wrong with it follow."""
-        messages: list[dict[str, Any]] = super().format(signature, demos, inputs)
+        messages: list[_Values] = super().format(signature, demos, inputs)
         if again := _AGAIN.get():
             answer, wrong = again
             repair = {
@@ -121,7 +108,7 @@ class Adapter(dspy.ChatAdapter):
             messages = whole
         return messages
 
-    def parse(self, signature: Any, completion: str) -> dict[str, Any]:
+    def parse(self, signature: Any, completion: str) -> _Values:
         """DSPy's values. An answer that is not read at once is DSPy's to read: its defaults, its errors."""
         try:
             found = _read(signature, completion)
@@ -134,8 +121,8 @@ class _Tries:
     """The first answer to a call, and the second where that cannot be used; each try is a context to ask in."""
 
     def __init__(self, signature: Any, call: offline.Call) -> None:
-        self.answers: list[dict[str, Any]] = []  # of this try
-        self.best: list[dict[str, Any]] = []  # usable ones, or tolerable ones
+        self.answers: list[_Values] = []  # of this try
+        self.best: list[_Values] = []  # usable ones, or tolerable ones
         self._signature, self._call = signature, call
         self._wrong: Fault | None = None  # with the answers of the last try
 
@@ -241,12 +228,12 @@ def _system_message(signature: Any, doc: str) -> str:
     return str(dspy.ChatAdapter().format_system_message(signature))
 
 
-def _read(signature: Any, answer: str) -> dict[str, Any] | None:
+def _read(signature: Any, answer: str) -> _Values | None:
     """Return the values of a model's answer in the order of the fields; None where DSPy has to read it.
 
     _TooBroken for one that DSPy should not try to read, either: its own repair has no end.
     """
-    texts, found = dict(reversed(_sections(answer))), dict[str, Any]()  # of several sections, the first counts
+    texts, found = dict(reversed(_sections(answer))), _Values()  # of several sections, the first counts
     for name, validate in _form(signature).outputs.items():
         if name in texts:
             found[name] = texts[name] if validate is str else _repair(texts[name])

@@ -10,20 +10,15 @@ from tools import forms
 from tools.forms import Amount, Count, UsageForm
 
 
-class Text(TypedDict):
-    """An answer with what came beside it, as DSPy has it."""
+class Output(TypedDict, total=False):
+    """An answer with what came beside it, as DSPy has it, or as a turn of an agent."""
 
     text: str | None
-
-
-class Content(TypedDict):
-    """The same under another name."""
-
     content: str | None
 
 
 Version = Annotated[str, Field(pattern=r"^[\w.+-]{1,60}$")]
-Outputs = Annotated[list[str | Text | Content | None], Field(min_length=1)]
+Outputs = Annotated[list[str | Output | None], Field(min_length=1)]
 
 
 class CassetteLine(TypedDict):

@@ -345,11 +345,9 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
     if temperature is None and _takes_temperature(name):
         temperature = 0.0
     options: dict[str, Any] = {"temperature": temperature, "seed": settings.seed, "reasoning_effort": settings.effort}
-    model, wire = name.partition("/")[2], None
-    if url:
-        wire = Wire.to_server(model, url, api=settings.api)
-    elif is_openai(name, url):
-        wire = Wire.to_provider(model, "openai", api=settings.api)
+    wire = None
+    if is_openai(name, url):
+        wire = Wire(name.partition("/")[2], url, provider="" if url else "openai", api=settings.api)
     elif settings.api == "responses":
         options["model_type"] = "responses"
     options = {option: value for option, value in options.items() if value is not None or option == "temperature"}

@@ -2,14 +2,12 @@
 
 import asyncio
 import enum
-import warnings
 from contextlib import suppress
 from typing import Any, Literal
 
 import dspy
 import pydantic
 import pytest
-from dspy.utils.callback import BaseCallback
 from dspy.utils.exceptions import AdapterParseError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -122,8 +120,8 @@ def test_answers_are_read_as_dspy_reads_them_good_and_bad(kind):
             assert outcome(ours.parse, signature, text) == outcome(dspys.parse, signature, text), text
 
 
-@pytest.mark.parametrize("kind", [list[str], Literal["yes"], int | None, dspy.Code], ids=str)
-@pytest.mark.parametrize("value", ["[" * 4000 + "]" * 4000, '["' + 'a "b ' * 40_000, "(" * 100_000, "-" * 5000 + "a"])
+@pytest.mark.parametrize("kind", [list[str], dspy.Code], ids=str)
+@pytest.mark.parametrize("value", ["[" * 4000 + "]" * 4000, '["' + 'a "b ' * 4_000, "(" * 100_000, "-" * 5000 + "a"])
 def test_no_answer_is_nested_too_deep_or_too_broken_for_an_end(kind, value):
     text = f"[[ ## wanted ## ]]\n{value}\n\n[[ ## words ## ]]\nsome"
     with pytest.raises((AdapterParseError, Fault)) if kind is not dspy.Code else suppress(Fault):
@@ -136,7 +134,7 @@ LINES = st.sampled_from(
 
 
 @given(st.sampled_from(sorted(SIGNATURES)), st.lists(LINES | st.text(max_size=8), max_size=8))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_lines_in_any_order_are_read_as_dspy_reads_them(kind, lines):
     signature, text = SIGNATURES[kind], "\n".join(lines)
     assert outcome(Adapter().parse, signature, text) == outcome(dspy.ChatAdapter().parse, signature, text)
@@ -226,19 +224,6 @@ def test_what_is_sent_and_what_comes_back_is_what_dspys_adapter_sends_and_gives(
     assert seen[0] == seen[1]
 
 
-def test_a_model_of_dspys_own_is_called_without_a_warning():
-    class Engine:
-        def complete(self, request):
-            from dspy.lm15 import Message, Response, Usage
-
-            return Response(id=None, model="x", message=Message.assistant(ANSWER), finish_reason="stop", usage=Usage())
-
-    model = dspy.LM("x/y", engine=Engine(), cache=False)
-    with warnings.catch_warnings(), dspy.context(lm=model, adapter=Adapter()):
-        warnings.simplefilter("error")
-        assert dspy.Predict(Read)(**READ).selected == ["d1"]
-
-
 def test_refine_adds_its_advice_to_the_prompt():
     rewards = iter([0.0, 1.0])
     advice = '[[ ## discussion ## ]]\n-\n[[ ## advice ## ]]\n{"self": "name it"}'
@@ -253,22 +238,6 @@ def test_refine_adds_its_advice_to_the_prompt():
         refined = dspy.Refine(dspy.Predict(Read), 2, lambda inputs, answer: next(rewards), threshold=1.0)
         assert refined(**READ).selected == ["d1"]
     assert "[[ ## hint_ ## ]]\nname it" in model.asked[-1][0][-1]["content"]
-
-
-def test_callbacks_hear_of_every_prompt_and_every_answer():
-    heard = []
-
-    class Listener(BaseCallback):
-        def on_adapter_format_end(self, call_id, outputs, exception=None):
-            heard.append(outputs[-1]["role"])
-
-        def on_adapter_parse_end(self, call_id, outputs, exception=None):
-            heard.append(outputs["selected"])
-
-    with dspy.context(lm=Recorder([ANSWER]), adapter=Adapter(callbacks=[Listener()])):
-        dspy.Predict(Read)(**READ)
-    # DSPy tells of the same event once for each class that has the method.
-    assert list(dict.fromkeys(map(str, heard))) == ["user", "['d1']"]
 
 
 # Prompts

@@ -115,7 +115,7 @@ for first in range(8):
 """
 
 
-@pytest.mark.parametrize("after", [1, 40, 300])
+@pytest.mark.parametrize("after", [1, 40])
 def test_a_killed_process_loses_nothing_that_was_acknowledged(after, path):
     process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     told = [process.stdout.readline().strip() for _ in range(after)]
@@ -157,20 +157,6 @@ def test_a_file_that_is_none_of_ours_is_said_to_be_and_left_alone(content, path)
     with pytest.raises(DataError, match="keep it, as its answers were paid for") as caught:
         Answers(path)
     assert str(path) in str(caught.value) and path.read_bytes() == content
-
-
-def test_a_page_that_was_overwritten_is_damage_and_not_a_full_disk(path):
-    books = Answers(path).ledger("run")
-    for number in range(50):
-        books.answered("q", key(number), "tiny", Answer(["much " * 500], paid()))
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    with path.open("r+b") as file:
-        file.seek(4096)
-        file.write(b"\xff" * (path.stat().st_size - 4096))
-    with pytest.raises(DataError, match=r"malformed|not a database"):
-        answers = Answers(path)
-        answers.books("run")
 
 
 @pytest.mark.parametrize(
@@ -227,13 +213,6 @@ def test_the_books_of_a_run_are_the_sums_of_what_it_sent_whatever_is_in_the_file
             assert books.json()["failed"] == books.sent - books.answered
 
 
-def test_a_price_that_is_unknown_once_is_unknown_in_the_books(path):
-    for number, usd in enumerate((0.5, None, 0.25)):
-        Answers(path).ledger("run").answered("q", key(number), "tiny", Answer(["yes"], paid(usd)))
-    assert Answers(path).books("run").usage.paid_usd is None
-    assert Answers(path).books("run").usage.list_usd == pytest.approx(1.8)
-
-
 def test_an_answer_of_another_run_or_query_costs_nothing_now_and_the_same_at_list_price(path):
     Answers(path).ledger("first").answered("q", key(1), "tiny", Answer(["yes"], paid()))
     for run, query_id in (("second", "q"), ("first", "other")):
@@ -247,15 +226,6 @@ def test_an_answer_of_another_run_or_query_costs_nothing_now_and_the_same_at_lis
         for books in (answers.ledger(run).books, Answers(path).books(run)):
             worth = before.usage + Usage(list_usd=0.6)
             assert books == before._replace(cached=1, usage=worth), "nothing was sent, and nothing paid"
-
-
-def test_a_querys_own_answer_of_an_earlier_sitting_is_paid_for_as_then_and_booked_once(path):
-    Answers(path).ledger("run").answered("q", key(1), "tiny", Answer(["yes"], paid(), "length", 2.5))
-    again = Answers(path)
-    with again.ledger("run").turn("q", key(1), "tiny") as answer:
-        assert answer == Answer(["yes"], paid(), "length", 2.5)
-    again.write([])
-    assert again.books("run") == again.ledger("run").books and again.books("run").usage == paid()
 
 
 def test_an_answer_of_another_run_is_booked_once_for_each_query_in_however_many_sittings_it_is_asked_for(path):
@@ -404,23 +374,25 @@ def test_no_prompt_is_in_the_file(server, corpus, place):
 NOWHERE = "http://127.0.0.1:9/v1"  # nobody answers there, and the request has its key all the same
 TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
 MESSAGES = [{"role": "user", "content": "A colour?"}]
+
+
+def ask(model):
+    return model.lm(messages=MESSAGES)
+
+
 OTHERWISE = {
-    "as it is": ({}, lambda model: model.lm(messages=MESSAGES)),
-    "model": ({"spec": f"other@{NOWHERE}"}, lambda model: model.lm(messages=MESSAGES)),
-    "server": ({"spec": f"tiny@{NOWHERE.replace('9', '10')}"}, lambda model: model.lm(messages=MESSAGES)),
-    "api": ({"api": "responses"}, lambda model: model.lm(messages=MESSAGES)),
-    "temperature": ({"temperature": 0.5}, lambda model: model.lm(messages=MESSAGES)),
+    "as it is": ({}, ask),
+    "model": ({"spec": f"other@{NOWHERE}"}, ask),
+    "server": ({"spec": f"tiny@{NOWHERE.replace('9', '10')}"}, ask),
+    **{name: ({name: value}, ask) for name, value in (("api", "responses"), ("temperature", 0.5), ("seed", 1))},
+    "effort": ({"effort": "low"}, ask),
     "temperature of a call": ({}, lambda model: model.lm(messages=MESSAGES, temperature=0.7)),
-    "seed": ({"seed": 1}, lambda model: model.lm(messages=MESSAGES)),
-    "effort": ({"effort": "low"}, lambda model: model.lm(messages=MESSAGES)),
     "max_tokens": ({}, lambda model: model.lm(messages=MESSAGES, max_tokens=9)),
     "words": ({}, lambda model: model.lm(messages=[{"role": "user", "content": "A colour!"}])),
     "role": ({}, lambda model: model.lm(messages=[{"role": "system", "content": "A colour?"}])),
     "one more message": ({}, lambda model: model.lm(messages=MESSAGES * 2)),
     "a tool": ({}, lambda model: model.lm.converse(MESSAGES, [TOOL])),
-    "two tools": ({}, lambda model: model.lm.converse(MESSAGES, [TOOL, TOOL])),
     "rollout": ({}, lambda model: model.lm(messages=MESSAGES, rollout_id=1)),
-    "another rollout": ({}, lambda model: model.lm(messages=MESSAGES, rollout_id=2)),
     "rollout of a copy, as optimizers make them": ({}, lambda model: model.lm.copy(rollout_id=3)(messages=MESSAGES)),
 }
 

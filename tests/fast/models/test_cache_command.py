@@ -113,26 +113,25 @@ def test_what_is_named_is_cleared_and_nothing_else(which, cache, paid, run, serv
     assert len(left) == everything - cleared and (key in left) == (which == "--days")
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (("show", "xyz"), 2, "is no key"),
-        (("show", "*"), 2, "is no key"),
-        (("show", ""), 2, "is no key"),
-        (("show", "0123456789abcdef"), 3, "no answer has the key"),
-        (("clear",), 2, "say which"),
-        (("clear", "--days", "0"), 2, "--days"),
-        (("clear", "--key", "nonsense"), 2, "is no key"),
-        (("clear", "--run", "*/*"), 3, "no run"),
-        (("clear", "--run", "congress/none"), 3, "no run"),
-        (("export",), 2, "FILE"),
-        (("burn",), 2, "burn"),
-    ],
-    ids=str,
+REFUSED = (
+    (("show", "xyz"), 2, "is no key"),
+    (("show", "*"), 2, "is no key"),
+    (("show", ""), 2, "is no key"),
+    (("show", "0123456789abcdef"), 3, "no answer has the key"),
+    (("clear",), 2, "say which"),
+    (("clear", "--days", "0"), 2, "--days"),
+    (("clear", "--key", "nonsense"), 2, "is no key"),
+    (("clear", "--run", "*/*"), 3, "no run"),
+    (("clear", "--run", "congress/none"), 3, "no run"),
+    (("export",), 2, "FILE"),
+    (("burn",), 2, "burn"),
 )
-def test_what_cannot_be_is_refused_in_a_line_and_nothing_is_cleared(words, code, message, cache, paid, tmp_path):
-    result = cache(*words)
-    assert result.code == code and message in result.err.splitlines()[-1], result.err
+
+
+def test_what_cannot_be_is_refused_in_a_line_and_nothing_is_cleared(cache, paid, tmp_path):
+    for words, code, message in REFUSED:
+        result = cache(*words)
+        assert result.code == code and message in result.err.splitlines()[-1], result.err
     assert len(exported(cache, tmp_path)) == 4
 
 

@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 from openai_server import sensible
 
+from tools.models.answers import Answer
+from tools.models.cassette import write
+from tools.records import Usage
+
 TASK = ("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", 3, "-P", "hops=2", "--json")
 
 
@@ -58,14 +62,12 @@ def test_a_replay_needs_no_key_and_costs_nothing_now_and_the_same_at_list_price(
     assert again.json["usage"]["list_usd"] == pytest.approx(first.json["usage"]["list_usd"])
 
 
-@pytest.mark.parametrize("other", [("-P", "per_hop=3"), ("--temperature", 0.5), ("--limit", 4)], ids=str)
-def test_a_call_that_is_not_in_it_ends_the_run_with_one_line_that_says_what_to_do(
-    other, run, recorded, tmp_path, cassette
-):
-    result = replayed(run, recorded, tmp_path, cassette, *other)
-    assert result.code == 4 and result.err.count("\n") == 1
-    assert str(cassette) in result.err and "name a new file to record" in result.err
-    assert result.json["failed"] == 0 and result.json["owed"] > 0, "it is nobody's outcome"
+def test_a_call_that_is_not_in_it_ends_the_run_with_one_line_that_says_what_to_do(run, recorded, tmp_path, cassette):
+    for other in (("-P", "per_hop=3"), ("--temperature", 0.5), ("--limit", 4)):
+        result = replayed(run, recorded, tmp_path, cassette, *other)
+        assert result.code == 4 and result.err.count("\n") == 1
+        assert str(cassette) in result.err and "name a new file to record" in result.err
+        assert result.json["failed"] == 0 and result.json["owed"] > 0, "it is nobody's outcome"
 
 
 @pytest.mark.parametrize(
@@ -80,13 +82,11 @@ def test_a_call_that_is_not_in_it_ends_the_run_with_one_line_that_says_what_to_d
         (lambda lines: [*lines[:2], lines[2][:-20]], 3),
     ],
 )
-def test_a_damaged_file_is_named_with_its_line_and_nothing_is_sent(
-    spoil, number, run, server, recorded, tmp_path, cassette
-):
-    sent = len(server.requests)
+def test_a_damaged_file_is_named_with_its_line_and_nothing_is_sent(spoil, number, run, server, cassette):
+    write(cassette, [(f"{key:016x}", Answer(["yes"], Usage(1, 0, 5, 1, 0.0, 0.0))) for key in range(2)])
     cassette.write_text("".join(spoil(cassette.read_text().splitlines(keepends=True))))
-    result = replayed(run, recorded, tmp_path, cassette)
-    assert result.code == 3 and result.err.count("\n") == 1 and len(server.requests) == sent
+    result = run(*TASK, "--lm", server.spec, "--cassette", cassette)
+    assert result.code == 3 and result.err.count("\n") == 1 and not server.requests
     assert f"{cassette}, line {number} " in result.err and "record it again" in result.err
 
 
@@ -141,11 +141,8 @@ def test_embeddings_of_queries_are_replayed_over_the_same_index(program, run, se
     assert without.code == 4 and "no answer" in without.err and without.err.count("\n") == 1
 
 
-def test_a_run_without_a_model_has_nothing_to_record(run, cassette):
-    result = run(*TASK, "--cassette", cassette)
-    assert result.code == 2 and "offline needs none" in result.err and not cassette.exists()
-
-
-def test_a_folder_that_is_not_there_is_said_before_anything_is_sent(run, server, tmp_path):
-    result = run(*TASK, "--lm", server.spec, "--cassette", tmp_path / "none" / "calls.cassette")
-    assert result.code == 2 and result.err.count("\n") == 1 and not server.requests
+def test_where_nothing_can_be_recorded_that_is_said_before_anything_is_sent(run, server, tmp_path, cassette):
+    without = run(*TASK, "--cassette", cassette)
+    assert without.code == 2 and "offline needs none" in without.err and not cassette.exists()
+    nowhere = run(*TASK, "--lm", server.spec, "--cassette", tmp_path / "none" / "calls.cassette")
+    assert nowhere.code == 2 and nowhere.err.count("\n") == 1 and not server.requests

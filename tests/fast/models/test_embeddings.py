@@ -10,7 +10,6 @@ from tools.errors import BudgetReached
 from tools.models.terms import Budget, Patience, Terms
 from tools.records import Usage
 from tools.retriever import Search
-from tools.retrievers import apis, check
 from tools.retrievers.neural.api import ApiEmbedder
 
 RETRIEVE = ("--program", "retrieve", "--task", "congress", "--data", "mini", "--split", "dev")
@@ -123,14 +122,6 @@ def test_what_an_interrupted_index_has_cost_counts_once(server, place):
         embedder.queries([Search("three")])
 
 
-def test_the_apis_of_an_expression_are_found_wherever_they_are(server):
-    spec = (
-        f"fusion(bm25,chroma:api:{server.spec},rerank(bm25,api:{server.spec}(dimensions=8)),chroma(api:{server.spec}))"
-    )
-    assert [one.subject for one in apis(check(spec))] == [server.spec] * 3
-    assert apis(check("fusion(bm25,dense)")) == []
-
-
 @pytest.fixture
 def compile_booked(command_of, tmp_path):
     """Compile for writing with these words: the exit code, and what the books have been sent."""
@@ -160,7 +151,7 @@ def test_an_index_that_is_opened_while_tuning_is_in_the_books(server, compile_bo
     server.answer = written
     server.embed = lambda texts: bag_of_words(texts)[:, : int(server.requests[-1]["dimensions"])]
     tuned = ("--retriever", retriever.replace("SERVER", server.spec), "--range", f"x={values}")
-    for calls in (40, 400, 400):
+    for calls in (40, 400):
         limits = ("--budget-calls", calls, "--max-concurrent", 1)
         code, sent = compile_booked("--program", "retrieve", "--optimizer", "tune", *tuned, *limits)
         assert sent == len(server.requests)

@@ -9,11 +9,11 @@ from openai_server import Failure, sensible
 
 from evals import folder as run_folder
 from programs.rewriting import Rewrite, RewriteDescription
-from tools.errors import BudgetReached, UsageError
+from tools.errors import UsageError
 from tools.models import lm, spec
 from tools.models.lm import LanguageModel
 from tools.models.prices import price
-from tools.models.terms import Budget, Patience, Terms
+from tools.models.terms import Patience, Terms
 from tools.session import current
 
 TASK = ("--task", "congress", "--split", "dev", "--limit", "3")
@@ -42,13 +42,6 @@ def test_ids_that_were_not_shown_are_dropped_and_counted(run, server):
     assert result.json["invented_ids"] > 0
     outcomes = run_folder.read_outcomes(Path(result.json["run"])).values()
     assert "an-id-that-was-never-shown" not in str([outcome["ranking"] for outcome in outcomes])
-
-
-def test_the_prompt_has_the_objective_the_description_and_the_passages_as_fields(run, server):
-    run("--program", "multihop", *TASK, "--lm", server.spec)
-    prompts = ["\n".join(str(m["content"]) for m in request["messages"]) for request in server.requests]
-    reading = [prompt for prompt in prompts if "[[ ## passages ## ]]" in prompt]
-    assert reading and all("committee hearings" in prompt and "MINI-" in prompt for prompt in reading)
 
 
 @pytest.mark.parametrize(
@@ -103,31 +96,6 @@ def test_an_awaited_answer_is_repaired_too(server):
 
     assert asyncio.run(ask()).rewritten
     assert len(server.requests) == 2
-
-
-def test_a_call_that_is_awaited_passes_the_same_door(server):
-    async def ask():
-        model = lm.connect(server.spec, Terms(budget=Budget(calls=1)))
-        with model.active():
-            rewrite = dspy.Predict(RewriteDescription)
-            about = {"objective": "", "description": "something about a harbour ferry"}
-            first = await rewrite.acall(**about)
-            with pytest.raises(BudgetReached):
-                await rewrite.acall(**about)
-            return first
-
-    assert "harbour" in asyncio.run(ask()).rewritten
-
-
-def test_a_budget_of_calls_ends_the_run_with_code_8_and_a_larger_one_goes_on(run, server):
-    arguments = ("--program", "rewrite", *TASK, "--lm", server.spec, "--json")
-    result = run(*arguments, "--budget-calls", 2)
-    assert result.code == 8 and len(server.requests) == 2
-    assert result.json["owed"] == 1 and "larger budget" in result.err
-    assert run(*arguments, "--budget-calls", 2).code == 8, "what was spent before counts"
-    assert len(server.requests) == 2
-    result = run(*arguments, "--budget-calls", 3)
-    assert result.code == 0 and len(server.requests) == 3
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tools.records import Query
 
 
 def body(api, *request):
-    return Wire("tiny", "http://127.0.0.1", "", api=api).body(*request)
+    return Wire("tiny", "http://127.0.0.1", api=api).body(*request)
 
 
 SEARCH = {

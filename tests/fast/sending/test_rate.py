@@ -336,12 +336,6 @@ def test_a_provider_of_any_capacity_is_used_to_four_fifths(capacity):
     assert simulated.refused <= most * (simulated.answered + simulated.refused)
 
 
-@pytest.mark.parametrize("capacity", [2, 8, 32])
-def test_one_that_says_how_long_to_wait_is_used_to_three_quarters(capacity):
-    simulated = Simulation(capacity, 64, asked=1.0).run(200.0)  # a second in which even what would fit is not sent
-    assert simulated.answered >= 0.75 * capacity * 200.0
-
-
 def test_a_provider_that_has_enough_is_asked_all_that_the_user_allows():
     simulated = Simulation(100, 64).run(50.0)
     assert simulated.refused == 0 and simulated.answered >= 0.95 * 64 * 50.0

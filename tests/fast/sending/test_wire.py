@@ -80,17 +80,12 @@ def test_a_setting_of_dspys_own_is_not_sent(answering):
 
 
 FAILURES = {
+    **{str(status): Failure(status) for status in (401, 402, 403, 408, 429, 500)},
     "400": Failure(400, "", "no such thing"),
     "too long": Failure(400, "context_length_exceeded", "maximum context length is 10 tokens"),
-    "401": Failure(401, "invalid_api_key"),
-    "402": Failure(402),
-    "403": Failure(403),
     "404": Failure(404, "model_not_found"),
-    "408": Failure(408),
     "quota": Failure(429, "insufficient_quota"),
-    "429": Failure(429),
     "429, with a time": Failure(429, retry_after=7),
-    "500": Failure(500),
     "503, with a time": Failure(503, retry_after=1.5),
     "reset": ConnectionResetError(),
 }
@@ -109,16 +104,8 @@ def test_a_failure_is_the_error_that_dspys_own_client_makes_of_it(failure, serve
     # A server that did not get the request in time has too much to do, as with 429: less is sent at once.
     kind = dspy.LMRateLimitError if reference.status == 408 else type(reference)
     assert isinstance(mine, kind) and kind is not dspy.LMUnexpectedError and len(server.requests) == 2
-    for one in (fault, dspy.is_retryable_lm_error, lambda error: (error.status, error.retry_after)):
-        assert one(mine) == one(reference)
-
-
-def test_the_servers_words_and_its_code_are_in_the_error(server):
-    server.answer = lambda prompt: (_ for _ in ()).throw(FAILURES["too long"])
-    mine, reference = raised(ours(url(server))), raised(dspys(url(server)))
-    assert str(mine) == "[tiny] maximum context length is 10 tokens"
-    assert str(reference).startswith("[openai/tiny] maximum context length is 10 tokens")
-    assert mine.provider_code == reference.provider_code == "context_length_exceeded"
+    facts = (fault, dspy.is_retryable_lm_error, lambda error: (error.status, error.retry_after, error.provider_code))
+    assert [fact(mine) for fact in facts] == [fact(reference) for fact in facts]
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_to_do(server, certificate):

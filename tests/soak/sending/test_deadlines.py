@@ -17,7 +17,6 @@ import environments
 from evals import folder as run_folder
 from evals.running import runner
 from programs.rewriting import Rewrite
-from tools.errors import UsageError
 from tools.models import lm
 from tools.models.gate import Gate
 from tools.models.terms import Terms
@@ -127,13 +126,6 @@ def test_a_query_that_waits_for_its_calls_is_not_taken_for_one_that_hangs(tmp_pa
         workers=1,
     )
     assert (problem, owed, len(outcomes)) == (None, {}, 2)
-
-
-@pytest.mark.parametrize("wrong", ["0s", "-5", "soon", "5d"])
-def test_a_time_that_is_none_is_refused(wrong, run):
-    for option in ("--call-timeout", "--query-timeout", "--time-limit", "--patience"):
-        result = run(*REWRITE, option, wrong)
-        assert result.code == UsageError.exit_code and result.err.count("\n") == 1 and wrong in result.err
 
 
 # Ctrl-C

@@ -238,12 +238,6 @@ def test_a_run_whose_queries_fail_alike_stops_once_and_what_failed_is_asked_agai
     assert ask("--again", "failed").json["metrics"] == result.json["metrics"] and len(bad.tries) == sent
 
 
-def test_unanswered_requests_at_an_unknown_price_have_none(run, bad):
-    bad.script = always(failing(503))
-    result = run(*TASK, "--lm", bad.spec)
-    assert result.code == 7 and "price unknown" in result.out and "$" not in result.out
-
-
 @pytest.mark.parametrize(
     "reported", ABSURD_USAGE, ids=lambda value: "missing" if value is ABSURD_USAGE[0] else str(value)
 )
@@ -313,13 +307,6 @@ def test_a_call_that_hangs_is_cut_off_in_time(fault, ask, bad, monkeypatch):
     result = ask(at_once=1)
     assert result.code == 0 and result.json["ledger"]["faults"] == {"timeout": 1}
     assert bad.tries[0].ended - bad.tries[0].arrived == pytest.approx(HANGING.call, abs=3.0)
-
-
-def test_an_answer_that_comes_too_late_is_not_waited_for(ask, bad, monkeypatch):
-    monkeypatch.setattr("tools.models.terms.PATIENCE", HANGING)
-    bad.script = once(latency(HANGING.call + 0.3), at=1)
-    result = ask(at_once=1)
-    assert result.code == 0 and result.json["ledger"]["faults"] == {"timeout": 1}
 
 
 @pytest.mark.parametrize("kind", ["500", "stalls", "empty_choice", "page", "401", "filtered"])

@@ -6,7 +6,7 @@ import time
 import dspy
 import litellm as library
 import pytest
-from bad_server import OWN, REFUSING, UNCLEAR, always, empty_choice, fine, moved, once, silent, throttled, trickle
+from bad_server import OWN, REFUSING, UNCLEAR, always, empty_choice, fine, moved, once, silent, throttled
 from openai_server import Failure, OpenAIServer, sensible
 
 from tools.models import faults, lm
@@ -82,15 +82,6 @@ def test_a_call_is_cut_off_when_the_time_of_its_query_is_up(run, bad, monkeypatc
     assert result.json["ledger"]["answered"] == 1
 
 
-def test_another_timeout_is_no_other_call(run, litellm, tmp_path):
-    ask = (*MULTIHOP, "--lm", SPEC, "--json", "--limit", "2")
-    assert run(*ask, "-P", "hops=1").code == 0
-    asked = len(litellm.requests)
-    # Another run, whose first calls are the same.
-    assert run(*ask, "-P", "hops=1", "-P", "max_searches=50", "--call-timeout", "90").json["ledger"]["cached"] == asked
-    assert len(litellm.requests) == asked
-
-
 def test_another_server_is_another_model(run, litellm, monkeypatch, tmp_path):
     ask = (*MULTIHOP, "--lm", SPEC, "--json", "--limit", "2")
     run(*ask)
@@ -139,16 +130,6 @@ def test_a_wait_that_is_asked_for_is_kept_and_an_answer_without_a_choice_is_none
     assert result.code == 0 and [one.kind for one in bad.tries][1:] == ["fine"]
     assert bad.tries[1].arrived - bad.tries[0].ended >= seconds
     assert (result.json["ledger"]["sent"], result.json["ledger"]["failed"]) == (2, 1)
-
-
-def test_an_answer_that_comes_byte_by_byte_is_cut_off_in_time(run, bad, monkeypatch):
-    leads_to(monkeypatch, bad)
-    bad.script = lambda number, body: trickle(0.05)
-    started = time.monotonic()
-    ask = ("--program", "rewrite", *MULTIHOP[2:], "--lm", SPEC, "--json", "--limit", "1")
-    result = run(*ask, "--call-timeout", "1", "--patience", "0.5")
-    assert result.code == 7 and time.monotonic() - started < 30
-    assert result.json["ledger"]["faults"] == {"timeout": len(bad.tries)}
 
 
 @pytest.mark.parametrize("status", [302, 307])

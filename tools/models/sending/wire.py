@@ -10,7 +10,6 @@ import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -64,33 +63,21 @@ class Unreached(dspy.LMTransportError):
         self.kind = kind
 
 
-@dataclass
 class Wire:
     """The connection to one model on a server. Threads share it, and so do copies of a language model."""
 
-    model: str  # as the server calls it
-    url: str
-    variable: str  # of the environment, which has the key
-    needs_key: bool = False
-    api: str = "chat"  # or "responses"
-    key: str = field(default="", init=False, repr=False)  # "" is none
-    _server: Server | None = field(default=None, init=False, repr=False)  # made for the first request
-    _lock: Any = field(default_factory=threading.Lock, init=False, repr=False)
+    def __init__(self, model: str, url: str = "", *, provider: str = "", api: str = "chat") -> None:
+        """To a server of the user's own at `url`, or to a `provider`, or to where its variable leads.
 
-    def __post_init__(self) -> None:
-        self.key = secret(self.variable)
-
-    @classmethod
-    def to_server(cls, model: str, url: str, api: str = "chat") -> "Wire":
-        """Connect to a server of the user's own."""
-        return cls(model, url, SERVER_KEY, api=api)
-
-    @classmethod
-    def to_provider(cls, model: str, provider: str, api: str = "chat") -> "Wire":
-        """Connect to a provider, or to where its variable in the environment leads."""
-        url, elsewhere, variable = PROVIDERS[provider]
-        place = next((os.environ[name] for name in elsewhere if os.environ.get(name)), url)
-        return cls(model, place, variable, needs_key=True, api=api)
+        `model` is as the server calls it, `api` "chat" or "responses".
+        """
+        own: tuple[str, tuple[str, ...], str] = url, (), SERVER_KEY
+        place, elsewhere, self.variable = PROVIDERS[provider] if provider else own
+        self.url = next((os.environ[name] for name in elsewhere if os.environ.get(name)), place)
+        self.model, self.api, self.key = model, api, secret(self.variable)
+        self._needs_key = bool(provider)
+        self._server: Server | None = None  # made for the first request
+        self._lock = threading.Lock()
 
     def body(self, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]) -> bytes:
         """Return a request of a chat, all of whose parts are as Chat Completions has them, whichever the protocol."""
@@ -149,7 +136,7 @@ class Wire:
     def _connect(self) -> Server:
         with self._lock:
             if self._server is None:
-                if not self.key and self.needs_key:
+                if not self.key and self._needs_key:
                     raise dspy.LMNotConfiguredError(f"${self.variable} is not set", model=self.model)
                 headers = {"authorization": f"Bearer {self.key or 'none'}", "content-type": "application/json"}
                 self._server = Server(self.url, headers | openai_account(self.url), largest=LARGEST)
