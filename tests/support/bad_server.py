@@ -453,18 +453,9 @@ def unauthorized(*, repeats: bool = False) -> Fault:
     return _error("401", 401, f"{told} Get another.", "invalid_api_key")
 
 
-ABSURD_USAGE = (
-    MISSING,
-    None,
-    {},
-    [],
-    "none",
-    {"prompt_tokens": -5, "completion_tokens": -1, "total_tokens": -6},
-    {"prompt_tokens": "120", "completion_tokens": "4"},
-    {"prompt_tokens": 10**18, "completion_tokens": 10**18},
-    {"prompt_tokens": 12.5, "completion_tokens": 3.25},
-    {"prompt_tokens": True, "completion_tokens": False},
-)
+_IN_AND_OUT = ((-5, -1), ("120", "4"), (10**18, 10**18), (12.5, 3.25), (True, False))
+ABSURD_USAGE: tuple[Any, ...] = (MISSING, None, {}, [], "none")
+ABSURD_USAGE += tuple({"prompt_tokens": one, "completion_tokens": other} for one, other in _IN_AND_OUT)
 
 # By what they do to a call. Waits are short, so that tests are.
 GOOD: dict[str, Fault] = {

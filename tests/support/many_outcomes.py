@@ -12,6 +12,8 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+import run_folders
+
 from environments.base import Environment, Judgements
 from evals.folder import digest, file_digests, seal, seal_scores
 from evals.measuring.scoring import score
@@ -21,21 +23,8 @@ from tools.records import Document, Query, Step, Trace, Usage, trace_json, usage
 DISTINCT = 200  # trajectories
 RANKED = 100
 DOC_IDS = [f"hearing-{number:05d}_p{number % 97:04d}" for number in range(5_000)]
-CONFIG = {
-    "task": "made/up",
-    "data": "mini",
-    "split": "test",
-    "asked": {"limit": None, "query_ids": []},
-    "instruction": "task",
-    "depth": RANKED,
-    "max_p": False,
-    "pool": None,
-    "compiled": None,
-    "program": "wanderer",
-    "parameters": {},
-    "retriever": {"name": "bm25", "with": "bm25(k1=0.9,b=0.4)"},
-    "lm": {"name": "made/up-1"},
-    "provenance": {"data": "mini", "folder": None, "judgements": "gold"},
+CONFIG = run_folders.CONFIG | {
+    **{"task": "made/up", "depth": RANKED, "program": "wanderer", "parameters": {}, "lm": {"name": "made/up-1"}}
 }
 
 

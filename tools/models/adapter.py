@@ -172,7 +172,6 @@ def refuses(text: str) -> bool:
 
 
 def _fault(error: Exception) -> Fault:
-    """Say why an answer that could not be parsed is unusable."""
     text, finish = ANSWERED.get()
     if finish == "length":
         return Fault(*_CUT_OFF)

@@ -42,8 +42,6 @@ Send = Callable[[float], Sent]
 
 @dataclass(slots=True)
 class _Failures:
-    """The failures of one call so far."""
-
     count: int = 0
     since: float = 0.0  # when the first one was
     billed: int = 0  # of them, those for which the provider reported tokens
@@ -193,7 +191,6 @@ class Caller:
         return self.terms.patience.after if alive else self.terms.patience.before
 
     def _expected(self, made: bytes) -> Expected:
-        """Estimate what a request will use."""
         if not self.terms.budget.limited:
             return Expected()
         tokens_in, tokens_out = len(made) // 4, round(self._output_tokens)
@@ -201,7 +198,6 @@ class Caller:
         return Expected(tokens_in + tokens_out, usd)
 
     def _list_price(self, usage: Usage) -> float | None:
-        """Return what an answered request costs at list price."""
         if self.cost is None:
             return None
         return self.cost.of(usage.input_tokens, 0, usage.output_tokens, usage.reasoning_tokens)
@@ -311,7 +307,6 @@ def _read(usage: dict[str, Any], name_in: str, name_out: str) -> Metered:
 
 
 def _recounted(tokens: int) -> float:
-    """Return the most that a second count of as many tokens comes to."""
     return tokens + max(RECOUNT_TOKENS, RECOUNT_SHARE * tokens)
 
 

@@ -128,7 +128,6 @@ class LanguageModel(dspy.LM):
         _FINISH.set(_finish(entry.get("response")))
 
     def _settings(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings that are sent with the messages."""
         settings = {name: value for name, value in {**self.kwargs, **kwargs}.items() if value is not None}
         return {name: settings[name] for name in settings if name not in _NOT_SENT and not name.startswith("api_")}
 

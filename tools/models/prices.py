@@ -145,7 +145,6 @@ def window(spec: str, file: str | Path | None = None) -> int | None:
 
 
 def _find_listed(model: str) -> Price | None:
-    """Return the price of `provider/model` in LiteLLM's table."""
     row = _row(model)
     if (
         row is None
@@ -254,7 +253,6 @@ def _find_own(spec: str, file: str | Path | None) -> _Entry | None:
 
 @lru_cache(maxsize=8)
 def _read(path: Path, changed_ns: int, size: int) -> Mapping[str, _Entry]:
-    """Read the sections of one state of a file, by the name of the model."""
     usual = 'a section is ["openai/gpt-5.2"], its name in quotes, with input = 1.75'
     try:
         document = tomllib.loads(path.read_bytes().decode("utf-8-sig"))

@@ -30,28 +30,10 @@ class Verdict(pydantic.BaseModel):
 
 
 TYPES = [
-    str,
-    list[str],
-    int,
-    float,
-    bool,
-    Literal["yes", "no"],
-    Literal[1, 2],
-    Colour,
-    Verdict,
-    list[Verdict],
-    dict[str, int],
-    int | str,
-    str | int,
-    int | None,
-    str | None,
-    list[int] | None,
-    tuple[int, str],
-    Any,
-    dict,
-    dspy.Code,
-    dspy.Reasoning,
-]
+    str, list[str], int, float, bool, Literal["yes", "no"], Literal[1, 2], Colour, Verdict, list[Verdict],
+    dict[str, int], int | str, str | int, int | None, str | None, list[int] | None, tuple[int, str], Any, dict,
+    dspy.Code, dspy.Reasoning,
+]  # fmt: skip
 
 
 def signature_of(kind):
@@ -62,39 +44,12 @@ def signature_of(kind):
 
 SIGNATURES = {str(kind): signature_of(kind) for kind in TYPES}
 VALUES = [
-    "",
-    "yes",
-    "'yes'",
-    'Literal["no"]',
-    "1",
-    "2",
-    "1.5",
-    "-3e2",
-    "True",
-    "false",
-    "None",
-    "null",
-    "red",
-    "RED",
-    "green",
-    '["a", "b"]',
-    "['a', 'b']",
-    '["a", "b"',
-    "[1, 2]",
-    "- a\n- b",
-    '{"id": "d1", "score": 0.5}',
-    '{"id": "d1", "score": 7}',
-    '[{"id": "d1", "score": "0.25", "why": null}]',
-    "{'a': 1}",
-    '{"content": "thought"}',
-    "(1, 'x')",
-    '```json\n["a"]\n```',
-    "```python\nprint(1)\n```",
-    '"quoted"',
-    "\ud83d\ude00",
-    "\u00e9\u2028next line",
-    "[[ ## words ## ]]",
-]
+    "", "yes", "'yes'", 'Literal["no"]', "1", "2", "1.5", "-3e2", "True", "false", "None", "null", "red", "RED",
+    "green", '["a", "b"]', "['a', 'b']", '["a", "b"', "[1, 2]", "- a\n- b", '{"id": "d1", "score": 0.5}',
+    '{"id": "d1", "score": 7}', '[{"id": "d1", "score": "0.25", "why": null}]', "{'a': 1}", '{"content": "thought"}',
+    "(1, 'x')", '```json\n["a"]\n```', "```python\nprint(1)\n```", '"quoted"', "\ud83d\ude00",
+    "\u00e9\u2028next line", "[[ ## words ## ]]",
+]  # fmt: skip
 
 
 def outcome(parse, signature, text):

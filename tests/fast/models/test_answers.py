@@ -186,7 +186,7 @@ def test_an_answer_that_json_cannot_hold_is_not_kept_in_another_shape(path):
 def test_the_books_of_a_run_are_the_sums_of_what_it_sent_whatever_is_in_the_file_beside_it(path):
     rng = random.Random(4)
     answers = Answers(path)
-    sent = {"one": [], "two": []}
+    ledgers, sent = {run: answers.ledger(run) for run in ("one", "two")}, {"one": [], "two": []}
     for number in range(300):
         run, fault = rng.choice(["one", "two"]), rng.choice(["", "", "429", "timeout"])
         usage = Usage(
@@ -200,13 +200,13 @@ def test_the_books_of_a_run_are_the_sums_of_what_it_sent_whatever_is_in_the_file
         )
         sent[run].append((fault, usage))
         if fault:
-            answers.ledger(run).failed("q", key(number), "tiny", fault, usage, 0.1)
+            ledgers[run].failed("q", key(number), "tiny", fault, usage, 0.1)
         else:
-            answers.ledger(run).answered("q", key(number), "tiny", Answer(["yes"], usage))
+            ledgers[run].answered("q", key(number), "tiny", Answer(["yes"], usage))
     answers.write([])  # who waits for nothing waits for all before it
     for run, requests in sent.items():
         used = total(usage for _, usage in requests)
-        for books in (answers.ledger(run).books, Answers(path).ledger(run).books):
+        for books in (ledgers[run].books, Answers(path).ledger(run).books):
             assert books.sent == len(requests) and books.answered == sum(not fault for fault, _ in requests)
             assert books.faults == {kind: sum(fault == kind for fault, _ in requests) for kind in ("429", "timeout")}
             assert usage_json(books.usage) == pytest.approx(usage_json(used))

@@ -35,7 +35,7 @@ UNUSABLE = {
     "cut off": ({"raw": "[[ ## selected ## ]]\n[", "finish": "length"}, "cut off", "be brief"),
     "cut off in the last field": ({**GOOD, "finish": "length"}, "cut off", "be brief"),
     "nested too deep": ({**GOOD, "selected": "[" * 4000 + "]" * 4000}, "unparsable", "too broken"),
-    "too many stray quotes": ({**GOOD, "selected": '["' + 'a "b ' * 40_000}, "unparsable", "too broken"),
+    "too many stray quotes": ({**GOOD, "selected": '["' + 'a "b ' * 4_000}, "unparsable", "too broken"),
     "refused in words": ({"raw": "I'm sorry, but I can't help with that."}, "refused", "only to be judged"),
     "refused with a typographer's apostrophe": (
         {"raw": "I\u2019m sorry, I can\u2019t."},

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import dspy
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agents import AGENTS
 from evals.measuring.comparison import compare
@@ -19,7 +17,7 @@ from tools.errors import pick
 from tools.models import lm, offline, prompting
 from tools.models.adapter import Adapter
 from tools.models.lm import LanguageModel
-from tools.models.prompting import batches, fit_notes, show
+from tools.models.prompting import batches, show
 from tools.models.terms import Terms
 from tools.records import Document, Query
 from tools.retrievers.bm25 import BM25
@@ -64,15 +62,6 @@ def test_a_models_window_is_in_the_price_table():
         assert prompting.window() == int(128_000 * 0.9)
 
 
-@given(st.lists(st.integers(1, 9), max_size=12), st.integers(0, 40))
-def test_the_largest_beginning_that_fits_is_that_of_a_search_one_by_one(sizes, room):
-    def fit(items):
-        return sum(items) <= room
-
-    beginnings = [sizes[:n] for n in range(1, len(sizes) + 1) if fit(sizes[:n])]
-    assert prompting.fit_beginning(sizes, fit) == (beginnings[-1] if beginnings else sizes[:1])
-
-
 def test_a_reading_that_does_not_fit_is_split_and_the_trace_says_so(toolbox):
     session = toolbox.open(QUERY)
     doc_ids = [snippet.doc_id for snippet in session.search(QUERY.text, 7)]
@@ -92,12 +81,6 @@ def test_a_batch_that_has_to_be_seen_together_is_cut_and_the_trace_has_what_was_
     shorten, judge = session.trace.steps[1:]
     assert shorten.argument == "passages: 4 are cut to 250 characters each, instead of 800"
     assert judge.shown == (250,) * 4 and min(judge.lengths) > 800
-
-
-def test_the_oldest_notes_are_left_out_first(toolbox):
-    session = toolbox.open(QUERY)
-    assert fit_notes(session, ["a", "b", "c"], lambda notes: len(notes) <= 2) == ["b", "c"]
-    assert session.trace.steps[-1].argument == "notes: the 1 oldest of 3 are left out"
 
 
 def wordy(*, searched="", observed=""):

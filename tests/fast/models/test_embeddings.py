@@ -40,13 +40,6 @@ def test_every_request_is_in_the_ledger_that_the_run_prints(run, server):
     assert books["paid_usd"] is None, "nobody has said what the server costs"
 
 
-def test_the_users_price_holds_for_index_and_queries(run, server, priced):
-    result = run(*RETRIEVE, "--retriever", f"chroma:api:{server.spec}", "--json", "--prices", priced)
-    assert result.json["ledger"]["paid_usd"] == pytest.approx(1e-4 * tokens(server))
-    queries = result.json["usage"]
-    assert 0 < queries["paid_usd"] < result.json["ledger"]["paid_usd"]
-
-
 def test_requests_that_fail_are_booked_as_such(run, server):
     failures = iter([Failure(500), Failure(429), None, Failure(503)])
 
@@ -135,12 +128,6 @@ def compile_booked(command_of, tmp_path):
         return code, books["sent"]
 
     return compiled
-
-
-def test_a_compilation_books_what_its_retriever_sends(server, compile_booked):
-    models = ("--lm", server.spec, "--retriever", f"api:{server.spec}")
-    code, sent = compile_booked("--program", "multihop", "--optimizer", "labeled", *models)
-    assert code == 0 and sent == len(server.requests) > 12
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,12 @@
 """The door to models, against a local server that speaks the OpenAI protocol."""
 
 import asyncio
-from pathlib import Path
 
 import dspy
 import pytest
 from openai_server import Failure, sensible
 
-from evals import folder as run_folder
 from programs.rewriting import Rewrite, RewriteDescription
-from tools.errors import UsageError
 from tools.models import lm, spec
 from tools.models.lm import LanguageModel
 from tools.models.prices import price
@@ -35,13 +32,6 @@ def test_a_spec_that_names_no_model_is_refused(spec, run):
 
 def test_a_providers_name_may_have_an_at_sign_in_it():
     spec.check("vertex_ai/claude-3-5-sonnet@20240620")
-
-
-def test_ids_that_were_not_shown_are_dropped_and_counted(run, server):
-    result = run("--program", "multihop", *TASK, "--lm", server.spec, "--json")
-    assert result.json["invented_ids"] > 0
-    outcomes = run_folder.read_outcomes(Path(result.json["run"])).values()
-    assert "an-id-that-was-never-shown" not in str([outcome["ranking"] for outcome in outcomes])
 
 
 @pytest.mark.parametrize(
@@ -98,20 +88,13 @@ def test_an_awaited_answer_is_repaired_too(server):
     assert len(server.requests) == 2
 
 
-@pytest.mark.parametrize(
-    ("spec", "key"), [("openai/gpt-5.2", "OPENAI_API_KEY"), ("anthropic/claude-sonnet-4-5", "ANTHROPIC_API_KEY")]
-)
-def test_a_missing_key_is_said_before_anything_is_made(spec, key, run, monkeypatch, tmp_path):
+def test_a_missing_key_is_said_before_anything_is_made(run, monkeypatch, tmp_path):
+    spec, key = "openai/gpt-5.2", "OPENAI_API_KEY"
     monkeypatch.delenv(key, raising=False)
     result = run("--program", "rewrite", *TASK, "--lm", spec)
     assert result.code == 4 and result.err.count("error:") == 1 and f"${key}" in result.err
     assert result.out == "" and not list(tmp_path.rglob("config.json"))
     assert run("--program", "rewrite", *TASK, "--lm", spec, "--dry-run").code == 0
-
-
-def test_a_provider_that_nobody_knows_passes_no_dry_run(run):
-    result = run("--program", "rewrite", *TASK, "--lm", "antropic/claude-sonnet-4-5", "--dry-run")
-    assert result.code == 2 and "did you mean 'anthropic'" in result.err
 
 
 @pytest.mark.parametrize(("spec", "temperature"), [("openai/gpt-4o-mini", 0.0), ("openai/gpt-5.2", None)])
@@ -122,8 +105,3 @@ def test_a_reasoning_model_is_sent_no_temperature(spec, temperature, run, server
     assert result.code == 0, result.err
     assert server.requests[0].get("temperature") == temperature
     assert 0 < result.json["usage"]["paid_usd"] == result.json["usage"]["list_usd"] < 1
-
-
-def test_offline_needs_a_corpus():
-    with pytest.raises(UsageError, match="statistics"):
-        lm.connect("offline")

@@ -7,9 +7,12 @@ import dspy
 import litellm as library
 import pytest
 from bad_server import OWN, REFUSING, UNCLEAR, always, empty_choice, fine, moved, once, silent, throttled
+from litellm.cost_calculator import cost_per_token
+from litellm.types.utils import CompletionTokensDetailsWrapper, PromptTokensDetailsWrapper, Usage
 from openai_server import Failure, OpenAIServer, sensible
 
 from tools.models import faults, lm
+from tools.models.prices import price
 from tools.models.terms import Patience, Terms
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")
@@ -161,3 +164,64 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_to_do(litell
     with pytest.raises(dspy.LMError, match=r"\$SSL_CERT_FILE") as error:
         lm.connect(SPEC, Terms(patience=Patience(attempts=1))).lm("x")
     assert faults.fault(error.value) == "refused" and not dspy.is_retryable_lm_error(error.value)
+
+
+def test_a_missing_key_and_a_provider_that_nobody_knows_are_said_before_anything_is_made(run, monkeypatch, tmp_path):
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    result = run("--program", "rewrite", *MULTIHOP[2:], "--lm", "anthropic/claude-sonnet-4-5")
+    assert result.code == 4 and result.err.count("error:") == 1 and "$ANTHROPIC_API_KEY" in result.err
+    assert result.out == "" and not list(tmp_path.rglob("config.json"))
+    result = run("--program", "rewrite", *MULTIHOP[2:], "--lm", "antropic/claude-sonnet-4-5", "--dry-run")
+    assert result.code == 2 and "did you mean 'anthropic'" in result.err
+
+
+# (input, cached, output, reasoning, cache-written): short, long on both sides of where prices rise, cached, thinking
+CALLS = [
+    (1_000, 0, 100, 0, 0),
+    (1_000, 600, 100, 40, 0),
+    (32_000, 0, 500, 0, 0),
+    (128_001, 0, 500, 0, 0),
+    (200_000, 50_000, 1_000, 300, 0),
+    (200_001, 50_000, 1_000, 300, 0),
+    (300_000, 0, 10, 0, 0),
+]
+MODELS = [
+    "openai/gpt-5.2",
+    "openai/gpt-5.4",  # dearer above 272,000 tokens
+    "openai/gpt-4o-mini",
+    "openai/o3",
+    "anthropic/claude-opus-4-5",
+    "anthropic/claude-sonnet-4-5",
+    "gemini/gemini-2.5-pro",  # dearer above 200,000 tokens
+    "gemini/gemini-2.5-flash",
+    "vertex_ai/gemini-2.5-pro",  # in the table without its provider
+    "bedrock/anthropic.claude-sonnet-4-5-20250929-v1:0",
+    "xai/grok-4.3",  # dearer from 200,000 tokens on
+    "dashscope/qwen3-max",  # a price for each range of prompt lengths
+    "dashscope/qwen-turbo",  # thinking is dearer than the answer
+    "deepseek/deepseek-chat",
+    "mistral/mistral-large-latest",
+    "groq/openai/gpt-oss-120b",
+    "ollama/llama3",
+]
+
+
+def by_litellm(spec, call):
+    """Dollars by LiteLLM's calculator."""
+    tokens_in, cached, tokens_out, reasoning, written = call
+    provider, _, model = spec.partition("/")
+    usage = Usage(
+        prompt_tokens=tokens_in,
+        completion_tokens=tokens_out,
+        total_tokens=tokens_in + tokens_out,
+        prompt_tokens_details=PromptTokensDetailsWrapper(cached_tokens=cached, cache_creation_tokens=written),
+        completion_tokens_details=CompletionTokensDetailsWrapper(reasoning_tokens=reasoning),
+    )
+    return sum(cost_per_token(model=model, custom_llm_provider=provider, usage_object=usage))
+
+
+@pytest.mark.parametrize("spec", MODELS)
+def test_a_call_costs_what_litellm_calculates(spec):
+    known = price(spec)
+    calls = [*CALLS, (10_000, 2_000, 100, 0, 5_000)] if spec.startswith("anthropic/") else CALLS  # writes to its cache
+    assert [known.of(*call) for call in calls] == pytest.approx([by_litellm(spec, call) for call in calls])

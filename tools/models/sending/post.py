@@ -113,7 +113,6 @@ class Server:
         return None
 
     def _handle(self) -> Any:
-        """Make a handle of libcurl with what is the same for each request."""
         handle = pycurl.Curl()
         options: dict[int, Any] = {
             pycurl.NOSIGNAL: 1,
@@ -134,7 +133,6 @@ class Server:
         return handle
 
     def _failure(self, handle: Any, code: int, words: str, exchange: "_Exchange") -> Exception:
-        """Return the error to raise for libcurl's `code`."""
         if exchange.wrong:
             return Unanswered(f"the server's answer is not HTTP: {exchange.wrong}", "unreadable")
         kind = _KINDS.get(code, "unreadable")
@@ -249,7 +247,6 @@ def _address(url: str) -> str:
 
 
 def _hide_secrets(url: str) -> str:
-    """Return a URL without what may be secret in it."""
     return re.sub(r"//[^/]*@", "//***@", url.split("?", 1)[0].split("#", 1)[0])
 
 

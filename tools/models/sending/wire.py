@@ -278,7 +278,6 @@ def _error(
 
 
 def _type(status: int, about: faults.Subject, said: faults.Said, tools: bool) -> Any:
-    """Return the type of DSPy's for an error."""
     if about == "account":
         unknown_model = "model_not_found" in said.codes
         return dspy.LMUnsupportedModelError if unknown_model else _OF_ACCOUNT.get(status, dspy.LMInvalidRequestError)
