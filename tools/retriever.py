@@ -107,7 +107,7 @@ def best(scores: Mapping[str, float], k: int) -> list[Hit]:
     return [Hit(doc_id, scores[doc_id]) for doc_id in sorted(scores, key=lambda doc_id: (-scores[doc_id], doc_id))[:k]]
 
 
-def _floor(scores: NDArray[Any], k: int) -> float:
+def find_floor(scores: NDArray[Any], k: int) -> float:
     """Return a score that at least `k` documents reach and not many more, or -inf; `scores` has shape (documents,)."""
     groups = 16 * k
     if 2 * groups <= len(scores):
@@ -151,7 +151,7 @@ class Ranker:
             scores = np.where(allowed, scores, -np.inf)
         if k < 1:
             return []
-        floor = _floor(scores, k)
+        floor = find_floor(scores, k)
         rows = np.flatnonzero(scores >= floor if floor > above else scores > above)
         return self.hits(rows, scores[rows], k)
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tools.corpus import Corpus
 from tools.records import Hit
-from tools.retriever import Ranker, Retriever, Search
+from tools.retriever import Ranker, Retriever, Search, find_floor
 from tools.retrievers.store import new_array, open_index
 from tools.retrievers.vectors.embedding import Embedder, Vectors, embed_queries, open_vectors, vectors_key
 
@@ -31,7 +31,7 @@ FORMAT = 1  # raised when the files of 8-bit codes change their meaning
 _LOWEST = np.finfo(np.float32).min
 _BLOCK = 8192  # vectors that are worked on at a time
 _SPLIT = 1 << 23  # numbers from which on a second thread pays for its start
-_DOCUMENTS, _QUERIES = 8192, 1024  # of one matrix product, at most: 32 MB of scores
+_SCORES = 1 << 25  # that are held for a group of queries, at most: 128 MB
 _FEW = 3  # queries that are faster one by one than in a matrix product
 _MANY = 8192  # rows that are better read from the map than one by one from the file
 _ANY_ORDER = {"reassoc", "contract", "nsz", "nnan"}  # sums may be regrouped; infinities keep their meaning
@@ -65,51 +65,33 @@ class VectorRetriever(Retriever):
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         queries = embed_queries(self._embedder, searches, self._vectors.shape[1])
-        found: dict[int, Rows] = {}
         whole = [i for i, search in enumerate(searches) if search.among is None]
-        if len(whole) > _FEW and 4 * k <= len(self._ranker):
-            for start in range(0, len(whole), _QUERIES):
-                some = whole[start : start + _QUERIES]
-                candidates = self._candidates_of_many(queries[some], [searches[i] for i in some], k)
-                found |= {some[i]: rows for i, rows in candidates.items()}
+        size = _SCORES // max(1, len(self._ranker)) if len(whole) > _FEW else 0  # of a group whose scores are held
+        found: dict[int, Rows] = {}
+        for start in range(0, len(whole), size) if size > _FEW else ():
+            some = whole[start : start + size]
+            for i, scores in zip(some, self._estimates.of_many(queries[some]), strict=True):
+                found[i] = self._candidates(queries[i], searches[i], k, scores)
         return [
             self._hits(query, found[i] if i in found else self._candidates(query, search, k), k)
             for i, (query, search) in enumerate(zip(queries, searches, strict=True))
         ]
 
-    def _candidates(self, query: NDArray[np.float32], search: Search, k: int) -> Rows:
-        """Return the documents that may be among the best `k` of one search."""
-        allowed = self._ranker.allowed(search.excluded, search.among)
-        if allowed is not None and search.among is not None:  # a pool is small: all of it is scored
-            return np.flatnonzero(allowed)
-        scores = self._estimates.of_all(query)
-        if allowed is not None:
-            scores[~allowed] = -np.inf
-        return _within_reach(scores, self._estimates.errors * lengths(query[None]), k)
+    def _candidates(
+        self, query: NDArray[np.float32], search: Search, k: int, scores: NDArray[np.float32] | None = None
+    ) -> Rows:
+        """Return the documents that may be among the best `k` of one search; `scores` are its estimates, if known.
 
-    def _candidates_of_many(self, queries: Vectors, searches: Sequence[Search], k: int) -> dict[int, Rows]:
-        """Return the candidates of every search, by its place; searches with too many of them are left out."""
-        norms, errors = lengths(queries), self._estimates.errors
-        excluded = [self._ranker.rows(search.excluded) for search in searches]
-        of_query = np.repeat(np.arange(len(searches)), [len(rows) for rows in excluded])
-        documents = np.concatenate(excluded).astype(np.int64)
-        room = 4 * k + 4096
-        found = Candidates(
-            floors=np.full(len(searches), _LOWEST),
-            counts=np.zeros(len(searches), dtype=np.int64),
-            rows=np.empty((len(searches), room), dtype=np.int64),
-            kept=np.empty((len(searches), room), dtype=np.float32),
-        )
-        for first in range(0, len(self._ranker), _DOCUMENTS):
-            scores = self._estimates.of_block(queries, first, first + _DOCUMENTS)
-            here = (first <= documents) & (documents < first + _DOCUMENTS)
-            scores[of_query[here], documents[here] - first] = -np.inf
-            keep_candidates(scores, errors, norms, first, k, found)
-        candidates: dict[int, Rows] = {}
-        for i in np.flatnonzero(found.counts >= 0).tolist():
-            rows, kept = found.rows[i, : found.counts[i]], found.kept[i, : found.counts[i]]
-            candidates[i] = rows[_within_reach(kept, errors[rows] * norms[i], k)]
-        return candidates
+        At least k true scores reach the kth largest lower bound, so a document whose upper bound does not is beaten.
+        """
+        if search.among is not None:  # a pool is small: all of it is scored
+            allowed = self._ranker.allowed(search.excluded, search.among)
+            return np.flatnonzero(allowed)
+        if scores is None:
+            scores = self._estimates.of_all(query)
+        scores[self._ranker.rows(search.excluded)] = -np.inf
+        errors = self._estimates.errors * lengths(query[None])
+        return np.flatnonzero(scores + errors >= max(_LOWEST, find_floor(scores - errors, k)))
 
     def _hits(self, query: NDArray[np.float32], rows: Rows, k: int) -> list[Hit]:
         """The best `k` of the candidates, by their exact scores."""
@@ -124,17 +106,6 @@ class VectorRetriever(Retriever):
         width, start = self._vectors.strides[0], self._vectors.offset
         data = b"".join([os.pread(file, width, start + width * row) for row in rows.tolist()])
         return np.frombuffer(data, dtype=np.float32).reshape(len(rows), self._vectors.shape[1])
-
-
-def _within_reach(scores: NDArray[np.float32], errors: NDArray[np.float32], k: int) -> Rows:
-    """Which of some documents may be among the best `k`, given their estimates; -inf is one that may not.
-
-    At least k true scores reach the kth largest lower bound, so a document whose upper bound does not is beaten.
-    """
-    floor = _LOWEST
-    if k < len(scores):
-        floor = max(floor, np.partition(scores - errors, len(scores) - k)[len(scores) - k])
-    return np.flatnonzero(scores + errors >= floor)
 
 
 class Estimates(NamedTuple):
@@ -161,11 +132,15 @@ class Estimates(NamedTuple):
             other.join()
         return scores if self.scales is None else scores * self.scales
 
-    def of_block(self, queries: Vectors, first: int, last: int) -> NDArray[np.float32]:
-        """The estimates of many queries for the documents from `first` to `last`, shape (queries, last - first)."""
-        block = self.numbers[first:last].astype(np.float32, copy=False)
-        scores: NDArray[np.float32] = queries @ block.T
-        return scores if self.scales is None else scores * self.scales[first:last]
+    def of_many(self, queries: Vectors) -> NDArray[np.float32]:
+        """The estimates of many queries, shape (queries, documents)."""
+        scores = np.empty((len(queries), len(self.numbers)), dtype=np.float32)
+        for first in range(0, len(self.numbers), _BLOCK):
+            block = self.numbers[first : first + _BLOCK].astype(np.float32, copy=False)
+            np.matmul(queries, block.T, out=scores[:, first : first + _BLOCK])
+        if self.scales is not None:
+            scores *= self.scales
+        return scores
 
 
 def from_vectors(vectors: Vectors) -> Estimates:
@@ -266,65 +241,3 @@ def exact(vectors, rows, query):  # type: ignore[no-untyped-def]
             a += np.float64(vector[i]) * np.float64(query[i])
         scores[place] = (a + b) + (c + d)
     return scores
-
-
-class Candidates(NamedTuple):
-    """The documents that may be among the best of each of some queries."""
-
-    floors: Any  # (queries,) what a candidate's true score may reach, at least; it rises as more is seen
-    counts: Any  # (queries,) how many candidates there are; -1 when there are more than there is room for
-    rows: Any  # (queries, room) the candidates
-    kept: Any  # (queries, room) their estimates
-
-
-@njit(nogil=True, cache=True, fastmath=_ANY_ORDER)
-def keep_candidates(scores, errors, norms, first, k, found):  # type: ignore[no-untyped-def]
-    """Add to each query's candidates those of a block of documents that may be among its best `k`.
-
-    scores   (queries, block) estimates of documents `first` and on; -inf is no candidate
-    errors   (documents,) how far an estimate can be off, for a query of length 1
-    norms    (queries,) the lengths of the queries
-    found    the Candidates, which are changed
-    """
-    counts, rows = found.counts, found.rows
-    room, width = rows.shape[1], scores.shape[1]
-    for query in range(len(scores)):
-        if counts[query] < 0:
-            continue
-        norm = norms[query]
-        for start in range(0, width, 64):
-            some = scores[query, start : start + 64]
-            off = errors[first + start : first + start + 64]
-            reached = np.int32(0)
-            for i in range(len(some)):  # without a branch, it takes 8 documents at a time; few reach the floor
-                reached |= np.int32(some[i] + off[i] * norm >= found.floors[query])
-            if not reached:
-                continue
-            full = counts[query] + 64 > room
-            if full and not _raise_floor(errors, norm, k, query, found):
-                break
-            count = counts[query]
-            for i in range(len(some)):
-                if some[i] + off[i] * norm >= found.floors[query]:
-                    rows[query, count] = first + start + i
-                    found.kept[query, count] = some[i]
-                    count += 1
-            counts[query] = count
-
-
-@njit(nogil=True, cache=True, fastmath=_ANY_ORDER)
-def _raise_floor(errors, norm, k, query, found):  # type: ignore[no-untyped-def]
-    """Drop the candidates of one query that are now surely beaten; False when hardly any can be dropped."""
-    rows, kept = found.rows[query], found.kept[query]
-    count = found.counts[query]
-    lowest = np.empty(count, np.float32)
-    for i in range(count):
-        lowest[i] = kept[i] - errors[rows[i]] * norm
-    found.floors[query] = np.partition(lowest, count - k)[count - k]
-    left = 0
-    for i in range(count):
-        if kept[i] + errors[rows[i]] * norm >= found.floors[query]:
-            rows[left], kept[left] = rows[i], kept[i]
-            left += 1
-    found.counts[query] = left if left <= len(rows) // 2 else -1
-    return found.counts[query] >= 0
