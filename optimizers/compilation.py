@@ -22,9 +22,8 @@ from evals.running.evaluation import run
 from evals.running.request import Request
 from optimizers import result
 from optimizers.books import Candidate
-from optimizers.inputs import Inputs, plan
 from optimizers.request import CompileRequest
-from optimizers.running import Ended, compile_with
+from optimizers.running import Inputs, compile_with, plan
 from optimizers.study import Study
 from optimizers.training.leaks import collect_passages, collect_task_passages, find_leaks
 from optimizers.training.objective import Objective, objective
@@ -83,7 +82,7 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None] = lambd
                     "choose another --metric, or another --split-seed"
                 )
         _announce(inputs, study)
-        learnt = _conclude(inputs, study, compile_with(inputs, study))
+        learnt = _conclude(inputs, study, *compile_with(inputs, study))
         # Not in the file, which is the same however often the command is given.
         learnt.found["looks"] = count_looks(config)
         return learnt
@@ -125,8 +124,7 @@ def _announce(inputs: Inputs, study: Study) -> None:
         inputs.tell(f"going on: {len(study.candidates)} candidates are known from before")
 
 
-def _conclude(inputs: Inputs, study: Study, ended: Ended) -> Learnt:
-    request, problem = inputs.request, ended.problem
+def _conclude(inputs: Inputs, study: Study, problem: SextantError | None, forms: Mapping[str, Any]) -> Learnt:
     best = result.choose(study)
     if best is None:
         problem = problem or RunIncomplete("compiling broke off")
@@ -135,13 +133,13 @@ def _conclude(inputs: Inputs, study: Study, ended: Ended) -> Learnt:
             f"{len(study.parts['validation'])} validation queries, so there is nothing to choose from yet; "
             f"{_again(problem)} goes on"
         )
-    compiled = _compiled(inputs, study, best, ended.forms.get(best.digest, {}))
+    compiled = _compiled(inputs, study, best, forms.get(best.digest, {}))
     file = study.folder / "compiled.json"
     found = _about(inputs, study, file)
     found |= result.summarise(study, best, _leaks(inputs, compiled), inputs.usage(study), str(problem or ""))
     write(file, compiled)
     _keep(study, found)
-    if problem is None and request.held_out and found["kept"] == "compiled":
+    if problem is None and inputs.request.held_out and found["kept"] == "compiled":
         try:
             found["held_out"] = _compare_on_test(inputs, study, file)
             _keep(study, found)

@@ -30,13 +30,13 @@ def command(arguments: argparse.Namespace) -> int:
     """Compile, or go on compiling; print what was learnt."""
     started = time.monotonic()
     if arguments.optimizer == "list":
-        from optimizers.show import show_table  # imports DSPy
+        from optimizers.result import show_table  # imports DSPy
 
         show_table(as_json=arguments.json)
         return 0
     request = options.from_options(CompileRequest, vars(arguments))
     from optimizers.compilation import compile_program  # imports DSPy, which takes seconds
-    from optimizers.show import show  # as above
+    from optimizers.result import show  # as above
 
     terminal = sys.stderr  # which DSPy's bars are kept away from while it works
 

@@ -1,41 +1,194 @@
-"""A teleprompter at work: what it is given, how it is watched, and why it stopped if it did not come to its end."""
+"""A teleprompter at work: the request with every name looked up, its models and programs, and why it stopped."""
 
 import contextvars
 import logging
 import math
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dspy
 
+from evals.running.request import SYSTEMS, query_limits
+from evals.running.resolve import Engines, Resolved, fit, resolve, trial
 from evals.running.runner import GRACE, TICK
-from optimizers.inputs import Inputs
+from evals.running.sitting import connect, make_terms
+from optimizers import tune
 from optimizers.request import CompileRequest
 from optimizers.study import Job, Study
+from optimizers.teleprompters import TELEPROMPTERS, Teleprompter, settings
 from optimizers.training.demonstrations import label_examples
+from optimizers.training.splits import Training
+from programs.compiled import Compiled, read
+from tools import retrievers
 from tools.console import check_interrupts, say
-from tools.errors import Halt, RunIncomplete, SextantError
+from tools.errors import Halt, RunIncomplete, SextantError, UnknownName, UsageError, pick
+from tools.models import lm
 from tools.models.adapter import Adapter
 from tools.models.faults import fault, refusal
-from tools.models.spec import hide_keys
+from tools.models.offline import Rules
+from tools.models.spec import check, hide_keys, price_is_known
+from tools.records import Usage
+from tools.session import Toolbox
+from tools.text import TermStatistics
 
 
-@dataclass(slots=True)
-class Ended:
-    """How the work of a teleprompter ended."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The request of a compilation with every name looked up. No data has been read yet, but by `fit_to`."""
 
-    problem: SextantError | None = None  # why before its time
-    forms: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # by candidate, of what is more than prompts
+    request: CompileRequest
+    resolved: Resolved  # of the program as it is before
+    optimizer: Teleprompter
+    options: Mapping[str, Any]  # of the optimizer
+    members: tuple[Compiled, ...]  # of an ensemble
+    ranges: tune.Ranges  # of what is tuned
+    template: str  # the retriever as it was given, with {names} to be tuned
+
+    def parameters(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the program's parameters with those that are `chosen`; of these, a retriever is none."""
+        return {name: chosen.get(name, value) for name, value in self.resolved.values.items()}
+
+    @property
+    def start(self) -> dict[str, Any]:
+        """Where tuning starts: the program's own parameters, and the first value of what has no other."""
+        own = {**self.resolved.values, tune.RETRIEVER: self.template}
+        return {name: own.get(name, values[0]) for name, values in self.ranges.items()}
+
+    def retriever(self, chosen: Mapping[str, Any]) -> str:
+        """Return the expression of the retriever of a combination."""
+        return tune.fill(self.template, chosen) if self.ranges and chosen else str(self.resolved.retriever)
+
+    def fit_to(self, training: Training) -> "Plan":
+        """Return a copy with the task's own choices. UsageError, before an index is built, for what does not fit."""
+        request, resolved = self.request, fit(self.resolved, training.environment)
+        fitted = replace(self, resolved=resolved)
+        if self.ranges:
+            for chosen in tune.combinations(self.ranges, self.options["trials"], request.seed):
+                trial(resolved.constructor, fitted.parameters(chosen))
+        program = trial(resolved.constructor, resolved.values)
+        if self.optimizer.prompts and not program.predictors():
+            raise UsageError(
+                f"{request.program} has no prompts; --optimizer tune searches its parameters and retriever"
+            )
+        for file, member in zip(request.of, self.members, strict=True):
+            own = {**resolved.values, **member.parameters}
+            member.check(request.program, trial(resolved.constructor, own), str(file))
+            if dict(member.parameters) != resolved.values or member.retriever != str(resolved.retriever):
+                raise UsageError(
+                    f"{file} has other parameters, or another retriever, than the command; give it the same"
+                )
+        return fitted
 
 
-def compile_with(inputs: Inputs, study: Study) -> Ended:
-    """Evaluate the program before, and what the teleprompter finds. KeyboardInterrupt once all in flight is booked."""
-    ended = Ended()
+def plan(request: CompileRequest) -> Plan:
+    """Look up every name of a request. UsageError, UnknownName or DataError for what there is not."""
+    if request.optimizer not in TELEPROMPTERS:
+        raise UnknownName("optimizer", request.optimizer, TELEPROMPTERS)
+    if limits := query_limits(request.parameters):
+        raise UsageError(f"-P {next(iter(limits))} is a limit of evals.run; a program is compiled without")
+    row = TELEPROMPTERS[request.optimizer]
+    options = settings(request.optimizer, request.budget, request.options)
+    for option, owner, given in (("--of", "ensemble", request.of), ("--range", "tune", request.ranges)):
+        if given and request.optimizer != owner:
+            raise UsageError(f"{option} is for --optimizer {owner}; leave it out")
+    if not 0 <= request.seed < 2**32:
+        raise UsageError(f"--seed {request.seed} is not from 0 to {2**32 - 1}, as NumPy's seeds are")
+    _check_models(request, row)
+    template = first = request.retriever or "bm25"
+    ranges: tune.Ranges = {}
+    if request.optimizer == "tune":
+        constructor = pick("program", request.program, SYSTEMS)
+        ranges = tune.ranges(request.program, constructor, template, request.ranges)
+        for chosen in tune.each_retriever(template, ranges):
+            retrievers.require(retrievers.check(chosen))
+        first = tune.fill(template, {name: values[0] for name, values in ranges.items()} | {tune.RETRIEVER: template})
+    if request.optimizer == "ensemble" and len(request.of) < 2:
+        raise UsageError("ensemble needs two compiled programs or more; name each with --of FILE")
+    members = tuple(read(file) for file in request.of)
+    resolved = resolve(request.run(split="dev", retriever=first))
+    forced = getattr(resolved.constructor, "compiled_with", {}).items()
+    values = {**resolved.values, **{name: value for name, value in forced if name not in resolved.fixed}}
+    return Plan(request, resolved.with_values(values), row, options, members, ranges, template)
+
+
+def _check_models(request: CompileRequest, row: Teleprompter) -> None:
+    if request.teacher and not row.teacher:
+        raise UsageError(f"{request.optimizer} makes no demonstrations with a model; leave out --teacher")
+    if request.prompt_lm and not row.proposes:
+        raise UsageError(f"{request.optimizer} has no instructions written; leave out --prompt-lm")
+    for option, spec in (("--teacher", request.teacher), ("--prompt-lm", request.prompt_lm)):
+        if spec:
+            check(spec, option)
+            if request.budget_usd is not None and not price_is_known(spec, request.prices):
+                raise UsageError(f"the price of {spec} is not known; use --budget-calls instead of --budget-usd")
+
+
+class Inputs:
+    """The models, retrievers and programs of a compilation. The corpus is there once."""
+
+    def __init__(self, plan: Plan, training: Training, tell: Callable[[str], None] = lambda line: None) -> None:
+        request, resolved = plan.request, plan.resolved
+        self.request, self.plan, self.training, self.tell = request, plan, training, tell
+        self._environment = training.environment
+        self.terms = make_terms(request, repeats=True)  # of student, teacher, who writes prompts, and retrievers
+        self._engines = Engines(self._environment, self.terms)
+        self.retriever = self._engines.build(resolved.retriever)
+        self._others = {name: self._engines.build(spec) for name, spec in resolved.others.items()}
+        self.student = self._connect(request.lm)
+        self.teacher = self._connect(request.teacher) if request.teacher else None
+        self.prompter = None
+        if plan.optimizer.proposes:
+            self.prompter = self._connect(request.prompt_lm or request.lm, _RULES)
+            if self.prompter.lm.kwargs.get("temperature") is not None:
+                self.prompter.lm.kwargs["temperature"] = 1.0  # it is asked for something new
+            self.prompter.lm.halts = True
+        models = filter(None, (self.student, self.teacher, self.prompter))
+        self._offline = all(model.name == "offline" for model in models)  # no ledger has their calls
+
+    def _connect(self, spec: str, rules: Rules | None = None) -> lm.Model:
+        return connect(self.request, self.terms, self._environment, self.retriever, spec=spec, rules=rules)
+
+    def open(self, study: Study) -> None:
+        """Take up what earlier sittings of this compilation paid for."""
+        self.terms.open(study.folder, self.request.runs)
+        if self._offline:  # else a ledger has told
+            self.terms.budget.resume(self.usage(study))
+
+    def usage(self, study: Study) -> Usage:
+        """Of all model calls so far, those that wrote instructions included; offline, those of evaluations."""
+        return Usage(calls=study.calls) if self._offline or not self.terms.books else self.terms.books.usage
+
+    def spent(self, study: Study) -> Usage:
+        """Return what is off the budgets: requests sent, answered or not."""
+        books = self.terms.books
+        return replace(books.usage, calls=books.sent) if books else self.usage(study)
+
+    def program(self, chosen: Mapping[str, Any] | None = None) -> Any:
+        """Return the program as it was before, or with some parameters `chosen`, over the shared retrievers."""
+        chosen, retriever = chosen or {}, self.retriever
+        values = self.plan.parameters(chosen)
+        if chosen and self.plan.ranges:
+            retriever = self._engines.build(retrievers.check(self.plan.retriever(chosen)))
+        # One line of work at a time inside a query: which predictor was asked first is then the same every time.
+        one_line = {"parallel": 1} if "parallel" in values else {}
+        toolbox = Toolbox(self._environment.documents, retriever, others=self._others)
+        depth = self.request.k or self._environment.depth
+        return self.plan.resolved.constructor(toolbox, depth=depth, **values | one_line)
+
+
+def compile_with(inputs: Inputs, study: Study) -> tuple[SextantError | None, dict[str, Any]]:
+    """Evaluate the program before, and what the teleprompter finds. KeyboardInterrupt once all in flight is booked.
+
+    Returns why it ended before its time, and by candidate what of it is more than prompts.
+    """
+    problem: SextantError | None = None
+    forms: dict[str, Any] = {}
     context = dspy.context(lm=inputs.student.lm, adapter=Adapter(), trace=None, num_threads=inputs.request.workers)
 
     def halt() -> None:
@@ -44,9 +197,9 @@ def compile_with(inputs: Inputs, study: Study) -> Ended:
 
     try:
         with context, study.working(inputs.student.lm), _quiet(study):
-            _run_interruptible(lambda: _work(inputs, study, ended.forms), halt)
+            _run_interruptible(lambda: _work(inputs, study, forms), halt)
     except Halt as halted:
-        ended.problem = _why(halted.reason, inputs.request)
+        problem = _why(halted.reason, inputs.request)
     except KeyboardInterrupt:
         say(f"what was answered and evaluated is safe in {study.folder}; the same command goes on")
         raise
@@ -55,11 +208,11 @@ def compile_with(inputs: Inputs, study: Study) -> Ended:
     except Exception as error:  # noqa: BLE001  # a library's optimizer may raise anything; what was evaluated is kept
         study.log(error)
         first = hide_keys(" ".join(f"{type(error).__name__}: {error}".split()))
-        ended.problem = RunIncomplete(f"{inputs.request.optimizer} broke off: {first}; optimizer.log has more")
-    return ended
+        problem = RunIncomplete(f"{inputs.request.optimizer} broke off: {first}; optimizer.log has more")
+    return problem, forms
 
 
-def _work(inputs: Inputs, study: Study, forms: dict[str, Mapping[str, Any]]) -> None:
+def _work(inputs: Inputs, study: Study, forms: dict[str, Any]) -> None:
     """Do all that sends anything. What it books is on disk when it ends, however it does."""
     plan = inputs.plan
     try:
@@ -147,3 +300,41 @@ def _quiet(study: Study) -> Iterator[None]:
             logging.captureWarnings(False)
             for logger, (handlers, propagate) in zip(loggers, before, strict=True):
                 logger.handlers, logger.propagate = handlers, propagate
+
+
+# What the engine without a model answers to DSPy's optimizers: having no words of its own, what it is shown. With it
+# every optimizer runs from end to end without key or network, and finds no better instruction, because there is none to
+# find. What it answers to a program, the program says (programs/base.py).
+
+
+def _same_instruction(inputs: Mapping[str, Any], statistics: TermStatistics) -> str:
+    """Return the instruction that is to be improved; of several attempts the last one, which scored best."""
+    for name in ("basic_instruction", "current_instruction", "instruction"):
+        if name in inputs:
+            return str(inputs[name])
+    attempts = inputs.get("attempted_instructions", "")
+    text = attempts if isinstance(attempts, str) else "\n".join(map(str, attempts))
+    found = re.findall(r"Instruction #\d+: (.*?)(?=\n*(?:Prefix|Instruction) #|\Z)", text, re.DOTALL)
+    return found[-1].strip() if found else ""
+
+
+def _nothing(inputs: Mapping[str, Any], statistics: TermStatistics) -> str:
+    return ""
+
+
+def _no_advice(inputs: Mapping[str, Any], statistics: TermStatistics) -> dict[str, str]:
+    return {}
+
+
+_RULES: Rules = {
+    # COPRO and MIPROv2; GEPA
+    **dict.fromkeys(("proposed_instruction", "new_instruction", "shortened_instruction"), _same_instruction),
+    "proposed_prefix_for_output_field": _nothing,
+    # what MIPROv2 asks about data and program
+    **dict.fromkeys(("observations", "summary", "program_description", "module_description"), _nothing),
+    # SIMBA
+    "discussion": _nothing,
+    "module_advice": _no_advice,
+    # InferRules
+    **dict.fromkeys(("reasoning", "natural_language_rules"), _nothing),
+}

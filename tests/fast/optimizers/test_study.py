@@ -9,7 +9,7 @@ import dspy
 import pytest
 
 from evals.measuring.stats import paired
-from optimizers import result, show
+from optimizers import result
 from optimizers.running import _quiet
 from optimizers.study import Study, run_at_once
 from optimizers.training.demonstrations import relevant
@@ -244,5 +244,5 @@ def test_every_query_that_moved_is_kept_and_the_most_are_shown(study):
     assert {row["query_id"]: row["difference"] for row in found["moved"]} == pytest.approx(expected)
     assert [row["difference"] for row in found["moved"]] == pytest.approx(sorted(expected.values(), reverse=True))
     assert len(found["moved"]) == 10
-    printed = "\n".join(show._moved(found))
+    printed = "\n".join(result._queries_moved(found))
     assert [query_id for query_id in expected if query_id not in printed] == [again.parts["validation"][6].query_id]
