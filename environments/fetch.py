@@ -18,25 +18,21 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path, PurePosixPath
 from time import monotonic, sleep
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx
-from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
 import environments
 from environments.base import Release
 from tools import disk
-from tools.console import check_interrupts
+from tools.console import Progress
 from tools.errors import DataError, RunConflict, UsageError
 
 WAITS = (1.0, 4.0)  # seconds before the second and the third try; a fourth is not made
@@ -44,7 +40,6 @@ WORTH = 1_000_000  # a try that brought so many new bytes was none in vain, and 
 LISTING_SECONDS = 30.0  # for all of a listing
 LISTING_BYTES = 64 << 20  # of a listing, at most; 100,000 files, GitHub's most, take some 25 MB
 TIMEOUT = httpx.Timeout(30.0, connect=10.0)  # seconds without a byte, not for a whole file
-PLAIN_LINES = 10  # of progress, at most, where there is no terminal
 
 _T = TypeVar("_T")
 _Row = tuple[str, Any, Any, Any]  # path, size, address and URL of a listed file, unchecked
@@ -97,11 +92,9 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
             _check_room(folder, total - done)
             # A marker that has come this far is of another revision, or of files that are gone.
             marker.unlink(missing_ok=True)
-            with _progress(total, done, say) as tell:
-                for file in missing:
-                    done -= _size_of(file.part(folder))
-                    digests[file.path] = _download(client, release, folder, file, partial(tell, done))
-                    done += file.size
+            progress = Progress(task, total, "bytes", done)
+            for file in missing:
+                digests[file.path] = _download(client, release, folder, file, progress)
             _mark(marker, task, release, listed, digests)
     except OSError as error:
         if error.errno in disk.FULL:
@@ -111,29 +104,6 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
         raise UsageError(why) from None
     say(f"{task}: whole and checked, in {folder}")
     return folder
-
-
-@contextmanager
-def _progress(total: int, done: int, say: Callable[[str], None]) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that is told how many bytes of `total` are here: those of earlier files, and of this one.
-
-    It draws a live bar on stderr when that is a terminal, and else says a plain line at every tenth.
-    """
-    console, step = Console(stderr=True), done * PLAIN_LINES // max(total, 1)
-
-    def tell(before: int, count: int) -> None:
-        nonlocal step
-        if (reached := (before + count) * PLAIN_LINES // max(total, 1)) > step:
-            step = reached
-            say(f"{(before + count) / total:.0%} of {decimal(total)}")
-
-    if not console.is_terminal:
-        yield tell
-        return
-    columns = (BarColumn(bar_width=20), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as live:
-        row = live.add_task("", total=total, completed=done)
-        yield lambda before, count: live.update(row, completed=before + count)
 
 
 def _is_whole(marker: Path, release: Release, paths: tuple[str, ...]) -> bool:
@@ -168,7 +138,7 @@ def _size_of(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _download(client: httpx.Client, release: Release, folder: Path, file: Listed, tell: Callable[[int], None]) -> str:
+def _download(client: httpx.Client, release: Release, folder: Path, file: Listed, progress: Progress) -> str:
     """Download one file to its place, and return its SHA-256.
 
     DataError, with nothing left of it, when it is another file than the listed one; DataError, with the part left,
@@ -177,7 +147,7 @@ def _download(client: httpx.Client, release: Release, folder: Path, file: Listed
     part, what = file.part(folder), f"{file.path} of {_name(release)}"
     part.parent.mkdir(parents=True, exist_ok=True)
     try:
-        _try_again(lambda: _receive(client, file, part, tell), what, file.url, lambda: _size_of(part))
+        _try_again(lambda: _receive(client, file, part, progress), what, file.url, lambda: _size_of(part))
         sha256, address = _hash(part, file)
         if (size := _size_of(part)) != file.size or address != file.address:
             part.unlink()
@@ -201,7 +171,7 @@ def _download(client: httpx.Client, release: Release, folder: Path, file: Listed
     return sha256
 
 
-def _receive(client: httpx.Client, file: Listed, part: Path, tell: Callable[[int], None]) -> None:
+def _receive(client: httpx.Client, file: Listed, part: Path, progress: Progress) -> None:
     """Bring the part to its end by one request; an error of httpx when that fails or breaks off."""
     have = _size_of(part)
     if have >= file.size > 0:
@@ -209,6 +179,7 @@ def _receive(client: httpx.Client, file: Listed, part: Path, tell: Callable[[int
     with client.stream("GET", file.url, headers={"range": f"bytes={have}-"} if have else {}) as response:
         goes_on = response.headers.get("content-range", "").startswith(f"bytes {have}-")
         if response.status_code == 200:
+            progress.add(-have)
             have = 0
         elif response.status_code in (206, 416) and not (have and response.status_code == 206 and goes_on):
             part.unlink(missing_ok=True)  # so that the next try asks for the whole file
@@ -217,14 +188,12 @@ def _receive(client: httpx.Client, file: Listed, part: Path, tell: Callable[[int
             raise httpx.RemoteProtocolError(f"{_status(response)} is no file")
         # Unbuffered, so that the part has every byte that came, however this ends.
         with part.open("ab" if have else "wb", buffering=0) as out:
-            tell(have)
             for chunk in response.iter_bytes():
-                check_interrupts()
                 left = memoryview(chunk)
                 while left:  # a disk that is nearly full takes only some of it
                     left = left[out.write(left) :]
                 have += len(chunk)
-                tell(have)
+                progress.add(len(chunk))
                 if have > file.size:
                     return  # it is not the listed file, and might have no end
 
