@@ -7,16 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from programs.compiled import (
-    NAME,
-    Compiled,
-    Neighbour,
-    Neighbours,
-    Prompt,
-    prompts_of,
-    read,
-    write,
-)
+from programs.compiled import NAME, Compiled, Neighbour, Neighbours, Prompt, prompts_of, read, write
 from programs.multihop import MultiHop
 from tools.errors import DataError, UsageError
 from tools.records import Query
@@ -63,7 +54,7 @@ def compiled(**more):
 ANY = compiled(members=st.lists(compiled(), max_size=2).map(tuple))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(ANY)
 def test_what_is_written_is_what_is_read(tmp_path_factory, found):
     file = tmp_path_factory.mktemp("state") / NAME
@@ -75,7 +66,7 @@ def test_what_is_written_is_what_is_read(tmp_path_factory, found):
     assert file.read_bytes() == first
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(ANY, st.data())
 def test_a_file_that_is_torn_or_edited_anywhere_is_data_that_is_damaged(tmp_path_factory, found, data):
     file = tmp_path_factory.mktemp("state") / NAME

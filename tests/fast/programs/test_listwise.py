@@ -1,4 +1,4 @@
-"""The tournament: whatever the model answers, a permutation; and what the model is asked, call by call."""
+"""Tournament and sliding window: whatever a model answers, a permutation; and what it is asked, call by call."""
 
 import json
 import math
@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai_server import ids, prompts
 
+from programs.rank import Rank, slide
 from programs.tournament import Tournament, tournament
 from tools.corpus import Corpus
 from tools.errors import DataError
@@ -23,6 +24,7 @@ SLOPPY = st.randoms(use_true_random=False).map(
     lambda rng: lambda shown, number, stay: rng.choices([*shown, "invented"], k=rng.randint(0, 2 * len(shown)))
 )
 SIZES = st.tuples(st.integers(0, 90), st.integers(2, 21), st.integers(1, 20)).filter(lambda size: size[2] < size[1])
+WINDOWS = st.tuples(st.integers(0, 70), st.integers(2, 21), st.integers(1, 21)).filter(lambda size: size[2] <= size[1])
 
 
 def names(count):
@@ -81,6 +83,46 @@ def test_a_tournament_takes_as_many_calls_as_the_formula_says(size):
         expected += [(number, batch)] * full + [(number, rest)] * (rest > 1)
         left, number = full * promote + min(rest, promote), number + 1
     assert calls == expected + [(number, left)] * (left > 1)
+
+
+@given(WINDOWS, st.randoms(use_true_random=False))
+def test_a_pass_of_the_window_is_a_permutation_whatever_the_model_answers(size, rng):
+    count, window, step = size
+
+    def sloppy(shown):
+        return rng.choices([*shown, "invented"], k=rng.randint(0, 2 * len(shown)))
+
+    assert sorted(slide(names(count), sloppy, window, step)) == names(count)
+
+
+def rankgpt(order, worth, window, step):
+    """RankGPT's loop over [start, end), for a model that orders by `worth`; its last window begins at the top."""
+    order, windows = list(order), []
+    start, end = max(0, len(order) - window), len(order)
+    while True:
+        windows.append(end - start)
+        order[start:end] = sorted(order[start:end], key=worth.index)
+        if start == 0:
+            return order, windows
+        start, end = max(0, start - step), end - step
+
+
+@given(WINDOWS, st.integers())
+def test_a_pass_of_the_window_is_rankgpt_s_with_as_many_calls_as_the_formula_says(size, seed):
+    count, window, step = size
+    worth, asked = names(count), []
+    random.Random(seed).shuffle(worth)
+
+    def rank_window(shown):
+        asked.append(len(shown))
+        return sorted(shown, key=worth.index)
+
+    made = slide(names(count), rank_window, window, step)
+    expected, windows = rankgpt(names(count), worth, window, step)
+    assert made == expected
+    assert asked == [size for size in windows if size > 1]
+    assert len(windows) == (math.ceil((count - window) / step) + 1 if count > window else 1)
+    assert made[: window - step] == worth[: window - step], "a model that is always right brings the best to the top"
 
 
 # With a model.
@@ -228,3 +270,41 @@ def test_another_content_of_the_solutions_file_is_another_run(run, tmp_path):
     assert runs[0] == runs[2] != runs[1]
     missing = run(*arguments, "solutions=nowhere.jsonl")
     assert missing.code == 3 and "nowhere.jsonl cannot be read" in missing.err
+
+
+# -- the sliding window, with a model
+
+
+@pytest.fixture
+def ferries():
+    # The shorter a text, the further up: the retriever's order is that of the numbers.
+    corpus = Corpus(Document(doc_id, "ferry" + " port" * n) for n, doc_id in enumerate(names(9)))
+    return Toolbox(corpus, BM25(corpus))
+
+
+FERRY = Query("q1", "ferry", "hearings", candidates=frozenset(names(7)))
+
+
+def ranked(toolbox, server, query=FERRY, **parameters):
+    with lm.connect(server.spec).active():
+        return Rank(toolbox, **parameters)(query=query)
+
+
+def test_windows_are_shown_from_the_end_of_the_retriever_s_order_to_its_beginning(ferries, server):
+    server.answer = lambda prompt: {"ranked": json.dumps(sorted(ids(prompt), reverse=True))}
+    submission = ranked(ferries, server, window=4, step=2)
+    assert [ids(prompt) for prompt in prompts(server)] == [
+        ["d003", "d004", "d005", "d006"],
+        ["d001", "d002", "d006", "d005"],
+        ["d000", "d006", "d005"],
+    ]
+    assert submission.ranking == ("d006", "d005", "d000", "d002", "d001", "d004", "d003")
+    tools = [(step.hop, step.tool) for step in submission.trace.steps]
+    assert tools == [(1, "search"), (2, "judge"), (2, "judge"), (2, "judge"), (2, "rank"), (2, "stop")]
+    assert submission.trace.steps[-2].doc_ids == submission.ranking
+
+
+def test_candidates_that_the_retriever_does_not_find_follow_by_id(ferries, server):
+    server.answer = lambda prompt: {"ranked": json.dumps(ids(prompt))}
+    query = Query("q1", "port", candidates=frozenset({"d008", "d000", "d002"}), excluded=frozenset({"d002"}))
+    assert ranked(ferries, server, query).ranking == ("d008", "d000")
