@@ -28,10 +28,10 @@ UNLIMITED = Limits()
 QUERY = Query("q1", "A story about a bay that runs dry, I read it as a child.", "Find the described book.")
 
 
-def guessed(server, *guesses, query=QUERY, limits=UNLIMITED, **parameters):
+def guessed(server, *guesses, limits=UNLIMITED, **parameters):
     server.answer = lambda prompt: {"guesses": json.dumps(guesses)}
     with lm.connect(server.spec).active():
-        return ClosedBook(Toolbox(CORPUS, BM25(CORPUS), limits=limits), **parameters)(query=query)
+        return ClosedBook(Toolbox(CORPUS, BM25(CORPUS), limits=limits), **parameters)(query=QUERY)
 
 
 few_words = st.lists(st.sampled_from("abc"), max_size=14)
@@ -98,14 +98,8 @@ def test_one_call_then_a_hop_with_a_search_and_a_note_for_each_guess_and_the_ord
         "names no document: An unknown book",
     ]
     assert len(server.requests) == submission.usage.calls == 1
-
-
-def test_nothing_of_the_corpus_reaches_the_model_or_is_recorded_as_shown(server):
-    submission = guessed(server, LINE)
     prompt = str(server.requests[0]["messages"])
-    assert QUERY.text in prompt and QUERY.objective in prompt
-    assert not any(document.text in prompt for document in CORPUS.values())
-    assert not any(step.shown or step.tool in ("read", "judge") for step in submission.trace.steps)
+    assert QUERY.text in prompt and not any(document.text in prompt for document in CORPUS.values())
 
 
 def test_of_two_documents_with_the_phrase_the_one_with_more_of_it_is_named(server):
@@ -115,19 +109,6 @@ def test_of_two_documents_with_the_phrase_the_one_with_more_of_it_is_named(serve
     assert submission.trace.notes == [f"names quoted by a run of {len(LINE.split())} words: {LINE}"]
 
 
-def test_a_query_that_quotes_the_document_does_not_count_as_knowing_it(server):
-    query = Query("q1", f"Which story has '{LINE}'?")
-    assert guessed(server, LINE, query=query).ranking == ()
-
-
 def test_out_of_searches_the_earlier_guesses_count(server):
     submission = guessed(server, "the salt ledger", "Smoke, Honey", limits=Limits(searches=1))
     assert submission.ranking == ("heading",) and submission.trace.steps[-1].argument == "budget"
-
-
-def test_counting_words_knows_nothing_by_heart():
-    index = BM25(CORPUS)
-    with lm.connect("offline", statistics=index.statistics).active():
-        for document in CORPUS.values():
-            submission = ClosedBook(Toolbox(CORPUS, index))(query=Query("q1", document.text))
-            assert submission.ranking == () and submission.answer

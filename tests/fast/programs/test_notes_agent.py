@@ -17,8 +17,6 @@ from tools.records import Query
 from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
 
-ROOT = Path(__file__).parents[3]
-
 
 def steps(submission):
     """A trace without its times."""
@@ -38,7 +36,7 @@ def test_it_hands_in_what_multihop_hands_in_step_for_step(tmp_path):
     kept = Notes(Toolbox(mini.documents, index, checkpoints=tmp_path))
     in_memory = Notes(Toolbox(mini.documents, index))
     with model.active():
-        for query in mini.queries[:6]:
+        for query in mini.queries[:2]:
             expected = program(query=query)
             alike(kept(query=query), expected)
             alike(in_memory(query=query), expected)
@@ -100,15 +98,7 @@ def test_a_folder_that_cannot_be_written_leaves_the_query_owed(tmp_path, corpus)
 
 
 def test_eight_workers_share_one_file(run, tmp_path):
-    arguments = ("--task", "congress", "--max-concurrent", 8, "--json")
-    kept = run("--program", "notes", *arguments)
-    assert kept.code == 0, kept.err
-    plain = run("--program", "multihop", *arguments)
-    assert kept.json["metrics"] == plain.json["metrics"]
-
-    def read(result):
-        rows = map(json.loads, (Path(result.json["run"]) / "outcomes.jsonl").read_text().splitlines())
-        return {row["query_id"]: (row["ranking"], row["trace"]["notes"]) for row in rows}
-
-    assert read(kept) == read(plain)
-    assert (Path(kept.json["run"]) / "checkpoints.sqlite").exists()
+    arguments = ("--task", "congress", "--limit", 8, "--max-concurrent", 8, "--json")
+    kept, plain = (run("--program", name, *arguments).json for name in ("notes", "multihop"))
+    assert kept["metrics"] == plain["metrics"] and kept["usage"] == plain["usage"]
+    assert (Path(kept["run"]) / "checkpoints.sqlite").exists()
