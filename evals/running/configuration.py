@@ -23,23 +23,12 @@ if TYPE_CHECKING:
     from tools.models.lm import Model
     from tools.retriever import Retriever
 
-# Libraries that can change a ranking, by the name under which they are imported -> their distributions.
+# Libraries that can change a ranking, as they are imported; distributions have hyphens in place of underscores.
 _LIBRARIES = {
-    "chromadb": ("chromadb",),
-    "dspy": ("dspy",),
-    "gepa": ("gepa",),
-    "json_repair": ("json-repair",),
-    "langgraph": ("langgraph",),
-    "nltk": ("nltk",),
-    "numba": ("numba",),
-    "numpy": ("numpy",),
-    "optuna": ("optuna",),
-    "rank_bm25": ("rank-bm25",),
-    "sentence_transformers": ("sentence-transformers", "tokenizers", "torch", "transformers"),
-    "tokenizers": ("tokenizers",),
-    "torch": ("torch",),
-    "transformers": ("transformers",),
+    *("chromadb", "dspy", "gepa", "json_repair", "langgraph", "nltk", "numba", "numpy", "optuna", "rank_bm25"),
+    *("sentence_transformers", "tokenizers", "torch", "transformers"),
 }
+_BESIDE = {"sentence_transformers": ("tokenizers", "torch", "transformers")}  # what such a library ranks with
 _ALWAYS = (
     *("environments", "tools.retrievers"),  # what opens a task, and what builds a retriever
     "tools.models.adapter",  # writes the prompts and reads the answers of every program
@@ -105,17 +94,15 @@ def load_environment(config: run_folder.Config, qrels: str = "") -> "Environment
 
 
 def identity(resolved: Resolved, task: str) -> dict[str, Any]:
-    """The keys "code" and "versions" of a configuration: a digest of the sources used, and versions of libraries.
+    """Return "code" and "versions" of a configuration: a digest of the sources used, and versions of libraries.
 
-    `task` is a full name. What evals contributes (pools, what hands in at a limit) and what takes up compiled prompts
-    counts where it is used; the engine without a model where the run has none, and else what sends. So an edited
-    program does not resume the run of the program before the edit, which a git revision cannot tell while the edit is
-    not committed.
+    `task` is a full name. Pools, what hands in at a limit, and what takes up compiled prompts count where they are
+    used; of the engine without a model and what sends, the one that is used. So an edited program does not resume the
+    run of the program before the edit, which a git revision cannot tell before a commit.
     """
     pool, offline = resolved.pool, resolved.request.lm == "offline"
-    specs = [*resolved.retrievers, *(pool.parts if pool else ())]
     references = [SYSTEMS[resolved.request.program], environments.SUITES[environments.parts(task)[0]][0]]
-    references += [one for spec in specs for one in sorted(retrievers.references(spec))]
+    references += [one for spec in resolved.all_retrievers for one in sorted(retrievers.references(spec))]
     modules = [reference.partition(":")[0] for reference in references] + list(_ALWAYS)
     modules += ["evals.running.pools"] * bool(pool) + ["evals.measuring.traces"] * bool(resolved.limits)
     modules += ["programs.compiled"] * bool(resolved.compiled) + ["tools.models.offline"] * offline
@@ -123,19 +110,16 @@ def identity(resolved: Resolved, task: str) -> dict[str, Any]:
 
 
 def uses(modules: Collection[str], *, without: Collection[str] = (), libraries: Collection[str] = ()) -> dict[str, Any]:
-    """The same of any modules, `without` some packages; with `libraries` that others of theirs import."""
+    """Return the same of any modules, `without` some packages; with `libraries` that others of theirs import."""
     found = sources.reach(modules, without=without)
-    return {"code": found.digest(), "versions": _versions(found.libraries.union(libraries))}
-
-
-def _versions(libraries: Collection[str]) -> dict[str, str]:
-    """The versions of those libraries that can change a ranking."""
-    named = {one for library in libraries for one in _LIBRARIES.get(library, ()) if find_spec(library)}
-    return {name: version(name) for name in sorted(named)}
+    used = found.libraries.union(libraries)
+    named = {one for name in used & _LIBRARIES for one in (name, *_BESIDE.get(name, ())) if find_spec(name)}
+    names = sorted(name.replace("_", "-") for name in named)
+    return {"code": found.digest(), "versions": {name: version(name) for name in names}}
 
 
 def origin() -> dict[str, str | None]:
-    """Where the run was made, for the reader of config.json: nothing is compared with it."""
+    """Return where the run was made, for the reader of config.json: nothing is compared with it."""
     return {"git_revision": _git_revision(), "python": platform.python_version(), "system": platform.platform()}
 
 

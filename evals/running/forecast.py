@@ -24,15 +24,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.markup import escape
 
 from evals import folder as run_folder
 from evals.running.configuration import configuration
-from evals.running.rehearsal import Call, Rehearsal, rehearse
+from evals.running.rehearsal import Rehearsal, rehearse
 from evals.running.request import Request
 from evals.running.resolve import Resolved
 from evals.running.sitting import connect, make_terms
-from evals.showing.tables import Grid, plain, printed, system_line, task_line
+from evals.showing.tables import Grid, printed, system_line, task_line
 from tools.console import put_out, queries
 from tools.errors import DataError
 from tools.records import Query, Usage, total
@@ -90,17 +89,41 @@ class Estimate:
             put_out(json.dumps(self.json) + "\n")
             return
         found = self.json
-        rows = [
-            [name, *(f"{value:,.0f}" for value in found[key].values())]
-            for name, key in (("calls", "calls"), ("tokens in", "input_tokens"), ("tokens out", "output_tokens"))
-        ]
-        usd = found["list_usd"]
-        rows.append(
-            ["list price", *([f"${value:,.4f}" for value in usd.values()] if usd else ["price unknown", "", ""])]
-        )
-        rows.append(["time", *map(_clock, found["hours"].values())])
+        before = f"; {found['answered']} answered before" if found["answered"] else ""
+        by = f"; rehearsed on {', '.join(found['rehearsed'])}" if found["rehearsed"] else ""
+        pending = f"{queries(found['queries'])} to be asked{before}{by}"
+        headings = ["dry run: nothing was sent", task_line(found), system_line(found), pending]
+        named = (("calls", "calls"), ("tokens in", "input_tokens"), ("tokens out", "output_tokens"))
+        rows = [[name, *(f"{value:,.0f}" for value in found[key].values())] for name, key in named]
+        usd = [f"${value:,.4f}" for value in (found["list_usd"] or {}).values()]
+        rows += [["list price", *(usd or ("price unknown", "", ""))], ["time", *map(_clock, found["hours"].values())]]
         table = Grid("", ["to expect", "low", "likely", "high"], rows)
-        put_out(printed([*_headings(found), table, *_footings(found)]))
+        put_out(printed([*headings, table, *_footings(found), *found["notes"]]))
+
+
+def _footings(found: dict[str, Any]) -> list[str]:
+    lines = []
+    if found["largest_prompt"]:
+        takes = "whose window is not known" if found["window"] is None else f"which takes {found['window']:,}"
+        lines.append(f"largest prompt: {found['largest_prompt']:,} tokens (o200k_base), for a model {takes}")
+    if found["price"] is not None:
+        lines.append(f"price: {found['price']}")
+    elif found["lm"] == "offline":
+        lines.append("offline asks no model: the tokens are what a model would be asked")
+    words = {"yes": "will do", "no": "will not do", "perhaps": "may not do", "unknown": "cannot be told"}
+    for one in found["budgets"]:
+        line = f"{one['option']} {one['value']:g} {words[one['enough']]}"
+        if one["enough"] != "yes" and one["lasts"] is not None:
+            line += f"; it is likely to last for {one['lasts']} of {queries(found['queries'])}"
+        lines.append(line)
+    return lines
+
+
+def _clock(hours: float) -> str:
+    seconds = round(3600 * hours)
+    if seconds < 90:
+        return f"{seconds} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{hours:.1f} h"
 
 
 def estimate(resolved: Resolved, environment: "Environment") -> Estimate:
@@ -108,58 +131,51 @@ def estimate(resolved: Resolved, environment: "Environment") -> Estimate:
     request = resolved.request
     model = connect(request, make_terms(request), environment, seed=request.seed)
     config = configuration(resolved, environment, None, model)
-    known = _read_answered(request, config)
-    pending = [query for query in environment.queries if query.query_id not in known]
+    answered = _read_answered(request, config)
+    pending = [query for query in environment.queries if query.query_id not in answered]
     rehearsal = rehearse(resolved, environment, model, _choose(pending))
     habits = _habits(request, model, rehearsal)
     price = None if request.lm == "offline" else model.price
     figures = _project(resolved, rehearsal, pending, habits, price)
-    spent = total(run_folder.usage(outcome) for outcome in known.values())
     found = {
         "dry_run": True,
         **{name: config[name] for name in ("task", "data", "split", "program")},
         "retriever": str(resolved.retriever),
         "lm": request.lm,
         "queries": len(pending),
-        "answered": len(known),
+        "answered": len(answered),
         "rehearsed": [query.query_id for query in rehearsal.queries],
-        **{name: _levels(figure, _DIGITS.get(name)) for name, figure in figures._asdict().items()},
+        **{name: _levels(name, figure) for name, figure in figures._asdict().items()},
         "largest_prompt": max((call.prompt for call in rehearsal.all_calls), default=0),
         "window": getattr(model.lm, "window", None),
         "price": None if price is None else str(price),
-        "budgets": _check_budgets(request, figures, len(pending), spent),
+        "budgets": _check_budgets(request, figures, len(pending), total(map(run_folder.usage, answered.values()))),
         "notes": _notes(resolved, rehearsal, pending, habits),
     }
     return Estimate(found)
 
 
-_DIGITS = {"list_usd": 6, "hours": 4}  # of others none
-
-
-def _levels(figure: Range | None, digits: int | None) -> dict[str, float] | None:
+def _levels(name: str, figure: Range | None) -> dict[str, float] | None:
+    digits = {"list_usd": 6, "hours": 4}.get(name)
     if figure is None:
         return None
     return {level: round(value, digits) for level, value in zip(LEVELS, figure.tolist(), strict=True)}
 
 
 def _read_answered(request: Request, config: "Config") -> Mapping[str, Any]:
-    """Return the outcomes in the folder of the same run that are not asked again; none where there is none.
+    """Return the outcomes in the folder of the same run that are not asked again; none where there is none."""
 
-    The complete names of its retrievers are not compared: only building them would tell.
-    """
-    same = _comparable(config)
+    def comparable(config: "Config") -> Any:
+        # The complete names of retrievers are not compared: only building them would tell.
+        same = config | {"retriever": config["retriever"]["name"], "pool": None, run_folder.PROVENANCE: None}
+        return json.loads(json.dumps(same))
+
     for path in sorted(run_folder.place(request.runs, config).parent.glob("*/config.json")):
         with suppress(DataError):  # a neighbour that is damaged
-            if _comparable(run_folder.read_config(path.parent)) == same:
+            if comparable(run_folder.read_config(path.parent)) == comparable(config):
                 rows = run_folder.read_outcomes(path.parent)
                 return {name: row for name, row in rows.items() if row["error"] is None} if request.again else rows
     return {}
-
-
-def _comparable(config: "Config") -> Any:
-    left_out = (run_folder.PROVENANCE, "pool")
-    same = {name: value for name, value in config.items() if name not in left_out}
-    return json.loads(json.dumps(same | {"retriever": config["retriever"]["name"]}))
 
 
 def _choose(pending: Sequence[Query]) -> list[Query]:
@@ -228,7 +244,9 @@ def _project(
     """Go from the calls of the rehearsal to those of all queries; the calls of one query come one after another."""
     program, calls = rehearsal.program, rehearsal.all_calls
     chosen = {query.query_id for query in rehearsal.queries}
-    weights = {query.query_id: _weight(query) if program.pooled else 1.0 for query in pending}
+    weights = {query.query_id: 1.0 for query in pending}
+    if program.pooled:  # a query counts as much as its pool is large
+        weights = {query.query_id: max(1.0, len((query.candidates or set()) - query.excluded)) for query in pending}
     share = sum(weights.values()) / max(1.0, sum(weights[query_id] for query_id in chosen))
     factors = _factors(resolved, rehearsal)
     # Prompts are shorter where there are fewer calls.
@@ -237,8 +255,16 @@ def _project(
     answers = habits.answers * sum(call.answer for call in calls) + habits.thinking * len(calls)
     usd = NONE if resolved.request.lm == "offline" else None
     if price is not None:
-        each = zip(PROMPTS, habits.answers, habits.thinking, strict=True)
-        usd = factors * shrinks * share * np.array([sum(_cost(price, call, *one) for call in calls) for one in each])
+        rates = zip(PROMPTS, habits.answers, np.rint(habits.thinking), strict=True)
+        # Some models take more a token for long prompts, so calls are priced one by one.
+        each = [
+            sum(
+                price.of(round(one.prompt * long), 0, round(one.answer * more) + int(thought), int(thought))
+                for one in calls
+            )
+            for long, more, thought in rates
+        ]
+        usd = factors * shrinks * share * np.array(each)
     longest = factors * max(map(len, rehearsal.calls), default=0)
     in_turn = np.maximum(many / _workers(resolved.request, pending), longest)
     return Figures(
@@ -250,20 +276,9 @@ def _project(
     )
 
 
-def _cost(price: "Price", call: Call, prompts: float, answers: float, thinking: float) -> float:
-    """Return the dollars of one call: some models take more a token for long prompts."""
-    thought = round(thinking)
-    return price.of(round(call.prompt * prompts), 0, round(call.answer * answers) + thought, thought)
-
-
 def _workers(request: Request, pending: Sequence[Query]) -> int:
     """Return how many queries are asked at a time."""
     return min(request.workers, max(1, len(pending)))
-
-
-def _weight(query: Query) -> float:
-    """Return how much a query counts where calls grow with the pool: as its pool is large."""
-    return float(max(1, len((query.candidates or frozenset()) - query.excluded)))
 
 
 def _most_calls(resolved: Resolved, rehearsal: Rehearsal) -> int | None:
@@ -323,35 +338,3 @@ def _check_budgets(request: Request, figures: Figures, pending: int, spent: Usag
             lasts = min(pending, int(pending * left / expected)) if expected else None
         found.append({"option": f"--{name.replace('_', '-')}", "value": given, "enough": enough, "lasts": lasts})
     return found
-
-
-def _headings(found: dict[str, Any]) -> list[str]:
-    before = f"; {found['answered']} answered before" if found["answered"] else ""
-    by = f"; rehearsed on {', '.join(found['rehearsed'])}" if found["rehearsed"] else ""
-    lines = ["dry run: nothing was sent", task_line(found), system_line(found)]
-    return list(map(plain, [*lines, f"{queries(found['queries'])} to be asked{before}{by}"]))
-
-
-def _footings(found: dict[str, Any]) -> list[str]:
-    lines = []
-    if found["largest_prompt"]:
-        takes = "whose window is not known" if found["window"] is None else f"which takes {found['window']:,}"
-        lines.append(f"largest prompt: {found['largest_prompt']:,} tokens (o200k_base), for a model {takes}")
-    if found["price"] is not None:
-        lines.append(f"price: {found['price']}")
-    elif found["lm"] == "offline":
-        lines.append("offline asks no model: the tokens are what a model would be asked")
-    words = {"yes": "will do", "no": "will not do", "perhaps": "may not do", "unknown": "cannot be told"}
-    for one in found["budgets"]:
-        line = f"{one['option']} {one['value']:g} {words[one['enough']]}"
-        if one["enough"] != "yes" and one["lasts"] is not None:
-            line += f"; it is likely to last for {one['lasts']} of {queries(found['queries'])}"
-        lines.append(line)
-    return [escape(plain(line)) for line in [*lines, *found["notes"]]]
-
-
-def _clock(hours: float) -> str:
-    seconds = round(3600 * hours)
-    if seconds < 90:
-        return f"{seconds} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{hours:.1f} h"
