@@ -122,20 +122,17 @@ class Request(Common):
     split: Annotated[str, Option(f"which queries: {', '.join(SPLITS)}", "SPLIT")] = "test"
     query_ids: Annotated[tuple[str, ...], Option("ask only this query; repeatable", "ID", flag="--query-id")] = ()
     pool: Annotated[
-        str | None,
-        Option("rank pools: union:300 of what the retriever finds, or oracle:300 with gold in it", "POOL"),
+        str | None, Option("rank pools: union:300 of what the retriever finds, or oracle:300 with gold in it", "POOL")
     ] = None
     compiled: Annotated[Path | None, Option("a compiled program: what python -m optimizers.compile made", "FILE")] = (
         None
     )
     seed: Annotated[int | None, Option("the model's sampling seed, where it takes one", "N", int)] = None
     cassette: Annotated[
-        Path | None,
-        Option("answer every model call from FILE, without a key; where there is none, record it", "FILE"),
+        Path | None, Option("answer every model call from FILE, without a key; where there is none, record it", "FILE")
     ] = None
     again: Annotated[
-        str | None,
-        Option("failed: ask the queries again whose outcome is a failure", "WHICH", choices=("failed",)),
+        str | None, Option("failed: ask the queries again whose outcome is a failure", "WHICH", choices=("failed",))
     ] = None
     metrics: Annotated[
         tuple[str, ...], Option(f"one more than the task's own; repeatable: {LANGUAGE}", "NAME", flag="--metric")

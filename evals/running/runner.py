@@ -15,7 +15,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Protocol
+from typing import Any
 
 from evals.folder import Outcome, RunFolder, check_outcome, check_ranking, generalize
 from evals.measuring.traces import submit_so_far
@@ -28,20 +28,13 @@ from tools.models.spec import hide_keys
 from tools.records import Document, Query, Submission, Trace, Usage, trace_json, usage_json
 from tools.session import Session
 
-# Provider faults in a row after which a run gives up until it is resumed. Each of them stands for a call that was tried
-# again as often as tools.models.call.Patience says, so this many mean an outage and not bad luck.
-OUTAGE = 5
+OUTAGE = 5  # provider faults in a row, each of them after many attempts, after which a run gives up until it is resumed
 ALIKE = 5  # queries that failed alike, and are most of those that ended, after which a run stops once to say so
 GRACE = 3.0  # seconds that calls in flight are waited for after a Ctrl-C, and a query after its time is up
 TICK = 0.1  # seconds between two looks at what the threads do, where none of them has finished anything
 
 
-class System(Protocol):
-    """What is run: a program, an agent, or anything else that turns a query into a submission."""
-
-    def __call__(self, *, query: Query) -> Submission:
-        """Search for one query, in a session of its own."""
-        ...
+System = Callable[..., Submission]  # a program or an agent: system(query=...) searches in a session of its own
 
 
 def run(
@@ -56,8 +49,6 @@ def run(
     on_pending: Callable[[str, str], None] = lambda query_id, reason: None,
 ) -> str | None:
     """Answer every query that is pending in `folder`, `workers` at a time; return the last provider fault, if any.
-
-    `documents` are the corpus: rankings are checked against it, and against the query that was asked.
 
     Outcomes are written by the calling thread, in the order in which they finish; `on_pending` hears of queries that
     the provider left unanswered, and why. BudgetReached and ProviderRefused end the run after the queries in flight.
@@ -129,18 +120,13 @@ class _Crew:
         self._todo = todo
         self._query_seconds = query_seconds
         self._at = dict[threading.Thread, tuple[str, float]]()  # the query of each, and when it is overdue
-        self._working = set[threading.Thread]()
+        self.working = set[threading.Thread]()
         self._giving_up = threading.Lock()  # a query ends, or is given up, and not both
-
-    @property
-    def busy(self) -> bool:
-        """Whether somebody is at work, or has left something to be collected."""
-        return bool(self._working) or not self.done.empty()
 
     def hire(self) -> None:
         """Start one more thread: a daemon, in no pool, which would hold up Ctrl-C until the slowest returns."""
         thread = threading.Thread(target=self._work, daemon=True)
-        self._working.add(thread)
+        self.working.add(thread)
         thread.start()
 
     def give_up_overdue(self) -> None:
@@ -151,14 +137,14 @@ class _Crew:
             for thread in late:
                 del self._at[thread]
         for thread, query_id in late.items():
-            self._working.discard(thread)
+            self.working.discard(thread)
             self.hire()
             self.done.put((query_id, TimeoutError(f"the query took longer than {self._query_seconds:g} s")))
 
     def _work(self) -> None:
         me = threading.current_thread()
         try:
-            while me in self._working and not self.stopped.is_set() and (query := next(self._todo, None)):
+            while me in self.working and not self.stopped.is_set() and (query := next(self._todo, None)):
                 self._at[me] = query.query_id, time.monotonic() + self._query_seconds + GRACE
                 result = contextvars.copy_context().run(self._ask, query)
                 with self._giving_up:
@@ -166,13 +152,13 @@ class _Crew:
                 if in_time:
                     self.done.put((query.query_id, result))
         finally:  # whatever happens: who waits for this thread must not wait forever
-            self._working.discard(me)
+            self.working.discard(me)
 
 
 def _collect(crew: _Crew, take: Callable[[str, Outcome | Exception], None]) -> None:
     """Hand on the results of a crew until all of it is done."""
     looked = 0.0
-    while crew.busy:
+    while crew.working or not crew.done.empty():
         check_interrupts()
         if (now := time.monotonic()) >= looked + TICK:
             looked = now
@@ -182,14 +168,12 @@ def _collect(crew: _Crew, take: Callable[[str, Outcome | Exception], None]) -> N
 
 
 def _finish(crew: _Crew, folder: RunFolder) -> None:
-    """Write what has finished, and what finishes while the calls in flight are waited for."""
+    """Wait for the calls in flight, and write what has finished by then."""
     ends = time.monotonic() + GRACE
     try:
-        while crew.busy and (left := ends - time.monotonic()) > 0:
+        while crew.working and time.monotonic() < ends:
             check_interrupts()
-            with suppress(queue.Empty):
-                if isinstance(result := crew.done.get(timeout=min(left, TICK))[1], dict):
-                    folder.append(result)
+            time.sleep(TICK)
     finally:  # also at the second Ctrl-C
         while not crew.done.empty():
             if isinstance(result := crew.done.get()[1], dict):
@@ -252,10 +236,15 @@ def attempt(system: System, query: Query, documents: Mapping[str, Document], mod
 def answer(system: System, query: Query, documents: Mapping[str, Document]) -> Outcome | Exception:
     """Run the system with the model that is active, in a context of its own: a session is opened in it."""
     started = time.perf_counter()
-    error = fields = None
+    error, fields = None, dict[str, Any]()
     try:
         with session.answering(query):
-            submission = _search(system, query)
+            try:
+                submission = system(query=query)
+            except LimitReached:  # then it is what its trace would have handed in by now
+                if (opened := session.current()) is None:
+                    raise
+                submission = submit_so_far(opened)
         fields = _fields(submission, query, documents)
     except (Exception, SystemExit) as exception:  # noqa: BLE001  # the system under test may raise anything
         if isinstance(exception, DataError):  # nothing that a system does; every query would meet it
@@ -269,18 +258,7 @@ def answer(system: System, query: Query, documents: Mapping[str, Document]) -> O
     if error:
         fields = _fields_of_failure(query, opened, error)
     seconds = round(time.perf_counter() - started, 4)
-    return {"query_id": query.query_id, **(fields or {}), "seconds": seconds}
-
-
-def _search(system: System, query: Query) -> Submission:
-    """Return the submission of the system; where a limit ends the query, the one that its trace would have made."""
-    try:
-        return system(query=query)
-    except LimitReached:
-        opened = session.current()
-        if opened is None:
-            raise
-        return submit_so_far(opened)
+    return {"query_id": query.query_id, **fields, "seconds": seconds}
 
 
 def _fields(submission: Submission, query: Query, documents: Mapping[str, Document]) -> Outcome:

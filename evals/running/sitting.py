@@ -135,10 +135,7 @@ def make_terms(request: Common, *, repeats: bool = False) -> Terms:
         patience = replace(patience, call=request.call_timeout)
     return Terms(
         budget=Budget(
-            calls=request.budget_calls,
-            usd=request.budget_usd,
-            tokens=request.budget_tokens,
-            seconds=request.time_limit,
+            calls=request.budget_calls, usd=request.budget_usd, tokens=request.budget_tokens, seconds=request.time_limit
         ),
         gate=Gate(request.max_concurrent or WORKERS),
         patience=patience if patience != default else None,
