@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -35,7 +36,6 @@ MEND = "remove the line and give the run's command again to have that query answ
 _RELEASES = {"mini", "full"}
 _NAME_DIGEST = re.compile("-([0-9a-f]{8})$")  # at the end of a run folder's name
 _QUERY_ID = re.compile(rb'\{"query_id": ?("(?:[^"\\]|\\.)*")')  # written first, so a line need not be parsed for it
-_VARIES = re.compile(r"""\d+|'[^']*'|"[^"]*\"""")
 _LENGTH = 16  # hex digits of a digest
 _HEAD = b', "digest": "'
 _TAIL = len(_HEAD) + _LENGTH + len(b'"}')
@@ -43,12 +43,8 @@ _TAIL = len(_HEAD) + _LENGTH + len(b'"}')
 
 def digest(config: Config) -> str:
     """Return the eight hex digits that identify a configuration; a run folder's name ends with them."""
-    text = json.dumps(_determining(config), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def _determining(config: Config) -> Config:
-    return {key: value for key, value in config.items() if key != PROVENANCE}
+    determining = {key: value for key, value in config.items() if key != PROVENANCE}
+    return hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def place(runs: Path, config: Config) -> Path:
@@ -106,18 +102,18 @@ class Rows(Mapping[str, dict[str, Any]]):
         return len(self.starts)
 
 
+@dataclass
 class RunFolder:
     """An open run folder; `claim` makes one."""
 
-    def __init__(self, path: Path, config_digest: str, outcomes: Rows) -> None:
-        self.path = path
-        self.digest = config_digest
-        self.outcomes = outcomes  # of this and earlier sittings
+    path: Path
+    digest: str  # of its configuration
+    outcomes: Rows  # of this and earlier sittings
 
     @property
     def usage(self) -> Usage:
         """What all queries answered so far used."""
-        return total(usage(outcome) for outcome in self.outcomes.values())
+        return total(map(usage, self.outcomes.values()))
 
     def ask_failed_again(self) -> dict[str, int]:
         """Mark failed queries to be asked again. Their outcomes stay in the file, and count until new ones follow.
@@ -139,13 +135,12 @@ class RunFolder:
         path, query_id = self.path / "outcomes.jsonl", outcome["query_id"]
         line = json.dumps(outcome, ensure_ascii=False).encode("utf-8", "backslashreplace")
         try:
-            start = disk.append_line(path, seal(line, self.digest))
+            self.outcomes.starts[query_id] = disk.append_line(path, seal(line, self.digest))
         except OSError as error:
             raise RunIncomplete(
                 f"{path}: {error.strerror}; query {query_id!r} could not be written and is pending, "
                 f"the {len(self.outcomes)} before it are safe; make room"
             ) from None
-        self.outcomes.starts[query_id] = start
 
 
 @contextmanager
@@ -175,8 +170,8 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
 
 def _check_same(path: Path, config: Config) -> None:
     """RunConflict, which names the keys that differ, unless `path` is a run of `config`."""
-    old, new = _determining(read_config(path, named=False)), _determining(json.loads(json.dumps(config)))
-    if changed := sorted(key for key in old | new if old.get(key) != new.get(key)):
+    old, new = read_config(path, named=False), json.loads(json.dumps(config))
+    if changed := sorted(key for key in old | new if key != PROVENANCE and old.get(key) != new.get(key)):
         raise RunConflict(
             f"{path} holds a run with another {', '.join(changed)}; choose another --runs, or remove that folder"
         )
@@ -249,7 +244,7 @@ def read_rows(
     repair: bool = False,
     mend: str = "score the run again",
 ) -> Rows:
-    """Index the lines of a JSON Lines file by `query_of`, the last one of each query; none where there is no file.
+    """Index the lines of a JSON Lines file, if there is one, by `query_of`; the last one of each query counts.
 
     DataError for a line for which `query_of` raises ValueError. `read` parses a line on access.
     """
@@ -265,7 +260,7 @@ def read_rows(
 
 def generalize(message: str) -> str:
     """Return the first line of a message with numbers and quoted names replaced, so that like messages are equal."""
-    return _VARIES.sub("_", message.strip().partition("\n")[0])
+    return re.sub(r"""\d+|'[^']*'|"[^"]*\"""", "_", message.strip().partition("\n")[0])
 
 
 def usage(outcome: Outcome) -> Usage:
@@ -281,7 +276,7 @@ def write(path: Path, text: str) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[TextIO]:
-    """Yield a file to be written piece by piece, which replaces `path` in one step when the block ends."""
+    """Yield a file that replaces `path` in one step when the block ends. RunIncomplete when the disk is full."""
     try:
         with disk.replacing(path) as file:
             yield file
@@ -347,8 +342,7 @@ def check_ranking(
 ) -> None:
     """Raise BadRanking for a document that is there twice, not in the corpus, or not to be found for the query.
 
-    `query` is the one that was asked, whatever a program says it has answered. `known` are documents that were looked
-    up before, and gets those that are: a corpus may be on disk. Scores and their order are not checked.
+    `known` are documents that were looked up before, and gets those that are: a corpus may be on disk.
     """
     if len(set(ranking)) < len(ranking):
         twice = next(doc_id for doc_id, count in Counter(ranking).items() if count > 1)

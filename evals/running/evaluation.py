@@ -65,7 +65,7 @@ def _children(request: Request) -> AbstractContextManager[None]:
     """Return a context in which the processes of an isolated program end with it."""
     if not request.isolated:
         return nullcontext()
-    from programs.isolation.parent import reaping  # imports DSPy; few runs need it
+    from programs.isolation.parent import reaping  # few runs need it
 
     return reaping()
 

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from queue import SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from evals.folder import Outcome, RunFolder
 from tools.console import put_out, say
@@ -133,12 +133,7 @@ EVENTS: dict[str, type[Event]] = {
     "ended": Ended,
 }
 _NAMES = {kind: name for name, kind in EVENTS.items()}
-
-
-class Tell(Protocol):
-    """What hears of events; `last` is the progress at the end."""
-
-    def __call__(self, event: Event, *, last: bool = False) -> None: ...  # noqa: D102
+Tell = Callable[..., None]  # tell(event), and tell(progress, last=True) at the end
 
 
 def line(event: Event, at: float) -> str:

@@ -8,7 +8,6 @@ import contextvars
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dspy
@@ -43,18 +42,17 @@ class Call(NamedTuple):
     answer: int
 
 
-@dataclass(slots=True)
-class Rehearsal:
+class Rehearsal(NamedTuple):
     """What the program did, query by query, and what it says of its calls."""
 
     program: Program
     queries: Sequence[Query]
-    calls: list[list[Call]] = field(default_factory=list)  # of each query
-    notes: list[str] = field(default_factory=list)  # what was otherwise than in the run
+    calls: Sequence[Sequence[Call]] = ()  # of each query
+    notes: Sequence[str] = ()  # what was otherwise than in the run
 
     @property
     def all_calls(self) -> list[Call]:
-        """Of all queries together."""
+        """Those of all queries together."""
         return [call for calls in self.calls for call in calls]
 
 
@@ -83,8 +81,7 @@ def rehearse(resolved: Resolved, environment: "Environment", model: "Model", que
     system = make_system(resolved, environment, retriever, others)
     stand_in, calls, failed = StandIn(index.statistics, model), [], []
     for query in environment.queries:
-        if error := stand_in.ask(system, query, environment.documents):
-            failed.append(error)
+        failed += stand_in.ask(system, query, environment.documents)
         calls.append(stand_in.calls)
     if len(failed) == len(calls):
         raise RunIncomplete(f"the queries of the rehearsal failed, so nothing can be told: {failed[0]}")
@@ -106,14 +103,14 @@ class StandIn(dspy.LM):
         self.tools = getattr(real, "tools", None) or getattr(real, "wire", None)
         self.calls: list[Call] = []  # of the last query
 
-    def ask(self, system: Any, query: Query, documents: "Corpus") -> str:
+    def ask(self, system: Any, query: Query, documents: "Corpus") -> list[str]:
         """Return why the query failed, if it did; its calls are in `calls`."""
         self.calls = []
         with dspy.context(lm=self, adapter=Adapter(), trace=[]):
             outcome = contextvars.copy_context().run(answer, system, query, documents)
         if isinstance(outcome, Exception):
             raise outcome
-        return f"query {query.query_id}: {outcome['error']}" if outcome["error"] else ""
+        return [f"query {query.query_id}: {outcome['error']}"] if outcome["error"] else []
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Answer a predictor."""

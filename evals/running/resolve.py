@@ -56,14 +56,9 @@ class Resolved:
         return getattr(self.constructor, "shielding", None)
 
     @property
-    def retrievers(self) -> "tuple[Spec, ...]":
-        """All that the program may search with: the run's own first."""
-        return (self.retriever, *self.others.values())
-
-    @property
     def all_retrievers(self) -> "tuple[Spec, ...]":
-        """Those of the program and of the pool."""
-        return (*self.retrievers, *(self.pool.parts if self.pool else ()))
+        """Those that the program may search with, the run's own first, and those of the pool."""
+        return (self.retriever, *self.others.values(), *(self.pool.parts if self.pool else ()))
 
     @property
     def sends(self) -> bool:
@@ -93,7 +88,11 @@ def resolve(request: Request) -> Resolved:
     spec = retrievers.check(own if request.retriever is None else request.retriever)
     pool = None if request.pool is None else pools.read(request.pool, spec)
     for one in (spec, *(pool.parts if pool else ())):
-        _check_retriever(one)
+        retrievers.require(one)
+        for lens in retrievers.lenses(one):
+            from tools.retrievers.lens import annotate  # few runs have a lens
+
+            annotate.check(str(lens.options.get("model", "offline")), str(lens.options.get("attribute", "")))
     environments.resolve(request.task)
     check_model(request.lm)
     for metric in request.metrics:
@@ -110,17 +109,9 @@ def _retrievers_in(values: Mapping[str, Any]) -> "dict[str, Spec]":
     return {name: retrievers.check(name) for name in find_retrievers(values)}
 
 
-def _check_retriever(spec: "Spec") -> None:
-    retrievers.require(spec)
-    for lens in retrievers.lenses(spec):
-        from tools.retrievers.lens import annotate  # imports DSPy, which takes a second
-
-        annotate.check(str(lens.options.get("model", "offline")), str(lens.options.get("attribute", "")))
-
-
 def _isolate(request: Request, compiled: "Compiled | None") -> Any:
     """Return the program in a process of its own, which is not to read data, home and runs."""
-    from programs.isolation.parent import Isolated  # imports DSPy, and few runs need it
+    from programs.isolation.parent import Isolated  # few runs need it
 
     folder = [] if request.data in (None, "mini", "full") else [Path(request.data)]
     return Isolated(request.program, SYSTEMS, [home(), request.runs, *folder], compiled)
@@ -131,7 +122,7 @@ def _check_prices(resolved: Resolved) -> None:
     request = resolved.request
     unknown = [] if price_is_known(request.lm, request.prices) else [request.lm]
     for api in [api for spec in resolved.all_retrievers for api in retrievers.apis(spec)]:
-        from tools.retrievers.neural.api import list_price  # imports NumPy, DSPy and OpenAI's client
+        from tools.retrievers.neural.api import list_price  # few runs pay for embeddings
 
         if list_price(api.subject, str(api.options.get("like", "")), request.prices) is None:
             unknown.append(api.subject)
@@ -146,7 +137,7 @@ def _read_compiled(request: Request) -> "Compiled | None":
     """Return the compiled program of the request, if it has one; DataError or UsageError where it cannot be used."""
     if request.compiled is None:
         return None
-    from programs.compiled import read  # imports DSPy, and few runs need it
+    from programs.compiled import read  # few runs need it
 
     compiled = read(request.compiled)
     if compiled.program != request.program:
@@ -184,7 +175,7 @@ def _check_pools(resolved: Resolved, environment: "Environment") -> None:
     has_pools = all(query.candidates is not None for query in environment.queries)
     if pool and has_pools:
         raise UsageError(f"{environment.task} has candidate pools of its own; leave out --pool")
-    for spec in resolved.retrievers:
+    for spec in (resolved.retriever, *resolved.others.values()):
         if retrievers.needs_pool(spec) and not has_pools:
             raise UsageError(f"{spec} ranks candidate pools, and {environment.task} has none; use another")
     if pool:

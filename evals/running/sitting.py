@@ -86,11 +86,10 @@ class Result:
 
 @dataclass(slots=True)
 class Ready:
-    """What a run needs, once its indexes are there. But for them nothing has been sent."""
+    """What a run needs, once its indexes are there."""
 
     resolved: Resolved
     environment: "Environment"  # with the pools of --pool once the run has begun
-    engines: Engines
     model: lm.Model
     config: run_folder.Config
     system: runner.System
@@ -109,7 +108,8 @@ def sit(resolved: Resolved, environment: "Environment", report: Report | None, s
         from tools.models.cassette import Cassette  # few runs have one
 
         cassette = Cassette(request.cassette, terms, sends=resolved.sends)
-    ready = prepare(resolved, environment, terms)
+    engines = Engines(environment, terms)
+    ready = _prepare(resolved, environment, engines, terms)
     place = run_folder.place(request.runs, ready.config)
     if not (place / "outcomes.jsonl").exists() and not terms.replays:
         check_key(request.lm)
@@ -118,8 +118,7 @@ def sit(resolved: Resolved, environment: "Environment", report: Report | None, s
             ready.model.lm.anew = folder.ask_failed_again()
         ready.model.begin(folder.path, folder.usage)
         if resolved.pool:  # only now: what its searches cost is in the books of the run
-            parts = [ready.engines.build(part) for part in resolved.pool.parts]
-            ready.environment = resolved.pool.add_to(ready.environment, parts)
+            ready.environment = resolved.pool.add_to(environment, list(map(engines.build, resolved.pool.parts)))
         problem = _answer(ready, folder, report)
         if cassette:
             cassette.record(complete=len(folder.outcomes) == len(ready.environment.queries))
@@ -128,11 +127,9 @@ def sit(resolved: Resolved, environment: "Environment", report: Report | None, s
 
 def make_terms(request: Common, *, repeats: bool = False) -> Terms:
     """Return the budget, gate, prices and patience of one command; `repeats` as in Terms."""
-    default = patience = Patience()
-    if request.patience is not None:
-        patience = replace(patience, before=request.patience, after=request.patience)
-    if request.call_timeout is not None:
-        patience = replace(patience, call=request.call_timeout)
+    default, seconds = Patience(), request.patience
+    patience = default if seconds is None else replace(default, before=seconds, after=seconds)
+    patience = replace(patience, call=request.call_timeout or patience.call)
     return Terms(
         budget=Budget(
             calls=request.budget_calls, usd=request.budget_usd, tokens=request.budget_tokens, seconds=request.time_limit
@@ -155,12 +152,10 @@ def connect(
     seed: int | None = None,
     rules: "Rules | None" = None,
 ) -> lm.Model:
-    """Return the model of the request, or `spec` with its settings; offline fills the fields that `rules` has.
-
-    Where the program searches with a `retriever` that knows the words of the corpus, it is not read twice.
-    """
+    """Return the model of the request, or `spec` with its settings; offline fills the fields that `rules` has."""
 
     def statistics() -> "TermStatistics":
+        # The program's own index where it has one, so that the corpus is not read twice.
         return (retriever if isinstance(retriever, BM25) else BM25(environment.documents, home())).statistics()
 
     spec = spec or request.lm
@@ -174,9 +169,9 @@ def connect(
     return lm.connect(spec, terms, statistics=statistics, settings=settings, rules=rules)
 
 
-def prepare(resolved: Resolved, environment: "Environment", terms: Terms) -> Ready:
+def _prepare(resolved: Resolved, environment: "Environment", engines: Engines, terms: Terms) -> Ready:
     """Open the retrievers, connect the model and make the program; indexes that are not there are built."""
-    request, engines = resolved.request, Engines(environment, terms)
+    request = resolved.request
     retriever = engines.build(resolved.retriever)
     others = {name: engines.build(spec) for name, spec in resolved.others.items()}
     model = connect(request, terms, environment, retriever, seed=request.seed)
@@ -187,7 +182,7 @@ def prepare(resolved: Resolved, environment: "Environment", terms: Terms) -> Rea
         config["pool"] = resolved.pool.config(parts, environment)
         retriever, others = RanksOnly(retriever), {name: RanksOnly(other) for name, other in others.items()}
     system = make_system(resolved, environment, retriever, others, run_folder.place(request.runs, config))
-    return Ready(resolved, environment, engines, model, config, system)
+    return Ready(resolved, environment, model, config, system)
 
 
 def make_system(
@@ -207,28 +202,18 @@ def make_system(
 
 def _answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None) -> SextantError | None:
     """Answer what is pending; return why some of it still is, if it is."""
-    environment, count = ready.environment, len(ready.environment.queries)
+    environment, hooks = ready.environment, dict[str, Any]()
     try:
         with report(ready, folder) if report else nullcontext() as watch:
-
-            def on_outcome(outcome: run_folder.Outcome) -> None:
-                if watch:
-                    watch.add(outcome, ready.value(outcome))
-
-            fault = runner.run(
-                ready.system,
-                environment.queries,
-                environment.documents,
-                folder,
-                ready.model,
-                workers=ready.resolved.request.workers,
-                on_outcome=on_outcome,
-                on_pending=watch.leave if watch else lambda query_id, reason: None,
-            )
+            if watch:
+                hooks["on_outcome"] = lambda outcome: watch.add(outcome, ready.value(outcome))
+                hooks["on_pending"] = watch.leave
+            asked, workers = (environment.queries, environment.documents), ready.resolved.request.workers
+            fault = runner.run(ready.system, *asked, folder, ready.model, workers=workers, **hooks)
     except (BudgetReached, ProviderRefused, RunIncomplete, DataError) as problem:
         return problem
     except KeyboardInterrupt:
-        done = f"{len(folder.outcomes)} of {count} queries are safe in {folder.path}"
+        done = f"{len(folder.outcomes)} of {len(environment.queries)} queries are safe in {folder.path}"
         _LOG.warning("%s; the same command answers the others", done)
         raise
     finally:
@@ -244,16 +229,16 @@ def _conclude(ready: Ready, folder: run_folder.RunFolder, problem: SextantError 
     pending = [query_id for query_id in query_ids if query_id not in folder.outcomes]
     if pending:
         found = summarise_unfinished(config, environment, folder.outcomes)
+        larger = " with a larger budget" if isinstance(problem, BudgetReached) and problem.larger else ""
+        problem = problem or RunIncomplete("the run broke off")
+        rest = f"{len(pending)} of {len(query_ids)} queries are pending; the same command{larger} goes on with them"
+        problem = problem.saying(f"{problem}; {rest}")
     else:
-        found = score(folder.path, environment, folder.outcomes)
+        found, problem = score(folder.path, environment, folder.outcomes), None
         found["bounds"] = bounds_beside(folder.path)
     if books := ready.model.terms.books:
         found["ledger"] = books.json()
     seconds = round(time.monotonic() - started, 2)
-    found = {"run": str(folder.path), **found, "looks": count_looks(config), "seconds": seconds}
-    if not pending:
-        return Result(folder.path, None, found)
-    larger = " with a larger budget" if isinstance(problem, BudgetReached) and problem.larger else ""
-    problem = problem or RunIncomplete("the run broke off")
-    rest = f"{len(pending)} of {len(query_ids)} queries are pending; the same command{larger} goes on with them"
-    return Result(folder.path, problem.saying(f"{problem}; {rest}"), found)
+    return Result(
+        folder.path, problem, {"run": str(folder.path), **found, "looks": count_looks(config), "seconds": seconds}
+    )
