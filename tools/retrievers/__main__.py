@@ -10,6 +10,7 @@ import inspect
 import json
 import time
 import typing
+from collections.abc import Iterable
 from typing import Any
 
 from tools.console import Parser, clean, put_out, run_and_leave, say
@@ -52,8 +53,7 @@ def _list(arguments: argparse.Namespace) -> None:
     for kind in kinds:
         lines.append(f"  {kind['form']:<22} {kind['what']}")
         if kind["options"]:
-            options = ", ".join(f"{name}={value}" for name, value in kind["options"].items())
-            lines.append(f"  {'':<22} options: {options}")
+            lines.append(f"  {'':<22} options: {_join(kind['options'].items(), ', ')}")
     lines += ["", "models of the papers, and some more; every other sentence-transformers model works by its folder"]
     for model in models:
         lines.append(f"  {model['expression']}{'  (takes instructions)' if model['instructed'] else ''}")
@@ -61,27 +61,30 @@ def _list(arguments: argparse.Namespace) -> None:
     put_out("\n".join(lines) + "\n")
 
 
+def _join(pairs: Iterable[tuple[str, Any]], between: str) -> str:
+    return between.join(f"{name}={value}" for name, value in pairs)
+
+
 def _kind(name: str) -> dict[str, Any]:
-    """One kind: its form, the first line of its docstring, its options with their defaults."""
+    """Describe one kind: its form, the first line of its docstring, its options with their defaults."""
     kind = kind_of(name)
-    form, parts = name, list[str]()
-    for parameter in kind.positional:
-        if kind.subject == "str":
-            form += "[:MODEL]" if kind.model else ":MODEL"
-        elif kind.subject == "Embedder":
-            form += ":EMBEDDER"
-        else:
-            parts += ["A", "B", "..."] if kind.many else [parameter.name.upper()]
-    return {
-        "name": name,
-        "form": form + (f"({','.join(parts)})" if parts else ""),
-        "what": (inspect.getdoc(kind.made) or "").partition("\n")[0],
-        "options": {option: _default(parameter) for option, parameter in kind.options.items()},
-    }
+    match kind.subject:
+        case "":
+            form = name
+        case "str":
+            form = name + ("[:MODEL]" if kind.model else ":MODEL")
+        case "Embedder":
+            form = f"{name}:EMBEDDER"
+        case _:
+            parts = ["A", "B", "..."] if kind.many else [parameter.name.upper() for parameter in kind.positional]
+            form = f"{name}({','.join(parts)})"
+    what = (inspect.getdoc(kind.made) or "").partition("\n")[0]
+    options = {option: _default(parameter) for option, parameter in kind.options.items()}
+    return {"name": name, "form": form, "what": what, "options": options}
 
 
 def _default(parameter: inspect.Parameter) -> Any:
-    """An option's default, before the other choices where it is one of some."""
+    """Return an option's default, before the other choices where it is one of some."""
     if typing.get_origin(parameter.annotation) is typing.Literal:
         return "|".join(dict.fromkeys([parameter.default, *typing.get_args(parameter.annotation)]))
     return list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
@@ -99,15 +102,11 @@ def _indexes(arguments: argparse.Namespace) -> None:
     for index in found:
         state = "" if index.finished else "being built" if index.in_use else "half built; the next use goes on"
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(index.built))
-        what = " ".join(
-            f"{name}={value}"
-            for name, value in index.key.items()
-            if name not in ("kind", "corpus", "code", "format") and isinstance(value, str | int | float) and value != ""
-        )
-        put_out(f"{clean(index.name):<32} {_size(index.bytes):>9}  {day}  {clean(str(what))} {state}".rstrip() + "\n")
-    total = sum(index.bytes for index in found)
-    place = home() / "indexes"
-    say(f"{len(found)} indexes, {_size(total)}, in {place}" if found else f"no indexes in {place}")
+        shown = ((name, value) for name, value in index.key.items() if name not in ("kind", "corpus", "code", "format"))
+        what = _join(((n, v) for n, v in shown if isinstance(v, str | int | float) and v != ""), " ")
+        put_out(f"{clean(index.name):<32} {_size(index.bytes):>9}  {day}  {clean(what)} {state}".rstrip() + "\n")
+    total, place = _size(sum(index.bytes for index in found)), home() / "indexes"
+    say(f"{len(found)} indexes, {total}, in {place}" if found else f"no indexes in {place}")
 
 
 def _delete(arguments: argparse.Namespace) -> None:
@@ -132,13 +131,11 @@ def _delete(arguments: argparse.Namespace) -> None:
 
 
 def _size(count: float) -> str:
-    if count < 1000:
-        return f"{count} bytes"
-    for unit in ("kB", "MB"):
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            break
         count /= 1000
-        if count < 1000:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1000:.1f} GB"
+    return f"{count} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
 
 
 if __name__ == "__main__":

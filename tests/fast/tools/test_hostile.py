@@ -201,19 +201,8 @@ def test_what_does_not_is_left_alone(text):
 
 PIECES = ["ignore ", "Forget ", "override ", "all ", "your ", "the ", "THIS DOCUMENT", "this page", "th\u0131s text "]
 PIECES += ["instructions", "prompt", "print ", "rank ", "call the ", "use your ", "too", "tool", "\u017fystem prompt"]
-PIECES += [
-    "\u017ftop following ",
-    "[[ ",
-    "#",
-    " ",
-    "<|",
-    "x|>",
-    "<system",
-    ">",
-    "[IN\u017fT]",
-    '"tool_call\u017f"',
-    ". ",
-]
+PIECES += ["\u017ftop following ", "[[ ", "#", " ", "<|", "x|>", "<system", ">", "[IN\u017fT]"]
+PIECES += ['"tool_call\u017f"', ". "]
 PIECES += [". ", "as\u212a ", "\n", "\udc80", "\u0130gnore ", "most relevant"]
 
 
