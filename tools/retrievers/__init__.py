@@ -184,22 +184,9 @@ class Kind:
     made: Any
     positional: tuple[inspect.Parameter, ...]
     options: dict[str, inspect.Parameter]
-
-    @property
-    def subject(self) -> str:
-        """The type of its first positional parameter: "str" for a model, "Embedder", "Builder" or "Retriever"."""
-        return self.positional[0].annotation.__name__ if self.positional else ""
-
-    @property
-    def model(self) -> str:
-        """The model that it has where none is named; "" where it needs a name, or has no model."""
-        named = self.subject == "str" and self.positional[0].default is not inspect.Parameter.empty
-        return str(self.positional[0].default) if named else ""
-
-    @property
-    def many(self) -> bool:
-        """Whether it is made of any number of retrievers."""
-        return any(parameter.kind is parameter.VAR_POSITIONAL for parameter in self.positional)
+    subject: str  # the type of its first positional parameter: "str" for a model, "Embedder", "Builder" or "Retriever"
+    model: str  # the one that it has where none is named; "" where it needs a name, or has no model
+    many: bool  # whether it is made of any number of retrievers
 
 
 @cache
@@ -207,12 +194,14 @@ def kind_of(name: str, *, embedder: bool = False) -> Kind:
     """Look up a retriever, or an embedder, and read its constructor; UnknownName, with the nearest names."""
     made = pick("embedder", name, EMBEDDERS) if embedder else pick("retriever", name, RETRIEVERS)
     hints, parameters = typing.get_type_hints(made.__init__), inspect.signature(made).parameters
-    typed = [parameter.replace(annotation=hints[key]) for key, parameter in parameters.items() if key not in _GIVEN]
-    return Kind(
-        made,
-        tuple(parameter for parameter in typed if parameter.kind is not parameter.KEYWORD_ONLY),
-        {parameter.name: parameter for parameter in typed if parameter.kind is parameter.KEYWORD_ONLY},
+    typed = [one.replace(annotation=hints[key]) for key, one in parameters.items() if key not in _GIVEN]
+    positional = tuple(one for one in typed if one.kind is not one.KEYWORD_ONLY)
+    subject = positional[0].annotation.__name__ if positional else ""
+    model = (
+        str(positional[0].default) if subject == "str" and positional[0].default is not inspect.Parameter.empty else ""
     )
+    many = any(one.kind is one.VAR_POSITIONAL for one in positional)
+    return Kind(made, positional, {one.name: one for one in typed if one not in positional}, subject, model, many)
 
 
 def check(text: str) -> Spec:
@@ -228,15 +217,13 @@ def build(spec: str | Spec, corpus: "Corpus", home: Path | None = None, *, terms
 
     Models are asked on the `terms` of a run; a lens needs them.
     """
-    if isinstance(spec, str):
-        spec = check(spec)
+    spec = check(spec) if isinstance(spec, str) else spec
     require(spec)
     if terms is None and (found := lenses(spec)):
         raise UsageError(
             f"{found[0]} needs a model that annotates, which evals.run connects; take another retriever here"
         )
-    retriever: Retriever = _make(spec, corpus, home, terms)
-    return retriever
+    return typing.cast("Retriever", _make(spec, corpus, home, terms))
 
 
 def classes(spec: Spec) -> Iterator[tuple[Spec, Any]]:
@@ -296,8 +283,7 @@ def require(spec: Spec) -> None:
 
 def needs_pool(spec: Spec) -> bool:
     """Tell whether the retriever is only for tasks that rank candidate pools."""
-    made: type[Retriever] = kind_of(spec.kind).made
-    return made.pool_needed([needs_pool(part) for part in spec.parts])
+    return bool(kind_of(spec.kind).made.pool_needed([needs_pool(part) for part in spec.parts]))
 
 
 def _check(spec: Spec, *, embedder: bool = False) -> Spec:
@@ -323,13 +309,12 @@ def _check(spec: Spec, *, embedder: bool = False) -> Spec:
         if name not in kind.options:
             known = f"it has {', '.join(kind.options)}" if kind.options else "it has none"
             raise UsageError(f"{spec.kind} has no option {name!r}; {known}")
-    typed = {
-        name: _read_value(f"{spec.kind}: {name}", spec.options[name], parameter.annotation)
-        for name, parameter in kind.options.items()
-        if name in spec.options
-    }
-    kept = {name: value for name, value in typed.items() if value != kind.options[name].default}
-    return Spec(spec.kind, subject, parts, kept)
+    options = dict[str, Value]()
+    for name, parameter in kind.options.items():
+        if name in spec.options:
+            value = _read_value(f"{spec.kind}: {name}", spec.options[name], parameter.annotation)
+            options |= {name: value} if value != parameter.default else {}
+    return Spec(spec.kind, subject, parts, options)
 
 
 def _check_number(spec: Spec, kind: Kind) -> None:
@@ -338,26 +323,25 @@ def _check_number(spec: Spec, kind: Kind) -> None:
     if not needed and found:
         raise UsageError(f"{spec.kind} is not made of other retrievers; {spec.parts[0]} does not belong in it")
     if found < 2 if kind.many else found != needed:
-        number = "two or more retrievers" if kind.many else f"{needed} retrievers"
-        number, example = ("one retriever", "bm25") if needed == 1 and not kind.many else (number, "bm25,dense")
+        one = needed == 1 and not kind.many
+        number = "one retriever" if one else "two or more retrievers" if kind.many else f"{needed} retrievers"
+        example = "bm25" if one else "bm25,dense"
         raise UsageError(f"{spec.kind} is made of {number}, as in {spec.kind}({example}); {spec} has {found}")
 
 
 def _read_value(what: str, value: Value, kind: Any) -> Value:
     """Read the text `value` as the type of an option: str, int, float, bool, a choice, or a tuple of numbers."""
-    if typing.get_origin(kind) is typing.Literal:
-        if value not in (choices := typing.get_args(kind)):
-            raise UsageError(f"{what} is {value!r}; it is one of {', '.join(choices)}")
-        return value
+    choices = typing.get_args(kind)
     if typing.get_origin(kind) is tuple:
-        values = value if isinstance(value, tuple) else (value,)
-        return tuple(_read_value(what, one, typing.get_args(kind)[0]) for one in values)
+        return tuple(_read_value(what, one, choices[0]) for one in (value if isinstance(value, tuple) else (value,)))
     if isinstance(value, tuple):
         raise UsageError(f"{what} is one value, not a list")
-    if kind is bool:
-        if str(value).lower() not in ("true", "false"):
-            raise UsageError(f"{what} is {value!r}; it is true or false")
-        return str(value).lower() == "true"
+    if choices and value not in choices:
+        raise UsageError(f"{what} is {value!r}; it is one of {', '.join(choices)}")
+    if kind is bool and str(value).lower() not in ("true", "false"):
+        raise UsageError(f"{what} is {value!r}; it is true or false")
+    if choices or kind is bool:
+        return value if choices else str(value).lower() == "true"
     try:
         read: Value = kind(value)
     except ValueError:
@@ -369,15 +353,13 @@ def _read_value(what: str, value: Value, kind: Any) -> Value:
 
 
 def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None") -> Any:
-    kind, arguments = kind_of(spec.kind), list[Any]()
+    kind, arguments = kind_of(spec.kind), [spec.subject] if spec.subject else list[Any]()
     match kind.subject:
-        case "str":
-            arguments = [spec.subject] if spec.subject else []
         case "Embedder":
             arguments = [_make_embedder(spec, home, terms)]
         case "Builder":
             arguments = [lambda corpus: _make(spec.parts[0], corpus, home, terms)]
-        case _:
+        case "Retriever":
             arguments = [_make(part, corpus, home, terms) for part in spec.parts]
     return kind.made(corpus, home, *arguments, **_select(kind.made, terms=terms), **spec.options)
 
@@ -385,8 +367,7 @@ def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None"
 def _make_embedder(spec: Spec, home: Path | None = None, terms: "Terms | None" = None) -> Any:
     """Make the embedder of a retriever that stores vectors. It loads nothing until it is given a text."""
     inner = _embedder_of(spec)
-    made = kind_of(inner.kind, embedder=True).made
-    model = [inner.subject] if inner.subject else []
+    made, model = kind_of(inner.kind, embedder=True).made, [inner.subject] if inner.subject else []
     return made(*model, **inner.options, **_select(made, home=home, terms=terms))
 
 
