@@ -31,16 +31,12 @@ ENDING = 20.0  # seconds that a command has to end after an interrupt; a run wai
 AT_END = list[Callable[[], object]]()  # what closes the files that a command has opened, however it ends
 
 _LOG = logging.getLogger("sextant")  # long work logs here; a command that prints JSON does not show it
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PROGRESS_SECONDS = 5.0  # between two lines of progress
 
 _signals = list[int]()  # those that have come
 _raised = 0  # how many of them `check_interrupts` has raised
 _working: threading.Thread | None = None  # where the command runs
 _woken: SimpleQueue[None] = SimpleQueue()  # its put() may be called in a handler, whatever that interrupted
-
-
-# Arguments
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -84,13 +80,9 @@ temperature = _number(float, lambda number: 0 <= number <= 2, "a number from 0 t
 def clock(text: str) -> float:
     """An argument type: a time above 0 as 90, 90s, 30m or 2h, in seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if not seconds > 0:
+    if not found or not float(found[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0, as 90s, 30m or 2h")
-    return seconds
-
-
-# Running a command
+    return float(found[1]) * {"m": 60.0, "h": 3600.0}.get(found[2], 1.0)
 
 
 def run_and_leave(parser: Parser, command: Callable[[argparse.Namespace], int]) -> NoReturn:
@@ -128,17 +120,13 @@ def run_command(
 
 def _fail(error: SextantError | OSError) -> int:
     """Print an error in one line; returns its exit code."""
-    if isinstance(error, SextantError):
-        say(f"error: {_short(' '.join(str(error).split()))}")
-        return error.exit_code
-    where = f"{error.filename}: " if error.filename else ""  # a path that may not be read, or is of the wrong kind
-    remedy = "; make room there, and give the same command again" if error.errno in disk.FULL else ""
-    say(f"error: {_short(f'{where}{error.strerror or error}')}{remedy}")
-    return DataError.exit_code
-
-
-def _short(text: str, most: int = 1000) -> str:
-    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
+    text, remedy = " ".join(str(error).split()), ""
+    if isinstance(error, OSError):  # a path that may not be read, or is of the wrong kind
+        text = f"{error.filename}: {error.strerror or error}" if error.filename else error.strerror or str(error)
+        remedy = "; make room there, and give the same command again" if error.errno in disk.FULL else ""
+    short = text if len(text) <= 1000 else f"{text[:500]} ... {text[-500:]}"
+    say(f"error: {short}{remedy}")
+    return DataError.exit_code if isinstance(error, OSError) else error.exit_code
 
 
 def _say_last_words() -> None:
@@ -152,9 +140,6 @@ def _close_all() -> None:
     with suppress(IndexError):  # two threads may be at it
         while True:
             AT_END.pop()()
-
-
-# Ctrl-C
 
 
 def check_interrupts() -> None:
@@ -210,9 +195,6 @@ def _run_in_thread(work: Callable[[], int]) -> int | None:
     return result
 
 
-# Output
-
-
 def clean(text: str) -> str:
     """Replace control characters, which could move the cursor or colour the screen, and lone surrogates.
 
@@ -253,9 +235,8 @@ def put_out(text: str, kept: str = "") -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, UnicodeEncodeError) as error:
         sys.stdout = None  # for the same reason
-        if kept:
-            raise RunIncomplete(f"the result cannot be printed ({error}); it is {kept}") from None
-        raise DataError(f"the result cannot be printed ({error})") from None
+        kind, where = (RunIncomplete, f"; it is {kept}") if kept else (DataError, "")
+        raise kind(f"the result cannot be printed ({error}){where}") from None
 
 
 class Progress:
@@ -293,9 +274,8 @@ class Progress:
 def duration(seconds: float) -> str:
     """Write a duration in its two largest units, e.g. "8 min 34 s"; less than a minute is "34 s"."""
     minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 

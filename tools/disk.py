@@ -151,7 +151,7 @@ def _make_draft(path: Path, mode: int, folder: bool) -> tuple[Path, int]:
 
 
 def temporary_folder() -> AbstractContextManager[Path]:
-    """Make a temporary folder, removed after the block; one of a killed process is removed by a later call."""
+    """Make a temporary folder, removed after the block, or by a later call where the process was killed."""
     return drafting(Path(tempfile.gettempdir()) / "sextant", folder=True)
 
 
@@ -178,8 +178,8 @@ def remove(path: Path) -> None:
 def hold(path: Path, busy: Callable[[], None], mode: int = SHARED) -> IO[bytes]:
     """Lock the file `path` among processes until it is closed; the lock goes with the process, however that ends.
 
-    Where another process holds it, `busy` is called, which raises something or says that it is waited for. Whoever may
-    read the file may lock it: in a home that several people use, another person's cannot be written.
+    Where another process holds it, `busy` is called, which raises something or says that it is waited for. In a home
+    that several people use, whoever may read the file may lock it.
     """
     while True:
         try:

@@ -120,9 +120,10 @@ def from_options(kind: type[T], arguments: Mapping[str, Any]) -> T:
 
 def check(request: object) -> None:
     """Replace the values of a new request by checked ones. UsageError, which names the option, for a wrong one."""
-    known = _fields(type(request))
+    kind: Any = type(request)
+    known = _fields(kind)
     try:
-        checked = _model(type(request))(**{name: getattr(request, name) for name in known})
+        checked = _model(kind)(**{name: getattr(request, name) for name in known})
     except ValueError as error:
         first = cast(Any, error).errors()[0]
         flag = known[first["loc"][0]].flag

@@ -41,10 +41,9 @@ class Retriever(ABC):
 
     @classmethod  # noqa: B027  # most kinds need nothing
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
-        """Refuse what cannot be built, such as a missing model or an option out of range.
+        """Refuse what cannot be built, such as a missing model, before any part of an expression is built.
 
-        Called for all parts of an expression before anything is built, which may take hours. `options` has all of
-        them, `parts` is how many retrievers it is made of.
+        `options` has all of them, `parts` is how many retrievers it is made of.
         """
 
     def search(
@@ -56,10 +55,9 @@ class Retriever(ABC):
         excluded: Collection[str] = (),
         among: Collection[str] | None = None,
     ) -> list[Hit]:
-        """Return the `k` best documents, best first; fewer when there are fewer.
+        """Return the `k` best documents, best first; fewer when there are fewer. A blank text finds nothing.
 
-        Documents in `excluded`, or outside `among` where that is given, are left out before the cut. A blank text
-        finds nothing.
+        Documents in `excluded`, or outside `among` where that is given, are left out before the cut.
         """
         return self.search_many([Search(text, instruction, excluded, among)], k)[0]
 
@@ -88,10 +86,7 @@ class NoRetriever(Retriever):
 
 
 class RanksOnly(Retriever):
-    """Wraps a retriever and replaces its scores by 1 / rank.
-
-    For pools that relevant documents were added to, where a score would give away how deep in the corpus one is.
-    """
+    """Replaces a retriever's scores by 1 / rank, for pools where a score would give away how deep a document was."""
 
     def __init__(self, retriever: Retriever) -> None:
         self.name, self._retriever = retriever.name, retriever
@@ -120,9 +115,8 @@ def find_floor(scores: NDArray[Any], k: int) -> float:
 class Ranker:
     """Turns scores into hits for one corpus. Cut, order and ties are decided here for every retriever.
 
-    `tie_order` has one integer a document, shape (documents,), all different: of two equal scores the
-    smaller one goes first. It defaults to the order of the doc_ids. Order and cut never depend on sort
-    stability, batch size or the machine.
+    `tie_order` has one integer a document, shape (documents,), all different: of two equal scores the smaller one goes
+    first. It defaults to the order of the doc_ids.
     """
 
     def __init__(self, doc_ids: Sequence[str], tie_order: NDArray[np.int64] | None = None) -> None:
@@ -146,11 +140,10 @@ class Ranker:
         above: float = -np.inf,
     ) -> list[Hit]:
         """Return at most `k` hits with a score over `above`, best first; `scores` has shape (documents,)."""
-        allowed = self.allowed(excluded, among)
-        if allowed is not None:
-            scores = np.where(allowed, scores, -np.inf)
         if k < 1:
             return []
+        if (allowed := self.allowed(excluded, among)) is not None:
+            scores = np.where(allowed, scores, -np.inf)
         floor = find_floor(scores, k)
         rows = np.flatnonzero(scores >= floor if floor > above else scores > above)
         return self.hits(rows, scores[rows], k)

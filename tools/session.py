@@ -3,8 +3,7 @@
 A `Toolbox` is the shared, read-only side (documents and retriever); `open` starts a `Session`, the private side of one
 query. A session keeps to its limits (tools/limits.py), hides excluded documents and those outside the candidate pool,
 writes its trace (tools/trace.py) and notes which documents a model followed (tools/injection.py). Neither leads to a
-judgement, so no searcher comes by one by mistake; a program that means to does (docs/decisions/isolation.md).
-evals/running/runner.py checks what is handed in against exclusions and pools once more.
+judgement, so no searcher comes by one by mistake (docs/decisions/isolation.md).
 """
 
 import time
@@ -43,16 +42,13 @@ def current() -> "Session | None":
 
 
 def enter(session: "Session | None") -> None:
-    """Make `session` the current one of this context; None where one has ended."""
+    """Make `session` the current one of this context, or none."""
     _CURRENT.set(session)
 
 
 @contextmanager
 def answering(query: Query) -> Iterator[None]:
-    """Give the sessions opened in the block, in its context, the exclusions and the pool of `query`.
-
-    That holds whatever query a program makes of it, such as one with other words.
-    """
+    """Give sessions opened in the block the exclusions and the pool of `query`, whatever a program makes of it."""
     token = _ANSWERED.set(query)
     try:
         yield
@@ -81,10 +77,9 @@ class Toolbox:
         self._clock = clock
 
     def open(self, query: Query, snapshot: Mapping[str, Any] | None = None) -> "Session":
-        """Start the private side of `query`, and make it this context's current session.
+        """Start the private side of `query`, or go on from a `snapshot` of it, and make it this context's session.
 
-        With a `snapshot` of an earlier session of the same query, it goes on from there. ValueError for another query
-        than the one that is being answered (`answering`).
+        ValueError for another query than the one that is being answered (`answering`).
         """
         if (answered := _ANSWERED.get()) is not None:
             if query.query_id != answered.query_id:
@@ -98,8 +93,7 @@ class Toolbox:
         return session
 
     def __deepcopy__(self, memo: object) -> Self:
-        # DSPy's optimizers deep-copy programs; the corpus is the world, not a parameter.
-        return self
+        return self  # DSPy's optimizers deep-copy programs; the corpus is the world, not a parameter
 
 
 class Session(Recorder):
@@ -141,8 +135,8 @@ class Session(Recorder):
     def allow_call(self) -> None:
         """Take one call of a model, before its answer is looked up or it is sent. Several tries are one call.
 
-        LimitReached when there is none left; the session is over then, and only `submit` and `abandon` are left to do.
-        UsageError when tokens are limited and a call has not said how many it used.
+        LimitReached when there is none left; only `submit` and `abandon` are left to do then. UsageError when tokens
+        are limited and a call has not said how many it used.
         """
         with self._lock:
             if not self._meter.take_call(self.usage):
@@ -161,10 +155,9 @@ class Session(Recorder):
     ) -> list[Snippet]:
         """Return the `k` documents that best match `text`, best first; fewer when there are fewer.
 
-        `shown` says that the snippets go to a model as they are, as an agent's search results do. `instruction`
-        reaches retrievers that were trained with one; it is the query's objective where none is given. `retriever` is
-        one of the toolbox' others; the run's own where none is named. `among` is for an order of what has surfaced
-        already: of those documents, only what a search of the session returned comes back.
+        `shown` says that the snippets go to a model as they are. `instruction` reaches retrievers that were trained
+        with one; it is the query's objective where none is given. `retriever` is one of the toolbox' others. `among`
+        orders what has surfaced: of those documents, only what a search of the session returned comes back.
         """
         if retriever not in self._retrievers:
             raise UsageError(f"the toolbox has no retriever {retriever!r}; give it as one of its others")
@@ -179,7 +172,7 @@ class Session(Recorder):
             raise
         found = [self._documents[hit.doc_id] for hit in hits]
         texts = [document.text[: self.limits.snippet_chars] for document in found]
-        doc_ids = tuple(document.doc_id for document in found)
+        doc_ids = tuple(hit.doc_id for hit in hits)
         with self._lock:
             self._surfaced.update(doc_ids)
             self._shown.update(doc_ids if shown else ())
@@ -215,10 +208,7 @@ class Session(Recorder):
         return shown
 
     def read_whole(self, doc_id: str) -> str:
-        """Return all of a document's text, for a program to count in. It leaves no step, because no model may see it.
-
-        DocumentNotFound as for `read`.
-        """
+        """Return all of a document's text, for a program to count in; no model may see it, so it leaves no step."""
         if doc_id not in self._surfaced or doc_id in self._query.excluded:
             raise DocumentNotFound(f"no document {doc_id!r} here; use a doc_id that a search returned")
         return self._documents[doc_id].text
@@ -276,10 +266,7 @@ class Session(Recorder):
             self.trace.unusable[kind] = self.trace.unusable.get(kind, 0) + 1
 
     def blame(self, words: str, what: str) -> None:
-        """Note the shown documents that speak to the model and have `words`, which only a document can have given it.
-
-        `what` is what the model did with them.
-        """
+        """Note the shown documents that speak to the model and have the `words` with which it did `what`."""
         self._followed.blame(self._list_shown(), words, what)
 
     def note_leak(self) -> None:
@@ -291,9 +278,8 @@ class Session(Recorder):
     ) -> Submission:
         """End the session with `ranking`, best first, and its `scores` where the system has any.
 
-        ValueError when it repeats or invents a document, or when the scores don't fit it. Raises `fault` again
-        when a model call failed and the program went on without the answer: such a ranking says nothing about
-        the program.
+        ValueError when it repeats or invents a document, or when the scores don't fit it. Raises `fault` where a call
+        was left unanswered and the program went on: such a ranking says nothing about the program.
         """
         if self.fault:
             raise self.fault
