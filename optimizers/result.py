@@ -14,13 +14,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import rich.box
-from rich.markup import escape
-from rich.table import Table
-
 from evals.measuring.stats import bootstrap_mean, paired
 from evals.showing.compare_tables import lay_out_comparison
-from evals.showing.tables import printed
+from evals.showing.tables import Grid, printed
 from optimizers.books import Candidate, mean_value
 from optimizers.study import Study
 from optimizers.teleprompters import TELEPROMPTERS
@@ -230,28 +226,23 @@ def _headings(found: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _candidates(found: Mapping[str, Any]) -> Table:
-    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+def _candidates(found: Mapping[str, Any]) -> Grid:
     tuned = any(row["parameters"] for row in found["candidates"])
-    what = "parameters" if tuned else "demos"
-    for name in ("candidate", "validation", "95 % interval", "train", what, "calls", "tokens", "price"):
-        table.add_column(name, justify="left" if name in ("candidate", "parameters") else "right")
+    heads = ["candidate", "validation", "95 % interval", "train", "parameters" if tuned else "demos"]
+    rows = []
     for row in found["candidates"][:ROWS]:
         before = " (before)" if row["before"] else ""
         kept = " (kept)" if row["candidate"] == found["candidate"] else ""
         low, high = row["validation"]["low"], row["validation"]["high"]
-        parameters = clean(" ".join(f"{name}={value}" for name, value in row["parameters"].items()))
-        table.add_row(
-            f"{row['candidate']}{before}{kept}",
+        parameters = " ".join(f"{name}={value}" for name, value in row["parameters"].items())
+        scores = [
             _mean(row["validation"], whole=row["whole"]),
             "" if low is None else f"{low:.4f} to {high:.4f}",
             _mean(row["train"], whole=row["train"]["queries"] == found["queries"]["train"]),
-            escape(parameters) if tuned else str(row["demos"]),
-            str(row["calls"]),
-            str(row["tokens"]),
-            number(row["list_usd"], "${:.4f}"),
-        )
-    return table
+        ]
+        used = [str(row["calls"]), str(row["tokens"]), number(row["list_usd"], "${:.4f}")]
+        rows.append([f"{row['candidate']}{before}{kept}", *scores, parameters if tuned else str(row["demos"]), *used])
+    return Grid("", [*heads, "calls", "tokens", "price"], rows, names=(0, 4) if tuned else (0,))
 
 
 def _mean(measured: Mapping[str, Any], *, whole: bool) -> str:
