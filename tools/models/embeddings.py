@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from openai import APIConnectionError
+from openai import APIConnectionError, OpenAI
 
 from tools import session
 from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
@@ -73,6 +73,8 @@ class Embeddings:
         self.dimension = dimensions  # numbers in a vector, as soon as they are known
         self._settings: dict[str, Any] = {"dimensions": dimensions} if dimensions else {}
         self._wire = Wire(self.model, self.url, provider=self.provider)
+        http = httpx.Client(transport=_Transport(self._wire), follow_redirects=False)
+        self._client = OpenAI(api_key="none", base_url=self._wire.url, max_retries=0, http_client=http)
         self.terms = terms
         self.caller = Caller(self.name, terms, cost=cost, output_tokens=0.0, longest=TIMEOUT)
 
