@@ -85,8 +85,7 @@ class VectorRetriever(Retriever):
         At least k true scores reach the kth largest lower bound, so a document whose upper bound does not is beaten.
         """
         if search.among is not None:  # a pool is small: all of it is scored
-            allowed = self._ranker.allowed(search.excluded, search.among)
-            return np.flatnonzero(allowed)
+            return np.array(self._ranker.rows(set(search.among).difference(search.excluded)), dtype=np.int64)
         if scores is None:
             scores = self._estimates.of_all(query)
         scores[self._ranker.rows(search.excluded)] = -np.inf
