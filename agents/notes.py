@@ -5,9 +5,8 @@ hop 3, a query goes on in hop 3, with the session as it stood (trace, usage, lim
 for nor searched again. Model calls of the broken hop are in the run's ledger already; its search is made again.
 
 The checkpoints of a run are in `checkpoints.sqlite` in its folder, one thread a query; without a folder there are none.
-Of each query the last one is left, so a query that was finished, but whose outcome was not written, is handed
-in again as it was. A folder therefore is one configuration's: compiling, which asks a query again with other prompts,
-has to go without one. Left out: going back to an earlier hop, which LangGraph could do.
+Of each query the last one is left, so that a finished one whose outcome was not written is handed in again as it was. A
+folder is therefore one configuration's: compiling, which asks a query again with other prompts, goes without.
 """
 
 import json

@@ -1,14 +1,9 @@
 """Plan, search side by side, read, reflect, search again for what is missing.
 
-A model splits the search into sub-questions, each with a search text. All are searched at the same time, and so is what
-they brought read: a document that several of them found is read for the first of them only. Then the model says what is
-still missing and plans further sub-questions for that, until the rounds are used up, nothing is left to ask, or a round
-surfaces nothing new.
-
-The ranking is the selected documents: round by round, in a round the likeliest of each sub-question in the order of the
-plan, then the second ones, and so on. The rest follows by the best rank that a search gave it. One call for the plan,
-one a sub-question and round for reading (none for one that found nothing new; more where a window is small), and one
-between two rounds for reflection. Left out: a reranking of the selected, which `rank` programs do.
+A model splits the search into sub-questions, each with a search text. All are searched at the same time, and what is
+new is read, for the first of them that found it. Then the model says what is still missing and plans further
+sub-questions, until the rounds are used up, nothing is left to ask, or a round surfaces nothing new. The ranking is the
+selected documents by round and place, then the rest by the best rank that a search gave it.
 
 The pattern is plan-and-execute (Wang et al. 2023, arXiv 2305.04091) with parallel steps; no benchmark paper has it.
 """

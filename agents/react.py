@@ -5,8 +5,8 @@ field of tool calls in an ordinary prompt, which any model can fill. `interface=
 when the server says that it takes no tools, or the model never uses them. Instructions are those of one DSPy signature
 either way; its demonstrations reach DSPy's interface alone.
 
-What is handed in is what the model selected, in the order that it gave on finishing or else of selection, then the rest
-by the best rank that a search gave it. So an agent that runs out of steps loses nothing that it kept.
+The ranking is what the model selected, in the order that it gave on finishing or else of selection, then the rest by
+the best rank that a search gave it. So an agent that runs out of steps loses nothing that it kept.
 """
 
 import json

@@ -2,14 +2,11 @@
 
 OBLIQ-Bench finds that models recognise relevant documents which no search brings up, and names as what is missing a
 searcher that learns from what it has recognised (sections 5 and 6); no paper has this program. In each round a model
-writes several search texts, each goes to several retrievers, the new documents are fused by reciprocal ranks (constant
-60), and the first of them are verified: shown in a seeded shuffle, so that place tells nothing, a few at a time, and
-graded from 0 to 3. Then the model says what the verified ones (grade 2 and 3) share that the description does not say,
-and the next round's searches are written with that.
+writes search texts, each goes to several retrievers, the new documents are fused by reciprocal ranks, and the first of
+them are graded from 0 to 3, a few at a time, in a seeded shuffle so that place tells nothing. Then the model says what
+the verified ones (grade 2 and 3) share that the description does not say, for the searches of the next round.
 
-The ranking: grade 3, then 2, then 1, each in the order of rounds and of the fused list; then what was never read, by
-fused score; then what was read and does not fit (grade 0, or not named). It trusts the model: OBLIQ-Bench measures that
-it recognises far better than retrievers find. Left out: verifying anything twice, and comparing the verified ones.
+The ranking: by grade down to 1; then what was never read, by fused score; then what was read and does not fit.
 """
 
 import math

@@ -1,16 +1,13 @@
 """What does the model know by heart? It guesses the wanted documents without the corpus; each guess is looked up.
 
 BIRCO's test for contamination (section 3.3, appendix I): a query that a model answers without seeing a candidate no
-longer measures retrieval. There, the signs were a guessed title like the book's (WhatsThatBook) and five words in a row
-shared with a guessed sentence (RELIC); the other tasks were judged by hand. Here both signs hold for every task. The
-ranking is nothing but the documents that the guesses name, so recall and reciprocal rank of a run say how often a gold
-document was known by heart. A paraphrase from memory has neither sign, and BIRCO's titles are not in its texts: the
-figure is a lower bound.
+longer measures retrieval. The signs are a guessed title like the document's, and five words in a row shared with a
+guessed text. The ranking is nothing but the documents that the guesses name, so recall and reciprocal rank say how
+often a gold document was known by heart: a lower bound, because a paraphrase from memory has neither sign.
 
 A shared run is weak evidence where texts share phrases: forms, licences, the usual eligibility criteria of trials.
-There a guess names whichever document has the longest piece of the phrase, and of equal ones the one that the search
-put first. That is seldom the gold one, so it mostly costs rank; in a small pool it can also hit by chance. The trace
-says of each guess what it named and why.
+There a guess names the document with the longest piece of the phrase, which mostly costs rank, and in a small pool can
+hit by chance. The trace says of each guess what it named and why.
 """
 
 import re

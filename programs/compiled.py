@@ -1,14 +1,12 @@
 """Compiled programs: what an optimizer found, as one readable JSON file, and how a program takes it up.
 
-The file has, for every predictor, its instructions and demonstrations, the program's parameters, and where all that
-came from. It is read strictly: what was made for another program, another version or another signature is refused with
-the reason, because a prompt that silently does not fit is worse than none. Nothing in it is code. Who writes it is
-optimizers/compilation.py.
+The file has instructions and demonstrations of every predictor, the program's parameters, and where all that came from
+(optimizers/compilation.py). It is read strictly: what was made for another program, version or signature is refused
+with the reason, because a prompt that silently does not fit is worse than none. Nothing in it is code.
 
 Two forms hold more than one set of prompts. An ensemble runs every member on the query, each in a session of its own,
-and fuses the rankings by reciprocal ranks: k = 60, as in Cormack, Clarke and Buettcher (SIGIR 2009). Neighbours are
-DSPy's KNNFewShot with two differences: demonstrations are made once, when compiling, and not again for every query; and
-what is near is found by a search over the training queries with BM25, like any other search here.
+and fuses the rankings by reciprocal ranks (Cormack, Clarke and Buettcher, SIGIR 2009). Neighbours are DSPy's
+KNNFewShot, but demonstrations are made once, when compiling, and BM25 finds the training queries that are near.
 """
 
 import hashlib

@@ -1,13 +1,10 @@
 """Split a request into sub-queries, search for each, fuse the lists; made for requests that combine sets.
 
 OBLIQ-Bench (related work) points to ReDI (Zhong et al. 2026, arXiv:2509.06544): sub-queries, each with a reading of
-what is meant, searched one by one and fused. CRUMB (related work, section 5.2.4) names splitting as the usual way with
-requests of several parts, tries none, and finds that retrievers don't grasp "and", "or" and "not". So here each
-sub-query has a role, and the fusion does the set operation: one model call, then one search a sub-query.
-
-Left out: ReDI's trained models and its use of readings in the searches; here a reading goes into the trace. Where a
-corpus has passages, it is passages that meet conditions: one that meets two of them counts for more than two passages
-of one document that meet one each.
+what is meant, searched one by one and fused. CRUMB (section 5.2.4) finds that retrievers don't grasp "and", "or" and
+"not". So here each sub-query has a role, and the fusion does the set operation. Left out: ReDI's trained models and its
+use of readings in the searches; here a reading goes into the trace. Where a corpus has passages, it is passages that
+meet conditions, not whole documents.
 """
 
 import math

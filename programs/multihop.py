@@ -3,9 +3,8 @@
 Four hops of 25 documents, as there. In each hop a model writes a search from the description and the notes so far,
 reads what it has not read before, selects candidates and writes notes. The ranking is the selected documents in the
 order of their selection, then the rest by the best rank that a search gave them. `lens` is the paper's per-task
-prompts. The listwise reranking of the candidates at the end (D.5.4) is `rerank`, the number of documents that it sees;
-the paper's main text leaves it out, and so does the default. Ours: the model is also shown its earlier searches, and
-may end before the last hop, by writing none; no rationale is asked for beside a search, no summary beside the notes.
+prompts; `rerank` is the listwise reranking at the end (D.5.4), which the paper's main text and the default leave out.
+Ours: the model also sees its earlier searches, and may end before the last hop by writing none.
 """
 
 from dataclasses import dataclass, field

@@ -1,9 +1,8 @@
 """A window that slides up the retriever's order: RankGPT (Sun et al. 2023), which is BIRCO's Rank (section 4.1).
 
 The last `window` documents are ordered by a model in one call, then those that begin `step` places further up, and so
-on to the top, once: a good document climbs as long as it is among the first window - step of its window. Rank+O is the
-run with the objective, Rank that with `--instruction none`. The last window begins at the top whatever the size of the
-pool; RankGPT's own script stops where a whole step is not left, and never looks at the first few.
+on to the top, once. Rank+O is the run with the objective, Rank that with `--instruction none`. The last window begins
+at the top, whatever the size of the pool.
 """
 
 from collections.abc import Callable, Sequence

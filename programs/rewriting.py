@@ -1,10 +1,9 @@
 """One call of a model that has seen nothing of the corpus, one search with what it wrote.
 
 Rewrite is OBLIQ-Bench's (section 5; for Congress, appendix D.5.3). The other three are CRUMB's (section 4.2.2, appendix
-A, Tables 4 and 10): they differ in what they ask for and in what of the answer becomes the search text. As in section
-4.4 the model may write 8,192 tokens, at temperature 0 where it takes one. Thinking is a pair of fields before what is
-kept, not a free text with a mark at its end as in appendix A, so the two cannot be taken for one another. Prompts are
-ours. What is blank is an unusable answer: nothing else is searched with in its place.
+A, Tables 4 and 10); as in section 4.4 the model may write 8,192 tokens, at temperature 0 where it takes one. Thinking
+is in fields before what is kept, not in a free text with a mark at its end. What is blank is an unusable answer:
+nothing else is searched with in its place.
 """
 
 from typing import Any, ClassVar

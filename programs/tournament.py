@@ -1,13 +1,11 @@
 """Batches, of which the best go on: OBLIQ-Bench's GPT-5.2 Tournament (appendix C; prompts in D.3.6 and D.4.1).
 
 The pool is shuffled and cut into batches of 20; a model orders each in one call; the first 4 of each go on to the next
-round, until those that are left fit one batch, which is ordered directly. The others follow, the last round's first.
-For a pool of 300 that is 15 + 3 + 1 calls. The paper does not say in which order the documents stand that leave in one
-round, nor in which order the survivors are batched again: `tournament` does. The reasons that the paper asks for beside
-each place are left out.
+round, until those that are left fit one batch, which is ordered directly. The others follow, the last round's first. In
+which order those stand that leave in one round, and survivors are batched, is ours: `tournament` says it.
 
 `think` is the paper's two-stage variant (D.3.6): an analysis of the query and of each candidate before the ranking, in
-the same call. `lens` is what makes a document relevant in a task, in our words. `solutions` is for the oracle variant,
+the same call. `lens` is what makes a document relevant in a task. `solutions` is for the oracle variant,
 Tournament+Soln (D.3.6): a file of the user's own, because the public release has none, with a JSON object a line,
 {"_id", "solution"}, where _id is that of a query or of a document.
 """

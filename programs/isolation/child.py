@@ -1,9 +1,8 @@
 """The child's side of an isolated run (programs/isolation/parent.py): a program, and stand-ins for session and model.
 
-The process has no corpus, index, key or judgement. What the stand-ins are asked goes to the parent, which has session
-and model, as one JSON object, and the answer is waited for: parallel lines of work take turns. Of a session there is
-what programs use, and no snapshot is taken up. The engine without a model works here, on the statistics of the
-parent's corpus, because it reads a call's inputs and not its prompt; the call is counted over there.
+The process has no corpus, index, key or judgement. What the stand-ins are asked goes to the parent as one JSON object,
+and the answer is waited for: parallel lines of work take turns. The engine without a model works here, on statistics
+of the parent's corpus, because it reads a call's inputs and not its prompt; the call is counted over there.
 """
 
 import builtins
@@ -29,7 +28,7 @@ from tools.models import lm, offline
 from tools.models.adapter import ANSWERED, Answered
 from tools.models.lm import LanguageModel
 from tools.models.terms import Terms
-from tools.records import Query, Snippet, Submission, Usage, trace_from_json, usage_from_json
+from tools.records import Query, Snippet, Submission, Trace, Usage
 from tools.text import TermStatistics
 
 # Of tools.session.Session: what goes to the parent, and what comes back, as it is.
@@ -107,10 +106,10 @@ class _Session:
         return shown
 
     def submit(self, ranking: Sequence[str], **how: Any) -> Submission:
-        steps, used = self._ask("submit", ranking, **how)
+        self._ask("submit", ranking, **how)
         session.enter(None)
-        trace, answer, scores = trace_from_json(self.query_id, steps), how.get("answer", ""), how.get("scores", ())
-        return Submission(tuple(ranking), trace, answer, usage_from_json(used), tuple(scores))
+        scores = tuple(how.get("scores", ()))
+        return Submission(tuple(ranking), Trace(self.query_id), how.get("answer", ""), scores=scores)
 
 
 class _Toolbox:

@@ -2,11 +2,8 @@
 
 Corpus, index, session, model, key, cache and budget stay here. A child asks for what its session and its model do, in
 JSON: nothing of a child is unpickled. It is a fresh interpreter and no fork, in whose memory judgements would still
-lie, and it alone imports the program's module. What is shielded besides, and what is not, is in
-docs/decisions/isolation.md.
-
-A child that ends by itself is a fault of the program, as an exception is. One that hangs is ended when the time of its
-query is up, and the query stays pending.
+lie, and it alone imports the program's module (docs/decisions/isolation.md). A child that ends by itself is a fault of
+the program; one that hangs is ended when the time of its query is up, and the query stays pending.
 """
 
 import inspect
@@ -39,7 +36,7 @@ from tools.errors import RunIncomplete, SextantError, UnknownName, UsageError
 from tools.models.adapter import ANSWERED
 from tools.models.call import DEADLINE
 from tools.models.offline import publish
-from tools.records import Query, Submission, Trace, Usage, trace_json, usage_json
+from tools.records import Query, Submission, Trace, Usage
 from tools.retrievers import Expression, Expressions
 from tools.session import Session, Toolbox
 
@@ -292,10 +289,8 @@ class _Desk:
         # Exclusions and pool are the query's own, whatever the program makes of it.
         self._toolbox.open(replace(self._query, text=text, objective=objective))
 
-    def _submit(self, ranking: list[str], **how: Any) -> tuple[Any, Any]:
-        made = _current().submit(ranking, **how)
-        self._ended.append(made)
-        return trace_json(made.trace), usage_json(made.usage)
+    def _submit(self, ranking: list[str], **how: Any) -> None:
+        self._ended.append(_current().submit(ranking, **how))
 
     def _branch(self, hop: int | None, line: int | None) -> int:
         number, context, branch = next(_NUMBERS), copy_context(), _current().branch(hop, line=line)

@@ -1,10 +1,8 @@
 """What a process gives up for good before it runs what nobody vouches for: files, TCP and the powers of root.
 
 Linux's Landlock does it, from kernel 5.13 on (TCP and signals to other processes from 6.7 and 6.12 on); it needs no
-rights, and holds for root as well. Elsewhere nothing is given up, and `shield` says so. Left out: UDP, how much memory
-and time the process takes, and what it can tell from how long something takes.
-
-As a script, this is the beginning of a child process: it shields itself and goes on with programs/isolation/child.py.
+rights, and holds for root as well. Elsewhere nothing is given up, and `shield` says so. As a script, this is how a
+child process begins: it shields itself and goes on with programs/isolation/child.py.
 """
 
 import ctypes

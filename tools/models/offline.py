@@ -3,13 +3,11 @@
 It is a named baseline, pseudo-relevance feedback (Rocchio 1971; Lavrenko and Croft 2001), in the shape of a model:
 it weighs the words of description and notes by how rare they are in the corpus, spends less on words that earlier
 searches have used, keeps the passages that share the most weight, and takes their best sentences as notes. It
-invents no word, understands none, and always gives the same answer to the same input. What it wins and loses
-against the bare retriever is in docs/results.md.
+always gives the same answer to the same input (docs/decisions/offline.md).
 
-DSPy hands an engine the rendered prompt only; `tools/models/adapter.py` publishes the structured call beside
-it. A program names a rule for each output field of its signatures (programs/base.py). A rule makes the field from the
-call's inputs and the corpus' statistics; the query is the input `description` in every signature, and what is read is
-`passages`.
+DSPy hands an engine the rendered prompt only; `tools/models/adapter.py` publishes the structured call beside it. A
+program names a rule for each output field of its signatures: it makes the field from the call's inputs and the corpus'
+statistics. The query is the input `description` in every signature, and what is read is `passages`.
 """
 
 import json

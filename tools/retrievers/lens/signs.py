@@ -1,9 +1,8 @@
 """The lenses without a model: what can be counted in a text of each attribute, written as words for an index.
 
-A deterministic stand-in for what a model would write (tools/retrievers/lens/annotate.py), so that the latent index runs
-and is tested without one. Stance and failure are written in the words in which people describe them, because queries
-are descriptions; proof and authorship in names of our own, because queries are themselves documents and are counted
-too. It finds signs, not meanings: irony without a sign of irony is not seen.
+A deterministic stand-in for what a model would write (tools/retrievers/lens/annotate.py). Stance and failure are
+written in the words in which people describe them, because queries are descriptions; proof and authorship in names of
+our own, because queries are themselves documents and are counted too. It finds signs, not meanings.
 """
 
 import re
