@@ -87,11 +87,7 @@ class LearnCommon(About):
 class Verifier(Program):
     """Wide search, verification in small batches, and what verified documents share for the next search."""
 
-    offline: ClassVar = {
-        "searches": rules.write_searches,
-        "judgements": rules.judge,
-        "common": rules.find_common,
-    }
+    offline: ClassVar = {"searches": rules.write_searches, "judgements": rules.judge, "common": rules.find_common}
     least_calls: ClassVar[float] = 0.5
 
     rounds: int = 3

@@ -34,11 +34,7 @@ RankBatch = Callable[[list[str], int, int], Sequence[str]]
 
 
 def tournament(
-    doc_ids: Collection[str],
-    rank_batch: RankBatch,
-    batch: int,
-    promote: int,
-    shuffle: Callable[[list[str]], None],
+    doc_ids: Collection[str], rank_batch: RankBatch, batch: int, promote: int, shuffle: Callable[[list[str]], None]
 ) -> list[str]:
     """`doc_ids` ranked by rounds of batches; a permutation of them, whatever `rank_batch` answers. promote < batch.
 
@@ -182,8 +178,7 @@ class Tournament(Program):
             return 0
         bare = [Passage(id=doc_id, text="") for doc_id in doc_ids]
         most = fit_length(
-            self.solution_chars,
-            lambda chars: fits(self.rank_candidates, **self._make_inputs(query, bare, chars)),
+            self.solution_chars, lambda chars: fits(self.rank_candidates, **self._make_inputs(query, bare, chars))
         )
         if most < self.solution_chars:
             session.shorten(f"solutions: cut to {most} characters each, instead of {self.solution_chars}")

@@ -12,7 +12,6 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -34,7 +33,6 @@ from tools.text import TermStatistics
 # Of tools.session.Session: what goes to the parent, and what comes back, as it is.
 CALLS: tuple[str, ...] = ("blame", "count_invented", "count_unusable", "join", "note", "note_leak", "rank", "read")
 CALLS += ("read_whole", "search", "select", "shorten", "snapshot")
-_LINE: ContextVar[int] = ContextVar("line", default=0)  # the parent's number for a branch; 0 outside of any
 
 
 def dumps(message: Mapping[str, Any]) -> bytes:
@@ -47,11 +45,11 @@ class _Parent:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._lock = threading.Lock()
+        self.turn = threading.RLock()
 
     def ask(self, call: str, *arguments: Any, **named: Any) -> Any:
-        question = dumps({"call": call, "line": _LINE.get(), "arguments": arguments, "named": named})
-        with self._lock:
+        question = dumps({"call": call, "arguments": arguments, "named": named})
+        with self.turn:
             self.connection.send_bytes(question)
             answer = json.loads(self.connection.recv_bytes())
         if "error" in answer:
@@ -63,9 +61,9 @@ def _make_error(name: str, words: str, number: int) -> Exception:
     """Make the parent's exception again, as one of the same kind; `number` is how the parent knows it."""
     kinds = (getattr(module, name, None) for module in (errors, dspy, builtins))
     kind = next((one for one in kinds if isinstance(one, type) and issubclass(one, Exception)), Exception)
-    body = {"__init__": lambda self: None, "__str__": lambda self: words, "number": number}
-    made: Any = type(name, (kind,), body)
-    return made()  # type: ignore[no-any-return]
+    made: Any = kind.__new__(kind, words)
+    made.number = number
+    return made  # type: ignore[no-any-return]
 
 
 class _Session:
@@ -73,7 +71,7 @@ class _Session:
 
     def __init__(self, parent: _Parent, query_id: str) -> None:
         self.query_id = query_id
-        self._ask = parent.ask
+        self._ask, self._turn = parent.ask, parent.turn
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in CALLS:
@@ -84,13 +82,12 @@ class _Session:
 
     @contextmanager
     def branch(self, hop: int | None = None, *, line: int | None = None) -> Iterator[None]:
-        number = self._ask("branch", hop, line)
-        token = _LINE.set(number)
-        try:
-            yield
-        finally:
-            _LINE.reset(token)
-            self._ask("leave", number)
+        with self._turn:  # until its end, other threads wait
+            self._ask("branch", hop, line)
+            try:
+                yield
+            finally:
+                self._ask("leave")
 
     def charge(self, usage: Usage) -> None:
         if usage != Usage(repairs=1):

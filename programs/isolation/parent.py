@@ -7,7 +7,6 @@ the program; one that hangs is ended when the time of its query is up, and the q
 """
 
 import inspect
-import itertools
 import json
 import math
 import os
@@ -19,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from contextvars import Context, copy_context
 from dataclasses import asdict, replace
 from multiprocessing import Pipe
 from pathlib import Path
@@ -49,7 +47,6 @@ _TYPES = {one.__name__: one for one in (int, float, bool, str, Expression, Expre
 _SETTINGS = frozenset({"temperature", "max_tokens", "n", "rollout_id", "stop", "top_p"})
 _LARGEST = 256 << 20  # bytes of a message
 _LATE = 3.0  # seconds after a query's time is up, in which evals.running.runner gives it up
-_NUMBERS = itertools.count(1)  # of branches
 _SHIELDED, _BARE = "without files or TCP", "files not shielded: this system has no Landlock"
 
 
@@ -190,7 +187,7 @@ class _Child:
     def do(self, task: str, desk: "_Desk | None" = None, **given: Any) -> Any:
         """Have the child do a task, and return what comes of it; what it asks meanwhile is for the `desk`."""
         self._send({"task": task, "given": given})
-        while (message := self._receive()).keys() == {"call", "line", "arguments", "named"} and desk:
+        while (message := self._receive()).keys() == {"call", "arguments", "named"} and desk:
             self._send(desk.answer(**message))
         if message.get("threads"):  # which would go on in the next query
             self.end()
@@ -248,7 +245,7 @@ class _Desk:
         self.raised: list[Exception] = []
         self._toolbox = toolbox
         self._query = query
-        self._branches: dict[int, tuple[Context, AbstractContextManager[None]]] = {}
+        self._branches: list[AbstractContextManager[None]] = []
         self._ended: list[Submission] = []
         # Beside plain calls of the session.
         self._answers: dict[str, Callable[..., Any]] = {
@@ -257,7 +254,7 @@ class _Desk:
             "judged": lambda doc_ids, chars, shown: _current().judge(doc_ids, chars, fit=lambda texts: shown),
             "repaired": lambda: _current().charge(Usage(repairs=1)),
             "branch": self._branch,
-            "leave": self._leave,
+            "leave": lambda: self._branches.pop().__exit__(None, None, None),
             "submit": self._submit,
             "ask": _ask_model,
             "converse": lambda messages, tools: dspy.settings.lm.converse(messages, tools),
@@ -273,14 +270,11 @@ class _Desk:
         done = fuse(self._ended) if self._ended else Submission((), Trace(self._query.query_id))
         return replace(done, ranking=tuple(made["ranking"]), answer=made["answer"], scores=tuple(made["scores"]))
 
-    def answer(self, call: str, line: int, arguments: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer to one question of the child's, made in the branch that asks."""
-
-        def make() -> Any:
-            return (getattr(session.current(), call) if call in CALLS else self._answers[call])(*arguments, **named)
-
+    def answer(self, call: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer to one question of the child's."""
         try:
-            return {"value": self._branches[line][0].run(make) if line in self._branches else make()}
+            make = getattr(session.current(), call) if call in CALLS else self._answers[call]
+            return {"value": make(*arguments, **named)}
         except Exception as error:  # noqa: BLE001  # the program meets it, or ends with it
             self.raised.append(error)
             return {"error": [type(error).__name__, str(error), len(self.raised) - 1]}
@@ -292,15 +286,10 @@ class _Desk:
     def _submit(self, ranking: list[str], **how: Any) -> None:
         self._ended.append(_current().submit(ranking, **how))
 
-    def _branch(self, hop: int | None, line: int | None) -> int:
-        number, context, branch = next(_NUMBERS), copy_context(), _current().branch(hop, line=line)
-        context.run(branch.__enter__)
-        self._branches[number] = context, branch
-        return number
-
-    def _leave(self, number: int) -> None:
-        context, branch = self._branches.pop(number)
-        context.run(branch.__exit__, None, None, None)
+    def _branch(self, hop: int | None, line: int | None) -> None:
+        branch = _current().branch(hop, line=line)
+        branch.__enter__()
+        self._branches.append(branch)
 
 
 def _current() -> Session:

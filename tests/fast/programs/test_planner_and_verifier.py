@@ -214,10 +214,7 @@ def test_reads_bounds_what_is_verified_in_all(server, posts):
 
 
 def test_the_ranking_is_by_grade_then_unread_then_read_in_vain():
-    state = {
-        "lists": [["a", "b", "c", "d", "u"], ["e", "v", "u"]],
-        "grades": {"a": 0, "b": 3, "c": 1, "d": 2, "e": 3},
-    }
+    state = {"lists": [["a", "b", "c", "d", "u"], ["e", "v", "u"]], "grades": {"a": 0, "b": 3, "c": 1, "d": 2, "e": 3}}
     assert verifier_ranking(state) == ["b", "e", "d", "c", "u", "v", "a"]
 
 
