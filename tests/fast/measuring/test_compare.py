@@ -60,7 +60,7 @@ def column(path, metric) -> list[float]:
 def test_two_runs_compare_as_scipy_compares_their_tables(run, command, tmp_path):
     folders = []
     for program in ("retrieve", "multihop"):
-        assert run("--program", program, "--task", "congress", "--json").code == 0
+        assert run("--program", program, "--task", "congress", "--limit", 12, "--json").code == 0
         folders += list((tmp_path / "runs/obliq-congress").glob(f"{program}-*"))
     result = command(*folders, "--json").json
     assert result["task"] == "obliq/congress" and result["split"] == "test" and result["forced"] == []

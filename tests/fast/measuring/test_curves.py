@@ -80,8 +80,7 @@ def miniature(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SEXTANT_HOME", str(tmp_path_factory.mktemp("home")))
         for words in (
-            *(["--program", name, "--task", "congress"] for name in ("retrieve", "multihop", "planner")),
-            ["--program", "tournament", "--task", "congress", "-P", "pool=30"],
+            *(["--program", name, "--task", "congress"] for name in ("retrieve", "planner")),
             ["--program", "multihop", "--task", "crumb/clinical_trial", "-P", "rerank=5"],
         ):
             with pytest.MonkeyPatch.context() as silent:
@@ -169,7 +168,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(STEPS, st.sampled_from([{}, {one: one.upper() for one in "abcd"}, dict.fromkeys("abcgh", "X")]), st.data())
 def test_taking_steps_one_by_one_comes_to_what_all_of_them_at_once_come_to(steps, units, data):
     wanted = data.draw(st.sets(st.sampled_from("ABXefgij")))
@@ -229,11 +228,9 @@ def test_a_query_that_has_ended_keeps_its_value_and_a_failed_one_ends_with_nothi
 def test_every_curve_ends_at_the_mean_of_scores_csv(miniature):
     for path in scored.find_folders([miniature]):
         run = scored.read(path)
-        for metric, column in run.columns.items():
-            if "[" in metric:
-                continue  # of judgements that do not lead
+        for metric in [name for name in run.columns if "[" not in name][::3]:  # of the judgements that lead
             result = curves([path], metric)
-            exact = math.fsum(column.values()) / len(column)
+            exact = math.fsum(run.columns[metric].values()) / len(run.query_ids)
             for found in result["axes"].values():
                 [row] = found["curves"]
                 assert row["mean"][-1] == row["end"] == exact

@@ -12,13 +12,7 @@ from scipy import stats as scipy_stats
 from evals.measuring.stats import bootstrap_mean, bootstrap_means, holm, paired, sign_flip
 
 
-def flipped_sums(differences) -> list[float]:
-    """The sum under every assignment of signs; exact, because the values are multiples of 1/16."""
-    assignments = itertools.product((1.0, -1.0), repeat=len(differences))
-    return [sum(d * sign for d, sign in zip(differences, signs, strict=True)) for signs in assignments]
-
-
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 def test_p_is_that_of_scipys_exact_permutation_test(seed):
     generator = np.random.default_rng(seed)
     before, after = generator.random(9), generator.random(9)
@@ -28,13 +22,13 @@ def test_p_is_that_of_scipys_exact_permutation_test(seed):
     assert paired(before, after).p == pytest.approx(theirs.pvalue, abs=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(-16, 16), min_size=1, max_size=10))
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(-16, 16), min_size=1, max_size=8))
 def test_p_is_the_share_of_all_signs_that_are_as_extreme(sixteenths):
-    differences = [number / 16 for number in sixteenths]
-    sums = flipped_sums(differences)  # zeros included: a zero doubles both counts
-    seen = abs(sum(differences))
-    assert sign_flip(differences) == pytest.approx(sum(abs(total) >= seen for total in sums) / len(sums), abs=1e-12)
+    signs = itertools.product((1, -1), repeat=len(sixteenths))  # zeros included: a zero doubles both counts
+    sums = [abs(sum(d * sign for d, sign in zip(sixteenths, each, strict=True))) for each in signs]
+    expected = np.mean([total >= abs(sum(sixteenths)) for total in sums])
+    assert sign_flip([number / 16 for number in sixteenths]) == pytest.approx(expected, abs=1e-12)
 
 
 def test_sums_that_are_equal_on_paper_count_as_equal():
@@ -53,9 +47,9 @@ def test_sixteen_differences_are_enumerated_and_seventeen_are_drawn():
     for difference in differences:
         sums = np.concatenate([sums + difference, sums - difference])
     exact = float((np.abs(sums) >= abs(sum(differences)) - 1e-12).mean())
-    drawn = [sign_flip(differences, seed=seed) for seed in range(5)]
+    drawn = [sign_flip(differences, seed=seed) for seed in range(3)]
     assert len(set(drawn)) > 1
-    assert drawn == pytest.approx([exact] * 5, abs=4 * math.sqrt(exact * (1 - exact) / 19_999))
+    assert drawn == pytest.approx([exact] * 3, abs=4 * math.sqrt(exact * (1 - exact) / 19_999))
 
 
 def test_identical_values_differ_by_nothing():
@@ -88,8 +82,8 @@ def test_without_a_difference_one_comparison_in_twenty_is_significant():
 
 def test_after_holm_at_most_one_family_in_twenty_has_a_false_find():
     generator = np.random.default_rng(9)
-    families = [min(holm([null_p(generator, 20) for _ in range(6)])) <= 0.05 for _ in range(600)]
-    assert np.mean(families) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 600)
+    families = [min(holm([null_p(generator, 20) for _ in range(6)])) <= 0.05 for _ in range(200)]
+    assert np.mean(families) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 200)
 
 
 # Differences around 0 with their standard deviation: spread as by chance, evenly, with outliers, and most of them ties.
@@ -98,7 +92,6 @@ DIFFERENCES = {
     "uniform": (lambda generator, n: generator.uniform(-0.5, 0.5, n), math.sqrt(1 / 12)),
     "laplace": (lambda generator, n: generator.laplace(0, 0.2, n), 0.2 * math.sqrt(2)),
     "ties": (lambda generator, n: np.where(generator.random(n) < 0.4, generator.normal(0, 0.5, n), 0), math.sqrt(0.1)),
-    "lopsided": (lambda generator, n: generator.exponential(0.3, n) - 0.3, 0.3),
 }
 
 
@@ -107,19 +100,13 @@ def standard_errors(queries: int) -> float:
     return float(sum(scipy_stats.t.ppf([0.975, 0.8], queries - 1)))
 
 
-def power(name, queries: int, trials: int, sign: int = 1) -> float:
-    """The share of comparisons that are significant where the true difference is the one that is called detectable."""
+@pytest.mark.parametrize(("name", "queries"), [("normal", 20), ("uniform", 20), ("laplace", 50), ("ties", 200)])
+def test_what_is_called_detectable_is_detected_four_times_in_five(name, queries):
     generator = np.random.default_rng(10)
     draw, spread = DIFFERENCES[name]
-    smallest = sign * standard_errors(queries) * spread / math.sqrt(queries)
-    ps = (sign_flip((draw(generator, queries) + smallest).tolist(), permutations=999) for _ in range(trials))
-    return sum(p <= 0.05 for p in ps) / trials
-
-
-@pytest.mark.parametrize("queries", [20, 50, 200])
-@pytest.mark.parametrize("name", ["normal", "uniform", "laplace", "ties"])
-def test_what_is_called_detectable_is_detected_four_times_in_five(name, queries):
-    assert within(power(name, queries, 500), 0.8, 500)
+    smallest = standard_errors(queries) * spread / math.sqrt(queries)
+    ps = [sign_flip((draw(generator, queries) + smallest).tolist(), permutations=999) for _ in range(400)]
+    assert within(np.mean([p <= 0.05 for p in ps]), 0.8, 400)
 
 
 def test_what_is_called_detectable_is_the_spread_times_what_students_t_says():
@@ -143,35 +130,31 @@ def test_columns_are_resampled_together_and_each_as_if_it_were_alone():
 
 def repeated(generator, queries: int, runs: tuple[int, int], apart: float, noise: float) -> list[np.ndarray]:
     """Two systems' values, a row a query and a column a run: equal in the mean, `apart` in a query, noisy in a run."""
-    shifts = (0, generator.normal(0, apart, queries))
-    return [
-        np.add(shift, generator.normal(0, noise, (many, queries))).T for shift, many in zip(shifts, runs, strict=True)
-    ]
+    shift = generator.normal(0, apart, (queries, 1))
+    before, after = (generator.normal(0, noise, (queries, many)) for many in runs)
+    return [before, after + shift]
 
 
-NESTED = [((3, 3), 0.3, 0.1), ((1, 3), 0.2, 0.2), ((2, 2), 0.05, 0.3)]  # runs, apart in a query, noise in a run
-
-
-@pytest.mark.parametrize(("runs", "apart", "noise"), NESTED)
+@pytest.mark.parametrize(("runs", "apart", "noise"), [((1, 3), 0.2, 0.2), ((2, 2), 0.05, 0.3)])
 def test_with_repeats_the_interval_covers_and_the_test_errs_as_often_as_they_say(runs, apart, noise):
     generator, covered, ps = np.random.default_rng(12), 0, []
-    for _ in range(600):
+    for _ in range(400):
         before, after = repeated(generator, 50, runs, apart, noise)
-        result = paired(before.mean(axis=1), after.mean(axis=1), permutations=499, resamples=1000)
+        result = paired(before.mean(axis=1), after.mean(axis=1), permutations=499, resamples=500)
         covered += result.low <= 0 <= result.high
         ps.append(result.p)
-    assert within(covered / 600, 0.94, 600)  # percentile intervals of 50 queries are a little narrow, repeats or not
-    assert within(np.mean([p <= 0.05 for p in ps]), 0.05, 600)
+    assert within(covered / 400, 0.94, 400)  # percentile intervals of 50 queries are a little narrow, repeats or not
+    assert within(np.mean([p <= 0.05 for p in ps]), 0.05, 400)
 
 
 def test_pooled_repeats_would_be_called_different_where_only_queries_are():
     # Ten runs of each over 20 queries are not 200 queries: nested, the test errs as often as it says; pooled, often.
     generator, nested, pooled = np.random.default_rng(14), [], []
-    for _ in range(300):
+    for _ in range(200):
         before, after = repeated(generator, 20, (10, 10), 0.2, 0.1)
         nested.append(sign_flip((after - before).mean(axis=1).tolist(), permutations=499))
         pooled.append(sign_flip((after - before).ravel().tolist(), permutations=499))
-    assert within(np.mean([p <= 0.05 for p in nested]), 0.05, 300)
+    assert within(np.mean([p <= 0.05 for p in nested]), 0.05, 200)
     assert np.mean([p <= 0.05 for p in pooled]) > 0.4
 
 

@@ -307,7 +307,7 @@ def fuzzed(made, tmp_path_factory):
         yield server
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(PARTS | st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=5), max_size=9))
 def test_whatever_path_is_asked_for_the_answer_is_a_page_or_a_line(fuzzed, parts):
     path = fuzzed.root + "".join(parts)
@@ -386,15 +386,14 @@ def test_an_exported_page_has_every_answer_and_needs_nothing_else(runs, tmp_path
     code, out, err = command(runs, "--export", file)
     assert (code, err) == (0, "") and "2 runs, 8 trajectories" in out and "MB" in out
     page = file.read_text(encoding="utf-8")
+    assert command(runs, "--export", tmp_path / "again.html").code == 0
+    assert (tmp_path / "again.html").read_text(encoding="utf-8") == page  # the same bytes for the same runs
     answers = Answers([runs], exported=True)
     assert packed(page) == {path: json.loads(one) for path, one in list_answers(answers)}
     assert len(packed(page)) == 1 + 2 + 8 and packed(page)["runs.json"]["exported"]
     assert not re.search(r'<(link[^>]*stylesheet|script[^>]*src|img|iframe)|url\((?!["\']?data:)|@import', page)
 
 
-def test_the_policy_of_an_exported_page_names_its_script_and_style_by_their_hash(runs, tmp_path, command):
-    command(runs, "--export", tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
     policy = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     assert policy and policy.start() < page.index("<style>") < page.index("<script")
     (program,) = re.findall("<script>(.*?)</script>", page, re.DOTALL)
@@ -403,12 +402,6 @@ def test_the_policy_of_an_exported_page_names_its_script_and_style_by_their_hash
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert f"{name} 'sha256-{digest}';" in policy[1]
     assert "unsafe" not in policy[1] and policy[1].startswith("default-src 'none'")
-
-
-def test_the_same_runs_make_the_same_bytes(runs, tmp_path, command):
-    for name in ("first.html", "second.html"):
-        command(runs, "--export", tmp_path / name)
-    assert (tmp_path / "first.html").read_bytes() == (tmp_path / "second.html").read_bytes()
 
 
 def test_an_export_may_have_some_queries_only_and_says_so(runs, multihop, tmp_path, command):
