@@ -5,16 +5,13 @@ reasons), and in what became of relevant documents. Run folders are all that is 
 are refused, because their difference would not be that of the systems.
 
 Runs whose configurations differ in nothing but the seed, or in nothing at all, are repeats of one system; runs of other
-code or library versions are other systems. Repeats are nested in queries, they are not more queries: ten runs over 24
-queries are evidence from 24 queries. So what is paired is a query's mean over its repeats, and what is resampled are
-queries, each with all its repeats. Of the two two-level bootstraps of Davison and Hinkley (1997, section 3.8) it is the
-first, which they prefer, and the one that Field and Welsh (2007) call the cluster bootstrap. The other draws repeats
-within queries once more, and so counts the noise between repeats twice: it is in the queries' means already.
+code or library versions are other systems. Ten repeats over 24 queries are evidence from 24 queries: what is paired is
+a query's mean over its repeats, and what is resampled are queries, each with all its repeats (the cluster bootstrap of
+Field and Welsh 2007).
 
 The change of a fate's share of recall (traces.py) is paired by query, like a metric, and the changes of all fates sum
-to 0: what is found more was lost less. Flows say which documents these are: so many went from "never surfaced" to
-"found". There is no test, because a fate that is looked at after the fact is no hypothesis; the interval says how sure
-its change is.
+to 0: what is found more was lost less. Flows say which documents these are. There is no test, because a fate that is
+looked at after the fact is no hypothesis; the interval says how sure its change is.
 """
 
 import json
@@ -199,7 +196,6 @@ def _check_contracts(
 
 
 def _choose_metrics(baseline: System, system: System, metrics: Sequence[str]) -> list[str]:
-    """The metrics to compare, in the order of the run's table. UsageError where there are none."""
     common = [name for name in baseline.metrics if name in system.metrics]
     if strange := [name for name in metrics if name not in common]:
         raise UnknownName("metric of both runs", strange[0], common)
@@ -220,7 +216,6 @@ def _compare_metric(baseline: System, system: System, metric: str) -> Result:
 
 
 def _note_rows(comparisons: list[Result]) -> list[str]:
-    """What to know of the rows."""
     notes = []
     for name in dict.fromkeys(row["run"] for row in comparisons):
         rows = [row for row in comparisons if row["run"] == name and row["queries"]]
@@ -237,7 +232,6 @@ def _note_rows(comparisons: list[Result]) -> list[str]:
 
 
 def _note_repeats(systems: list[System], runs: list[Run], metric: str) -> list[str]:
-    """What to know of repeats."""
     if len(_group_repeats(runs)) == 1 and len({run.path.resolve() for run in runs}) > 1:
         deviation = _measure_spread(runs, metric, pair(*(run.columns.get(metric, {}) for run in runs)))
         by = f" ({deviation:.4f} in {metric}, standard deviation)" if deviation is not None else ""
@@ -355,7 +349,6 @@ def _share_fates(repeats: list[Fates], query_ids: list[str]) -> np.ndarray:
 
 
 def _change_shares(before: np.ndarray, after: np.ndarray) -> list[Result]:
-    """A row a fate that a document had in either."""
     intervals = bootstrap_means(after - before)
     return [
         {"fate": fate.value, "baseline": float(before[:, place].mean()), "share": float(after[:, place].mean())}

@@ -47,7 +47,7 @@ class Course(NamedTuple):
     values: "array[float]"  # from that cost on
 
     def pay(self, cost: float, value: float) -> None:
-        """Add a cost; up to it there was `value`, and what there is from it on is told with the next."""
+        """Add a cost; up to it there was `value`, and what there is from it on comes with the next."""
         self.values[-1] = value
         self.costs.append(round(self.costs[-1] + cost, 9))  # so that ten cents are a tenth of a dollar
         self.values.append(value)
@@ -131,7 +131,6 @@ def _choose_metric(run: Run, name: str) -> str:
 
 
 def _refuse(run: Run, axis: str) -> str:
-    """Why a run cannot be shown on an axis; "" when it can."""
     if axis != "searches" and not run.usage_known:
         return "it was imported without what its model calls used"
     if axis == "usd" and run.scores["usage"]["list_usd"] is None:
@@ -140,7 +139,6 @@ def _refuse(run: Run, axis: str) -> str:
 
 
 def _why_nothing(metric: str, refused: Mapping[str, dict[str, str]], drawn: Mapping[str, list[_Curve]]) -> str:
-    """Why there is no curve on any axis."""
     for axis, found in drawn.items():
         for name, why in refused[axis].items():
             return f"{name} has no curve by {AXES[axis].words}: {why}; choose another --by, or other runs"
@@ -184,7 +182,6 @@ def _choose_budgets(axis: str, largest: float) -> list[float]:
 
 
 def _describe_curve(curve: _Curve, budgets: list[float]) -> Result:
-    """One run's curve at each budget."""
     values, spent = np.empty((2, len(curve.courses), len(budgets)))
     for number, course in enumerate(curve.courses):
         costs = np.asarray(course.costs)
@@ -264,7 +261,6 @@ def follow(outcome: Row, row: Row, metric: str, axes: Collection[str], depth: in
 
 
 def _costs(usage: Row | None, axes: Collection[str], *, searched: bool = False) -> list[tuple[str, float]]:
-    """What was spent, on those axes on which it was something."""
     costs = {"searches": int(searched)}
     if usage:
         tokens = usage["input_tokens"] + usage["output_tokens"]
@@ -302,7 +298,6 @@ class _SeenShare:
         self._seen: set[str] = set()
 
     def add(self, step: Row) -> bool:
-        """Take one more step; whether it has changed anything."""
         before, doc_ids = len(self._seen), list[str]()
         if self._shown:
             doc_ids = [one for one, chars in zip(step["doc_ids"], step.get("shown", ()), strict=False) if chars]

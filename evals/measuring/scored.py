@@ -1,7 +1,6 @@
 """Read run folders that have been scored, and find the runs beside one that are its bounds. No corpus, no model.
 
-Scores are read at once, outcomes and what became of documents a query at a time. Runs with unanswered queries or
-without scores are refused with the reason, or listed with it (`find`). The bounds of a run:
+Scores are read at once, outcomes and what became of documents a query at a time. The bounds of a run:
 
 floor     `retrieve` over the program's own retriever, no pool: one search, no model
 best      the best of all runs of `retrieve`, whatever the retriever: what a program has to be above to be worth it
@@ -121,7 +120,6 @@ class Run:
         return rows
 
     def _check_file(self, name: str) -> None:
-        """DataError where a file of the run has changed since it was scored."""
         try:
             run_folder.check_file(self.path / name, self.scores)
         except ValueError as error:
@@ -197,7 +195,6 @@ def read(path: Path, *, load_data: bool = True) -> Run:
 
 
 def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> SextantError:
-    """Why a run without scores cannot be compared."""
     outcomes, query_ids = run_folder.read_outcomes(path), list[str]()
     if load_data:
         with suppress(SextantError):  # its data may not be here
@@ -288,9 +285,7 @@ class Bounds:
     def is_own(self, kind: Kind) -> bool:
         """Whether there is such a bound of the program's own system, or of its retriever alone."""
         bound = self.found.get(kind)
-        if bound is None:
-            return False
-        return bound.retriever == self.run.retriever if bound.is_floor else not any(_differ(bound, self.run))
+        return bound is not None and not any(_differ(bound, self.run)[-1 if bound.is_floor else 0 :])
 
     @property
     def others(self) -> str:
@@ -298,15 +293,13 @@ class Bounds:
         named = [(kind, label) for kind, label in LABELS.items() if kind in self.found and not self.is_own(kind)]
         return "; ".join(f"{label} {self.mean(kind):.4f}: {self.describe(kind)}" for kind, label in named)
 
-    @property
-    def lines(self) -> list[tuple[str, float, str]]:
-        """(label, mean, which run) of each; the best bare retriever where it is another than the run's own."""
-        again = self.found.get("best") is self.found.get("floor")
-        return [
-            (label, self.mean(kind) or 0.0, self.describe(kind))
-            for kind, label in LABELS.items()
-            if kind in self.found and not (kind == "best" and again)
-        ]
+    def json(self) -> dict[str, Any]:
+        """The bounds as plain data, by kind."""
+        described = {
+            kind: {"mean": self.mean(kind), "run": run.name, "what": self.describe(kind)}
+            for kind, run in self.found.items()
+        }
+        return {"metric": self.metric, **{kind: described.get(kind) for kind in LABELS}}
 
     @cached_property
     def gained(self) -> Paired | None:
@@ -328,17 +321,15 @@ class Bounds:
 
     @property
     def _own_ceiling(self) -> Run | None:
-        ceiling = self.found.get("ceiling")
-        return None if ceiling is None or any(_differ(ceiling, self.run)) else ceiling
+        return self.found["ceiling"] if self.is_own("ceiling") else None
 
     def _rows(self, *runs: Run | None) -> list[tuple[float, ...]]:
-        """The values of the runs for each query in which all have the metric; none where one of the runs is missing."""
         columns = [run.columns.get(self.metric, {}) for run in runs if run is not None]
         return list(pair(*columns).values()) if len(columns) == len(runs) else []
 
 
 def bounds_beside(path: Path) -> dict[str, Any]:
-    """What --json has of the bounds of the run in `path` among the folders beside it, by its headline metric.
+    """The bounds of the run in `path` among the folders beside it, by its headline metric, as `Bounds.json` has them.
 
     Of each folder config.json and scores.json are read, nothing else; what cannot be read is passed over, so a run
     without scores has no bounds, and none of this ends a run.
@@ -350,12 +341,14 @@ def bounds_beside(path: Path) -> dict[str, Any]:
     siblings = list[Path]()
     with suppress(OSError):  # a folder that may be entered and not listed
         siblings = sorted(place for place in here.parent.iterdir() if place.name != here.name)
-    bounds = bounds_among(own, filter(None, (_read_lightly(place, like=own) for place in siblings)), own.metric)
-    described = {
-        kind: {"mean": bounds.mean(kind), "run": run.name, "what": bounds.describe(kind)}
-        for kind, run in bounds.found.items()
-    }
-    return {"metric": bounds.metric, **{kind: described.get(kind) for kind in LABELS}}
+    others = filter(None, (_read_lightly(place, like=own) for place in siblings))
+    return bounds_among(own, others, own.metric).json()
+
+
+def list_bounds(found: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """(label, bound) of what `Bounds.json` has; the best bare retriever where it is another than the run's own."""
+    kinds = [kind for kind in LABELS if found.get(kind) and (kind != "best" or found["best"] != found["floor"])]
+    return [(LABELS[kind], found[kind]) for kind in kinds]
 
 
 def _read_lightly(path: Path, like: Run | None = None) -> Run | None:
@@ -428,5 +421,4 @@ def _differ(one: Run, own: Run) -> tuple[bool, ...]:
 
 
 def _code_differs(one: Run, own: Run) -> tuple[bool, ...]:
-    """In what of the code that made them two runs differ."""
     return tuple(one.config.get(key) != own.config.get(key) for key in ("code", "versions"))

@@ -4,9 +4,8 @@ Averages run over the queries that were asked, not over those that were answered
 unanswered queries gets no score at all.
 
 A run that has shown a value of a query outside dev is a look, also where it was stopped before its end. Whoever looks
-at a test often enough, and keeps what came out best, has chosen on it; the number of looks is what a reader needs to
-judge that. Looks are lines of $SEXTANT_HOME/looks.jsonl. To resume a run or to score it again is no new look, and looks
-on other machines are not known. No failure of counting ends a run.
+at a test often enough, and keeps what came out best, has chosen on it. Looks are lines of $SEXTANT_HOME/looks.jsonl; to
+resume a run or to score it again is no new look. No failure of counting ends a run.
 """
 
 import csv
@@ -111,7 +110,6 @@ def rescore(path: Path, judgements: str = "", metrics: Sequence[str] = ()) -> di
 def _score_queries(
     path: Path, environment: Environment, outcomes: run_folder.Rows, tally: "_Tally", losses: Losses
 ) -> tuple[Values, dict[str, str]]:
-    """Write run.trec and attribution.jsonl; return each query's values and its error or ""."""
     judgements = environment.judgements[environment.headline]
     values, errors, known = Values(), dict[str, str](), set[str]()
     with (
@@ -183,7 +181,6 @@ def _line_ends(many: int, tag: str) -> list[str]:
 def _add_values(
     values: Values, outcome: run_folder.Outcome, outcomes: Mapping[str, Any], environment: Environment
 ) -> None:
-    """Add a query's value of every metric; of other outcomes only that of its twin is read."""
     query_id = outcome["query_id"]
     rankings = {query_id: ranking_of(outcome)}
     if (twin := environment.twins.get(query_id, "")) in outcomes:
@@ -229,7 +226,6 @@ def _summarise_column(
 
 
 def _depth_note(config: run_folder.Config, environment: Environment) -> str:
-    """A note for a run whose rankings are shorter than a metric's depth; "" where they are not."""
     depths = [int(name.partition("@")[2]) for name in environment.metrics if "@" in name]
     depth, unit = config["depth"], "passages" if environment.max_p else "documents"
     if depth >= max(depths, default=0):
@@ -303,7 +299,6 @@ class _Tally:
         self._usage = Usage()
 
     def add(self, outcome: run_folder.Outcome) -> None:
-        """Count one more outcome."""
         trace, error, counts = outcome["trace"], outcome["error"], self._counts
         if error is not None:
             first = {"error": error.strip().partition("\n")[0][:300], "queries": 0, "at": _raised_at(outcome)}
@@ -319,7 +314,6 @@ class _Tally:
         self._usage += run_folder.usage(outcome)
 
     def summary(self, config: run_folder.Config, queries: int) -> dict[str, Any]:
-        """What scores.json says, beside its metrics, of a run that was asked so many queries."""
         usage, provenance = usage_json(self._usage), config[run_folder.PROVENANCE]
         if (config.get("imported") or {}).get("usage") is False:  # nobody knows, and 0 would be a claim
             usage = dict.fromkeys(usage)

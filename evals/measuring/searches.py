@@ -132,7 +132,6 @@ class _Searcher:
         self.distinct = 0
 
     def search(self, queries: Sequence[Query], steps: Sequence[Sequence[Row]]) -> list[list[list[str]]]:
-        """Return what each search of each query brings now, best first."""
         keys = [[self._key(query, step) for step in of] for query, of in zip(queries, steps, strict=True)]
         found: dict[tuple[str, int], dict[Search, list[str]]] = {}
         for name, k, search in (key for of in keys for key in of):
@@ -144,7 +143,6 @@ class _Searcher:
         return [[found[name, k][search] for name, k, search in of] for of in keys]
 
     def _key(self, query: Query, step: Row) -> tuple[str, int, Search]:
-        """(retriever, depth, search) of a step of a query."""
         k = self._depth or step.get("k") or len(step["doc_ids"])
         name = "" if self._spec else step.get("retriever", "")
         instruction = step.get("instruction") or query.objective

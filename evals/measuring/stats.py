@@ -185,7 +185,6 @@ def sign_flip(differences: Sequence[float], *, permutations: int = 19_999, seed:
 
 
 def _signed_sums(values: np.ndarray) -> np.ndarray:
-    """The sums under each of the 2^n assignments of signs."""
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums + value, sums - value])

@@ -98,7 +98,6 @@ class Anytime:
         return [index[doc_id] for doc_id in once]
 
     def _order(self) -> "np.ndarray[Any, np.dtype[np.int64]]":
-        """The numbers of all documents, best first."""
         keys = self._sums[: len(self._index)].copy()
         if self._dropped:
             keys[list(self._dropped)] -= _TIER
@@ -266,7 +265,6 @@ def attribute(query_id: str, outcome: Row, ranking: Sequence[str], judgements: "
 
 
 def _step(row: Row) -> Step:
-    """The parts of a step that tell a document's fate."""
     shown, lengths = row.get("shown", ()), row.get("lengths", ())
     return Step(row["tool"], doc_ids=row["doc_ids"], hop=row.get("hop", 0), shown=shown, lengths=lengths)
 

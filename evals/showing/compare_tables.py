@@ -42,7 +42,6 @@ def render_comparison(result: Result, form: str) -> str:
 def _comparison(
     result: Result, label: str, run: str, changed: dict[str, list[Any]], explained: list[str]
 ) -> list[Part]:
-    """The tables of one system against the baseline."""
     forced = f", forced although {', '.join(result['forced'])} differ" if result["forced"] else ""
     where = f"{task_line(result)}{forced}"
     note = f"{label} against baseline. {where}"
@@ -61,7 +60,6 @@ def _comparison(
 
 
 def _metric_rows(rows: list[Result]) -> list[list[str]]:
-    """A row a metric, with the number of its queries where it is defined for fewer than others."""
     most = max(row["queries"] for row in rows)
     made = []
     for row in rows:
@@ -102,7 +100,6 @@ FLOWS = 10  # flows shown; --json has all
 
 
 def _losses(losses: Result, note: str) -> list[Part]:
-    """What became of relevant documents: the change of each fate, and the documents that changed theirs."""
     k, many, flows = losses["cutoff"], losses["queries"], losses["flows"]
     words = {fate.value: text.format(k=k) for fate, text in WORDS.items()}
     rows = []
@@ -124,7 +121,6 @@ def _losses(losses: Result, note: str) -> list[Part]:
 
 
 def _spread(systems: list[Result], labels: list[str]) -> list[Part]:
-    """The standard deviation between repeats of each metric's mean, of the systems that have repeats."""
     repeated = [(label, system) for label, system in zip(labels, systems, strict=True) if system["spread"] is not None]
     if not repeated:
         return []
@@ -162,7 +158,6 @@ def render_curves(result: Result) -> str:
 
 
 def _curves_table(axis: str, found: Result) -> Grid:
-    """Each run at a few budgets and at its end."""
     columns = _choose_columns(found["budgets"])
     rows = []
     for row in found["curves"]:
@@ -186,7 +181,6 @@ def _choose_columns(budgets: list[float]) -> list[int]:
 
 
 def _front(axis: str, found: Result) -> str:
-    """The points that no other point of any run is better and cheaper than."""
     points = []
     for point in found["front"]:
         if point["value"] or len(found["front"]) == 1:

@@ -172,7 +172,6 @@ class Answers:
         return list(self._open(run_id).named)
 
     def _runs(self) -> bytes:
-        """The list of runs as it is now."""
         self._scan()
         unreadable = [] if self._exported else self.unreadable
         return plain_json(
@@ -186,10 +185,10 @@ class Answers:
         )
 
     def _run(self, run_id: str) -> bytes:
-        """One run: its configuration and scores, and a value of every metric and the fates for each query."""
         opened = self._open(run_id)
         run, query_ids, judged = opened.run, opened.query_ids, opened.judged
         others = {name: one.run for name, one in self._readable.items() if name != run_id}
+        bounds = scored.list_bounds(scored.bounds_among(run, others.values(), run.metric).json())
         answer = {
             "id": run_id,
             "config": run.config,
@@ -200,10 +199,7 @@ class Answers:
             "errors": {query_id: run.errors[query_id] for query_id in query_ids if query_id in run.errors},
             "fates": None if judged.why else [judged.fates[query_id] for query_id in query_ids],
             "why_no_fates": judged.why,
-            "bounds": [
-                {"label": label, "mean": mean, "what": what}
-                for label, mean, what in scored.bounds_among(run, others.values(), run.metric).lines
-            ],
+            "bounds": [{"label": label, "mean": one["mean"], "what": one["what"]} for label, one in bounds],
             "siblings": [name for name, other in others.items() if other.contract == run.contract],
         }
         if not self._exported:
@@ -216,7 +212,6 @@ class Answers:
             len(opened.outcomes)
 
     def _query(self, run_id: str, name: str) -> bytes:
-        """One query of a run: what was asked, what was done, what became of the relevant documents."""
         opened = self._open(run_id)
         query_id = opened.named.get(name)
         if query_id is None:
@@ -231,7 +226,6 @@ class Answers:
             ) from None
 
     def _open(self, run_id: str) -> _Opened:
-        """A run as it is on disk now."""
         with self._lock:
             entry = self._known.get(run_id)
             if entry and entry.stamp != _stamp(entry.path):
@@ -284,7 +278,6 @@ class Answers:
 
 
 def _summarize(run_id: str, opened: _Opened) -> Answer:
-    """A run's row in the table of runs."""
     run, scores = opened.run, opened.run.scores
     kept = ("task", "data", "split", "judgements", "program", "retriever", "lm")
     return {
@@ -306,7 +299,6 @@ def _summarize(run_id: str, opened: _Opened) -> Answer:
 
 
 def _describe_query(opened: _Opened, query_id: str) -> Answer:
-    """Everything that the run folder has of a query."""
     run, judged, outcome = opened.run, opened.judged, opened.outcomes[query_id]
     row, trace = judged.rows.get(query_id, {}), outcome["trace"]
     cutoff = 0 if judged.why else run.scores["losses"]["cutoff"]

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from evals.measuring.scored import LABELS
+from evals.measuring.scored import list_bounds
 from evals.measuring.traces import WORDS
 from tools.console import clean, number, plural, put_out, queries
 
@@ -247,9 +247,8 @@ def _losses_table(losses: dict[str, Any]) -> Grid:
 
 def _footings(scores: dict[str, Any]) -> list[str]:
     found, usage, ledger = scores.get("bounds", {}), scores["usage"], scores.get("ledger", {})
-    named = [kind for kind in LABELS if kind != "best" or found.get("best") != found.get("floor")]
-    known = [(LABELS[kind], found[kind]) for kind in named if found.get(kind)]
-    lines = [f"{label} of {found['metric']}: {one['mean']:.4f} ({one['what']})" for label, one in known]
+    bounds = list_bounds(found)
+    lines = [f"{label} of {found['metric']}: {one['mean']:.4f} ({one['what']})" for label, one in bounds]
     asked = queries(scores["queries"])
     if scores["failed"]:
         asked += f", {scores['failed']} failed (scored 0; {_failure(scores)})"
@@ -289,7 +288,6 @@ def _kinds(counts: dict[str, int]) -> str:
 
 
 def _failure(scores: dict[str, Any]) -> str:
-    """The commonest error of those queries that failed; older runs do not have it."""
     if not (one := scores.get("failure")):
         return "their errors are in outcomes.jsonl"
     at = f", at {one['at']}" if one["at"] else ""
@@ -297,7 +295,6 @@ def _failure(scores: dict[str, Any]) -> str:
 
 
 def _used(usage: dict[str, Any]) -> str:
-    """Tokens and dollars; what is none is not said."""
     cached, thinking = usage.get("cached_tokens"), usage.get("reasoning_tokens")
     parts = [f", {usage['input_tokens']} tokens in" + (f" ({cached} cached by the provider)" if cached else "")]
     parts.append(f"{usage['output_tokens']} out" + (f" ({thinking} of them thinking)" if thinking else ""))

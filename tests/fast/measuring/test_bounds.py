@@ -33,10 +33,8 @@ def name(path, kind):
 
 def lines(path):
     """The bounds of a run, each in a line."""
-    bounds = found(path)
-    again = bounds.get("best") == bounds.get("floor")
-    shown = [(scored.LABELS[kind], one) for kind, one in bounds.items() if not (kind == "best" and again)]
-    return [f"{label} {one['mean']:.4f} ({one['what']})" for label, one in shown]
+    bounds = scored.list_bounds(bounds_beside(path))
+    return [f"{label} {one['mean']:.4f} ({one['what']})" for label, one in bounds]
 
 
 def test_a_program_stands_between_its_retriever_and_the_oracle_pool(runs):

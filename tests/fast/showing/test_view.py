@@ -393,7 +393,6 @@ def test_an_exported_page_has_every_answer_and_needs_nothing_else(runs, tmp_path
     assert len(packed(page)) == 1 + 2 + 8 and packed(page)["runs.json"]["exported"]
     assert not re.search(r'<(link[^>]*stylesheet|script[^>]*src|img|iframe)|url\((?!["\']?data:)|@import', page)
 
-
     policy = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     assert policy and policy.start() < page.index("<style>") < page.index("<script")
     (program,) = re.findall("<script>(.*?)</script>", page, re.DOTALL)
