@@ -56,8 +56,6 @@ class Notes(MultiHop):
         return session.submit(ranking[: self.depth], why="steps" if short else state["why"])
 
     def _graph(self, session: Session, query: Query) -> Any:
-        """Return the graph: a node for a hop, gone through once a hop, then one that ranks."""
-
         def hop(state: _State) -> dict[str, Any]:
             session.hop = number = state["hop"] + 1
             found = _copy_found(state)

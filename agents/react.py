@@ -127,7 +127,6 @@ class React(Program):
         return desk.session.submit(desk.rank_all()[: self.depth], why=desk.why)
 
     def _ask(self, query: Query, desk: "_Desk", turns: list[_Turn]) -> _Turn:
-        """Return the model's next turn, by the interface that it has."""
         model = dspy.settings.lm
         native = getattr(model, "tools", None) is not None
         if self.interface == "openai" and not native:
@@ -319,7 +318,6 @@ def _count_forgotten(session: Session, turns: list[_Turn], fits: Callable[[int],
 
 
 def _tell_history(turns: list[_Turn], forgotten: int) -> list[Turn]:
-    """Return the turns as the signature has them, without the results of the `forgotten` first ones."""
     return [
         Turn(
             thought=turn["thought"],
@@ -331,7 +329,6 @@ def _tell_history(turns: list[_Turn], forgotten: int) -> list[Turn]:
 
 
 def _speak(turn: _Turn, *, forgotten: bool) -> list[Message]:
-    """Return one turn as messages of the chat protocol."""
     said: Message = {"role": "assistant", "content": turn["thought"]}
     if not turn["calls"]:
         return [said, {"role": "user", "content": _NOTHING}]

@@ -238,7 +238,6 @@ class _Work:
 
 
 def _check_ids(shown: Sequence[str]) -> Check:
-    """Return the check that judgements are of passages in `shown`."""
     known = known_ids("judgements", shown)
     return lambda outputs: known({"judgements": [one.id for one in outputs["judgements"]]})
 

@@ -10,14 +10,14 @@ PROGRAMS = {
     "multihop": "programs.multihop:MultiHop",
     "query_to_answer": "programs.rewriting:QueryToAnswer",
     "query_to_doc": "programs.rewriting:QueryToDoc",
-    "rank": "programs.rank:Rank",
+    "rank": "programs.listwise:Rank",
     "reason": "programs.pointwise:Reason",
     "reasoning_trace": "programs.rewriting:ReasoningTrace",
     "retrieve": "programs.retrieve:Retrieve",
     "rewrite": "programs.rewriting:Rewrite",
     "score": "programs.pointwise:Score",
     "subtask": "programs.pointwise:Subtask",
-    "tournament": "programs.tournament:Tournament",
+    "tournament": "programs.listwise:Tournament",
 }
 
 # Those that reports name.

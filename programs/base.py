@@ -53,6 +53,12 @@ class Program(dspy.Module):
             submission: Any = super().__call__(*args, **named)
         return submission  # type: ignore[no-any-return]
 
+    @property
+    def unanswerable(self) -> list[str]:
+        """The output fields of its signatures for which it has no answer without a model."""
+        fields = (name for one in self.predictors() for name in one.signature.output_fields)
+        return [name for name in dict.fromkeys(fields) if name not in self.offline]
+
     def forward(self, query: Query) -> Submission:
         """Search for one query, in a session of its own."""
         raise NotImplementedError
@@ -62,18 +68,9 @@ class Program(dspy.Module):
         return None
 
 
-def unanswerable(program: Any) -> list[str]:
-    """Return the output fields of a program's signatures for which it has no answer without a model."""
-    if (found := getattr(program, "unanswerable", None)) is not None:  # of a program in a process of its own
-        return list(found)
-    predictors = program.predictors() if isinstance(program, dspy.Module) else ()
-    fields = (name for one in predictors for name in one.signature.output_fields)
-    return [name for name in dict.fromkeys(fields) if name not in getattr(program, "offline", {})]
-
-
 def check_offline(name: str, program: Any) -> None:
     """UsageError for a program that cannot be run without a model."""
-    if fields := unanswerable(program):
+    if fields := getattr(program, "unanswerable", []):
         raise UsageError(
             f"{name} needs a model: offline does not know what to answer for {', '.join(fields)}; "
             "name a model with --lm, or give the program a rule for each field (programs/base.py: offline)"

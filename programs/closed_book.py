@@ -76,7 +76,6 @@ class ClosedBook(Program):
         return session.submit(ranking, why=why, answer="\n".join(guesses))
 
     def _look_up(self, session: Session, query: Query, guess: str) -> list[str]:
-        """Return the document that `guess` names, if it names one."""
         found = session.search(guess, self.lookup, instruction=instruct(query, LIKE))
         signs = [sign(guess, hit.title, session.read_whole(hit.doc_id), query.text) for hit in found]
         best = max(range(len(found)), key=lambda place: (signs[place], -place), default=-1)

@@ -204,7 +204,6 @@ def prompts_of(program: Any) -> dict[str, Prompt]:
 
 
 def _list_fields(side: str, fields: Mapping[str, Any]) -> list[str]:
-    """Return each field with its side and type: what a demonstration has to fit."""
     types = {name: one.annotation for name, one in fields.items()}
     return [
         f"{side} {name}: {kind if '[' in str(kind) else getattr(kind, '__name__', '') or kind}"

@@ -19,7 +19,6 @@ from typing import Any, Self
 
 import dspy
 
-from programs.base import unanswerable
 from programs.compiled import NAME, read
 from tools import errors, session
 from tools.errors import UsageError, pick
@@ -166,7 +165,7 @@ class _Host:
     def begin(self, program: str, given: Mapping[str, Any]) -> list[str]:
         """Make the program; return the fields for which it has no answer without a model."""
         self._system = self._constructor(_Toolbox(self._parent), **given)
-        lacking = unanswerable(self._system)
+        lacking: list[str] = getattr(self._system, "unanswerable", [])
         if Path(NAME).exists():
             compiled = read(Path())
             compiled.check(program, self._system, "--compiled")

@@ -36,7 +36,7 @@ from tools.models.call import DEADLINE
 from tools.models.offline import publish
 from tools.records import Query, Submission, Trace, Usage
 from tools.retrievers import Expression, Expressions
-from tools.session import Session, Toolbox
+from tools.session import Toolbox
 
 _ROOT = Path(__file__).parents[2]
 _CODE = ("agents", "programs", "tools")
@@ -48,6 +48,9 @@ _SETTINGS = frozenset({"temperature", "max_tokens", "n", "rollout_id", "stop", "
 _LARGEST = 256 << 20  # bytes of a message
 _LATE = 3.0  # seconds after a query's time is up, in which evals.running.runner gives it up
 _SHIELDED, _BARE = "without files or TCP", "files not shielded: this system has no Landlock"
+
+
+_current: Callable[[], Any] = session.current
 
 
 class ProcessEnded(Exception):
@@ -82,7 +85,7 @@ class Isolated:
             with self._begin(given) as child:
                 return _Desk(toolbox, query).have_answered(child)
 
-        answer.unanswerable = lacking  # type: ignore[attr-defined]  # as programs.base.unanswerable reads it
+        answer.unanswerable = lacking  # type: ignore[attr-defined]  # as of a Program
         return answer
 
     def _start(self) -> "_Child":
@@ -93,7 +96,6 @@ class Isolated:
 
     @contextmanager
     def _begin(self, given: Mapping[str, Any]) -> "Iterator[_Child]":
-        """Take a child that has nothing else to do, and have it make the program."""
         try:
             child = self._idle.pop()
         except IndexError:
@@ -250,7 +252,7 @@ class _Desk:
         # Beside plain calls of the session.
         self._answers: dict[str, Callable[..., Any]] = {
             "open": self._open,
-            "hop": lambda hop: setattr(session.current(), "hop", hop),
+            "hop": lambda hop: setattr(_current(), "hop", hop),
             "judged": lambda doc_ids, chars, shown: _current().judge(doc_ids, chars, fit=lambda texts: shown),
             "repaired": lambda: _current().charge(Usage(repairs=1)),
             "branch": self._branch,
@@ -273,7 +275,7 @@ class _Desk:
     def answer(self, call: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to one question of the child's."""
         try:
-            make = getattr(session.current(), call) if call in CALLS else self._answers[call]
+            make = getattr(_current(), call) if call in CALLS else self._answers[call]
             return {"value": make(*arguments, **named)}
         except Exception as error:  # noqa: BLE001  # the program meets it, or ends with it
             self.raised.append(error)
@@ -290,13 +292,6 @@ class _Desk:
         branch = _current().branch(hop, line=line)
         branch.__enter__()
         self._branches.append(branch)
-
-
-def _current() -> Session:
-    """Return the open session; an error of the program where there is none."""
-    if (found := session.current()) is None:
-        raise ValueError("no session is open")
-    return found
 
 
 def _ask_model(prompt: Any, messages: Any, settings: dict[str, Any], written: str | None) -> tuple[Any, str, str]:

@@ -354,7 +354,6 @@ def _cut_clauses(text: str, statistics: TermStatistics) -> list[tuple[str, str]]
 
 
 def _rank_by_weight(text: str, statistics: TermStatistics) -> list[str]:
-    """Return the sentences of `text`, heaviest first; of a blank text, the text."""
     weight = {sentence: sum(_weigh(sentence, statistics).values()) for sentence in sentences(text)}
     return sorted(weight, key=lambda sentence: -weight[sentence]) or [text]
 
@@ -387,7 +386,6 @@ def _overlap(weight: Mapping[str, float], text: str, statistics: TermStatistics)
 
 
 def _share(wanted: str, text: str, statistics: TermStatistics) -> float:
-    """Return which share of the weight of `wanted` the text has, from 0 to 1."""
     weight = _weigh(wanted, statistics)
     return _overlap(weight, text, statistics) / sum(weight.values()) if weight else 0.0
 
@@ -416,17 +414,14 @@ def _weigh(text: str, statistics: TermStatistics) -> dict[str, float]:
 
 
 def _weigh_description(description: str, statistics: TermStatistics) -> dict[str, float]:
-    """Weigh a description, whose words at its end count more often."""
     said = sentences(description)
     return _weigh("\n".join([description, *(said[-EDGE:] * ENDING if len(said) > EDGE else [])]), statistics)
 
 
 def _heaviest(weight: Mapping[str, float]) -> list[str]:
-    """Return the words, heaviest first; equal ones by the alphabet."""
     return sorted(weight, key=lambda word: (-weight[word], word))
 
 
 def _scale(weight: Mapping[str, float]) -> dict[str, float]:
-    """Return the same weights with the largest at 1."""
     largest = max(weight.values(), default=1.0) or 1.0
     return {word: w / largest for word, w in weight.items()}

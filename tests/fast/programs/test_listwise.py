@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai_server import ids, prompts
 
-from programs.rank import Rank, slide
-from programs.tournament import Tournament, tournament
+from programs.listwise import Rank, Tournament, slide, tournament
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.models import lm

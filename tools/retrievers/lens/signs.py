@@ -138,7 +138,6 @@ def _recollection(text: str, statistics: TermStatistics) -> str:
 
 
 def _failure(text: str) -> list[str]:
-    """Who does what in the turns of a conversation, and whether one of them says the same twice."""
     turns = _TURN.findall(text)
     asked = [said for who, said in turns if who == "User"]
     given = [said for who, said in turns if who == "Assistant"]
@@ -172,11 +171,9 @@ def _authorship(text: str) -> list[str]:
 
 
 def _signs(signs: Mapping[str, str], text: str) -> list[str]:
-    """What is to be written for each sign that `text` has."""
     return [written for written, pattern in signs.items() if re.search(pattern, text, re.IGNORECASE | re.MULTILINE)]
 
 
 def _alike(first: str, second: str) -> bool:
-    """Whether two turns share most of their words."""
     a, b = set(words(first)), set(words(second))
     return len(a & b) > 0.6 * max(1, min(len(a), len(b)))

@@ -1,11 +1,14 @@
-"""Batches, of which the best go on: OBLIQ-Bench's GPT-5.2 Tournament (appendix C; prompts in D.3.6 and D.4.1).
+"""Programs that have a model order several documents of a pool in one call.
 
-The pool is shuffled and cut into batches of 20; a model orders each in one call; the first 4 of each go on to the next
-round, until those that are left fit one batch, which is ordered directly. The others follow, the last round's first. In
-which order those stand that leave in one round, and survivors are batched, is ours: `tournament` says it.
+Rank is RankGPT's window that slides up the retriever's order (Sun et al. 2023), which is BIRCO's Rank (section 4.1).
+Rank+O is the run with the objective, Rank that with `--instruction none`. The last window begins at the top, whatever
+the size of the pool.
 
-`think` is the paper's two-stage variant (D.3.6): an analysis of the query and of each candidate before the ranking, in
-the same call. `lens` is what makes a document relevant in a task. `solutions` is for the oracle variant,
+Tournament is OBLIQ-Bench's GPT-5.2 Tournament (appendix C; prompts in D.3.6 and D.4.1). The pool is shuffled and cut
+into batches of 20; a model orders each in one call; the first 4 of each go on to the next round, until those that are
+left fit one batch, which is ordered directly. The others follow, the last round's first. In which order those stand
+that leave in one round, and survivors are batched, is ours. `think` is the paper's two-stage variant (D.3.6): an
+analysis of the query and of each candidate before the ranking, in the same call. `solutions` is for the oracle variant,
 Tournament+Soln (D.3.6): a file of the user's own, because the public release has none, with a JSON object a line,
 {"_id", "solution"}, where _id is that of a query or of a document.
 """
@@ -13,6 +16,7 @@ Tournament+Soln (D.3.6): a file of the user's own, because the public release ha
 import json
 import random
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,13 +25,64 @@ import dspy
 import pydantic
 
 from programs.base import About, Program
-from programs.reading import RANK_OFFLINE, RankCandidates, complete, find_candidates
+from programs.reading import RANK_OFFLINE, RankCandidates, complete, find_candidates, rank
 from tools.disk import InputFile
 from tools.errors import DataError, UsageError, at_least
 from tools.models import offline as rules
 from tools.models.prompting import Passage, ask, defuse, filled, fit_length, fits, known_ids, lens, show, through
 from tools.records import Query, Submission
 from tools.session import Session
+
+
+def slide(
+    doc_ids: Sequence[str], rank_window: Callable[[list[str]], Sequence[str]], window: int, step: int
+) -> list[str]:
+    """Return `doc_ids` after one pass of the window from the end to the beginning; always a permutation of them.
+
+    For n > window, `rank_window` is called ceil((n - window) / step) + 1 times, for fewer documents once; for a window
+    of one document never. What it leaves out follows in the order shown, what it invents or repeats is ignored.
+    """
+    order = list(doc_ids)
+    for end in range(len(order), 0, -step):
+        first = max(0, end - window)
+        shown = order[first:end]
+        order[first:end] = complete(rank_window(list(shown)), shown) if len(shown) > 1 else shown
+        if first == 0:
+            break
+    return order
+
+
+class Rank(Program):
+    """BIRCO's Rank: a window slides up the retriever's order of a pool, and a model orders what is in it."""
+
+    offline: ClassVar = RANK_OFFLINE
+    pooled: ClassVar[bool] = True
+
+    pool: int = 100  # documents of the first search, where a query has no candidates
+    window: int = 20  # documents that are ordered in one call
+    step: int = 10  # how much further up the next window begins
+    read_chars: int = 0  # characters of each document, 0 all
+
+    def __post_init__(self) -> None:
+        at_least(1, "rank", pool=self.pool, step=self.step)
+        at_least(0, "rank", read_chars=self.read_chars)
+        at_least(2, "rank", window=self.window)
+        if self.step > self.window:
+            raise UsageError(
+                f"rank needs a step of at most window={self.window}, not {self.step}: it would pass documents over"
+            )
+        self.rank_candidates = dspy.Predict(RankCandidates)
+
+    def forward(self, query: Query) -> Submission:
+        """Return the pool after one pass; the pass is hop 2."""
+        session = self.toolbox.open(query)
+        pool = [hit.doc_id for hit in find_candidates(session, query, self.pool)]
+        session.hop = 2
+        order_window = partial(rank, session, self.rank_candidates, query, read_chars=self.read_chars)
+        order = slide(pool, order_window, self.window, self.step)
+        session.rank(order)
+        return session.submit(order[: self.depth])
+
 
 RankBatch = Callable[[list[str], int, int], Sequence[str]]
 """Orders the documents of one batch; also gets the round, from 1, and how many of them stay in."""
@@ -160,8 +215,6 @@ class Tournament(Program):
         return ranked
 
     def _make_inputs(self, query: Query, passages: list[Passage], chars: int) -> dict[str, Any]:
-        """Return the inputs of one call, with `chars` characters of each solution that there is."""
-
         def add_solution(text: str, name: str) -> str:
             solution = defuse(self.solved.get(name, "")[:chars])
             return f"{text}\n\nSolution:\n{solution}" if solution else text
