@@ -4,20 +4,23 @@ import itertools
 import json
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
-from conftest import ROOT
+from conftest import lines
 
 from evals.running.sitting import Result as Ran
+from optimizers import compilation
+from optimizers import compile as module
 from optimizers.request import OPTIMIZERS
 from optimizers.teleprompters import TELEPROMPTERS
 from optimizers.training.demonstrations import CUT, SHOWN
 from programs.compiled import read, write
+from programs.rewriting import QueryToDoc
+from tools.console import run_command
 from tools.corpus import Corpus
 from tools.records import Usage, usage_json
+from tools.retriever import NoRetriever
 from tools.session import Toolbox
 
 SMALL = ("--limit", "4", "-P", "hops=1", "-P", "per_hop=5")
@@ -32,6 +35,28 @@ def refused(result, code, *words):
     for word in words:
         assert word in result.err
     return True
+
+
+@pytest.fixture(scope="module")
+def labeled(tmp_path_factory):
+    """The compiled.json of something small, which several tests take up."""
+    runs = tmp_path_factory.mktemp("labeled")
+    about = ["--program", "multihop", "--task", "congress", "--data", "mini", "--optimizer", "labeled", *SMALL]
+    assert run_command(module.parser(), module.command, [*about, "--runs", str(runs)]) == 0
+    [file] = runs.glob("compiled/*/*/compiled.json")
+    return file
+
+
+@pytest.fixture
+def changed(labeled, tmp_path):
+    """That file with something else in it."""
+
+    def made(**fields):
+        file = tmp_path / f"{'-'.join(fields)}.json"
+        write(file, replace(read(labeled), **fields))
+        return file
+
+    return made
 
 
 # -- refused before anything is done
@@ -134,24 +159,6 @@ def test_every_optimizer_of_the_table_is_in_the_help(compiles):
     assert list(json.loads(compiles("--json", optimizer="list", task=None).out)) == list(TELEPROMPTERS)
 
 
-def data_folder(folder, queries):
-    """A folder in OBLIQ-Bench's layout, with so many queries that want a document each."""
-    place = folder / "tip-of-tongue" / "congress"
-    (place / "corpus").mkdir(parents=True)
-    (place / "queries+qrels").mkdir()
-    rows = {
-        "corpus/corpus.jsonl": [
-            {"_id": f"D{n}", "text": f"The committee heard {n} witnesses."} for n in range(queries + 5)
-        ],
-        "queries+qrels/queries.jsonl": [{"_id": f"Q{n}", "text": f"Who heard {n}?"} for n in range(queries)],
-    }
-    for name, one in rows.items():
-        (place / name).write_text("".join(json.dumps(row) + "\n" for row in one))
-    qrels = ["query-id\tcorpus-id\tscore", *(f"Q{n}\tD{n}\t1" for n in range(queries))]
-    (place / "queries+qrels/qrels.tsv").write_text("\n".join(qrels) + "\n")
-    return folder
-
-
 def test_a_metric_that_no_ranking_of_a_pool_changes_is_refused(compiles):
     assert refused(compiles("--metric", "R@20", program="rank", task="relic"), 2, "all of a pool of 14 documents")
 
@@ -159,26 +166,25 @@ def test_a_metric_that_no_ranking_of_a_pool_changes_is_refused(compiles):
 # -- members of an ensemble
 
 
-def test_members_of_an_ensemble_have_one_program_and_one_set_of_parameters(compiles, compiled, tmp_path):
-    one, two = compiled("one", *SMALL), compiled("two", *SMALL, "--seed", "3")
-    result = compiles(*SMALL, "--of", one, "--of", two, optimizer="ensemble", runs=tmp_path / "both")
+def test_members_of_an_ensemble_have_one_program_and_one_set_of_parameters(compiles, labeled, changed, tmp_path):
+    result = compiles(*SMALL, "--of", labeled, "--of", changed(origin={}), optimizer="ensemble", runs=tmp_path / "both")
     assert result.code == 0
     wrong = {
-        compiled("hops", "--limit", "4", "-P", "hops=2", "-P", "per_hop=5"): (2, "has other parameters"),
-        compiled("retriever", *SMALL, "--retriever", "rank_bm25"): (2, "or another retriever"),
-        compiled("program", "--limit", "4", program="rewrite"): (2, "was compiled for --program rewrite"),
+        changed(parameters={**read(labeled).parameters, "hops": 2}): (2, "has other parameters"),
+        changed(retriever="rank_bm25"): (2, "or another retriever"),
+        changed(program="rewrite"): (2, "was compiled for --program rewrite"),
         tmp_path / "nowhere.json": (3, "there is no compiled program"),
     }
     for file, (code, word) in wrong.items():
-        assert refused(compiles(*SMALL, "--of", one, "--of", file, optimizer="ensemble"), code, word)
-    assert refused(compiles(*SMALL, "--of", one, optimizer="ensemble"), 2, "needs two")
+        assert refused(compiles(*SMALL, "--of", labeled, "--of", file, optimizer="ensemble"), code, word)
+    assert refused(compiles(*SMALL, "--of", labeled, optimizer="ensemble"), 2, "needs two")
 
 
 # -- what a run takes from a compiled program
 
 
-def test_the_values_of_a_compiled_program_are_the_defaults_and_the_command_line_wins(run, compiled):
-    file = compiled("one", *SMALL, "--retriever", "rank_bm25")
+def test_the_values_of_a_compiled_program_are_the_defaults_and_the_command_line_wins(run, changed):
+    file = changed(retriever="rank_bm25")
 
     def ran(*words):
         result = run("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", "2", *words, "--json")
@@ -186,26 +192,19 @@ def test_the_values_of_a_compiled_program_are_the_defaults_and_the_command_line_
         return result.json
 
     plain, with_it = ran(), ran("--compiled", file)
-    config = json.loads((file.parent / "config.json").read_text())
     assert with_it["retriever"] == "rank_bm25" and plain["retriever"] == "bm25"
-    assert config["parameters"]["hops"] == 1
     assert with_it["usage"]["calls"] == 2 * 2  # a hop of two calls, for two queries
-
     other = ran("--compiled", file, "-P", "hops=2", "--retriever", "bm25")
     assert other["retriever"] == "bm25" and other["usage"]["calls"] > 2 * 2
     assert len({plain["run"], with_it["run"], other["run"]}) == 3
 
 
-def test_parameters_that_need_a_prompt_that_was_not_compiled_are_refused(run, compiled):
-    file = compiled("one", *SMALL)
-    result = run("--program", "multihop", "--task", "congress", "--compiled", file, "-P", "rerank=3")
+def test_parameters_that_need_a_prompt_that_was_not_compiled_are_refused(run, labeled, changed):
+    result = run("--program", "multihop", "--task", "congress", "--compiled", labeled, "-P", "rerank=3")
     assert result.code == 2 and "has no prompt for 'rank_candidates'" in result.err and result.err.count("\n") == 1
-    write(file, replace(read(file), retriever="dense:all-MiniLM-L6-v2(run_code=0123456789abcdef)"))
+    file = changed(retriever="dense:all-MiniLM-L6-v2(run_code=0123456789abcdef)")
     result = run("--program", "multihop", "--task", "congress", "--compiled", file)
     assert result.code == 2 and "Python code is to be run, which only you can allow" in result.err
-
-
-# -- what is left behind, and what is never copied
 
 
 # -- what makes two compilations one
@@ -234,10 +233,8 @@ def test_judgements_make_another_compilation_and_a_default_that_is_spelled_out_d
 # -- what an optimizer makes
 
 
-def test_rules_are_each_candidates_own_and_the_code_of_the_program_stays_as_it_was(compiles, server, tmp_path):
+def test_rules_are_each_candidates_own_and_the_code_of_the_program_stays_as_it_was(compiles, run, server, tmp_path):
     """The program has no lens, so all of its copies share one signature, the class in the code."""
-    from programs.rewriting import QueryToDoc
-
     numbers = itertools.count(1)
 
     def answer(prompt):
@@ -246,10 +243,11 @@ def test_rules_are_each_candidates_own_and_the_code_of_the_program_stays_as_it_w
         return {name: told for name in asked if name != "completed"}
 
     server.answer = answer
-    plain = [one.signature.instructions for one in QueryToDoc(empty()).predictors()]
+    empty = Toolbox(Corpus(()), NoRetriever())
+    plain = [one.signature.instructions for one in QueryToDoc(empty).predictors()]
     about = {"program": "query_to_doc", "task": "legal_qa", "optimizer": "infer_rules"}
     assert compiles("--lm", server.spec, "-O", "candidates=3", **about).code == 0
-    assert [one.signature.instructions for one in QueryToDoc(empty()).predictors()] == plain
+    assert [one.signature.instructions for one in QueryToDoc(empty).predictors()] == plain
 
     instructions = [
         prompt["instructions"]
@@ -261,21 +259,11 @@ def test_rules_are_each_candidates_own_and_the_code_of_the_program_stays_as_it_w
     assert len(ruled) == 3 and all(text.startswith(plain[0]) for text in ruled)
 
     [file] = (tmp_path / "runs").glob("compiled/*/*/compiled.json")
-    words = ["--program", "query_to_doc", "--task", "legal_qa", "--data", "mini", "--limit", "1"]
-    command = [sys.executable, "-m", "evals.run", *words, "--compiled", file, "--runs", tmp_path / "runs"]
-    taken = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert taken.returncode == 0, taken.stderr
-
-
-def empty():
-    """A toolbox with nothing in it."""
-    from tools.retriever import NoRetriever
-
-    return Toolbox(Corpus(()), NoRetriever())
+    assert run("--program", "query_to_doc", "--task", "legal_qa", "--limit", "1", "--compiled", file).code == 0
 
 
 def test_demonstrations_of_an_agent_are_cut_however_long_its_history_was(compiles, tmp_path):
-    words = ("-P", "steps=8", "--metric", "R@100", "-O", "threshold=0.01")
+    words = ("-P", "steps=8", "--metric", "R@100", "-O", "threshold=0.01", "-O", "demos=1", "--limit", "8")
     assert compiles(*words, program="react", optimizer="bootstrap").code == 0
     demos = [
         demo
@@ -314,8 +302,6 @@ TUNED = ("--range", "rerank=0|20", "-P", "hops=2")  # which gains on the miniatu
 
 
 def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, monkeypatch):
-    from optimizers import compilation
-
     handed = []
     found = {"usage": usage_json(Usage())}
     monkeypatch.setattr(
@@ -329,14 +315,16 @@ def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, mo
 # -- the held-out answer, and the command that takes up what was compiled
 
 
-def test_looks_are_counted_where_the_data_is_named_by_a_relative_path(run, compiles, tmp_path, monkeypatch):
-    data_folder(tmp_path / "data", 40)
-    monkeypatch.chdir(tmp_path)
-    result = compiles(*SMALL, "--json", optimizer="labeled", data="data")
-    assert json.loads(result.out)["looks"] == 0
-    assert run("--program", "multihop", "--task", "congress", "--data", "data").code == 0
-    for place in ("data", "./data/", tmp_path / "data"):
-        assert json.loads(compiles(*SMALL, "--json", optimizer="labeled", data=place).out)["looks"] == 1
+def test_looks_are_counted_where_the_data_is_named_by_a_relative_path(run, compiles, folder, monkeypatch):
+    place = folder / "tip-of-tongue/congress/queries+qrels"
+    lines(place / "queries.jsonl", [json.dumps({"_id": f"Q{n}", "text": f"Who heard {n}?"}) for n in range(40)])
+    lines(place / "qrels.tsv", ["query-id\tcorpus-id\tscore", *(f"Q{n}\tD{n % 7}\t1" for n in range(40))])
+    monkeypatch.chdir(folder.parent)
+    about = {"program": "query_to_doc", "optimizer": "labeled"}
+    assert json.loads(compiles("--limit", "4", "--json", data=folder.name, **about).out)["looks"] == 0
+    assert run("--program", "query_to_doc", "--task", "congress", "--data", folder.name).code == 0
+    for data in (folder.name, f"./{folder.name}/", folder):
+        assert json.loads(compiles("--limit", "4", "--json", data=data, **about).out)["looks"] == 1
 
 
 def test_the_command_that_is_printed_takes_it_up_as_it_is(run, compiles, tmp_path):
@@ -354,9 +342,8 @@ def test_the_command_that_is_printed_takes_it_up_as_it_is(run, compiles, tmp_pat
     assert config["instruction"] == "generic" and config["provenance"]["judgements"] == "pooled"
 
 
-def test_a_run_says_what_its_prompts_were_compiled_by_and_warns_of_dev(run, compiled):
-    file = compiled("one", *SMALL)
-    about = ("--program", "multihop", "--task", "congress", "--limit", "2", "--compiled", file)
+def test_a_run_says_what_its_prompts_were_compiled_by_and_warns_of_dev(run, labeled):
+    about = ("--program", "multihop", "--task", "congress", "--limit", "2", "--compiled", labeled)
     warning = "dev queries are among these: it was compiled on them"
     for split, warned in (("test", False), ("dev", True), ("all", True)):
         result = run(*about, "--split", split)
