@@ -4,12 +4,10 @@ import re
 
 import pytest
 
-from agents.react import React
 from environments.base import Comparison, Environment, Judgements
 from evals.measuring.metrics import Ranking
 from optimizers.training.feedback import PARTS, QUOTE, choose_parts, feedback
 from tools.corpus import Corpus
-from tools.models import lm
 from tools.records import Document, Query, Usage
 from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox
@@ -199,24 +197,6 @@ def test_comparisons_that_were_lost_are_told_by_what_differs():
         'The better one says: "It is set at sea." The other says: "It is set in a mine."'
     ) in text
     assert "Comparisons" not in feedback(query, session.trace, Ranking(["P", "H"], [1.0, 0.5]), environment)
-
-
-def answer(program, query, model):
-    with model.active():
-        return program(query=query)
-
-
-def test_an_agent_that_calls_tools_gets_everything(corpus):
-    index = BM25(corpus)
-    agent = React(Toolbox(corpus, index), steps=3, per_search=2)
-    submission = answer(agent, QUERY, lm.connect("offline", statistics=index.statistics))
-    missed = min(set(corpus) - set(submission.ranking))
-    environment = judging(corpus, {missed: 1.0})
-    outputs = agent.next_step.signature.output_fields
-    given = (QUERY, submission.trace, Ranking(submission.ranking), environment)
-    text = feedback(*given, outputs=outputs)
-    assert text == feedback(*given) and "Searches, in order:" in text
-    assert f"- {missed} never surfaced" in text
 
 
 def test_a_searching_predictor_is_told_of_searches_and_a_judging_one_of_what_was_shown(toolbox, corpus):

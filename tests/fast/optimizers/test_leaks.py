@@ -88,29 +88,6 @@ def test_the_passages_of_a_handle_are_its_queries_and_what_is_wanted_for_them():
     assert {one.split for one in found} == {"train", "validation"}
 
 
-def test_where_units_are_judged_all_their_passages_are_wanted():
-    test = load("set_ops", "mini", "test")
-    judgements = test.judgements[test.headline]
-    assert judgements.unit_of is not None
-    relevant = {unit for grades in judgements.qrels.values() for unit, grade in grades.items() if grade >= 1}
-    expected = [doc_id for doc_id in test.documents if test.documents[doc_id].parent in relevant]
-    found = [one.owner for one in collect_task_passages("set_ops", "mini") if one.kind == "gold document"]
-    assert sorted(found) == sorted(expected) and len(found) > len(relevant)
-
-
-def test_a_fraction_is_gold_where_the_release_calls_it_relevant_or_a_query_has_nothing_better():
-    for task in ("doris_mae", "paper_retrieval", "twitter"):
-        test = load(task, "mini", "test")
-        judgements = test.judgements[test.headline]
-        grades = judgements.binary if judgements.binary is not None else judgements.qrels
-        expected = set()
-        for query in test.queries:
-            whole = {d for d, grade in grades[query.query_id].items() if grade >= 1}
-            expected |= whole or {d for d, grade in test.qrels[query.query_id].items() if grade > 0}
-        found = [one.owner for one in collect_task_passages(task, "mini") if one.kind == "gold document"]
-        assert sorted(found) == sorted(expected)
-
-
 def test_a_demo_of_train_is_told_from_text_of_test():
     training = divide("congress", "mini")
     test = load("congress", "mini", "test")

@@ -14,7 +14,7 @@ from conftest import lines
 
 from environments import load
 from environments.base import DevSplit
-from optimizers.training.splits import FEW, NEAR, RUN, _cut, _groups, divide, similarities
+from optimizers.training.splits import FEW, NEAR, RUN, divide, similarities
 from tools.corpus import Corpus
 from tools.errors import UnknownName, UsageError
 from tools.text import words
@@ -77,19 +77,36 @@ def test_the_division_and_its_digest_depend_on_seed_share_limit_and_data_and_on_
 
 
 def test_the_order_of_the_file_does_not_matter(folder):
-    place = folder / "tip-of-tongue/congress/queries+qrels"
-    texts = {f"Q{n}": f"Something about thing{n}, and of what became of other{n}?" for n in range(40)}
-    ask(place, texts)
+    texts = unlike(f"Q{n}" for n in range(40))
+    wanted = {query_id: ("D1",) if query_id < "Q2" else ("D2",) for query_id in texts}
+    ask(folder, texts, wanted)
     before = divide("congress", str(folder))
-    ask(place, dict(reversed(texts.items())))
+    ask(folder, dict(reversed(texts.items())), wanted)
     after = divide("congress", str(folder))
     assert (before.train, before.validation) == (after.train, after.validation)
 
 
-def ask(place, texts):
+def ask(folder, texts, wanted=None):
+    """Write a task with these queries, each of which wants one document, or those of `wanted`."""
+    place = folder / "tip-of-tongue/congress/queries+qrels"
+    wanted = wanted or {query_id: (f"D{number % 7}",) for number, query_id in enumerate(texts)}
     lines(place / "queries.jsonl", [json.dumps({"_id": query_id, "text": text}) for query_id, text in texts.items()])
-    rows = [f"{query_id}\tD{number % 7}\t1" for number, query_id in enumerate(texts)]
+    rows = [f"{query_id}\t{doc_id}\t1" for query_id in texts for doc_id in wanted[query_id]]
     lines(place / "qrels.tsv", ["query-id\tcorpus-id\tscore", *rows])
+
+
+def unlike(ids):
+    return {
+        query_id: f"Something about thing{query_id}, and of what became of other{query_id}?" for query_id in query_ids
+    }
+
+
+def ask_in_groups(folder, needs):
+    """A task of 100 queries, of which so many in turn want the same two documents; query_id -> those documents."""
+    pairs = list(itertools.combinations([f"D{n}" for n in range(7)], 2))[:needs]
+    wanted = {f"Q{n:02}": pairs[n % needs] for n in range(100)}
+    ask(folder, unlike(wanted), wanted)
+    return wanted
 
 
 @pytest.mark.parametrize(
@@ -101,27 +118,13 @@ def ask(place, texts):
     ],
 )
 def test_too_few_dev_queries_are_refused_in_one_line_that_says_how_many_there_are(folder, queries, said):
-    ask(folder / "tip-of-tongue/congress/queries+qrels", queries)
+    ask(folder, queries)
     with pytest.raises(UsageError, match=said) as refused:
         divide("congress", str(folder))
     assert "\n" not in str(refused.value) and "another task" in str(refused.value)
 
 
 # Queries that want the same documents
-
-
-def ask_in_groups(folder, needs):
-    """A task of 100 queries, of which so many in turn want the same two documents; query_id -> those documents."""
-    place = folder / "tip-of-tongue/congress/queries+qrels"
-    pairs = list(itertools.combinations([f"D{n}" for n in range(7)], 2))[:needs]
-    wanted = {f"Q{n:02}": pairs[n % needs] for n in range(100)}
-    texts = {
-        query_id: f"Something about thing{query_id}, and of what became of other{query_id}?" for query_id in wanted
-    }
-    lines(place / "queries.jsonl", [json.dumps({"_id": query_id, "text": text}) for query_id, text in texts.items()])
-    rows = [f"{query_id}\t{doc_id}\t1" for query_id, pair in wanted.items() for doc_id in pair]
-    lines(place / "qrels.tsv", ["query-id\tcorpus-id\tscore", *rows])
-    return wanted
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.5, 0.95])
@@ -145,19 +148,6 @@ def test_where_all_want_the_same_they_are_divided_all_the_same_and_it_is_said(fo
     for training in (divide("congress", str(folder)), divide("books:complexity", "mini")):
         assert training.one_need
         assert len(training.train) == len(training.validation) > 1
-
-
-@pytest.mark.parametrize("task", ["books:complexity", "people:format"])
-def test_the_queries_of_one_record_want_the_same(task):
-    """The bundled dev split has one record; with two, one is trained on and one validates."""
-    dev, everything = (load(task, "mini", split) for split in ("dev", "all"))
-    good = {frozenset(one for one, grade in dev.qrels[query.query_id].items() if grade > 0) for query in dev.queries}
-    assert len(good) == 1 and len(dev.queries) > 1
-    assert divide(task, "mini").one_need
-    groups = _groups(everything.queries, everything)
-    assert sorted(map(len, groups)) == [len(dev.queries)] * 3
-    train, validation = _cut(groups, 0.5)
-    assert (len(train), len(validation)) == (len(dev.queries), 2 * len(dev.queries))
 
 
 # Near repeats
@@ -237,13 +227,12 @@ def runs_of(text):
 
 
 def test_a_near_repeat_is_left_out_of_dev_and_said_without_the_test_query(folder):
-    place = folder / "tip-of-tongue/congress/queries+qrels"
     topics = {f"Q{n}": " ".join(f"{letter}{n}" for letter in ("alpha", "beta", "gamma", "delta")) for n in range(40)}
-    ask(place, topics)
+    ask(folder, topics)
     dev, test = (load("congress", str(folder), split) for split in ("dev", "test"))
     assert not divide("congress", str(folder)).left_out
     copied, original = dev.queries[3].query_id, test.queries[5].text
-    ask(place, topics | {copied: f"{original} and more"})
+    ask(folder, topics | {copied: f"{original} and more"})
     training = divide("congress", str(folder))
     assert [left.query_id for left in training.left_out] == [copied]
     assert NEAR <= training.left_out[0].similarity <= 1
@@ -251,11 +240,6 @@ def test_a_near_repeat_is_left_out_of_dev_and_said_without_the_test_query(folder
     assert len(training.train) + len(training.validation) == len(dev.queries) - 1
     assert copied not in training.environment.qrels
     assert not known_of(test, training)
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_no_query_of_a_miniature_is_left_out(task):
-    assert divide(task, "mini").left_out == ()
 
 
 # The handle
@@ -280,20 +264,15 @@ def known_of(test, handle):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_nothing_of_test_is_reached_from_the_handle(task):
+def test_nothing_of_test_is_reached_from_the_handle_nor_got_at_by_its_own_means(task):
     training, test = divide(task, "mini"), load(task, "mini", "test")
-    assert training.environment.fingerprint, "what is lazy has been asked for"
+    environment = training.environment
+    assert training.left_out == () and environment.fingerprint, "what is lazy has been asked for"
     assert not known_of(test, (training, dataclasses.asdict(training)))
     if task == "congress":  # whose queries are no documents
         assert known_of(test, (training, [load(task, "mini", "all")])), "it would be found"
     assert copy.deepcopy(training) is training, "a corpus is not copied"
 
-
-@pytest.mark.parametrize("task", TASKS)
-def test_attempts_to_get_at_test_by_the_handles_own_means_fail(task):
-    training = divide(task, "mini")
-    test = load(task, "mini", "test")
-    environment = training.environment
     ours = {query.query_id for query in (*training.train, *training.validation)}
     theirs = {query.query_id for query in test.queries}
     assert not ours & theirs
@@ -304,10 +283,8 @@ def test_attempts_to_get_at_test_by_the_handles_own_means_fail(task):
         assert not theirs & {word.strip("',;?") for word in str(refused.value).partition("called")[2].split()[1:]}
     for split in ("dev", "test", "all"):
         widened = environment.narrow(DevSplit("any", 0.5), split)
-        assert {query.query_id for query in widened.queries} <= ours
-        assert set(widened.qrels) <= ours
-    assert {query.query_id for query in environment.queries} == ours
+        assert {query.query_id for query in widened.queries} | set(widened.qrels) <= ours
+    assert {query.query_id for query in environment.queries} == ours and environment.split == "dev"
     for judgements in environment.judgements.values():
         assert set(judgements.qrels) <= ours and set(judgements.binary or ()) <= ours
     assert set(environment.comparisons) <= ours and {*environment.twins, *environment.twins.values()} <= ours
-    assert environment.split == "dev"
