@@ -96,9 +96,7 @@ def ask(folder, texts, wanted=None):
 
 
 def unlike(ids):
-    return {
-        query_id: f"Something about thing{query_id}, and of what became of other{query_id}?" for query_id in query_ids
-    }
+    return {one: f"Something about thing{one}, and of what became of other{one}?" for one in ids}
 
 
 def ask_in_groups(folder, needs):
