@@ -22,7 +22,7 @@ import os
 import shutil
 import zlib
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property, lru_cache
@@ -37,9 +37,8 @@ from tools.records import Document
 _LOG = logging.getLogger("sextant")
 
 FORMAT = 3  # raised when the files above change their meaning
-_APART = 64  # ids between two signposts, which are held in memory: a million documents have 16,000
-# Documents in memory are about so many bytes of the file, because what a search has found is read to be shown in the
-# next moment, and searches of one run find much the same. At least what 32 searches at once have found stays.
+# So many bytes of documents stay in memory: what a search has found is shown in the next moment, and searches of one run
+# find much the same.
 _KEPT_BYTES = 32_000_000
 _KEPT = (1024, 32_768)  # documents, at least and at most
 
@@ -175,19 +174,13 @@ class StoredCorpus(Corpus):
 
     def _row(self, doc_id: str) -> int:
         key = doc_id.encode("utf-8", "surrogatepass")
-        near = max(0, bisect_right(self._signposts, key) - 1) * _APART
-        place = bisect_left(self._order, key, near, min(near + _APART, self._count), key=self._id)
+        place = bisect_left(self._order, key, key=self._id)
         if place < self._count and self._id(row := self._order[place]) == key:
             return row
         raise KeyError(doc_id)
 
     def _id(self, row: int) -> bytes:
         return self._ids[self._id_ends[row] : self._id_ends[row + 1]].tobytes()
-
-    @cached_property
-    def _signposts(self) -> list[bytes]:
-        """Some of the ids in their order, so that only the last steps of a bisection read from the map."""
-        return [self._id(row) for row in self._order[::_APART]]
 
     def _document(self, row: int) -> Document:
         ends = self._ends[4 * row : 4 * row + 5].tolist()

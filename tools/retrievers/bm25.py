@@ -6,12 +6,11 @@ and this one of dl words `count` times, adds
     ln(1 + (N - n + 0.5) / (n + 0.5)) * count / (count + k1 * (1 - b + b * dl / mean dl))
 
 for every time that the query has it. "Accurate" is that dl is exact: Lucene's own index rounds it to one byte.
-The arithmetic is that of the package bm25s with NumPy 2, and scores and rankings are equal to the last bit. Texts and
-posting lists are read by compiled loops (tools/retrievers/kernels.py), in less time.
+The arithmetic is that of the package bm25s with NumPy 2, and scores and rankings are equal to the last bit.
 
-The loops count the words of about a megabyte of texts at a time, so no Python object is made for a word. They read
-ASCII alone: a text with any other character is split by the analyzer's Python function, and its words then go the same
-way. The hash table of words is part of the index, memory-mapped like the rest, and reads queries too.
+Compiled loops (tools/retrievers/kernels.py) count the words of about a megabyte of texts at a time. They read ASCII
+alone: a text with any other character is split by the analyzer's Python function, and its words then go the same way.
+The hash table of words is part of the index, memory-mapped like the rest, and reads queries too.
 """
 
 import json

@@ -3,18 +3,14 @@
 OBLIQ-Bench and MultiConIR publish their BM25 rows with `rank_bm25.BM25Okapi` and its defaults (k1=1.5, b=0.75,
 epsilon=0.25). Its idf is ln((N - n + 0.5) / (n + 0.5)), and a negative one (a word in more than half of the documents)
 is replaced by epsilon times the mean idf. All of it is done in double precision and in the library's own order of
-operations, so the scores are equal to the last bit: tests/fast/retrievers/test_lexical.py compares them with the
-library on real and adversarial text.
+operations, so the scores are equal to the last bit.
 
 Two things follow the library where the other retrievers differ. Every document is a hit, also one that shares no
-word with the query. Of equal scores the later document goes first, which is what the library's reversed sort does
-where that sort is stable; NumPy's default is not, so the library's own order of ties depends on the machine, and ours
-does not.
+word with the query. Of equal scores the later document goes first, as in the library where its reversed sort is stable.
 
 MultiConIR's script makes an index of the two or eleven documents of a row, with `text.lower().split()` as words. With
 two documents a word that one of them has weighs nothing, and a word of both has a negative weight that the package
-replaces, so a changed word is never seen: that is what the published figures measure. `PoolBM25` is for comparing with
-them, and runs the package itself.
+replaces, so a changed word is never seen: that is what the published figures measure. `PoolBM25` repeats it.
 """
 
 import math
@@ -40,7 +36,7 @@ _OTHER = re.compile(r"[^a-z0-9\s]")
 
 
 def words(text: str) -> list[str]:
-    """The release's words of `text`, in order, with repeats."""
+    """Return the release's words of `text`, in order, with repeats."""
     return [word for word in _OTHER.sub(" ", text.lower()).split() if len(word) > 1]
 
 
@@ -75,10 +71,7 @@ class RankBM25(WordRetriever):
         check(options["k1"], options["b"])
 
     def weigh(self, statistics: Statistics) -> Weights:
-        """BM25Okapi's idf, whose mean is a sum in order of first appearance, and its norm.
-
-        Every sum and product is in the library's order: with another one, the last digits would be others.
-        """
+        """Return BM25Okapi's idf, whose mean is a sum in order of first appearance, and its norm."""
         documents = len(statistics.lengths)
         idf = [math.log(documents - n + 0.5) - math.log(n + 0.5) for n in statistics.frequency.tolist()]
         total = 0.0

@@ -6,15 +6,12 @@ from threading import Lock
 
 import dspy
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from agents import AGENTS
 from agents.verifier import Judgement
 from evals.running.request import find_retrievers, parse_parameters
 from programs import PROGRAMS
 from programs.multihop import MultiHop, ReadPassages
-from tools import injection
 from tools.corpus import Corpus
 from tools.errors import pick
 from tools.injection import appeal
@@ -197,20 +194,6 @@ def test_what_speaks_to_a_model_is_recognised(text):
 )
 def test_what_does_not_is_left_alone(text):
     assert appeal(text) == ""
-
-
-PIECES = ["ignore ", "Forget ", "override ", "all ", "your ", "the ", "THIS DOCUMENT", "this page", "th\u0131s text "]
-PIECES += ["instructions", "prompt", "print ", "rank ", "call the ", "use your ", "too", "tool", "\u017fystem prompt"]
-PIECES += ["\u017ftop following ", "[[ ", "#", " ", "<|", "x|>", "<system", ">", "[IN\u017fT]"]
-PIECES += ['"tool_call\u017f"', ". "]
-PIECES += [". ", "as\u212a ", "\n", "\udc80", "\u0130gnore ", "most relevant"]
-
-
-@given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
-@settings(max_examples=200, deadline=None)
-def test_a_quick_look_for_needed_letters_misses_no_appeal(text):
-    whole = next((what for what, pattern in injection._PATTERNS.items() if pattern.search(text)), "")
-    assert appeal(text) == whole
 
 
 def test_marks_of_dspys_own_types_in_a_document_do_not_become_parts_of_a_message():
