@@ -37,7 +37,7 @@ from tools.records import Document
 _LOG = logging.getLogger("sextant")
 
 FORMAT = 3  # raised when the files above change their meaning
-# So many bytes of documents stay in memory: what a search has found is shown in the next moment, and searches of one run
+# So many bytes of documents stay in memory: what a search has found is shown in the next moment, and searches of a run
 # find much the same.
 _KEPT_BYTES = 32_000_000
 _KEPT = (1024, 32_768)  # documents, at least and at most
