@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from evals.measuring import scored
-from evals.measuring.metrics import judge_units, ranking_metric
+from evals.measuring.metrics import ranking_value
 from evals.measuring.traces import Anytime
 from tools.console import Parser, put_out, run_and_leave
 
@@ -74,14 +74,9 @@ def compared(run: scored.Run, query_id: str) -> Compared:
     rule = Anytime({}, ())
     for step in outcome["trace"]["steps"]:
         rule.add(step)
-    ranking, units = rule.ranking(run.config["depth"]), row.get("units", {})
-    relevant = [one["unit"] for one in row["relevant"]]
-
-    def value(doc_ids: list[str]) -> float:
-        collapsed = list(dict.fromkeys(units.get(doc_id, doc_id) for doc_id in doc_ids))
-        return ranking_metric(METRIC, judge_units(collapsed, row["grades"], relevant)) or 0.0
-
-    return Compared(value(ranking), value(outcome["ranking"]), ranking[:FIRST] == outcome["ranking"][:FIRST])
+    ranking, submitted = rule.ranking(run.config["depth"]), outcome["ranking"]
+    ours, theirs = (ranking_value(METRIC, doc_ids, row) or 0.0 for doc_ids in (ranking, submitted))
+    return Compared(ours, theirs, ranking[:FIRST] == submitted[:FIRST])
 
 
 def _line(cells: list[str] | tuple[str, ...]) -> str:

@@ -149,7 +149,7 @@ class ScoresForm(TypedDict):
 
 
 class _Relevant(TypedDict):
-    """A relevant document: evals.measuring.attribution.Relevant and History."""
+    """A relevant document: evals.measuring.traces.attribute."""
 
     unit: str
     grade: Number

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evals.measuring.metrics import Judged, check_metric, is_pairwise, ranking_metric
+from evals.measuring.metrics import Judged, check_metric, is_pairwise, ranking_metric, ranking_value
 from evals.measuring.scored import Run, differences, find_folders, read
-from evals.measuring.scoring import ranking_value
 from evals.measuring.stats import bootstrap_means
 from evals.measuring.traces import Anytime, Row
 from tools.errors import UnknownName, UsageError
@@ -25,19 +24,8 @@ Result = dict[str, Any]  # what `curves` returns and --json prints
 SEEN = ("surfaced", "shown")  # metrics beside those of rankings: recall of what came back, of what a model was shown
 
 
-class Axis(NamedTuple):
-    """One kind of budget."""
-
-    words: str
-    unit: float  # of the budgets in a table
-
-
-AXES = {
-    "searches": Axis("searches", 1),
-    "calls": Axis("model calls", 1),
-    "tokens": Axis("tokens", 1000),
-    "usd": Axis("dollars at list price", 0.01),
-}
+AXES = {"searches": "searches", "calls": "model calls", "tokens": "tokens", "usd": "dollars at list price"}
+UNITS = {"searches": 1, "calls": 1, "tokens": 1000, "usd": 0.01}  # of the budgets in a table
 
 
 class Course(NamedTuple):
@@ -141,9 +129,9 @@ def _refuse(run: Run, axis: str) -> str:
 def _why_nothing(metric: str, refused: Mapping[str, dict[str, str]], drawn: Mapping[str, list[_Curve]]) -> str:
     for axis, found in drawn.items():
         for name, why in refused[axis].items():
-            return f"{name} has no curve by {AXES[axis].words}: {why}; choose another --by, or other runs"
+            return f"{name} has no curve by {AXES[axis]}: {why}; choose another --by, or other runs"
         if found:
-            return f"no run used any {AXES[axis].words}, so there is nothing to tell apart; choose another --by"
+            return f"no run used any {AXES[axis]}, so there is nothing to tell apart; choose another --by"
     return f"{metric} is defined for none of the queries; choose another --metric"
 
 
@@ -162,7 +150,7 @@ def _describe_axis(axis: str, found: Sequence[_Curve]) -> Result | None:
             front.append({"budget": budget, "value": value, "runs": names})
     for row in rows:
         row["front"] = not any(_dominates(other, row) for other in rows)
-    return {"words": AXES[axis].words, "budgets": budgets, "curves": rows, "front": front}
+    return {"words": AXES[axis], "budgets": budgets, "curves": rows, "front": front}
 
 
 def _choose_budgets(axis: str, largest: float) -> list[float]:
@@ -170,7 +158,7 @@ def _choose_budgets(axis: str, largest: float) -> list[float]:
 
     Where the largest is below ten units, the unit is a tenth, so that a cheap run has a curve as well.
     """
-    unit = AXES[axis].unit
+    unit: float = UNITS[axis]
     while axis in ("tokens", "usd") and largest < 10 * unit and unit > 1e-6:
         unit /= 10
     end = math.ceil(round(largest / unit, 6))

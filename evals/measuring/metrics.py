@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tools.errors import UnknownName, UsageError
 
@@ -170,6 +170,13 @@ def ranking_metric(name: str, judged: Judged) -> float | None:
     """One metric of one ranking, its name as `check_metric` takes it."""
     kind, _, depth = name.partition("@")
     return RANKING[kind](judged, int(depth or _WHOLE))
+
+
+def ranking_value(name: str, ranking: Sequence[str], row: Mapping[str, Any]) -> float | None:
+    """A metric of a ranking of documents; `row` is the query's line of attribution.jsonl."""
+    units = row.get("units", {})
+    collapsed = list(dict.fromkeys(units.get(doc_id, doc_id) for doc_id in ranking))
+    return ranking_metric(name, judge_units(collapsed, row["grades"], {one["unit"] for one in row["relevant"]}))
 
 
 def judge(ranking: Sequence[str], judgements: "Judgements", query_id: str) -> Judged:

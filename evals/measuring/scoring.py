@@ -13,7 +13,7 @@ import dataclasses
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -31,8 +31,7 @@ from evals.measuring.metrics import (
     compute,
     compute_all,
     is_pairwise,
-    judge_units,
-    ranking_metric,
+    ranking_value,
 )
 from evals.measuring.scored import Column, Run, bounds_beside
 from evals.measuring.stats import bootstrap_mean, resampled_mean
@@ -281,13 +280,6 @@ def _compute_column(
     return column, _weigh_queries(name, environment)
 
 
-def ranking_value(name: str, ranking: Sequence[str], row: Mapping[str, Any]) -> float | None:
-    """A metric of a ranking of documents; `row` is the query's line of attribution.jsonl."""
-    units = row.get("units", {})
-    collapsed = list(dict.fromkeys(units.get(doc_id, doc_id) for doc_id in ranking))
-    return ranking_metric(name, judge_units(collapsed, row["grades"], {one["unit"] for one in row["relevant"]}))
-
-
 class _Tally:
     """What outcomes add up to, one after the other: failures, calls, tokens, and what never reached a prompt."""
 
@@ -389,19 +381,18 @@ def record_look(config: run_folder.Config, path: Path) -> None:
         "run": path.name,
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    if _identity(look) in {_identity(known) for known in _read_looks()}:
-        return
     with suppress(OSError, SextantError):
-        file = _looks_file()
-        file.parent.mkdir(parents=True, exist_ok=True)
-        disk.read_lines(file, repair=True)  # cuts off a torn line, which this one would join
-        disk.append_line(file, json.dumps(look).encode(), disk.SHARED)
+        if _identity(look) not in _read_looks():
+            file = home() / "looks.jsonl"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            disk.read_lines(file, repair=True)  # cuts off a torn line, which this one would join
+            disk.append_line(file, json.dumps(look).encode(), disk.SHARED)
 
 
 def count_looks(config: run_folder.Config) -> int:
     """How many runs with the program of `config` have looked at queries of its task outside dev."""
     alike = {"task": config["task"], "data": _data_of(config), "program": config["program"]}
-    return len({_identity(look) for look in _read_looks() if all(look.get(key) == alike[key] for key in alike)})
+    return sum(look | alike == look for look in _read_looks().values())
 
 
 def _data_of(config: run_folder.Config) -> str:
@@ -409,22 +400,19 @@ def _data_of(config: run_folder.Config) -> str:
     return str(config[run_folder.PROVENANCE]["folder"] or config[run_folder.PROVENANCE]["data"])
 
 
-def _looks_file() -> Path:
-    return home() / "looks.jsonl"
+def _identity(look: dict[str, Any]) -> tuple[Any, ...]:
+    """What makes two lines the same look: a run folder's name has a digest of the configuration in it."""
+    return look.get("run"), look.get("task"), look.get("data_fingerprint")
 
 
-def _read_looks() -> Iterator[dict[str, Any]]:
-    """Yield the lines that can be read; none where the file cannot be."""
-    lines = list[bytes]()
+def _read_looks() -> dict[tuple[Any, ...], dict[str, Any]]:
+    """The looks that can be read, by what identifies them."""
+    lines, looks = list[bytes](), dict[tuple[Any, ...], dict[str, Any]]()
     with suppress(OSError, SextantError):
-        lines = disk.read_lines(_looks_file())
+        lines = disk.read_lines(home() / "looks.jsonl")
     for line in lines:
         with suppress(ValueError, RecursionError):
             look = json.loads(line)
             if isinstance(look, dict) and all(isinstance(value, str) for value in _identity(look)):
-                yield look
-
-
-def _identity(look: dict[str, Any]) -> tuple[Any, ...]:
-    """What makes two lines the same look: a run folder's name has a digest of the configuration in it."""
-    return look.get("run"), look.get("task"), look.get("data_fingerprint")
+                looks[_identity(look)] = look
+    return looks

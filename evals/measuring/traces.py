@@ -226,26 +226,12 @@ def read_histories(
     return best
 
 
-@dataclass(frozen=True, slots=True)
-class Relevant:
-    """One relevant document of a query, or unit of several where those are judged, and what became of it."""
+def attribute(query_id: str, outcome: Row, ranking: Sequence[str], judgements: "Judgements") -> list[dict[str, Any]]:
+    """What became of each document that recall counts for a query, as attribution.jsonl has it; highest grade first.
 
-    unit: str
-    grade: float
-    place: int  # in the ranking of units, from 1; 0 when it is not there
-    lost_as: Fate  # its fate at a cutoff that leaves it out
-    history: History  # of the document of the unit that came furthest
-
-    def fate(self, k: int) -> Fate:
-        """Its fate where the first `k` of a ranking count."""
-        return Fate.FOUND if 0 < self.place <= k else self.lost_as
-
-
-def attribute(query_id: str, outcome: Row, ranking: Sequence[str], judgements: "Judgements") -> list[Relevant]:
-    """The documents that recall counts for a query, with what became of them, the highest grade first.
-
-    None where recall is undefined. `outcome` is a line of outcomes.jsonl, `ranking` its ranking in the units that are
-    scored (metrics.collapse).
+    Empty where recall is undefined. `outcome` is a line of outcomes.jsonl, `ranking` its ranking in the units that are
+    scored (metrics.collapse). "lost_as" is a document's fate at a cutoff that leaves it out, and its history that of
+    the document of a unit that came furthest.
     """
     grades, rows = judgements.recalled(query_id), outcome["trace"]["steps"]
     # Most steps name no relevant document, and there are hundreds of thousands of steps.
@@ -258,10 +244,11 @@ def attribute(query_id: str, outcome: Row, ranking: Sequence[str], judgements: "
     places = {unit: place for place, unit in enumerate(ranking, start=1) if unit in grades}
     session = _Session(rows, failed=outcome["error"] is not None)
     made = []
-    for unit, grade in grades.items():
+    for unit, grade in sorted(grades.items(), key=lambda one: (-one[1], one[0])):
         history, place = known.get(unit, History("")), places.get(unit, 0)
-        made.append(Relevant(unit, grade, place, session.fate(history, place), history))
-    return sorted(made, key=lambda one: (-one.grade, one.unit))
+        about = {"unit": unit, "grade": grade, "place": place, "lost_as": session.fate(history, place).value}
+        made.append(about | {name: getattr(history, name) for name in History.__slots__})
+    return made
 
 
 def _step(row: Row) -> Step:
@@ -313,12 +300,12 @@ class Losses:
         # adding up documents first keeps the sum exact without a fraction a query.
         self._counts: Counter[tuple[int, Fate, int]] = Counter()
 
-    def add(self, relevant: Sequence[Relevant]) -> None:
+    def add(self, relevant: Sequence[Row]) -> None:
         """Add one more query; nothing for one without a relevant document, for which recall is undefined."""
         self.queries += bool(relevant)
         for k in self.cutoffs:
             for one in relevant:
-                self._counts[k, one.fate(k), len(relevant)] += 1
+                self._counts[k, fate_at(one, k), len(relevant)] += 1
 
     def shares(self, k: int) -> dict[Fate, Fraction]:
         """Fate -> its share of recall at `k`, averaged over queries; FOUND's is R@k, and all of them sum to 1."""
@@ -341,7 +328,7 @@ class Losses:
         }
 
 
-def attribution_json(text: str, relevant: Sequence[Relevant], outcome: Row, judgements: "Judgements") -> dict[str, Any]:
+def attribution_json(text: str, relevant: Sequence[Row], outcome: Row, judgements: "Judgements") -> dict[str, Any]:
     """A line of attribution.jsonl: the query, what counts, and what became of it.
 
     Documents that a reader meets in the outcome and that are scored as another unit are named with that.
@@ -355,17 +342,13 @@ def attribution_json(text: str, relevant: Sequence[Relevant], outcome: Row, judg
         "query_id": query_id,
         "text": text,
         "grades": judgements.gains(query_id),
-        "relevant": [
-            {"unit": one.unit, "grade": one.grade, "place": one.place, "lost_as": one.lost_as.value}
-            | {name: getattr(one.history, name) for name in History.__slots__}
-            for one in relevant
-        ],
+        "relevant": relevant,
         **({"units": units} if units else {}),
     }
 
 
 def fate_at(relevant: Row, k: int) -> Fate:
-    """`Relevant.fate` of a relevant document as a line of attribution.jsonl has it; there may be a million of them."""
+    """The fate of a relevant document, as attribution.jsonl has it, where the first `k` of a ranking count."""
     return Fate.FOUND if 0 < relevant["place"] <= k else Fate(relevant["lost_as"])
 
 

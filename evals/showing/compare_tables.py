@@ -153,8 +153,8 @@ def render_curves(result: Result) -> str:
         head = f"{result['metric']} by {found['words']} a query, mean of {many}"
         parts += ["", head, _curves_table(axis, found), _front(axis, found)]
     parts += ["", "a query that has ended keeps its value; * no run does better with so much"]
-    parts += [f"{one['run']} has no curve by {AXES[one['axis']].words}: {one['why']}" for one in result["refused"]]
-    return printed([*parts, *(f"no run used any {AXES[axis].words}" for axis in result["unused"])])
+    parts += [f"{one['run']} has no curve by {AXES[one['axis']]}: {one['why']}" for one in result["refused"]]
+    return printed([*parts, *(f"no run used any {AXES[axis]}" for axis in result["unused"])])
 
 
 def _curves_table(axis: str, found: Result) -> Grid:

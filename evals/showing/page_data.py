@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
 import orjson
@@ -101,14 +101,13 @@ class _Opened:
         )
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(NamedTuple):
     """A run folder, and what came of reading it."""
 
     path: Path
     stamp: tuple[Any, ...]
     opened: _Opened | None
-    why: str
+    why: str = ""
 
 
 class Answers:
@@ -264,7 +263,7 @@ class Answers:
             run = scored.read(path)
         except (SextantError, OSError) as problem:
             return _Entry(path, stamp, None, str(problem))
-        return _Entry(path, stamp, _Opened(run, list(self._chosen(run.query_ids))), "")
+        return _Entry(path, stamp, _Opened(run, list(self._chosen(run.query_ids))))
 
     def _id(self, given: Path, path: Path) -> str:
         """How links name a run folder: its place below `given`, in letters that need no escape anywhere."""

@@ -2,7 +2,6 @@
 
 import json
 import random
-from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from environments.base import Judgements
 from evals.measuring.metrics import collapse, judge, ranking_metric
-from evals.measuring.traces import Fate, Losses, attribute, attribution_json
+from evals.measuring.traces import Fate, Losses, attribute, attribution_json, fate_at
 from evals.running.runner import answer
 from tools.corpus import Corpus
 from tools.errors import LimitReached
@@ -40,7 +39,7 @@ def outcome_of(agent, limits=UNLIMITED):
 def fates(outcome, gold, k=K, **judgements):
     judged = Judgements({"q": dict.fromkeys(gold, 1.0)}, **judgements)
     units = collapse(outcome["ranking"], judged)
-    return {one.unit: one.fate(k) for one in attribute("q", outcome, units, judged)}
+    return {one["unit"]: fate_at(one, k) for one in attribute("q", outcome, units, judged)}
 
 
 def selects(session):
@@ -136,10 +135,7 @@ def test_a_line_of_the_file_gives_back_what_was_attributed():
     judged, outcome = Judgements({"q": {"d4": 2.0, "d8": 1.0, "d1": 0.5, "d2": 0.0}}), outcome_of(selects)
     relevant = attribute("q", outcome, outcome["ranking"], judged)
     line = json.loads(json.dumps(attribution_json("what is asked", relevant, outcome, judged)))
-    assert line["relevant"] == [
-        {"unit": one.unit, "grade": one.grade, "place": one.place, "lost_as": one.lost_as} | asdict(one.history)
-        for one in relevant
-    ]
+    assert line["relevant"] == relevant
     assert line["text"] == "what is asked" and line["grades"] == {"d4": 2.0, "d8": 1.0, "d1": 0.5}
     assert [one["unit"] for one in line["relevant"]] == ["d4", "d8"]  # recall counts from grade 1 on
 
@@ -175,12 +171,12 @@ def test_fates_sum_to_the_missing_recall_whatever_happened(seeds):
         relevant = attribute("q", outcome, outcome["ranking"], judged)
         losses.add(relevant)
         counted = [name for name, grade in gold.items() if grade >= 1]
-        assert [one.unit for one in relevant] == sorted(counted, key=lambda name: (-gold[name], name))
+        assert [one["unit"] for one in relevant] == sorted(counted, key=lambda name: (-gold[name], name))
         for k, values in recalls.items():
             if counted:
                 values.append(Fraction(len(set(outcome["ranking"][:k]) & set(counted)), len(counted)))
             # One query's fates sum to what it misses, as the metric has it.
-            lost = sum(one.fate(k) is not Fate.FOUND for one in relevant)
+            lost = sum(fate_at(one, k) is not Fate.FOUND for one in relevant)
             metric = ranking_metric(f"R@{k}", judge(outcome["ranking"], judged, "q"))
             assert metric is None if not counted else 1 - Fraction(lost, len(relevant)) == pytest.approx(metric)
     for k, values in recalls.items():

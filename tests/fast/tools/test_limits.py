@@ -10,7 +10,7 @@ import pytest
 import environments
 from agents import AGENTS
 from evals import folder as run_folder
-from evals.measuring.traces import Fate, attribute
+from evals.measuring.traces import Fate, attribute, fate_at
 from evals.running.request import (
     LIMITS,
     apply_hints,
@@ -161,7 +161,7 @@ def test_what_a_call_would_have_shown_is_lost_to_the_limit_and_was_not_shown():
     judged = [step["shown"] for step in outcome["trace"]["steps"] if step["tool"] == "judge"]
     assert judged == [[7, 7], [0]]
     found = attribute("q", outcome, outcome["ranking"][:1], Judged(["d0", "d1", "d2", "d3"]))
-    assert {one.unit: one.fate(1) for one in found} == {
+    assert {one["unit"]: fate_at(one, 1) for one in found} == {
         "d0": Fate.FOUND,
         "d1": Fate.NOT_SELECTED,
         "d2": Fate.LIMIT,
