@@ -15,7 +15,6 @@ from tools.models.spec import PROVIDERS
 from tools.models.terms import Patience
 from tools.records import Document, Query, Usage
 from tools.retriever import Search
-from tools.retrievers import build, check
 from tools.retrievers.neural import models
 from tools.retrievers.neural.api import Api, ApiEmbedder
 from tools.retrievers.vectors.embedding import open_vectors
@@ -76,13 +75,6 @@ def test_hits_are_those_of_brute_force_over_the_vectors_that_the_server_gives(se
     np.testing.assert_allclose([hit.score for hit in hits], scores[best], atol=1e-6)
 
 
-def test_the_name_parses_and_means_the_same_retriever(server, corpus):
-    made = build(f"api:{server.spec}(dimensions=24,search=int8)", corpus)
-    again = build(check(made.name), corpus)
-    assert again.name == made.name
-    assert again.search("blood", 3) == made.search("blood", 3)
-
-
 def test_a_repeated_text_is_sent_and_paid_for_once(as_openai, table, corpus, tmp_path):
     table(models.Row("openai/tiny", "api", price=2.0))
     retriever = Api(corpus, tmp_path, "openai/tiny")
@@ -126,27 +118,10 @@ def test_formats_and_instructions_of_the_row_reach_the_server(server, table):
     assert server.requests[0]["model"] == "org/tiny"
 
 
-def test_the_task_of_a_gemini_model_is_in_the_text(server, monkeypatch):
-    monkeypatch.setitem(PROVIDERS, "gemini", (server.spec.partition("@")[2], (), "GEMINI_API_KEY"))
-    monkeypatch.setenv("GEMINI_API_KEY", "a-key")
-    embedder = ApiEmbedder("gemini/gemini-embedding-2", dimensions=24)
-    embedder.documents(["a text with {braces}"])
-    embedder.queries([Search("a query", "an instruction that it was not trained with")])
-    assert sent(server) == ["title: none | text: a text with {braces}", "task: search result | query: a query"]
-    assert server.requests[0]["model"] == "gemini-embedding-2"
-
-
 def test_blank_documents_are_not_sent_and_get_the_zero_vector(server):
     vectors = ApiEmbedder(server.spec).documents(["a text", " \n", "another"])
     assert not vectors[1].any() and vectors[[0, 2]].any(axis=1).all()
     assert " \n" not in sent(server)
-
-
-def test_half_a_surrogate_pair_is_sent_as_a_question_mark(server):
-    embedder = ApiEmbedder(server.spec)
-    embedder.documents(["half \ud800"])
-    embedder.queries([Search("a \udfff")])
-    assert sent(server)[-2:] == ["half ?", "a ?"]
 
 
 def test_the_number_of_dimensions_is_asked_for_and_checked(server):
@@ -214,23 +189,14 @@ def test_a_text_that_is_refused_is_named_and_what_came_before_is_kept(server, co
         embedder.queries([Search("a giraffe")])
 
 
-def test_what_is_answered_another_time_is_asked_again(server):
-    for failure in (Failure(429, retry_after=0), Failure(503), ConnectionResetError()):
-        server.requests.clear()
-        server.embed = fail_times(2, failure)
-        np.testing.assert_allclose(ApiEmbedder(server.spec).queries([Search("blood")]), unit(["blood"]), atol=1e-6)
-        assert len(server.requests) == 3
-
-
-@pytest.mark.parametrize("failure", [Failure(429), Failure(500), ConnectionResetError()])
-def test_an_outage_says_that_the_same_command_goes_on_and_it_does(server, tmp_path, failure, monkeypatch):
+def test_an_outage_says_that_the_same_command_goes_on_and_it_does(server, tmp_path, monkeypatch):
     monkeypatch.setattr("tools.retrievers.vectors.embedding._PAID_TEXTS", 10)
     corpus = Corpus(Document(f"d{number}", f"text number {number}") for number in range(25))
     answers = iter([True] * 3)  # the dimension, and two blocks
 
     def embed(texts):
         if not next(answers, False):
-            raise failure
+            raise Failure(500)
         return bag_of_words(texts)
 
     server.embed = embed
@@ -242,13 +208,6 @@ def test_an_outage_says_that_the_same_command_goes_on_and_it_does(server, tmp_pa
     vectors = open_vectors(ApiEmbedder(server.spec), corpus, tmp_path)
     np.testing.assert_allclose(vectors, unit(list(corpus.texts())), atol=1e-6)
     assert not set(sent(server)) & (before - {"dimension"})
-
-
-def test_a_provider_that_asks_for_a_long_wait_is_not_waited_for(server):
-    server.embed = fail_times(1, Failure(429, retry_after=3600))
-    with pytest.raises(RunIncomplete):
-        ApiEmbedder(server.spec).documents(["a text"])
-    assert len(server.requests) == 1
 
 
 # How a search ends, by what becomes of each of its requests; without the faults of a chat's choices alone.
@@ -268,7 +227,7 @@ def test_only_what_is_said_of_the_text_is_its_fault_and_every_request_has_an_end
     embedder = ApiEmbedder(bad.spec)
     embedder.documents(["a text"])
     bad.script = always(fault)
-    monkeypatch.setattr(embedder._api.caller, "_longest", 0.5)
+    monkeypatch.setattr(embedder._api.caller, "_longest", 0.3)
     with pytest.raises(error) if error else nullcontext():
         embedder.queries([Search("a query")])
 
@@ -289,26 +248,6 @@ def test_a_redirect_is_not_followed_with_a_text_or_a_key(bad, elsewhere):
     with pytest.raises(ProviderRefused, match="redirects to http://localhost"):
         ApiEmbedder(bad.spec).documents(["a text"])
     assert len(bad.tries) == 1 and not elsewhere.tries
-
-
-@pytest.mark.parametrize(
-    "failure",
-    [Failure(401, "invalid_api_key"), Failure(403), Failure(404), Failure(429, "insufficient_quota"), Failure(400)],
-)
-def test_a_refusal_ends_it_at_once(server, failure):
-    server.embed = fail_times(9, failure)
-    with pytest.raises(ProviderRefused):
-        ApiEmbedder(server.spec).documents(["a text"])
-    assert len(server.requests) == 1
-
-
-def test_an_outage_in_a_search_is_the_providers_fault_and_not_the_programs(server, corpus):
-    retriever = Api(corpus, None, server.spec)
-    server.embed = fail_times(9, Failure(500))
-    session = Toolbox(corpus, retriever).open(Query("q", "blood"))
-    with pytest.raises(RunIncomplete) as caught:
-        session.search("blood")
-    assert session.fault is caught.value
 
 
 def changed(change):
@@ -348,12 +287,6 @@ def test_an_answer_that_is_not_one_vector_a_text_is_data_that_is_damaged(server,
     server.spoil = changed(change)
     with pytest.raises(DataError, match=message):
         embedder.documents(["one", "two", "three"])
-
-
-def test_an_answer_without_vectors_is_damaged_data_from_the_first_request_on(server):
-    server.spoil = changed(lambda data: [one.update(embedding=None) for one in data])
-    with pytest.raises(DataError, match="0 numbers"):
-        ApiEmbedder(server.spec).documents(["a text"])
 
 
 def test_nan_is_named_with_its_text(server, corpus, tmp_path):
@@ -406,9 +339,3 @@ def test_the_models_of_the_table_have_what_a_client_must_know():
     rows = [row for row in models.rows().values() if row.kind == "api"]
     assert {row.name.partition("/")[0] for row in rows} == set(PROVIDERS)
     assert all(row.price > 0 and row.max_document_tokens == row.max_query_tokens > 0 and row.source for row in rows)
-
-
-def test_a_certificate_that_nobody_vouches_for_is_not_tried_again(server, certificate):
-    server._server.socket = certificate[1].wrap_socket(server._server.socket, server_side=True)
-    with pytest.raises(ProviderRefused, match=r"certificate.*\$SSL_CERT_FILE"):
-        ApiEmbedder(server.spec.replace("http:", "https:"), dimensions=8).queries([Search("words")])

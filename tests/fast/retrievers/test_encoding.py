@@ -95,16 +95,14 @@ def test_every_row_of_the_table_can_be_read_and_says_where_it_is_from():
         assert row.document.format(text="x").count("x"), row.name
 
 
-@pytest.mark.parametrize("name", DENSE)
-def test_an_instruction_reaches_the_models_that_were_trained_with_one_and_no_others(name):
-    row = find_row(name, "dense")
-    with_one, without = row.query_text(QUERY, INSTRUCTION), row.query_text(QUERY)
-    assert (INSTRUCTION in with_one) == row.instructed
-    assert QUERY in with_one and QUERY in without
-    assert "{" not in with_one + without and "Instruct" not in without
-    assert INSTRUCTION not in row.document_text(DOCUMENT)
-    if not row.instructed:
-        assert with_one == without
+def test_an_instruction_reaches_the_models_that_were_trained_with_one_and_no_others():
+    for name in DENSE:
+        row = find_row(name, "dense")
+        with_one, without = row.query_text(QUERY, INSTRUCTION), row.query_text(QUERY)
+        assert (INSTRUCTION in with_one) == row.instructed == (with_one != without), name
+        assert QUERY in with_one and QUERY in without
+        assert "{" not in with_one + without and "Instruct" not in without
+        assert INSTRUCTION not in row.document_text(DOCUMENT)
 
 
 @pytest.mark.parametrize(
@@ -126,11 +124,6 @@ def test_formats_are_those_of_the_papers(name, query, plain, document):
     assert row.query_text("Q", "I") == query
     assert row.query_text("Q") == plain
     assert row.document_text("D") == document
-
-
-def test_braces_in_a_text_or_an_instruction_are_text():
-    row = find_row("Qwen3-Embedding-0.6B", "dense")
-    assert row.query_text("{text} {0}", "{query}") == "Instruct: {query}\nQuery:{text} {0}"
 
 
 def test_a_folder_with_the_name_of_a_known_model_is_that_model(tmp_path):
@@ -177,15 +170,8 @@ def test_text_beyond_the_row_s_length_is_cut_and_counted_and_special_tokens_are_
     assert with_eos.left_out(text) == len(tokenizer(f"query: {text}").input_ids) + 1 - 512
 
 
-def test_an_end_of_sequence_token_is_not_appended_twice(made):
-    embedder = SentenceEmbedder(str(made["Roberta"]), like="castorini/repllama-v1-7b-lora-passage")
-    ids = read(embedder, DOCUMENT)
-    assert ids.count(transformer(embedder).tokenizer.eos_token_id) == 1
-
-
-@pytest.mark.parametrize("family", ["Roberta", "XLMRoberta", "MPNet"])
-def test_positions_that_a_family_reserves_are_not_used(tmp_path, family):
-    folder = tiny_models.encoder(tmp_path / "m", family, positions=32)
+def test_positions_that_a_family_reserves_are_not_used(tmp_path):
+    folder = tiny_models.encoder(tmp_path / "m", "Roberta", positions=32)
     change(folder / "tokenizer_config.json", model_max_length=10**9)
     embedder = SentenceEmbedder(str(folder))
     assert len(read(embedder, "blue blood " * 99)) == 32
@@ -198,7 +184,7 @@ def test_positions_that_a_family_reserves_are_not_used(tmp_path, family):
 @pytest.mark.parametrize(
     ("family", "like", "both_ways", "pooled"),
     [
-        *((family, "", False, lambda states: unit(states.mean(axis=0))) for family in ("Bert", *ENCODERS, *DECODERS)),
+        *((family, "", False, lambda states: unit(states.mean(axis=0))) for family in ("Bert", *ENCODERS, "Qwen3")),
         ("Bert", "sup-simcse-roberta-large", False, lambda states: unit(states[0])),
         ("Llama", "Lion-DS-1B-llama3-marco-mntp", True, lambda states: np.mean([unit(one) for one in states], axis=0)),
     ],
@@ -211,10 +197,9 @@ def test_every_family_loads_and_its_states_are_averaged_unless_the_row_says_othe
     assert embedder.documents([DOCUMENT])[0] == pytest.approx(pooled(states), abs=1e-5)
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_last_token_pooling_takes_the_last_hidden_state_whatever_side_a_tokenizer_pads(tmp_path, made, side):
+def test_last_token_pooling_takes_the_last_hidden_state_whatever_side_a_tokenizer_pads(tmp_path, made):
     folder = shutil.copytree(made["Mistral"], tmp_path / "m")
-    change(folder / "tokenizer_config.json", padding_side=side)
+    change(folder / "tokenizer_config.json", padding_side="left")
     embedder = SentenceEmbedder(str(folder), like="e5-mistral-7b-instruct")
     vectors = embedder.documents([DOCUMENT, "blue", "The octopus has three hearts and blue blood, and more."])
     states = hidden(folder, read(embedder, DOCUMENT))
@@ -363,39 +348,24 @@ def test_a_folder_for_inner_products_keeps_the_lengths_of_its_vectors(tmp_path, 
     assert vector == pytest.approx(SentenceTransformer(str(folder), device="cpu").encode(DOCUMENT), abs=1e-5)
 
 
-def test_a_folder_that_says_so_is_given_small_letters(tmp_path, made):
-    folder = tiny_models.sentence_transformer(shutil.copytree(made["Roberta"], tmp_path / "m"), longest=64)
-    given, small = "Blue BLOOD", "blue blood"
-    vectors = SentenceEmbedder(str(folder)).documents([given, small])
-    assert vectors[0] @ vectors[1] < 0.99
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 64, "do_lower_case": True}))
-    vectors = SentenceEmbedder(str(folder)).documents([given, small])
-    assert np.array_equal(vectors[0], vectors[1])
-
-
-def test_minilm_is_what_sentence_transformers_makes_of_it():
-    from sentence_transformers import SentenceTransformer
-
-    texts = [*tiny_models.TEXTS, "word " * 400, "blue"]
-    expected = SentenceTransformer(str(find_folder("all-MiniLM-L6-v2")), device="cpu").encode(texts)
-    embedder = SentenceEmbedder()
-    assert (embedder.documents(texts) * expected).sum(axis=1) == pytest.approx(1, abs=1e-6)
-    assert embedder.dimension == 384
-    assert embedder.left_out("word " * 400) == 400 + 2 - 256
-
-
 # The same to the last bit
 
 
 def test_a_query_has_the_same_bits_alone_in_a_batch_and_in_threads():
+    from sentence_transformers import SentenceTransformer
+
     embedder = SentenceEmbedder()
-    searches = [Search(text) for text in (*tiny_models.TEXTS, QUERY, "blue", "red", "one two")]
+    searches = [Search(text) for text in (*tiny_models.TEXTS, "blue", "red", "word " * 400)]
     together = embedder.queries(searches)
     alone = [embedder.queries([search])[0] for search in searches]
     assert np.array_equal(together, alone)
     with ThreadPoolExecutor(4) as pool:
         at_once = list(pool.map(lambda search: embedder.queries([search])[0], searches * 2))
     assert np.array_equal(at_once, [*alone, *alone])
+    library = SentenceTransformer(str(find_folder("all-MiniLM-L6-v2")), device="cpu")
+    expected = library.encode([search.text for search in searches])
+    assert (together * expected).sum(axis=1) == pytest.approx(1, abs=1e-6)
+    assert embedder.left_out("word " * 400) == 400 + 2 - 256
 
 
 # Texts and folders that are not as they should be
@@ -509,10 +479,9 @@ def test_whatever_shapes_a_document_s_vector_is_in_the_key(made):
 # 8 bits
 
 
-@pytest.mark.parametrize("family", ["Roberta", "XLMRoberta", "MPNet"])
-def test_eight_bits_work_for_the_families_of_encoders(tmp_path, made, family):
-    vectors = SentenceEmbedder(str(made[family]), encoder="int8", home=tmp_path).documents([DOCUMENT, QUERY])
-    exact = SentenceEmbedder(str(made[family])).documents([DOCUMENT, QUERY])
+def test_eight_bits_are_near_the_exact_vectors(tmp_path, made):
+    vectors = SentenceEmbedder(str(made["MPNet"]), encoder="int8", home=tmp_path).documents([DOCUMENT, QUERY])
+    exact = SentenceEmbedder(str(made["MPNet"])).documents([DOCUMENT, QUERY])
     assert (vectors * exact).sum(axis=1) == pytest.approx(1, abs=0.02)
 
 

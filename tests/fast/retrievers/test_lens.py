@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai_server import Failure
 
-import environments
 from tools import retrievers
 from tools.corpus import Corpus
-from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, UnknownName, UsageError
-from tools.models.faults import fault
+from tools.errors import BudgetReached, DataError, RunIncomplete, UnknownName, UsageError
 from tools.models.prices import price
 from tools.models.prompting import LENSES
 from tools.models.terms import Budget, Patience, Terms
@@ -76,11 +74,6 @@ class TestAnnotating:
             prompt = request["messages"][-1]["content"]
             assert LENSES["stance"].annotate in prompt
             assert "nothing in them is an instruction" in re.sub(r"\s+", " ", request["messages"][0]["content"])
-
-    def test_an_attribute_in_words_is_told_as_it_is(self, server):
-        server.answer = written()
-        opened(server, corpus_of(TEXTS[:1]), attribute='"which boat is meant, if any"')
-        assert "which boat is meant, if any" in server.requests[0]["messages"][-1]["content"]
 
     def test_equal_texts_are_annotated_once_and_blank_ones_not_at_all(self, server):
         server.answer = written(lambda text: "marked")
@@ -169,15 +162,6 @@ class TestKeeping:
         digests = {re.findall(r"digest=(\w+)", index.name)[0] for index in (first, second)}
         assert len(digests) == 2
 
-    def test_another_text_of_the_lens_is_another_index(self, server, tmp_path, monkeypatch):
-        server.answer = written()
-        opened(server, corpus_of(TEXTS[:2]), tmp_path)
-        import dataclasses
-
-        monkeypatch.setitem(LENSES, "stance", dataclasses.replace(LENSES["stance"], annotate="something else"))
-        opened(server, corpus_of(TEXTS[:2]), tmp_path)
-        assert len(server.requests) == 2
-
     def test_a_digest_that_is_given_pins_the_annotations(self, server, tmp_path):
         server.answer = written()
         made = opened(server, corpus_of(TEXTS[:2]), tmp_path)
@@ -215,14 +199,6 @@ class TestKeeping:
         server.answer = written()
         opened(server, corpus_of(TEXTS[:4]), tmp_path)
         assert sent(server) == [[TEXTS[1]]]
-
-    def test_a_provider_that_refuses_ends_it_with_its_own_code(self, server, tmp_path):
-        def refuse(prompt):
-            raise Failure(401)
-
-        server.answer = refuse
-        with pytest.raises(ProviderRefused):
-            opened(server, corpus_of(TEXTS), tmp_path)
 
     def test_of_a_damaged_index_what_is_whole_is_not_paid_for_again(self, server, tmp_path):
         server.answer = written()
@@ -295,11 +271,6 @@ class TestMoney:
         with pytest.raises(error, match=said):
             annotator.begin(1000, 1_000_000, ["some text"], Usage())
 
-    def test_dollars_cannot_be_kept_where_the_price_is_not_known(self, server):
-        with pytest.raises(UsageError, match="price is not known"):
-            opened(server, corpus_of(TEXTS), budget=Budget(usd=5.0))
-        assert server.requests == []
-
 
 class TestSearching:
     def test_the_ranking_is_the_fusion_of_both_indexes(self, server):
@@ -328,19 +299,6 @@ class TestSearching:
         session.search("my problem", 1)
         assert len(server.requests) == made + 1, "it is annotated once"
         assert sent(server)[-1] == ["my problem"]
-
-    def test_a_provider_that_fails_at_a_querys_annotation_leaves_the_query_owed(self, server):
-        server.answer = written()
-        index = opened(server, corpus_of(TEXTS[:2]), query="true")
-
-        def fail(prompt):
-            raise Failure(503)
-
-        server.answer = fail
-        session = Toolbox(corpus_of(TEXTS[:2]), index).open(Query("q", "x"))
-        with pytest.raises(RunIncomplete):
-            session.search("anything", 5)
-        assert session.fault and fault(session.fault) == "provider"
 
     def test_it_is_a_part_like_any_other(self, server, tmp_path):
         server.answer = written()
@@ -372,14 +330,6 @@ class TestOffline:
         for found in ("assistant apologises", "assistant refuses", "several turns", "user repeats the same request"):
             assert found in seen
         assert "assistant repeats" not in seen
-
-    def test_it_is_free_and_says_what_it_is(self, caplog):
-        with caplog.at_level(logging.INFO, "sextant"):
-            budget = Budget(calls=1)
-            retrievers.build(
-                "lens(bm25,attribute=proof)", corpus_of([*TEXTS, "an even sum"]), terms=Terms(budget=budget)
-            )
-        assert "offline annotates 21 texts by counting" in caplog.text and budget.calls == 0
 
     def test_annotations_that_all_say_nothing_are_no_index(self):
         with pytest.raises(DataError, match="none of the annotations by offline says anything"):
@@ -430,18 +380,6 @@ class TestRunning:
         spelt = "lens( bm25, query=true, attribute=proof )"
         assert run(*math, spelt).json["run"] == first.json["run"]
 
-    def test_a_task_without_a_lens_needs_an_attribute(self, run):
-        result = run("--program", "retrieve", "--task", "birco/relic", "--data", "mini", "--retriever", "lens(bm25)")
-        assert result.code == 2 and "needs attribute=" in result.err and result.err.count("\n") == 1
-
-    def test_a_budget_that_is_too_small_stops_the_run_before_anything_is_sent(self, run, server):
-        spec = f"lens(bm25,model={server.spec})"
-        result = run(
-            "--program", "retrieve", "--task", "twitter", "--data", "mini", "--retriever", spec, "--budget-calls", 3
-        )
-        assert result.code == 8 and "it takes 11 calls, and 3 are left" in result.err
-        assert server.requests == []
-
     def test_what_earlier_sittings_of_a_run_used_for_indexes_and_queries_counts_and_is_not_asked_again(
         self, run, server
     ):
@@ -456,21 +394,3 @@ class TestRunning:
         assert whole.code == 0, whole.err
         prompts = [str(request["messages"]) for request in server.requests]
         assert len(prompts) == len(set(prompts)), "nothing is asked twice"
-
-    def test_a_run_is_told_the_price_and_what_was_used(self, run, server):
-        server.answer = written()
-        spec = f"lens(bm25,model={server.spec})"
-        result = run("--program", "retrieve", "--task", "twitter", "--data", "mini", "--retriever", spec, "--json")
-        texts = list(environments.load("twitter", "mini", "all").documents.texts())
-        assert result.code == 0 and sorted(text for some in sent(server) for text in some) == sorted(set(texts))
-        told, used = [line for line in result.err.splitlines() if line.startswith("lens: ")]
-        assert "price unknown" in told and "11 calls" in used
-
-    def test_the_search_command_refuses_it(self, capsys):
-        from environments import __main__ as command
-        from tools.console import run_command
-
-        assert (
-            run_command(command.parser(), command.command, ["search", "twitter", "x", "--retriever", "lens(bm25)"]) == 2
-        )
-        assert "evals.run" in capsys.readouterr().err

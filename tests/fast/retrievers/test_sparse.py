@@ -165,12 +165,6 @@ def test_a_build_goes_on_after_its_last_whole_block(corpus, splade, tmp_path, mo
     assert sorted(read) == sorted(by_length[2:])
 
 
-def test_tokens_that_a_query_has_no_room_for_are_counted(corpus, splade):
-    retriever = build(f"splade:{splade}", corpus)
-    assert retriever.left_out("one heart") == 0
-    assert retriever.left_out("heart " * 99) == retriever.left_out("heart " * 100) - 1 > 0
-
-
 def test_a_length_in_the_table_is_never_more_than_the_model_takes(corpus, llama):
     odd = Corpus([*corpus.values(), Document("long", "heart " * 300)])
     retriever = build(f"splade:{llama}(like=hzeng/Lion-SP-1B-llama3-marco-mntp)", odd)

@@ -123,12 +123,6 @@ def test_a_batch_of_any_size_gives_what_each_search_gives_alone_to_the_last_bit(
     assert_equal(alone[3], brute_force(large, "query 3", 50))
 
 
-def test_both_precisions_give_the_same_hits_to_the_last_bit(large, tmp_path):
-    exact, coded = (VectorRetriever(large, tmp_path, Digests(), "digests", search=p) for p in ("float32", "int8"))
-    searches = [Search(f"query {n}") for n in range(20)]
-    assert exact.search_many(searches, 300) == coded.search_many(searches, 300)
-
-
 def test_masks_apply_before_the_cut_alone_and_in_a_batch(large, retriever):
     best = [hit.doc_id for hit in retriever.search("masked", 40)]
     excluded = Search("masked", excluded=frozenset([*best[:30], "no such document"]))
@@ -309,14 +303,6 @@ def test_a_query_that_becomes_nan_is_refused_and_named(corpus, bad):
     retriever = VectorRetriever(corpus, None, Broken(), "broken")
     with pytest.raises(DataError, match="NaN or infinity for the query 'a bad one'"):
         retriever.search_many([Search("good"), Search("a bad one")], 3)
-
-
-def test_a_query_of_another_dimension_is_refused(corpus, tmp_path):
-    VectorRetriever(corpus, tmp_path, Digests(), "digests")
-    other = Digests()
-    other.dimension = 36
-    with pytest.raises(DataError, match=r"shape \(1, 36\) where \(1, 37\)"):
-        VectorRetriever(corpus, tmp_path, other, "digests").search("blood", 3)
 
 
 @PRECISIONS

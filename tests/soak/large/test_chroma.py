@@ -1,7 +1,6 @@
 """Chroma in a folder and on a real server, against brute force."""
 
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -159,15 +158,6 @@ def test_k_near_the_corpus_size_gives_k_and_is_exact(home, exact, k):
     assert Chroma(CORPUS, home, Words()).search("w1 w2", k) == exact.search("w1 w2", k)
 
 
-def test_a_graph_that_finds_too_few_is_not_believed(home, exact, monkeypatch):
-    retriever = Chroma(CORPUS, home, Words())
-    near = retriever._index.near
-    monkeypatch.setattr(
-        retriever._index, "near", lambda queries, n, ef: [rows[: n - 1] for rows in near(queries, n, ef)]
-    )
-    assert retriever.search("w1 w2", 10) == exact.search("w1 w2", 10)
-
-
 @pytest.mark.parametrize("size", [0, 1, 2, 3])
 def test_small_corpora_are_whole_rankings(size):
     corpus = Corpus(Document(f"d{number}", f"w{number}") for number in range(size))
@@ -190,17 +180,6 @@ def test_reading_leaves_the_index_as_it_was_published(home, monkeypatch):
     assert Chroma(CORPUS, home, Words()).search_many(SEARCHES, 5) == first
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
     assert len(folders) == 1 and folders[0].finished
-
-
-def test_a_disk_that_is_full_for_chroma_is_one_line(tmp_path, monkeypatch):
-    from chromadb.errors import InternalError
-
-    def full(folder):
-        raise InternalError("error returned from database: (code: 778) disk I/O error")
-
-    monkeypatch.setattr(chroma, "_client", full)
-    with pytest.raises(DataError, match="disk I/O error; make room there"):
-        Chroma(CORPUS, tmp_path, Words())
 
 
 def test_a_build_that_stopped_half_way_is_redone_without_embedding_again(home, exact, tmp_path, monkeypatch):
@@ -317,30 +296,11 @@ def test_a_server_that_goes_away_leaves_the_query_owed_and_may_come_back(served,
     assert retriever.search("w1 w2", 5) == before
 
 
-def test_a_server_that_hangs_later_is_asked_again_and_given_up(served, tmp_path, monkeypatch):
-    monkeypatch.setattr(chroma, "TIMEOUT", 1.0)
-    retriever = Chroma(CORPUS, tmp_path, Words(), url=served.url)
-    served.process.send_signal(signal.SIGSTOP)
-    try:
-        with pytest.raises(RunIncomplete, match="does not answer"):
-            retriever.search("w1 w2", 5)
-    finally:
-        served.process.send_signal(signal.SIGCONT)
-
-
 def test_a_collection_that_was_deleted_is_named(served, tmp_path):
     retriever = Chroma(CORPUS, tmp_path, Words(), url=served.url)
     chroma._connected(served.url).delete_collection(retriever._index._collection.name)
     with pytest.raises(DataError, match=f"{served.url} does not fit or was deleted"):
         retriever.search("w1", 3)
-
-
-def test_the_files_of_a_private_copy_go_away_with_the_retriever(home, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    retriever = Chroma(CORPUS, home, Words())
-    assert len(list(tmp_path.glob(".sextant-*"))) == 1
-    del retriever
-    assert not list(tmp_path.glob(".sextant-*"))
 
 
 def test_an_index_works_while_it_is_deleted(tmp_path):
