@@ -89,7 +89,11 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
             done = total - sum(file.size - _size_of(file.part(folder)) for file in missing)
             begun = f"; {decimal(done)} of it are here already" if done else ""
             say(f"{task}: {len(listed)} files, {decimal(total)} from {release} ({release.licence}){begun}")
-            _check_room(folder, total - done)
+            if total - done > (room := shutil.disk_usage(folder).free):
+                raise DataError(
+                    f"{folder} has room for {decimal(room)}, and {decimal(total - done)} more are needed; "
+                    "make room, or set SEXTANT_HOME to a folder on another disk"
+                )
             # A marker that has come this far is of another revision, or of files that are gone.
             marker.unlink(missing_ok=True)
             progress = Progress(task, total, "bytes", done)
@@ -120,18 +124,8 @@ def _is_whole(marker: Path, release: Release, paths: tuple[str, ...]) -> bool:
 def _find(folder: Path, file: Listed) -> str:
     """Return the SHA-256 of a file that has its place already, as an earlier fetch leaves it; "" when it has not."""
     path = folder / file.path
-    if not path.is_file() or path.stat().st_size != file.size:
-        return ""
-    sha256, address = _hash(path, file)
+    sha256, address = _hash(path, file) if path.is_file() and path.stat().st_size == file.size else ("", "")
     return sha256 if address == file.address else ""
-
-
-def _check_room(folder: Path, needed: int) -> None:
-    if needed > (room := shutil.disk_usage(folder).free):
-        raise DataError(
-            f"{folder} has room for {decimal(room)}, and {decimal(needed)} more are needed; "
-            "make room, or set SEXTANT_HOME to a folder on another disk"
-        )
 
 
 def _size_of(path: Path) -> int:

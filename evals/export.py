@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.formats import FOLDERS, SERVICES
+from tools import disk
 from tools.console import Parser, clean, positive, put_out, run_and_leave, say
 from tools.errors import UnknownName, UsageError, pick
 
@@ -29,21 +30,15 @@ def export(
 
     write = pick("format", to, FOLDERS | SERVICES)
     source, notes = writing.select(run, query_ids, limit)
-    about = {"format": to, "run": run.resolve().name, "queries": len(source.query_ids)}
+    made = {"format": to, "run": run.resolve().name, "queries": len(source.query_ids)}
     if to in SERVICES:
         if query_ids or limit:
             raise UsageError(f"--to {to} takes whole runs; leave out --query-id and --limit")
-        return {"out": out, **about, "notes": notes + write(source, out, force=force)}
+        return {"out": out, **made, "notes": notes + write(source, out, force=force)}
     with writing.fill_folder(Path(out), force=force) as folder:
-        notes += write(source, folder)
-        made = writing.write_manifest(folder, about | {"notes": notes})
+        made |= {"notes": notes + write(source, folder), "files": writing.files_in(folder)}
+        disk.replace(folder / writing.MANIFEST, json.dumps(made, indent=2, ensure_ascii=False) + "\n")
     return {"out": out, **made}
-
-
-def list_formats() -> dict[str, str]:
-    """Return format -> what it is, in a line."""
-    table = FOLDERS | SERVICES
-    return {name: (inspect.getdoc(pick("format", name, table)) or "").partition("\n")[0] for name in table}
 
 
 def parser() -> Parser:
@@ -64,7 +59,8 @@ def command(arguments: argparse.Namespace) -> int:
     """Write, and say what was made."""
     to, as_json = arguments.to, arguments.json
     if to == "list":
-        known = list_formats()
+        table = FOLDERS | SERVICES
+        known = {name: (inspect.getdoc(pick("format", name, table)) or "").partition("\n")[0] for name in table}
         put_out(json.dumps(known) + "\n" if as_json else "".join(f"{n:<15}{a}\n" for n, a in known.items()))
         return 0
     if to not in FOLDERS | SERVICES:

@@ -208,17 +208,18 @@ def _make_usage(row: Mapping[str, Any]) -> Usage:
 def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counter[str]) -> bytes:
     """Make a line of outcomes.jsonl. ValueError where run file and trajectory are not of the same run."""
     query_id, steps, usage, error = row["query_id"], row["steps"], row.get("usage"), row.get("error")
-    doc_ids, scores, ties = file.ranking(query_id)
+    doc_ids, scores = file.ranking(query_id)
+    tied = len(set(scores)) < len(scores)
     if row.get("ranking", doc_ids) != doc_ids:
         raise ValueError(f"its ranking of query {query_id!r} is not that of {file.path}")
     if given := row.get("scores"):
         if len(given) != len(doc_ids):
             raise ValueError(f"it has {len(given)} scores for {len(doc_ids)} documents")
-        scores, ties = given, 0
+        scores, tied = given, False
     if error is not None and doc_ids:
         raise ValueError(f"it has an error for query {query_id!r}, of which {file.path} has a ranking")
     counts["missing"] += not doc_ids and error is None
-    counts["tied"] += bool(ties)
+    counts["tied"] += tied
     counts["longer"] += len(doc_ids) > depth
     counts["unmapped"] += not row.get("mapped", True)
     counts["unpriced"] += usage is None

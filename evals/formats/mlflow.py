@@ -35,7 +35,10 @@ def write(source: Source, address: str, *, force: bool) -> list[str]:
         known = client.search_runs([experiment_id], f"tags.`{KEY}` = {json.dumps(key)}", max_results=1)
         if known and not force:
             raise UsageError(f"{address} has {run.path.name} already ({known[0].info.run_id}); --force logs it again")
-        run_id = client.create_run(experiment_id, run_name=run.path.name, tags=_tags(source) | {KEY: key}).info.run_id
+        tags = {"task": experiment, "program": run.config["program"]}
+        tags |= {"git_revision": run.config["provenance"].get("git_revision")}
+        tags = {f"sextant.{name}": str(value) for name, value in tags.items() if value} | {KEY: key}
+        run_id = client.create_run(experiment_id, run_name=run.path.name, tags=tags).info.run_id
         metrics = [mlflow.entities.Metric(name, value, 0, 0) for name, value in list_metrics(source).items()]
         params = [mlflow.entities.Param(name, value) for name, value in list_parameters(source).items()]
         for start in range(0, max(len(metrics), len(params)), 100):  # MLflow's limit of a batch
@@ -96,14 +99,8 @@ def list_metrics(source: Source) -> dict[str, float]:
     return {_name(name): float(value) for name, value in values.items() if value is not None}
 
 
-def _tags(source: Source) -> dict[str, str]:
-    config, provenance = source.run.config, source.run.config["provenance"]
-    tags = {"task": config["task"], "program": config["program"], "git_revision": provenance.get("git_revision")}
-    return {f"sextant.{key}": str(value) for key, value in tags.items() if value}
-
-
 def _name(name: str) -> str:
-    """A name as MLflow allows it."""
+    """Return a name as MLflow allows it."""
     plain = name.replace(" [", "/").replace("]", "").replace("@", "_at_")
     return re.sub(r"[^A-Za-z0-9_./ :-]", "_", plain)[:250]
 

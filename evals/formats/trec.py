@@ -15,9 +15,8 @@ import zlib
 from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from evals.folder import BadRanking, check_ranking
@@ -67,14 +66,6 @@ def _qrels_lines(query_id: str, grades: Mapping[str, float]) -> Iterator[str]:
     return (f"{start}{encode_id(unit)} {grade:.12g}\n" for unit, grade in grades.items())
 
 
-class Ranking(NamedTuple):
-    """What a run file says of one query."""
-
-    doc_ids: list[str]  # best first
-    scores: list[float]
-    ties: int  # documents that have the score of the one before
-
-
 class RunFile:
     """A run file that fits a task. Held in memory: twelve bytes a line, and each document's id once."""
 
@@ -92,13 +83,11 @@ class RunFile:
         self._read()
         self._check()
 
-    def ranking(self, query_id: str) -> Ranking:
-        """Return a query's documents, best first; none where the file has none."""
+    def ranking(self, query_id: str) -> tuple[list[str], list[float]]:
+        """Return a query's documents, best first, and their scores; none where the file has none."""
         numbers, _, scores = self._lines.get(query_id, (array("I"), array("I"), array("f")))
         places = sorted(range(len(numbers)), key=lambda at: (scores[at], self._orders[numbers[at]]), reverse=True)
-        ordered = [scores[at] for at in places]
-        ties = sum(a == b for a, b in pairwise(ordered))
-        return Ranking([self._doc_ids[numbers[at]] for at in places], ordered, ties)
+        return [self._doc_ids[numbers[at]] for at in places], [scores[at] for at in places]
 
     def _read(self) -> None:
         number_of: dict[bytes, int] = {}

@@ -168,10 +168,3 @@ def _is_replaceable(place: Path) -> bool:
 def files_in(folder: Path) -> list[str]:
     """Return the names of all files in a folder and below, in order."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
-
-
-def write_manifest(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
-    """Write export.json, which says what the folder is and lists its files; return its content."""
-    row = about | {"files": files_in(folder)}
-    disk.replace(folder / MANIFEST, json.dumps(row, indent=2, ensure_ascii=False) + "\n")
-    return row

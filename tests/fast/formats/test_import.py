@@ -123,7 +123,7 @@ def test_the_order_is_trec_eval_s_also_among_equal_scores(data, tmp_path):
         documents=Corpus(Document(doc_id, "text") for doc_id in doc_ids), queries=(Query("q", "what?"),)
     )
     lines(tmp_path / "run", [f"q Q0 {doc_id} 1 {score!r} x" for doc_id, score in scores.items()])
-    ranking = RunFile(tmp_path / "run", environment, encoded=False).ranking("q").doc_ids
+    ranking = RunFile(tmp_path / "run", environment, encoded=False).ranking("q")[0]
     theirs = pytrec_eval.RelevanceEvaluator({"q": grades}, {"ndcg"}).evaluate({"q": scores})
     strictly = {doc_id: float(-place) for place, doc_id in enumerate(ranking)}
     ours = pytrec_eval.RelevanceEvaluator({"q": grades}, {"ndcg"}).evaluate({"q": strictly})
@@ -139,7 +139,7 @@ def test_lines_may_come_in_any_order_and_the_rank_column_says_nothing(imported):
 
 def test_a_gzipped_file_is_read(tmp_path):
     (tmp_path / "run.trec.gz").write_bytes(gzip.compress("\n".join(PLAIN).encode()))
-    assert RunFile(tmp_path / "run.trec.gz", world(), encoded=False).ranking("q1").doc_ids == ["d4", "d1"]
+    assert RunFile(tmp_path / "run.trec.gz", world(), encoded=False).ranking("q1")[0] == ["d4", "d1"]
 
 
 @pytest.mark.parametrize(
@@ -187,9 +187,9 @@ def test_scoring_refuses_the_rankings_that_an_import_refuses(query_id, ranking, 
 
 def test_ids_are_decoded_only_where_it_is_asked_for(tmp_path):
     lines(tmp_path / "plain", ["q1 Q0 a%20b 1 1 x"])
-    assert RunFile(tmp_path / "plain", world(), encoded=False).ranking("q1").doc_ids == ["a%20b"]
+    assert RunFile(tmp_path / "plain", world(), encoded=False).ranking("q1")[0] == ["a%20b"]
     lines(tmp_path / "ours", ["q1 Q0 a%2520b 1 1 x"])
-    assert RunFile(tmp_path / "ours", world(), encoded=True).ranking("q1").doc_ids == ["a%20b"]
+    assert RunFile(tmp_path / "ours", world(), encoded=True).ranking("q1")[0] == ["a%20b"]
     with pytest.raises(DataError, match="--encoded"):
         RunFile(tmp_path / "ours", world(), encoded=False)
 
