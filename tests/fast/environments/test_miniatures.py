@@ -169,22 +169,6 @@ def runs(text: str, length: int) -> set[tuple[str, ...]]:
     return {tuple(words[n : n + length]) for n in range(len(words) - length + 1)}
 
 
-@pytest.mark.parametrize("task", [*of("obliq"), *of("crumb"), *of("birco")])  # MultiConIR's documents are variants
-def test_no_text_is_stamped_from_a_template(task):
-    whole = load(f"{task}:document" if task in of("crumb") else task)
-    repeats = whole.documents.repeats()
-    texts = [
-        re.sub(r"^(#+|-) .*$", "", document.text, flags=re.M).strip()
-        for document in whole.documents.stream()
-        if document.doc_id not in repeats
-    ]
-    shared = Counter(run for text in texts for run in runs(text, 10))
-    # A run of ten words in three texts or more is a formula; headings and lists are left out.
-    assert sum(count > 2 for count in shared.values()) <= len(texts) / 2
-    openings = Counter(" ".join(text.split()[:4]) for text in texts)
-    assert openings.most_common(1)[0][1] <= max(3, len(texts) // 12)
-
-
 TABLE = (environments.MINI.parent.parent / "docs/decisions/miniatures.md").read_text(encoding="utf-8")
 
 
