@@ -305,58 +305,40 @@ def test_a_file_of_another_size_is_thrown_away(github, get, content):
     assert not list(data("birco").rglob("*.part*")) and not list(data("birco").glob("*.complete.json"))
 
 
-@pytest.mark.parametrize(
-    "name, what",
-    [("hub", "revision 4ebee29f of dianetc/OBLIQ-Bench"), ("zenodo", "record 1234567 of Zenodo")],
-)
-def test_a_revision_that_is_gone_is_named(name, what, get, request):
-    server = request.getfixturevalue(name)
-    server.revision = "0" * 40
-    server.status = 410 if name == "zenodo" else 200  # its record numbers stay known
-    with pytest.raises(DataError, match=rf"{what} is not there any more \(4(04|10) "):
-        get(TASKS[name])
-    assert len(server.asked) == 1
+HUB, RECORD = "revision 4ebee29f of dianetc/OBLIQ-Bench", "record 1234567 of Zenodo"
+# Server -> what it has as attributes, and the error; its listing may be changed, or be something else.
+LISTINGS = {
+    "gone": ("hub", {"revision": "0" * 40}, rf"{HUB} is not there any more \(404 "),
+    "a record that is gone": ("zenodo", {"status": 410}, rf"{RECORD} is not there any more \(410 "),
+    "not for everybody": ("hub", {"status": 403}, r"\(403 .*a token may be needed: set HF_TOKEN"),
+    "without an end": ("github", {"endless": True}, "answers with more than 64 MiB; is it the right address"),
+    "without a file": ("hub", {"listed": {}}, rf"revision \w+ of \S+ has no file '{re.escape(PATHS[0])}'"),
+    "of another revision": ("hub", {"sha": "0" * 40}, f"answers for {HUB} with revision '0000"),
+    "of all versions": ("zenodo", {"id": 7654321}, f"{RECORD} with record 7654321"),
+    "a hotel's page": (
+        "hub",
+        "<html>Log in to the network</html>",
+        f"answers for {HUB} .* no listing of files",
+    ),
+    "a number for a list": ("hub", {"siblings": 3}, f"answers for {HUB} .* no listing of files"),
+    "a list": ("hub", ["x"], f"answers for {HUB} .* no listing of files"),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "other", "said"),
-    [
-        ("hub", {"sha": "0" * 40}, "answers for revision 4ebee29f of dianetc/OBLIQ-Bench with revision '0000"),
-        ("zenodo", {"id": 7654321}, "record 1234567 of Zenodo with record 7654321"),  # the number of all versions
-    ],
-)
-def test_a_server_that_answers_with_another_revision_is_not_believed(name, other, said, get, request, monkeypatch):
+@pytest.mark.parametrize("kind", LISTINGS)
+def test_a_listing_that_is_not_that_of_the_release_is_not_believed(kind, get, request, monkeypatch):
+    name, change, said = LISTINGS[kind]
     server = request.getfixturevalue(name)
     whole = server.listing
-    monkeypatch.setattr(server, "listing", lambda path: (found := whole(path)) and {**found, **other})
+    if not isinstance(change, dict):
+        monkeypatch.setattr(server, "listing", lambda path: change)
+    elif change.keys() <= vars(server).keys():
+        vars(server).update(change)
+    else:
+        monkeypatch.setattr(server, "listing", lambda path: (found := whole(path)) and {**found, **change})
     with pytest.raises(DataError, match=said):
         get(TASKS[name])
-
-
-def test_a_file_that_the_release_does_not_have_is_named(hub, get):
-    del hub.listed[PATHS[-1]]
-    with pytest.raises(DataError, match=rf"revision \w+ of \S+ has no file '{re.escape(PATHS[-1])}'"):
-        get()
-
-
-def test_a_release_that_is_not_for_everybody_asks_for_a_token(hub, get):
-    hub.status = 403
-    with pytest.raises(DataError, match=r"\(403 .*a token may be needed: set HF_TOKEN"):
-        get()
-    assert len(hub.asked) == 1
-
-
-@pytest.mark.parametrize("answer", ["<html>Log in to the hotel's network</html>", {"siblings": 3}, ["x"]])
-def test_a_page_that_is_no_listing_is_not_taken_for_one(hub, get, monkeypatch, answer):
-    monkeypatch.setattr(hub, "listing", lambda path: answer)
-    with pytest.raises(DataError, match=rf"answers for revision {obliq.RELEASE.revision[:8]} .* no listing of files"):
-        get()
-
-
-def test_a_listing_without_an_end_is_given_up(github, get):
-    github.endless = True
-    with pytest.raises(DataError, match="answers with more than 64 MiB; is it the right address"):
-        get(TASKS["github"])
+    assert server.sent == [] and len(server.asked) == 1 and not marked()
 
 
 @pytest.mark.parametrize("path", ["../../outside", "/etc/outside", "datasets/../../../outside"])
