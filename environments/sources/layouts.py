@@ -27,6 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from environments.base import Qrels
 from environments.sources import tables
@@ -42,6 +43,7 @@ _DIGESTS = ".digests.json"  # beside what is stored
 
 # Where a document stands, for messages ("FILE, line 7"), and the document.
 Placed = tuple[str, Document]
+Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,29 +156,17 @@ def read_obliq(folder: Path, home: Path) -> Collection:
         tables.add_query(queries, row["_id"], row["text"], where)
     if not queries:
         raise DataError(f"{queries_file} has no queries in it")
-    gold = _read_judgements(qrels_file, queries)
-    if unjudged := queries.keys() - gold.keys():
+    gold = _read_qrels(_tsv(qrels_file))
+    if unjudged := queries.keys() - _keep_judged(queries, gold, qrels_file, "queries.jsonl").keys():
         raise DataError(f"{queries_file}: query {min(unjudged)!r} has no judgement in {qrels_file}")
-    pool_file = tables.seek_file(inside, "qrels_pool.tsv")
-    pooled = None if pool_file is None else _read_judgements(pool_file, queries, documents)
-    masks = tables.seek_file(inside, "per_query_excluded_ids.json")
-    return Collection(documents, queries, gold, pooled, {} if masks is None else _read_excluded(masks, queries))
-
-
-def _read_judgements(
-    path: Path, queries: Mapping[str, str], documents: Container[str] = ()
-) -> dict[str, dict[str, float]]:
-    """Read judgements; `documents` are checked here where no environment will be led by these judgements."""
-    qrels: dict[str, dict[str, float]] = {}
-    for count, (where, (query_id, doc_id, score)) in enumerate(tables.read_cells(path, 3, form=", tab separated")):
-        if count == 0 and query_id.replace("_", "-") == "query-id":
-            continue
-        tables.add_judgement(qrels, query_id, doc_id, score, where)
-        if documents and doc_id not in documents:
-            raise DataError(f"{where}: the document {doc_id!r} is not in the corpus")
-    if strangers := qrels.keys() - queries.keys():
-        raise DataError(f"{path} judges the query {min(strangers)!r}, which queries.jsonl has not")
-    return qrels
+    pooled, excluded = None, dict[str, frozenset[str]]()
+    if pool_file := tables.seek_file(inside, "qrels_pool.tsv"):
+        # These lead no environment where the gold ones do, so their documents are checked here.
+        pooled = _read_qrels(_tsv(pool_file), documents)
+        _keep_judged(queries, pooled, pool_file, "queries.jsonl")
+    if masks := tables.seek_file(inside, "per_query_excluded_ids.json"):
+        excluded = _read_excluded(masks, queries)
+    return Collection(documents, queries, gold, pooled, excluded)
 
 
 def _read_excluded(path: Path, queries: Mapping[str, str]) -> dict[str, frozenset[str]]:
@@ -222,10 +212,7 @@ def read_beir(folder: Path, home: Path) -> Collection:
     if not named and len(others) > 1:
         raise DataError(f"{place / 'qrels'} holds several splits and no test.tsv; leave only the one that is meant")
     found = next(iter(named or others), None)
-    qrels: dict[str, dict[str, float]] = {}
-    for where, row in _tsv(found) if found else tables.read_rows(tables.find_tables(place, "qrels", "default")):
-        query_id, doc_id, score = (tables.pick_column(where, row, *names) for names in (_QUERY, _DOCUMENT, _SCORE))
-        tables.add_judgement(qrels, query_id, doc_id, score, where)
+    qrels = _read_qrels(_tsv(found) if found else tables.read_rows(tables.find_tables(place, "qrels", "default")))
     return Collection(documents, _keep_judged(queries, qrels, found or place, "queries.jsonl"), qrels)
 
 
@@ -244,6 +231,17 @@ def _open_tables(home: Path, folder: Path) -> Corpus:
             yield where, Document(doc_id, text, tables.check_text(row.get("title"), where, "title", optional=True))
 
     return open_corpus(home, files, read)
+
+
+def _read_qrels(rows: Iterator[tuple[str, dict[str, Any]]], documents: Container[str] = ()) -> Grades:
+    """Read judgements of a query, a document and a grade; of `documents`, where these are given."""
+    qrels: Grades = {}
+    for where, row in rows:
+        query_id, doc_id, score = (tables.pick_column(where, row, *names) for names in (_QUERY, _DOCUMENT, _SCORE))
+        tables.add_judgement(qrels, query_id, doc_id, score, where)
+        if documents and doc_id not in documents:
+            raise DataError(f"{where}: the document {doc_id!r} is not in the corpus")
+    return qrels
 
 
 def _tsv(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
@@ -285,9 +283,8 @@ def read_trec(folder: Path, home: Path) -> Collection:
     topics = next(path for name in ("topics.txt", "topics.xml") if (path := folder / name).is_file())
     documents = _open_tables(home, folder)
     qrels_file = tables.find_file(folder, "qrels.txt")
-    qrels: dict[str, dict[str, float]] = {}
-    for where, (topic, _, doc_id, score) in tables.read_cells(qrels_file, 4, None, ": topic, 0, document, grade"):
-        tables.add_judgement(qrels, topic, doc_id, score, where)
+    cells = tables.read_cells(qrels_file, 4, None, ": topic, 0, document, grade")
+    qrels = _read_qrels((where, {"qid": row[0], "docid": row[2], "score": row[3]}) for where, row in cells)
     return Collection(documents, _keep_judged(_read_topics(topics), qrels, qrels_file, str(topics)), qrels)
 
 
