@@ -8,14 +8,11 @@ documents repeat the text of another. They are judged by id, so nothing is merge
 figures, in which equal texts count as one document, stands beside the official two.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
 from environments.base import DevSplit, Environment, Facts, Judgements, Release, Request, Suite
 from environments.sources import layouts
-from environments.sources.layouts import Collection
-from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
 from tools.records import Query
 
@@ -131,7 +128,14 @@ def load(request: Request) -> Environment:
             f"{place} has no queries+qrels/per_query_excluded_ids.json, and obliq/{request.name} is not to be searched "
             "without it: results would show documents that the benchmark masks"
         )
-    judgements = _judgements(task, files)
+    judgements = {GOLD: Judgements(files.gold)}
+    if files.pooled is not None:
+        judgements[POOLED] = Judgements(files.pooled)
+    if task.duplicates:
+        repeats = cache(files.documents.repeats)  # goes through the corpus once, when it is first needed
+        judgements[MERGED] = Judgements(
+            files.gold, unit_of=lambda doc_id: repeats().get(doc_id, doc_id), judged_by_unit=False
+        )
     if request.qrels and request.qrels not in judgements:
         raise UsageError(f"obliq/{request.name} in {place} has no {request.qrels} judgements; leave out --qrels")
     objective = request.objective(task.objective)
@@ -151,21 +155,6 @@ def load(request: Request) -> Environment:
         notes=("there are no pooled judgements in this copy",) if task.pooled and files.pooled is None else (),
     )
     return whole.narrow(DEV_MINI if request.data == "mini" else DEV, request.split)
-
-
-def _judgements(task: Task, files: Collection) -> dict[str, Judgements]:
-    judgements = {GOLD: Judgements(files.gold)}
-    if files.pooled is not None:
-        judgements[POOLED] = Judgements(files.pooled)
-    if task.duplicates:
-        judgements[MERGED] = Judgements(files.gold, unit_of=_first_of_equal(files.documents), judged_by_unit=False)
-    return judgements
-
-
-def _first_of_equal(documents: Corpus) -> Callable[[str], str]:
-    """Return a function from doc_id to the first document with the same text; it goes through the corpus once."""
-    mapping = cache(documents.repeats)
-    return lambda doc_id: mapping().get(doc_id, doc_id)
 
 
 def _facts(task: Task) -> Facts:

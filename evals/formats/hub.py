@@ -80,18 +80,17 @@ def _trajectory(one: Answered, source: Source) -> dict[str, Any]:
         **{key: getattr(one.usage, key, None) for key in USED},
         "values": [{"metric": name, "value": value} for name, value in one.values.items()],
         "relevant": one.relevant,
-        "steps": [_step(step, known=one.usage is not None) for step in one.steps],
+        "steps": [
+            {name: getattr(step, name) for name in Step.__slots__ if name != "usage"}
+            | {key: getattr(step.usage, key) if one.usage is not None else None for key in USED}
+            for step in one.steps
+        ],
         "notes": one.outcome["trace"].get("notes", []),
     }
 
 
-def _step(step: Step, *, known: bool) -> dict[str, Any]:
-    used = {key: getattr(step.usage, key) if known else None for key in USED}
-    return {name: getattr(step, name) for name in Step.__slots__ if name != "usage"} | used
-
-
 def _scores(source: Source) -> Iterator[dict[str, Any]]:
-    """Rows of scores; a metric that is undefined for a query has none."""
+    """Yield rows of scores; a metric that is undefined for a query has none."""
     for query_id in source.query_ids:
         for name, column in source.run.columns.items():
             if column[query_id] is not None:
@@ -99,7 +98,7 @@ def _scores(source: Source) -> Iterator[dict[str, Any]]:
 
 
 def _run(source: Source) -> dict[str, Any]:
-    """The row of runs: means and usage are of the whole run, however few of its queries are exported."""
+    """Return the row of runs: means and usage are of the whole run, however few of its queries are exported."""
     run, config = source.run, source.run.config
     named = {"run": run.path.name, "retriever": config["retriever"]["name"], "lm": config["lm"]["name"]}
     named |= {"data": run.scores["data"], "judgements": run.scores["judgements"]}
@@ -115,7 +114,7 @@ def _run(source: Source) -> dict[str, Any]:
 
 
 def _card(source: Source) -> str:
-    """README.md: YAML that the Hub reads, and a description for people."""
+    """Write README.md: YAML that the Hub reads, and a description for people."""
     run, config = source.run, source.run.config
     task, split = config["task"], config["split"]
     mini = "The data is the bundled miniature: invented, not comparable with published figures."
@@ -125,6 +124,11 @@ def _card(source: Source) -> str:
     means = "".join(
         f"| {name} | {number(one['mean'], unknown='undefined')} |\n" for name, one in run.scores["metrics"].items()
     )
+    try:
+        of = environments.suite(task.partition("/")[0]).release
+        release = f"the public release, {of.repository} ({of.licence})"
+    except UnknownName:
+        release = "the task's release"
     return f"""---
 license: unknown
 pretty_name: {compact(f"Search trajectories on {task}")}
@@ -149,15 +153,6 @@ and metric, `runs` a row a run with its configuration. Their `train` split is al
 those of the {split} split of {task}, so what is trained on them cannot be tested there.
 
 Texts of documents and queries are not columns, because their licences are not ours to pass on; ids are those \
-of {_release(task)}. What the system wrote, searches, notes and \
+of {release}. What the system wrote, searches, notes and \
 answers, is included and may quote them. The `license` above is yours to set.
 """
-
-
-def _release(task: str) -> str:
-    """The public release of a task, with its licence."""
-    try:
-        release = environments.suite(task.partition("/")[0]).release
-    except UnknownName:
-        return "the task's release"
-    return f"the public release, {release.repository} ({release.licence})"

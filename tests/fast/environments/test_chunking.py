@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from environments.chunking import bert_tokens, chunks
-from environments.padding import FILLER, pad
+from environments.chunking import FILLER, bert_tokens, chunks, pad
 
 # Of the shape of the paper's Figure 2, in our words: two sections, one with a subsection of two paragraphs.
 PAGE = """# Harbour Notes

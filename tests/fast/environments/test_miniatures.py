@@ -11,8 +11,7 @@ import pytest
 import environments
 from environments import crumb, multiconir
 from environments.card import GOLDEN, READINGS, count_agreement, findings
-from environments.chunking import bert_tokens, chunks
-from environments.padding import pad
+from environments.chunking import bert_tokens, chunks, pad
 from environments.sources import crumb_folder, multiconir_csv
 
 TASKS = [task for task in environments.tasks() if (environments.MINI / task.partition("/")[0]).is_dir()]
