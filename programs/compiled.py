@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import dspy
+from pydantic import TypeAdapter
 
 from tools import disk, forms
 from tools.corpus import Corpus
@@ -77,7 +78,7 @@ class Compiled:
 
     def digest(self) -> str:
         """Return eight hex digits over everything that shapes an answer."""
-        return _digest_text(json.dumps(_without_origin(asdict(self)), sort_keys=True))
+        return _digest(json.dumps(_without_origin(asdict(self)), sort_keys=True))[:8]
 
     def check(self, name: str, program: Any, where: str) -> None:
         """UsageError, which names the file `where`, unless it was made for the program `name` as that is now."""
@@ -129,16 +130,12 @@ def _without_origin(body: dict[str, Any]) -> dict[str, Any]:
 def write(path: Path, compiled: Compiled) -> None:
     """Replace `path` in one step. The digest at its end tells a later reader whether the file was edited."""
     body = json.loads(json.dumps(asdict(compiled)))
-    text = json.dumps({**body, "digest": _digest(body)}, indent=2, ensure_ascii=False)
+    text = json.dumps({**body, "digest": _digest(json.dumps(body, sort_keys=True))[:16]}, indent=2, ensure_ascii=False)
     disk.replace(path, text + "\n")
 
 
-def _digest(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _digest_text(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def read(path: Path) -> Compiled:
@@ -155,27 +152,17 @@ def read(path: Path) -> Compiled:
     except FileNotFoundError:
         raise DataError(f"there is no compiled program {file}; python -m optimizers.compile makes one") from None
     digest = body.pop("digest", None)
-    compiled = _from_json(body)
-    if digest != _digest(body):
+    if digest != _digest(json.dumps(body, sort_keys=True))[:16]:
         raise DataError(
             f"{file} was edited after it was compiled; compile again, or copy the prompts that you changed into the "
             "program itself"
         )
-    return compiled
-
-
-def _from_json(body: Mapping[str, Any]) -> Compiled:
-    known: dict[str, Any] = {name: body[name] for name in Compiled.__slots__}
-    known["prompts"] = {name: prompt_from_json(row) for name, row in body["prompts"].items()}
-    known["members"] = tuple(_from_json(member) for member in body["members"])
-    known["neighbours"] = tuple(Neighbour(row["query_id"], row["text"], row["demos"]) for row in body["neighbours"])
-    return Compiled(**known)
+    return TypeAdapter(Compiled).validate_python(body)
 
 
 def prompt_from_json(row: Mapping[str, Any]) -> Prompt:
     """Read again what `asdict` made of a prompt."""
-    demos, fields = tuple(row["demos"]), tuple(row["fields"])
-    return Prompt(row["instructions"], demos, row.get("signature", ""), fields, row.get("before", ""))
+    return TypeAdapter(Prompt).validate_python(row)
 
 
 def _check_versions(file: Path, made_with: Mapping[str, Any]) -> None:
@@ -198,7 +185,7 @@ def prompts_of(program: Any) -> dict[str, Prompt]:
             tuple(demos),
             signature.__name__,
             tuple(_list_fields("in", signature.input_fields) + _list_fields("out", signature.output_fields)),
-            _digest_text(signature.instructions),
+            _digest(signature.instructions)[:8],
         )
     return found
 
