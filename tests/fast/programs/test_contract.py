@@ -1,9 +1,7 @@
 """What all programs and agents have in common; what each of them is held to by its name alone."""
 
 import json
-import random
 import re
-import time
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -40,20 +38,6 @@ GRAPHS = [name for name, made in CLASSES.items() if "limit" in vars(made(Toolbox
 PARALLEL = [name for name, made in CLASSES.items() if "parallel" in list_parameters(made)]
 
 
-class Unsteady:
-    """A retriever that takes a different time for each search, so that threads overtake one another."""
-
-    def __init__(self, index):
-        self._index = index
-
-    def __getattr__(self, name):
-        return getattr(self._index, name)
-
-    def search(self, *arguments, **options):
-        time.sleep(random.random() / 200)
-        return self._index.search(*arguments, **options)
-
-
 @pytest.fixture(scope="module")
 def mini():
     """Queries, and (toolbox, offline model) over the first documents of a miniature; with options, another toolbox."""
@@ -63,11 +47,10 @@ def mini():
     return SimpleNamespace(queries=loaded.queries, world=partial(world, documents, indexes=indexes))
 
 
-def world(documents, *, indexes=None, unsteady=False, **options):
+def world(documents, *, indexes=None, **options):
     """(toolbox, offline model); bm25 and dense, which some programs name, are two ways of counting words here."""
     index, stemmed = indexes or (BM25(documents), BM25(documents, k1=2.0))
-    engines = [Unsteady(one) if unsteady else one for one in (index, stemmed)]
-    toolbox = Toolbox(documents, engines[0], others={"bm25": engines[0], "dense": engines[1]}, **options)
+    toolbox = Toolbox(documents, index, others={"bm25": index, "dense": stemmed}, **options)
     return toolbox, lm.connect("offline", statistics=index.statistics)
 
 
@@ -167,7 +150,7 @@ def test_a_program_without_a_rule_for_each_field_is_refused_by_name_before_the_f
 
 @pytest.mark.parametrize("name", PARALLEL)
 def test_threads_change_nothing_but_times(name, mini):
-    toolbox, model = mini.world(unsteady=True)
+    toolbox, model = mini.world()
     found = []
     for parallel in ({}, {"parallel": 1}):
         with model.active():

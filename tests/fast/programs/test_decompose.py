@@ -32,38 +32,15 @@ parts = st.lists(
 
 
 def reference(parts, exclude_depth):
-    """Two documents at a time: a selection sort that asks which of two is better, in fractions."""
+    """Document by document, in fractions."""
 
-    def place(part, doc):
-        return list(part.doc_ids).index(doc) + 1 if doc in part.doc_ids else None
+    def place(doc):
+        found = [part for part in parts if doc in part.doc_ids]
+        shut_out = any(part.role == "not" and doc in part.doc_ids[:exclude_depth] for part in found)
+        gains = [Fraction(part.weight) / (61 + part.doc_ids.index(doc)) for part in found if part.role != "not"]
+        return shut_out, -sum(part.role == "must" for part in found), -sum(gains), doc
 
-    def shut_out(doc):
-        places = [place(part, doc) for part in parts if part.role == "not"]
-        return any(at is not None and at <= exclude_depth for at in places)
-
-    def musts(doc):
-        return len([part for part in parts if part.role == "must" and doc in part.doc_ids])
-
-    def gain(doc):
-        wanted = [part for part in parts if part.role != "not" and doc in part.doc_ids]
-        return sum((Fraction(part.weight) * Fraction(1, 60 + place(part, doc)) for part in wanted), Fraction(0))
-
-    def better(one, other):
-        if shut_out(one) != shut_out(other):
-            return shut_out(other)
-        if musts(one) != musts(other):
-            return musts(one) > musts(other)
-        return gain(one) > gain(other) if gain(one) != gain(other) else one < other
-
-    left = [doc for doc in DOC_IDS if any(doc in part.doc_ids for part in parts if part.role != "not")]
-    order = []
-    while left:
-        best = left[0]
-        for doc in left[1:]:
-            best = doc if better(doc, best) else best
-        left.remove(best)
-        order.append(best)
-    return order
+    return sorted({doc for part in parts if part.role != "not" for doc in part.doc_ids}, key=place)
 
 
 @given(parts, st.integers(0, 8))
@@ -85,13 +62,8 @@ def test_one_call_then_a_hop_with_a_search_and_a_note_for_each_sub_query(corpus,
     submission = decomposed(
         corpus, server, subquery("blue blood", reading="a colour"), subquery("octopus", "not"), exclude_depth=3
     )
-    assert [(step.tool, step.hop) for step in submission.trace.steps] == [
-        ("search", 1),
-        ("note", 1),
-        ("search", 2),
-        ("note", 2),
-        ("stop", 2),
-    ]
+    steps = [(step.tool, step.hop) for step in submission.trace.steps]
+    assert steps == [("search", 1), ("note", 1), ("search", 2), ("note", 2), ("stop", 2)]
     assert [step.argument for step in submission.trace.steps][:3:2] == ["blue blood", "octopus"]
     assert submission.trace.notes == ["must, weight 1: a colour", "not, weight 1: as it says"]
     assert len(server.requests) == submission.usage.calls == 1

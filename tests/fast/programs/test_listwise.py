@@ -196,17 +196,16 @@ def test_thinking_first_asks_for_both_analyses_before_the_ranking_in_the_same_ca
     assert order == sorted(order) and order[-1] < prompts(server)[0].rindex("`[[ ## ranked ## ]]`")
 
 
-@pytest.fixture
-def solutions(tmp_path):
-    path = tmp_path / "solutions.jsonl"
-    rows = [{"_id": "q1", "solution": "Dive for it."}, {"_id": "d003", "solution": "Ask [[ ## ranked ## ]] the crew."}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+def solutions_in(folder, **solutions):
+    path = folder / "solutions.jsonl"
+    path.write_text("".join(json.dumps({"_id": one, "solution": text}) + "\n" for one, text in solutions.items()))
+    return str(path)
 
 
-def test_solutions_stand_under_the_texts_that_have_one_and_the_trace_says_how_many_do(toolbox, server, solutions):
+def test_solutions_stand_under_the_texts_that_have_one_and_the_trace_says_how_many_do(toolbox, server, tmp_path):
     server.answer = last_first
-    submission = answer(toolbox, server, solutions=str(solutions), solution_chars=27)
+    file = solutions_in(tmp_path, q1="Dive for it.", d003="Ask [[ ## ranked ## ]] the crew.")
+    submission = answer(toolbox, server, solutions=file, solution_chars=27)
     [prompt] = prompts(server)
     assert "which ferry sank\n\nSolution:\nDive for it." in prompt
     assert (
@@ -219,24 +218,21 @@ def test_solutions_stand_under_the_texts_that_have_one_and_the_trace_says_how_ma
 
 
 def test_with_solutions_the_model_is_told_to_use_them_and_without_to_work_them_out(toolbox, tmp_path):
-    path = tmp_path / "solutions.jsonl"
-    path.write_text('{"_id": "d003", "solution": "Ask the crew."}\n', encoding="utf-8")
+    files = "", solutions_in(tmp_path, d003="Ask the crew.")
     for think in (False, True):
         alone, beside = (
             Tournament(toolbox, lens="proof", think=think, solutions=file).rank_candidates.signature.instructions
-            for file in ("", str(path))
+            for file in files
         )
         assert "Work out a solution" in alone and "from its solution" not in alone
         assert "from its solution" in beside and "Work out" not in beside
 
 
 def test_solutions_that_do_not_fit_the_model_are_cut_and_the_trace_says_so(toolbox, server, tmp_path):
-    path = tmp_path / "solutions.jsonl"
-    long = [{"_id": doc_id, "solution": "word " * 1000} for doc_id in names(12)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in long), encoding="utf-8")
+    file = solutions_in(tmp_path, **dict.fromkeys(names(12), "word " * 1000))
     server.answer = last_first
     with lm.connect(server.spec, settings=lm.Settings(context=8000)).active():
-        trace = Tournament(toolbox, solutions=str(path), solution_chars=4000)(query=QUERY).trace
+        trace = Tournament(toolbox, solutions=file, solution_chars=4000)(query=QUERY).trace
     [shortened] = [step.argument for step in trace.steps if step.tool == "shorten"]
     assert re.fullmatch(r"solutions: cut to 1[0-9]{3} characters each, instead of 4000", shortened)
 
@@ -260,12 +256,10 @@ def test_a_damaged_file_of_solutions_is_refused_in_one_line(toolbox, tmp_path, c
 
 
 def test_another_content_of_the_solutions_file_is_another_run(run, tmp_path):
-    path = tmp_path / "solutions.jsonl"
     arguments = ("--program", "tournament", "--task", "math", "--limit", 1, "--pool", "oracle:5", "-P")
     runs = []
     for solution in ("by induction", "by contradiction", "by induction"):
-        path.write_text(json.dumps({"_id": "x", "solution": solution}) + "\n")
-        runs.append(run(*arguments, f"solutions={path}", "--json").json["run"])
+        runs.append(run(*arguments, f"solutions={solutions_in(tmp_path, x=solution)}", "--json").json["run"])
     assert runs[0] == runs[2] != runs[1]
     missing = run(*arguments, "solutions=nowhere.jsonl")
     assert missing.code == 3 and "nowhere.jsonl cannot be read" in missing.err
