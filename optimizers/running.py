@@ -32,7 +32,7 @@ from tools.models import lm
 from tools.models.adapter import Adapter
 from tools.models.faults import fault, refusal
 from tools.models.offline import Rules
-from tools.models.spec import check, hide_keys, price_is_known
+from tools.models.spec import hide_keys, parse, price_is_known
 from tools.records import Usage
 from tools.session import Toolbox
 from tools.text import TermStatistics
@@ -124,7 +124,7 @@ def _check_models(request: CompileRequest, row: Teleprompter) -> None:
         raise UsageError(f"{request.optimizer} has no instructions written; leave out --prompt-lm")
     for option, spec in (("--teacher", request.teacher), ("--prompt-lm", request.prompt_lm)):
         if spec:
-            check(spec, option)
+            parse(spec, option)
             if request.budget_usd is not None and not price_is_known(spec, request.prices):
                 raise UsageError(f"the price of {spec} is not known; use --budget-calls instead of --budget-usd")
 

@@ -20,7 +20,7 @@ from tools import retrievers
 from tools.corpus import Corpus
 from tools.disk import home
 from tools.errors import UsageError, pick
-from tools.models.spec import check as check_model
+from tools.models.spec import parse as parse_model
 from tools.models.spec import price_is_known
 from tools.models.terms import Terms
 from tools.retriever import NoRetriever
@@ -94,7 +94,7 @@ def resolve(request: Request) -> Resolved:
 
             annotate.check(str(lens.options.get("model", "offline")), str(lens.options.get("attribute", "")))
     environments.resolve(request.task)
-    check_model(request.lm)
+    parse_model(request.lm)
     for metric in request.metrics:
         check_metric(metric)
     fixed = frozenset(request.parameters) | kept.keys()

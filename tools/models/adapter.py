@@ -10,7 +10,6 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from inspect import isclass
@@ -82,13 +81,13 @@ class Adapter(dspy.ChatAdapter):
         self, signature: Any, inputs: _Values, prefix: str = "", suffix: str = "", main_request: bool = False
     ) -> str:
         """DSPy's, with what depends on the signature alone made once."""
-        form = _form(signature)
-        if any(isinstance(inputs.get(name), list) and form.inputs[name].annotation is str for name in form.inputs):
+        fields = signature.input_fields
+        if any(isinstance(inputs.get(name), list) and field.annotation is str for name, field in fields.items()):
             return str(super().format_user_message_content(signature, inputs, prefix, suffix, main_request))
         parts = [prefix]
-        parts += [f"[[ ## {name} ## ]]\n{_write_value(inputs[name])}" for name in form.inputs if name in inputs]
-        if main_request and form.requirements is not None:
-            parts.append(form.requirements)
+        parts += [f"[[ ## {name} ## ]]\n{_write_value(inputs[name])}" for name in fields if name in inputs]
+        if main_request and (requirements := _requirements(signature)) is not None:
+            parts.append(requirements)
         return "\n\n".join([*parts, suffix]).strip()
 
     def format(self, signature: Any, demos: list[_Values], inputs: _Values) -> list[_Values]:
@@ -205,20 +204,18 @@ class _TooBroken(Exception):
     """A field's text that would take too long to repair, or is nested too deep."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """The fields of one signature."""
-
-    inputs: Mapping[str, Any]
-    outputs: Mapping[str, Callable[[Any], Any] | None]  # what checks the value of each field; None is DSPy's to read
-    requirements: str | None  # how a prompt ends: the fields to answer with
+# The fields of a signature are made ready once: nobody changes them, DSPy makes a new signature for other fields.
 
 
 @lru_cache(maxsize=_SIGNATURES)
-def _form(signature: Any) -> _Form:
-    """Return the fields of `signature`, which nobody changes: DSPy makes a new signature for other fields."""
-    outputs = {name: _validator(field.annotation) for name, field in signature.output_fields.items()}
-    return _Form(signature.input_fields, outputs, dspy.ChatAdapter().user_message_output_requirements(signature))
+def _validators(signature: Any) -> Mapping[str, Callable[[Any], Any] | None]:
+    """Return what checks the value of each output field; None is DSPy's to read."""
+    return {name: _validator(field.annotation) for name, field in signature.output_fields.items()}
+
+
+@lru_cache(maxsize=_SIGNATURES)
+def _requirements(signature: Any) -> Any:
+    return dspy.ChatAdapter().user_message_output_requirements(signature)
 
 
 @lru_cache(maxsize=_SIGNATURES)
@@ -232,12 +229,13 @@ def _read(signature: Any, answer: str) -> _Values | None:
 
     _TooBroken for one that DSPy should not try to read, either: its own repair has no end.
     """
+    validators = _validators(signature)
     texts, found = dict(reversed(_sections(answer))), _Values()  # of several sections, the first counts
-    for name, validate in _form(signature).outputs.items():
+    for name, validate in validators.items():
         if name in texts:
             found[name] = texts[name] if validate is str else _repair(texts[name])
     try:
-        for name, validate in _form(signature).outputs.items():
+        for name, validate in validators.items():
             if validate is None or (found[name] == "" and validate is not str):  # "": it is not JSON
                 return None
             found[name] = validate(found[name])

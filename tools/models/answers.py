@@ -17,7 +17,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -417,17 +417,15 @@ class Ledger:
         self.answers.write([self._row(query_id, key, model, answer, "")])
         self._book(sent=1, answered=1, usage=answer.usage)
 
-    def failed(self, query_id: str, key: str, model: str, fault: str, usage: Usage, seconds: float) -> None:
-        """Book a request that was left without an answer that can be used."""
-        row = self._row(query_id, key, model, Answer([], usage, "", seconds), fault)
-        with suppress(RunIncomplete):  # what is told is the failure
+    def book(
+        self, model: str, usage: Usage, *, fault: str = "", seconds: float = 0.0, query_id: str = "", key: str = ""
+    ) -> None:
+        """Book a request that was left without an answer, by its `fault`; without one, what an index has cost."""
+        row = self._row(query_id, key, model, Answer([], usage, "" if fault else "stop", seconds), fault or INDEX)
+        with suppress(RunIncomplete) if fault else nullcontext():  # what is told is the failure
             self.answers.write([row])
-        self._book(sent=1, fault=row.fault, usage=usage)
-
-    def index(self, model: str, usage: Usage, query_id: str = "") -> None:
-        """Book what an index has cost this run, or the vector of a query's text."""
-        self.answers.write([self._row(query_id, "", model, Answer([], usage), INDEX)])
-        self._book(sent=usage.calls, answered=usage.calls, usage=usage)
+        calls = 0 if fault else usage.calls
+        self._book(sent=1 if fault else calls, answered=calls, fault=fault and row.fault, usage=usage)
 
     def _book(self, *, usage: Usage, sent: int = 0, answered: int = 0, cached: int = 0, fault: str = "") -> None:
         with self._lock:

@@ -26,59 +26,55 @@ Subject = Literal["content", "length", "account", "unknown"]
 would meet it; or nobody knows."""
 
 
-class _Row(NamedTuple):
-    """Words and codes of one provider, and what they are about."""
-
-    about: Subject
-    codes: str  # codes and types, in lower case
-    words: str = ""  # a regular expression, where it has no code of its own for it
-
-
-_TABLE = (
+# What is known of each provider: what an error is about, its codes and types in lower case, and a regular expression of
+# its words, where it has no code of its own for it.
+_TABLE: tuple[tuple[Subject, str, str], ...] = (
     # OpenAI, platform.openai.com/docs/guides/error-codes; Azure, DeepSeek, Groq, xAI, vLLM and most gateways follow it
-    _Row("length", "context_length_exceeded", r"maximum context|context.(?:length|window|size|limit)"),
-    _Row("length", "", r"(?:messages|input)\S*: (?:string too long|maximum input length)"),
-    _Row("content", "content_filter content_policy_violation moderation_blocked", "of (?:our|the) safety system"),
-    _Row("content", "invalid_prompt", "violating our usage policy"),
-    _Row(
-        "account", "insufficient_quota billing_hard_limit_reached invalid_api_key account_deactivated model_not_found"
+    ("length", "context_length_exceeded", r"maximum context|context.(?:length|window|size|limit)"),
+    ("length", "", r"(?:messages|input)\S*: (?:string too long|maximum input length)"),
+    ("content", "content_filter content_policy_violation moderation_blocked", "of (?:our|the) safety system"),
+    ("content", "invalid_prompt", "violating our usage policy"),
+    (
+        "account",
+        "insufficient_quota billing_hard_limit_reached invalid_api_key account_deactivated model_not_found",
+        "",
     ),
-    _Row("account", "unsupported_parameter unsupported_value unknown_parameter"),
+    ("account", "unsupported_parameter unsupported_value unknown_parameter", ""),
     # Azure OpenAI: the inner code of a filtered prompt; a model that is not deployed
-    _Row("content", "responsibleaipolicyviolation", "content management policy"),
-    _Row("account", "deploymentnotfound"),
+    ("content", "responsibleaipolicyviolation", "content management policy"),
+    ("account", "deploymentnotfound", ""),
     # Anthropic, docs.claude.com/en/api/errors
-    _Row("length", "request_too_large", "prompt is too long"),
-    _Row("content", "", "content filtering policy"),
-    _Row("account", "authentication_error permission_error billing_error", "credit balance is too low"),
-    _Row("account", "", "reached your specified api usage limits|organization has been disabled"),
+    ("length", "request_too_large", "prompt is too long"),
+    ("content", "", "content filtering policy"),
+    ("account", "authentication_error permission_error billing_error", "credit balance is too low"),
+    ("account", "", "reached your specified api usage limits|organization has been disabled"),
     # Gemini, ai.google.dev/gemini-api/docs/troubleshooting
-    _Row("length", "", "token count .{0,40}exceeds the maximum number of tokens"),
-    _Row("account", "", "api key not valid|user location is not supported"),
+    ("length", "", "token count .{0,40}exceeds the maximum number of tokens"),
+    ("account", "", "api key not valid|user location is not supported"),
     # LiteLLM's proxy, litellm/proxy/_types.py, ProxyErrorTypes: 422, 400 or 429
-    _Row("account", "budget_exceeded expired_key auth_error", "budget has been exceeded"),
-    _Row("account", "key_model_access_denied team_model_access_denied"),
-    _Row("content", "", "contentpolicyviolationerror"),  # of whichever provider
+    ("account", "budget_exceeded expired_key auth_error", "budget has been exceeded"),
+    ("account", "key_model_access_denied team_model_access_denied", ""),
+    ("content", "", "contentpolicyviolationerror"),  # of whichever provider
     # OpenRouter, openrouter.ai/docs/api/reference/errors-and-debugging; DeepSeek, api-docs.deepseek.com
-    _Row("content", "", "your input was flagged|content exists risk"),
-    _Row("account", "", "insufficient (?:balance|credits)|model not exist|not a valid model id"),
+    ("content", "", "your input was flagged|content exists risk"),
+    ("account", "", "insufficient (?:balance|credits)|model not exist|not a valid model id"),
     # xAI: the first with 403
-    _Row("content", "", "content violates usage guidelines"),
-    _Row("length", "", "maximum prompt length"),
+    ("content", "", "content violates usage guidelines"),
+    ("length", "", "maximum prompt length"),
     # DashScope, help.aliyun.com/zh/model-studio/error-code; Moonshot, platform.moonshot.ai/docs/api/errors
-    _Row("content", "data_inspection_failed datainspectionfailed", "may contain inappropriate content"),
-    _Row("account", "arrearage exceeded_current_quota_error invalid_authentication_error"),
+    ("content", "data_inspection_failed datainspectionfailed", "may contain inappropriate content"),
+    ("account", "arrearage exceeded_current_quota_error invalid_authentication_error", ""),
     # Groq; Cerebras; Cohere; Bedrock
-    _Row("length", "", r"reduce the length of the messages|current length is \d+ while limit|too many tokens:"),
-    _Row("length", "", "too many input tokens|input is too long"),
+    ("length", "", r"reduce the length of the messages|current length is \d+ while limit|too many tokens:"),
+    ("length", "", "too many input tokens|input is too long"),
     # llama.cpp, tools/server; vLLM; Hugging Face's TGI and TEI
-    _Row("length", "exceed_context_size_error", "too large to process"),
-    _Row("length", "", "longer than the maximum model length|max_model_len|`inputs` (?:tokens|must have less)"),
+    ("length", "exceed_context_size_error", "too large to process"),
+    ("length", "", "longer than the maximum model length|max_model_len|`inputs` (?:tokens|must have less)"),
 )
-_CODES: dict[str, Subject] = {code: row.about for row in _TABLE for code in row.codes.split()}
+_CODES: dict[str, Subject] = {code: about for about, codes, _ in _TABLE for code in codes.split()}
 _ORDER: tuple[Subject, ...] = ("account", "length", "content")
 _WORDS = {
-    about: re.compile("|".join(row.words for row in _TABLE if row.about == about and row.words), re.IGNORECASE)
+    about: re.compile("|".join(words for of, _, words in _TABLE if of == about and words), re.IGNORECASE)
     for about in _ORDER
 }
 _SPEAK = (200, 400, 403, 413, 422, 500)  # statuses whose words are looked at; others mean what HTTP says

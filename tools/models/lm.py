@@ -279,7 +279,7 @@ class Model:
             self.terms.budget.resume(Usage(calls=spent.calls))
         elif self.terms.ledger and books and spent.calls and not books.sent and not books.cached:
             say("what this run sent before is in no ledger any more; its answered queries say what they used")
-            self.terms.ledger.index(self.name, spent)
+            self.terms.ledger.book(self.name, spent)
             self.terms.budget.resume(spent)
 
     @contextmanager

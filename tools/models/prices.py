@@ -1,19 +1,7 @@
 """What a model call costs at list price, how much a model takes, and who says so.
 
-The user's own file comes first: what it says of a model replaces all that the table says of it. It is the file that
---prices or $SEXTANT_PRICES names, else prices.toml in $SEXTANT_HOME:
-
-    as_of = 2026-11-01                  # when the prices were looked up; a model may have a date of its own
-
-    ["openai/gpt-5.2"]                  # as --lm names it, in quotes; or how it begins, and a *
-    input = 1.75                        # US dollars per million tokens
-    output = 14.00
-    cached_input = 0.175                # input that the provider had cached; without it, like any input
-
-    ["tiny@http://127.0.0.1:8000/v1"]
-    input = 0                           # a server of one's own may cost nothing
-    output = 0
-    window = 32768                      # how many tokens it takes
+The user's own TOML file comes first: that of --prices or $SEXTANT_PRICES, else prices.toml in $SEXTANT_HOME. What it
+says of a model replaces all that the table says of it; docs/decisions/paying.md has an example.
 
 Then comes the table that LiteLLM ships, read without importing LiteLLM, which takes seconds and may go to the network.
 An unknown price is None, never 0. It is unknown, too, where tokens are only a part of what a call costs, or where the

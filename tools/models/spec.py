@@ -33,7 +33,12 @@ SECRET = 16  # letters from which on a key is taken out of answers, too: "token"
 
 
 def parse(spec: str, option: str = "--lm") -> tuple[str, str]:
-    """Return (LiteLLM name, base URL or ""). UsageError for a spec that names no model, the value of `option`."""
+    """Return (LiteLLM name, base URL), or "" for what there is not; quick, before anything is loaded.
+
+    UsageError for a spec that names no model, the value of `option`.
+    """
+    if spec == "offline":
+        return "", ""
     name, at, url = spec.partition("@")
     if at and "://" in url:  # a name of a provider's may have an @ in it, too
         if not name or not is_server(url):
@@ -51,12 +56,6 @@ def parse(spec: str, option: str = "--lm") -> tuple[str, str]:
             "write offline, provider/model (openai/gpt-5.2) or MODEL@http://host:port/v1"
         )
     return spec, ""
-
-
-def check(spec: str, option: str = "--lm") -> None:
-    """UsageError for a spec that names no model, the value of `option`; quick, before anything is loaded."""
-    if spec != "offline":
-        parse(spec, option)
 
 
 def is_openai(name: str, url: str) -> bool:
@@ -78,7 +77,7 @@ def check_provider(name: str, url: str) -> None:
 
 def check_key(spec: str) -> None:
     """ProviderRefused where the environment lacks the key that a model needs; nothing is sent."""
-    name, url = ("", "") if spec == "offline" else parse(spec)
+    name, url = parse(spec)
     if not name or url:
         return
     if is_openai(name, url):

@@ -238,10 +238,10 @@ class Terms:
         for model in dict.fromkeys(one[0] for one in unbooked):
             used = total(usage for name, fault, usage, _ in unbooked if name == model and not fault)
             if used.calls:
-                ledger.index(model, used)
+                ledger.book(model, used)
         for model, fault, usage, seconds in unbooked:
             if fault:
-                ledger.failed("", "", model, fault, usage, seconds)
+                ledger.book(model, usage, fault=fault, seconds=seconds)
 
     def replay(self, answers: Mapping[str, Answer], source: str) -> None:
         """Answer every request from these, which are of the file `source`, and send none."""
@@ -265,10 +265,7 @@ class Terms:
             if self.ledger is None:
                 self._unbooked.append((model, fault, usage, seconds))
                 return
-        if fault:
-            self.ledger.failed(query_id, key, model, fault, usage, seconds)
-        else:
-            self.ledger.index(model, usage, query_id)
+        self.ledger.book(model, usage, fault=fault, seconds=seconds, query_id=query_id, key=key if fault else "")
 
     def resume(self, model: str, spent: Usage) -> None:
         """Count what an index has cost in an earlier process. Once there is a ledger, it is in that."""

@@ -89,7 +89,7 @@ def test_whatever_a_server_or_a_name_has_for_text_can_be_written_and_is_bounded(
             if found is None:
                 answer = Answer(["ü \ud800 \u2028"], paid(), "\ud800" + "x" * 10_000)
                 books.answered("q\ud800", key(1), "tiny\ud800", answer)
-                books.failed("q\ud800", key(2), "tiny", "\ud800" + "y" * 10_000, Usage(), 0.1)
+                books.book("tiny", Usage(), fault="\ud800" + "y" * 10_000, query_id="q\ud800", key=key(2))
                 books.answers.settle()
         return found, books
 
@@ -200,7 +200,7 @@ def test_the_books_of_a_run_are_the_sums_of_what_it_sent_whatever_is_in_the_file
         )
         sent[run].append((fault, usage))
         if fault:
-            ledgers[run].failed("q", key(number), "tiny", fault, usage, 0.1)
+            ledgers[run].book("tiny", usage, fault=fault, query_id="q", key=key(number))
         else:
             ledgers[run].answered("q", key(number), "tiny", Answer(["yes"], usage))
     answers.write([])  # who waits for nothing waits for all before it

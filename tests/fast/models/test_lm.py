@@ -31,7 +31,7 @@ def test_a_spec_that_names_no_model_is_refused(spec, run):
 
 
 def test_a_providers_name_may_have_an_at_sign_in_it():
-    spec.check("vertex_ai/claude-3-5-sonnet@20240620")
+    spec.parse("vertex_ai/claude-3-5-sonnet@20240620")
 
 
 @pytest.mark.parametrize(

@@ -55,14 +55,6 @@ class Unreadable(dspy.LMTransportError):
         self.billed = read_report(usage) is not None
 
 
-class Unreached(dspy.LMTransportError):
-    """No answer came back: no connection, or one that broke."""
-
-    def __init__(self, words: str, model: str, kind: str) -> None:
-        super().__init__(words, model=model)
-        self.kind = kind
-
-
 class Wire:
     """The connection to one model on a server. Threads share it, and so do copies of a language model."""
 
@@ -128,7 +120,9 @@ class Wire:
                 raise dspy.LMTimeoutError(words, model=self.model) from None
             if error.kind == "TLS":
                 raise faults.tls_error(words, self.model) from None
-            raise Unreached(words, self.model, error.kind) from None
+            unreached = dspy.LMTransportError(words, model=self.model)
+            unreached.kind = error.kind  # for tools/models/faults.py
+            raise unreached from None
         if answer.status != 200:
             raise failure(answer, self.model, tools=tools, clean=self.clean)
         return answer

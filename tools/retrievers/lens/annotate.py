@@ -83,7 +83,7 @@ class AnnotateDocuments(dspy.Signature):
 def check(model: str, attribute: str) -> None:
     """Refuse a model or an attribute that there is not, before anything is loaded: UsageError, UnknownName."""
     try:
-        spec.check(model)
+        spec.parse(model)
     except UsageError as error:
         raise UsageError(str(error).replace("--lm", "lens: the model", 1)) from None
     if " " not in attribute:
