@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import threading
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -108,11 +107,6 @@ class Books:
     def open_log(self) -> TextIO:
         """optimizer.log, to be written on: what DSPy says, and what providers said in between."""
         return _Log(disk.open_file(self.folder / "optimizer.log", "ab"), encoding="utf-8", errors="backslashreplace")
-
-    def log(self, error: BaseException) -> None:
-        """Keep what an optimizer broke off with, in optimizer.log."""
-        with self.open_log() as log:
-            log.write("".join(traceback.format_exception(error)))
 
     def _append(self, name: str, row: Candidate | Evaluation) -> None:
         path = self.folder / name

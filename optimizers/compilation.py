@@ -10,7 +10,7 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +34,12 @@ from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
 from tools.models import spec as models
 from tools.records import Usage, usage_from_json, usage_json
 
+Found = dict[str, Any]  # as learnt.json has it, and how often the test split was used
 BUDGETS = ("budget_usd", "budget_tokens", "budget_calls", "time_limit")
 
 
-@dataclass(frozen=True, slots=True)
-class Learnt:
-    """What came of a compilation."""
-
-    found: dict[str, Any]  # as learnt.json has it, and how often the test split was used
-    problem: SextantError | None  # why it ended early, if it did
-
-
-def compile_program(request: CompileRequest, tell: Callable[[str], None] = lambda line: None) -> Learnt:
-    """Compile, or go on compiling; `tell` is given lines for whoever waits.
+def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> tuple[Found, SextantError | None]:
+    """Compile, or go on compiling: (what was learnt, why it ended early); `tell` is given lines for whoever waits.
 
     SextantError for a request that cannot be met, or where not even the program before was evaluated.
     """
@@ -82,10 +75,10 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None] = lambd
                     "choose another --metric, or another --split-seed"
                 )
         _announce(inputs, study)
-        learnt = _conclude(inputs, study, *compile_with(inputs, study))
+        found, problem = _conclude(inputs, study, *compile_with(inputs, study))
         # Not in the file, which is the same however often the command is given.
-        learnt.found["looks"] = count_looks(config)
-        return learnt
+        found["looks"] = count_looks(config)
+        return found, problem
 
 
 def _configuration(inputs: Inputs, aim: Objective) -> run_folder.Config:
@@ -124,7 +117,9 @@ def _announce(inputs: Inputs, study: Study) -> None:
         inputs.tell(f"going on: {len(study.candidates)} candidates are known from before")
 
 
-def _conclude(inputs: Inputs, study: Study, problem: SextantError | None, forms: Mapping[str, Any]) -> Learnt:
+def _conclude(
+    inputs: Inputs, study: Study, problem: SextantError | None, forms: Mapping[str, Any]
+) -> tuple[Found, SextantError | None]:
     best = result.choose(study)
     if best is None:
         problem = problem or RunIncomplete("compiling broke off")
@@ -147,7 +142,7 @@ def _conclude(inputs: Inputs, study: Study, problem: SextantError | None, forms:
             problem = error.saying(f"on the test split: {error}")
     if problem:
         problem = problem.saying(f"{problem}; the best so far is in {file}, and {_again(problem)} goes on")
-    return Learnt(found, problem)
+    return found, problem
 
 
 def _again(problem: SextantError) -> str:

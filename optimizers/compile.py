@@ -44,10 +44,10 @@ def command(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             say(line, terminal)
 
-    learnt = compile_program(request, tell)
-    show(learnt.found | {"seconds": round(time.monotonic() - started, 2)}, as_json=arguments.json)
-    if learnt.problem:
-        raise learnt.problem
+    found, problem = compile_program(request, tell)
+    show(found | {"seconds": round(time.monotonic() - started, 2)}, as_json=arguments.json)
+    if problem:
+        raise problem
     return 0
 
 

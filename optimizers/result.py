@@ -1,11 +1,9 @@
 """What came of a compilation: which candidate is kept, what it gained, and what a person sees of it.
 
-Kept is the candidate with the highest mean on the validation queries, of those that were evaluated on all of them, by
-whatever optimizer they came; of equal ones the program as it was before, because a longer prompt costs more; then what
-the optimizer returned, then the one that used the fewest tokens. The gain is tested on the same queries, paired, and
-its p is multiplied by how many candidates were tried on any of them (Bonferroni): choosing among many is itself a way
-to gain on few queries. What a compiled program is worth is said by queries that it was not chosen by, which is what
---held-out is for.
+Kept is the candidate with the highest mean on the validation queries, of those that were evaluated on all of them; of
+equal ones the program as it was before, because a longer prompt costs more; then what the optimizer returned, then the
+one that used the fewest tokens. The gain is tested on the same queries, paired, and its p is multiplied by how many
+candidates were tried on any of them (Bonferroni): choosing among many is itself a way to gain on few queries.
 """
 
 import difflib

@@ -6,6 +6,7 @@ import math
 import re
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -206,7 +207,6 @@ def compile_with(inputs: Inputs, study: Study) -> tuple[SextantError | None, dic
     except SextantError:
         raise
     except Exception as error:  # noqa: BLE001  # a library's optimizer may raise anything; what was evaluated is kept
-        study.log(error)
         first = hide_keys(" ".join(f"{type(error).__name__}: {error}".split()))
         problem = RunIncomplete(f"{inputs.request.optimizer} broke off: {first}; optimizer.log has more")
     return problem, forms
@@ -296,6 +296,9 @@ def _quiet(study: Study) -> Iterator[None]:
         try:
             with redirect_stdout(log), redirect_stderr(log):
                 yield
+        except Exception as error:
+            log.write("".join(traceback.format_exception(error)))
+            raise
         finally:
             logging.captureWarnings(False)
             for logger, (handlers, propagate) in zip(loggers, before, strict=True):

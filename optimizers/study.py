@@ -1,12 +1,9 @@
 """What DSPy's optimizers see of a compilation: a program and a metric, whose evaluations are kept in the books.
 
-`Study.instrument` puts itself between: a call of the program with the id of a training query searches for that query,
-scores the ranking, writes the evaluation down and hands back a small prediction. Whatever a program is called by (an
-evaluation, a bootstrap, a sampled trajectory) passes there. Two things of DSPy's are replaced while an optimizer works:
-
-- its executor, which runs slow examples several times, drops everything after ten errors and hides faults of the
-  provider. Here each example runs once, as many at a time as asked;
-- its traces, which keep all that a predictor was shown. A demonstration made of them has a few passages, cut short.
+A call of an instrumented program with the id of a training query searches for that query, scores the ranking, writes
+the evaluation down and returns a small prediction, whatever calls it: an evaluation, a bootstrap, a sampled trajectory.
+While an optimizer works, DSPy's executor is replaced, which runs slow examples several times, drops everything after
+ten errors and hides faults of the provider; and demonstrations made of its traces have a few passages, cut short.
 
 Resuming is replaying: an optimizer starts again from its first step, with the same seed; evaluations that are on disk
 are not made again, and model calls are answered from the ledger (tools/models/answers.py).

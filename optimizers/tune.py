@@ -5,9 +5,8 @@
 
 A range is `low..high` or values with | between. It names a parameter of the program, or `retriever`, or a {name} in
 --retriever, which is how weights, depths and the constants of BM25 are tuned. The values are drawn at random without
-repeats (Bergstra and Bengio, JMLR 2012: better than a grid where few parameters matter); when there are no more
-combinations than trials, all are tried. Every combination is evaluated on the training queries, the best on the
-validation queries too. Left out: any model of how values and scores go together.
+repeats (Bergstra and Bengio, JMLR 2012: better than a grid where few parameters matter), or all are tried where there
+are few. Every combination is evaluated on the training queries, the best on the validation queries too.
 """
 
 import itertools

@@ -2,9 +2,9 @@
 
     value = metric + TIE x tie-breaker - price x tokens / 1000
 
-The metric is one of the task's own (evals/measuring/metrics.py), by its headline judgements; nDCG@10 where none is
-named. A query that failed has the metric of an empty ranking, and pays for the tokens that it used. Left out: metrics
-over a query and its twin (Flip), because an optimizer scores one query at a time.
+The metric is one of the task's own, by its headline judgements; nDCG@10 where none is named. A query that failed has
+the metric of an empty ranking, and pays for its tokens. Flip, over a query and its twin, is none: an optimizer scores
+one query at a time.
 """
 
 import math
@@ -20,8 +20,7 @@ from tools.records import Query, Usage
 
 PREFERRED = "nDCG@10"
 # What a full point of the tie-breaker is worth. dspy.Evaluate rounds a mean to four digits, so much less would vanish
-# there; much more would let recall outweigh the metric. It is a weight: a gain of less than a hundredth in the metric
-# can be outweighed by recall.
+# there; recall can outweigh a gain of less than a hundredth in the metric.
 TIE = 0.01
 _TIE_BREAKER_CUTOFF = 100  # documents; recall further down says little of what a reader will see
 _SAME = 1e-12  # two values nearer than that are one

@@ -1,14 +1,13 @@
 """Divides the dev split of a task for compiling, and makes the handle that an optimizer gets of it.
 
-Dev queries that nearly repeat a test query are left out. The others are put in the order of SHA-256 over
-"<seed>:<query_id>", as environments.base.DevSplit does; the first round(share x queries) are to train on, the rest to
-choose by; queries that want the same documents stay together. A dev query is left out when its similarity to some test
-query is `NEAR` or more. That is the larger of:
+The queries are put in the order of SHA-256 over "<seed>:<query_id>", as environments.base.DevSplit does; the first
+round(share x queries) are to train on, the rest to choose by; queries that want the same documents stay together. A dev
+query is left out when its similarity to some test query is `NEAR` or more. That is the larger of:
 
-- runs     how much of the runs of three words of the lighter query the other one has. It finds a query that was cut or
-           lengthened at an end, and a long one with some words changed.
-- words    how much of the words of the heavier query the other one has. It finds a query put in another order, and a
-           short one with a word or two changed.
+- runs     how much of the runs of three words of the lighter query the other one has: finds a query that was cut or
+           lengthened at an end, and a long one with some words changed
+- words    how much of the words of the heavier query the other one has: finds a query put in another order, and a
+           short one with a word or two changed
 
 Words are those of tools.text. A word or run weighs its idf over the queries of both splits, so what all queries of a
 task begin with counts for next to nothing. Unrelated queries stay far below the bound: no dev query of a bundled

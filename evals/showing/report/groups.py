@@ -128,7 +128,15 @@ def group_runs(runs: Iterable[Run], *, force: bool = False) -> tuple[list[Group]
     for run in sorted(runs, key=lambda run: run.name):
         suite, _, variant = environments.parts(run.config["task"])
         members[suite, variant, run.config["data"], run.config["split"], _asked(run.config)].append(run)
-    forced = [problem for grouped in members.values() for problem in _disagreements(grouped)]
+    forced = []
+    for grouped in members.values():
+        first: dict[tuple[str, str], Run] = {}  # of each column; the objective is part of a fingerprint
+        for run in grouped:
+            known = first.setdefault((run.config["task"], run.config["instruction"]), run)
+            one, other = known.config["data_fingerprint"], run.config["data_fingerprint"]
+            if one != other:
+                what = f"{known.name} and {run.name} are not over the same data of {run.config['task']}"
+                forced.append(f"{what}: their fingerprints are {one} and {other}")
     if forced and not force:
         raise UsageError(f"{forced[0]}; report them apart, or give --force")
 
@@ -149,20 +157,6 @@ def _asked(config: Config) -> str:
         digest = hashlib.sha256(json.dumps(named).encode()).hexdigest()[:6]
         return text if len(text) <= 80 else f"{text[:66]} ... ({digest})"
     return f"the first {limit} queries of each task" if limit else ""
-
-
-def _disagreements(runs: Sequence[Run]) -> list[str]:
-    first: dict[tuple[str, str], Run] = {}
-    problems = []
-    for run in runs:
-        known = first.setdefault((run.config["task"], run.config["instruction"]), run)
-        one, other = known.config["data_fingerprint"], run.config["data_fingerprint"]
-        if one != other:
-            problems.append(
-                f"{known.name} and {run.name} are not over the same data of {run.config['task']}: "
-                f"their fingerprints are {one} and {other}"
-            )
-    return problems
 
 
 def _group(key: tuple[str, ...], runs: list[Run]) -> Group:
@@ -186,23 +180,23 @@ def _systems(runs: Sequence[Run], *, name_models: bool) -> dict[str, System]:
         alike[_system(run, with_model=True)].append(run)
     systems = {}
     for members in alike.values():
-        for name, extra in _tell_apart(members).items():
-            [run] = [run for run in members if run.name == name]
-            system = _system(run, with_model=name_models)
-            systems[name] = replace(system, name=readable(f"{system.name} ({extra})")) if extra else system
+        extras = _tell_apart(members)
+        for run in members:
+            system, extra = _system(run, with_model=name_models), extras[run.name]
+            systems[run.name] = replace(system, name=readable(f"{system.name} ({extra})")) if extra else system
     return systems
 
 
 def _system(run: Run, *, with_model: bool) -> System:
     config, pool = run.config, run.config.get("pool") or {}
-    compiled = config.get("compiled")
-    optimizer = (compiled or {}).get("optimizer")
-    made = f", compiled with {optimizer}" if optimizer else ", compiled" if compiled else ""
-    model = f", {config['lm']['name']}" if with_model else ""
-    imported = ", imported" if config.get("imported") else ""
+    name, compiled = f"{config['program']} over {config['retriever']['name']}", config.get("compiled")
+    if compiled:
+        name += f", compiled with {compiled['optimizer']}" if compiled.get("optimizer") else ", compiled"
+    name += f", {config['lm']['name']}" if with_model else ""
+    name += ", imported" if config.get("imported") else ""
     parts = tuple(pool.get("of", ()))
     return System(
-        readable(f"{config['program']} over {config['retriever']['name']}{made}{model}{imported}"),
+        readable(name),
         str(pool.get("kind", "")),
         int(pool.get("size", 0)),
         tuple(map(readable, parts)) if any(part not in run.retriever for part in parts) else (),

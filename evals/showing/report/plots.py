@@ -1,12 +1,5 @@
 """The plots of a report, each in the form of a paper's figure.
 
-metric by task      dots with intervals
-pool sweep          OBLIQ-Bench, Figure 3: a metric by the size of the pool, union dashed, oracle solid
-gap                 OBLIQ-Bench, Figure 1: the best ranking of a pool with gold in it, against the best search
-conditions          MultiConIR, Figures 3 and 4: Win by conditions in the query, and by conditions met
-instruction         CRUMB, Figure 5: what a generic instruction, or none, changes
-losses              what became of relevant documents (losses.py)
-
 Drawn on white and for a dark page. Published values are hollow, and only where the tables have them.
 Figure 3's smoothing and projections are left out, because what is drawn here was measured.
 """

@@ -299,11 +299,8 @@ def stratified(columns: Sequence[Sequence[float]], *, resamples: int = 2_000, se
     means = np.zeros(resamples)
     for column in columns:
         values = np.asarray(column, dtype=np.float64)
-        step = max(1, 2_000_000 // len(values))  # resamples at a time: 16 MB of draws, whatever the queries
-        for start in range(0, resamples, step):
-            count = min(step, resamples - start)
-            draws = generator.integers(0, len(values), size=(count, len(values)))
-            means[start : start + count] += values[draws].mean(axis=1) / len(columns)
+        draws = generator.integers(0, len(values), size=(resamples, len(values)))
+        means += values[draws].mean(axis=1) / len(columns)
     low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)
 

@@ -176,13 +176,10 @@ def test_the_first_exception_ends_it_once_what_is_on_its_way_is_there(workers):
 def test_no_key_that_a_provider_repeats_is_in_the_log(study, monkeypatch):
     key = "not-a-key-of-anybody"
     monkeypatch.setenv("SOME_PROVIDER_KEY", key)
-    try:
-        raise ValueError(f"Incorrect API key provided: {key}")
-    except ValueError as error:
-        study.log(error)
-    with _quiet(study):
+    with pytest.raises(ValueError, match="Incorrect"), _quiet(study):
         print("it was sent with", key)  # noqa: T201  # as a library does
         logging.getLogger("dspy.teleprompt").warning("it was sent with %s", key)
+        raise ValueError(f"Incorrect API key provided: {key}")
     text = (study.folder / "optimizer.log").read_text(encoding="utf-8")
     assert key not in text
     assert "ValueError: Incorrect API key provided: ***" in text and text.count("it was sent with ***") == 2
