@@ -1,4 +1,4 @@
-"""What a suite declares, and what a loaded task is. Reads no files; `environments/sources` does."""
+"""What a suite declares, and what a loaded task is. Reads no files."""
 
 import dataclasses
 import hashlib

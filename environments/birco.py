@@ -8,16 +8,24 @@ figures are means over 1,000 bootstrap resamples with seed 42; both that and the
 The dev split is the release's: another set of queries and documents. There the paper counts triplets (appendix D): how
 often the more relevant of two documents is ranked higher. `:corpus` ranks all documents of the split instead of the
 pool, with a query's own text left out where it is a document, too.
+
+A split is one object {"query": {id: text}, "corpus": {id: text}, "qrel": {id: {id: label}}}. The release has it as a
+pickle, which environments/plain_pickle.py makes into JSON without running anything in it. The same object as JSON is
+read, too; the miniature has that form, because it can be reviewed.
 """
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations, product
+from pathlib import Path
+from typing import Any
 
+from environments import tables
 from environments.base import Comparison, Environment, Facts, Judgements, Release, Request, Suite
-from environments.sources import birco_sets
-from environments.sources.birco_sets import BircoSet
-from environments.sources.layouts import is_beir, read_beir
+from environments.layouts import is_beir, read_beir
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
 from tools.records import Document, Query
@@ -32,6 +40,7 @@ RELEASE = Release(
 METRICS = ("nDCG@10", "R@5", "R@20")
 TRIPLETS = "Triplets"  # the metric of dev triplets; their comparisons have this label
 POOL, CORPUS = "pool", "corpus"
+PLAIN_PICKLE = str(Path(__file__).with_name("plain_pickle.py"))
 DEV = "the release's: other queries over other documents"
 
 Labels = Mapping[str, float]
@@ -65,6 +74,15 @@ class Task:
     queries: int  # test queries; of clinical trials the paper's text says 100, its Table 1 and the release 50
     dev_queries: int  # appendix B
     pairs: Callable[[Labels], Pairs] = by_label
+
+
+@dataclass(frozen=True, slots=True)
+class BircoSet:
+    """One split: the pool of a query is what its judgements name."""
+
+    queries: Mapping[str, str]
+    documents: Mapping[str, str]
+    qrels: Mapping[str, Mapping[str, float]]
 
 
 TASKS = {
@@ -159,7 +177,7 @@ def _parts(request: Request, task: Task) -> dict[str, BircoSet]:
     splits = ("test", "dev") if request.split == "all" else (request.split,)
     place = request.place([f"datasets/{task.folder}", task.folder], [other.folder for other in TASKS.values()])
     if any(place.glob("*_set.*")):
-        return {split: birco_sets.read(place, split) for split in splits}
+        return {split: _read(place, split) for split in splits}
     if is_beir(request.folder):
         return _from_beir(request, splits)
     raise DataError(
@@ -206,6 +224,60 @@ def _scope(variant: str, query_id: str, part: BircoSet) -> tuple[frozenset[str],
     own = frozenset({query_id} & part.documents.keys())
     pool = frozenset(part.qrels[query_id])
     return (own - pool, None) if variant == CORPUS else (frozenset(), pool)
+
+
+def _read(folder: Path, split: str) -> BircoSet:
+    """Read the split ("test" or "dev") of the task in `folder`. DataError for one missing, damaged or hostile."""
+    for ending, load in ((".pickle", _unpickle), (".pkl", _unpickle), (".json", tables.read_json)):
+        path = folder / f"{split}_set{ending}"
+        if path.is_file():
+            return _check(load(path), path)
+    raise DataError(f"{folder} holds no {split}_set.pickle (nor a {split}_set.json)")
+
+
+def _unpickle(path: Path) -> Any:
+    """Read an object in a process of its own: a hostile pickle can bring Python down."""
+    try:
+        with path.open("rb") as file:
+            done = subprocess.run([sys.executable, "-I", PLAIN_PICKLE], stdin=file, capture_output=True)
+        said = json.loads(done.stdout)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError:  # it died, or gave up
+        raise DataError(f"{path} is damaged and cannot be unpickled; fetch it again") from None
+    if "refused" in said:
+        raise DataError(f"{path} is refused: {said['refused']}")
+    return said["content"]
+
+
+def _check(content: Any, path: Path) -> BircoSet:
+    if not isinstance(content, dict) or not all(isinstance(content.get(k), dict) for k in ("query", "corpus", "qrel")):
+        raise DataError(f'{path} is not an object of "query", "corpus" and "qrel"')
+    documents, queries = (
+        {
+            tables.check_id(key, f"{path}, {name}"): tables.check_text(text, f"{path}, {name} {key!r}")
+            for key, text in content[name].items()
+        }
+        for name in ("corpus", "query")
+    )
+    if not queries:
+        raise DataError(f"{path} has no queries in it")
+    if not any(character.isalnum() for text in documents.values() for character in text):
+        raise DataError(f"{path} has no words in it; nothing can be searched")
+    qrels: dict[str, dict[str, float]] = {}
+    for query_id, pool in content["qrel"].items():
+        where = f"{path}, qrel of {tables.brief(query_id)}"
+        if query_id not in queries:
+            raise DataError(f"{where}: there is no such query")
+        if not isinstance(pool, dict) or not pool:
+            raise DataError(f"{where}: {'the pool is empty' if pool == {} else 'not an object of labels'}")
+        qrels[query_id] = {
+            tables.check_id(key, where): tables.check_grade(label, f"{where}, document {key!r}")
+            for key, label in pool.items()
+        }
+    if unjudged := queries.keys() - qrels.keys():
+        raise DataError(f"{path}: query {min(unjudged)!r} has no pool in qrel")
+    return BircoSet(queries, documents, qrels)
 
 
 def _facts(task: Task) -> Facts:

@@ -121,7 +121,7 @@ class Finding(NamedTuple):
 
 def findings(task: str, data: str | None = None) -> Iterator[Finding]:
     """Yield the findings of `check` on a task's data; the first is whether it loads."""
-    from environments.sources.layouts import forget_digests  # NumPy, and the command imports this before --help
+    from environments.layouts import forget_digests  # NumPy, and the command imports this before --help
 
     full_name = environments.resolve(task)
     forget_digests(home())  # so that every byte is read

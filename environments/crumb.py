@@ -4,17 +4,26 @@
 same text in both. Three other tasks are judged by document when passages are searched (MaxP, section 3.1 of the paper):
 2,000 passages are retrieved, and a document is ranked where its best passage is. The official script keeps the
 passage's id there, which no judgement has; here it is the parent's. Validation queries are the dev split.
+
+Raw, the release has <task>/passage_corpus.jsonl, <task>/full_document_corpus.jsonl, <task>/eval/query_labels.jsonl and
+<task>/val/query_labels.jsonl. As Parquet, as the hub converts it, it has <config>/<task>/*.parquet with the configs
+passage_corpus, full_document_corpus, evaluation_queries and validation_queries. A cell of judgements is a list of
+{"id", "label"}, the same in a JSON string, or null.
 """
 
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
+from typing import Any
 
+from environments import tables
 from environments.base import Environment, Facts, Judgements, Release, Request, Suite
-from environments.sources import crumb_folder
-from environments.sources.crumb_folder import LabelledQuery
+from environments.layouts import Placed, open_corpus
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
-from tools.records import Query
+from tools.records import Document, Query
 
 RELEASE = Release(
     kind="hub",
@@ -27,6 +36,8 @@ METRICS = ("nDCG@10", "R@100", "R@1000", "nDCG@5", "P@10", "R@10", "RR@10")
 PASSAGE, DOCUMENT = "passage", "document"
 # What judges: passages, or whole documents (which is MaxP when passages are searched).
 BY_PASSAGE, BY_DOCUMENT = "passage", "document"
+Grades = dict[str, float]
+_QRELS = ("passage_qrels", "passage_binary_qrels", "full_document_qrels")
 MAX_P_DEPTH = 2000  # passages a query, section 4 of the paper
 DEV = "the release's: validation queries, 10 % of all or 100, whichever is fewer"
 
@@ -48,6 +59,18 @@ class Task:
     def whole(self) -> bool:
         """Return whether its documents were never cut into passages."""
         return self.documents is None
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledQuery:
+    """A row of query_labels."""
+
+    query_id: str
+    text: str
+    instruction: str  # empty where the row has none
+    passage: Grades
+    passage_binary: Grades
+    full_document: Grades
 
 
 TASKS = {
@@ -125,7 +148,7 @@ def load(request: Request) -> Environment:
     request.place(task.names, [name for other in TASKS.values() for name in other.names])
     # In the release, the document corpus of a task that was never cut is its passage file.
     config = "full_document_corpus" if request.variant == DOCUMENT and not task.whole else "passage_corpus"
-    documents = crumb_folder.read_corpus(request.folder, task.names, config, request.home)
+    documents = _read_corpus(request.folder, task.names, config, request.home)
     rows = _rows(request, task)
     judgements = _judgements(request, task, rows, documents)
     headline = request.qrels or next(iter(judgements))
@@ -155,7 +178,7 @@ def _rows(request: Request, task: Task) -> list[LabelledQuery]:
         "test": ("evaluation_queries",),
         "all": ("evaluation_queries", "validation_queries"),
     }[request.split]
-    rows = list(chain.from_iterable(crumb_folder.read_queries(request.folder, task.names, part) for part in parts))
+    rows = list(chain.from_iterable(read_queries(request.folder, task.names, part) for part in parts))
     if len({row.query_id for row in rows}) < len(rows):
         raise DataError(f"{request.folder}: an evaluation query and a validation query have the same id")
     return rows
@@ -197,6 +220,60 @@ def _notes(request: Request, task: Task, rows: list[LabelledQuery]) -> tuple[str
     if request.variant == PASSAGE and (bare := [row.query_id for row in rows if not row.passage]):
         notes.append(f"{len(bare)} queries have no passage judgements and count 0 by these, e.g. {bare[0]!r}")
     return tuple(notes)
+
+
+def _read_corpus(folder: Path, names: Sequence[str], config: str, home: Path) -> Corpus:
+    """Read the corpus `config` ("passage_corpus" or "full_document_corpus") of the task called one of `names`."""
+    files = _find(folder, names, config, config)
+
+    def read() -> Iterator[Placed]:
+        for where, row in tables.read_rows(files, ("document_id", "document_content", "parent_id")):
+            doc_id = tables.check_id(tables.pick_column(where, row, "document_id"), where)
+            text = tables.check_text(tables.pick_column(where, row, "document_content"), where, "document_content")
+            parent = row.get("parent_id")
+            yield where, Document(doc_id, text, parent="" if parent is None else tables.check_id(parent, where))
+
+    return open_corpus(home, files, read)
+
+
+def read_queries(folder: Path, names: Sequence[str], config: str) -> list[LabelledQuery]:
+    """Read the queries of `config` ("evaluation_queries" or "validation_queries"), in the release's order."""
+    part = {"evaluation_queries": "eval", "validation_queries": "val"}[config]
+    files = _find(folder, names, config, f"{part}/query_labels")
+    found: dict[str, LabelledQuery] = {}
+    for where, row in tables.read_rows(files, ("query_id", "query_content", "instruction", *_QRELS)):
+        query_id = tables.check_id(tables.pick_column(where, row, "query_id"), where)
+        if query_id in found:
+            raise DataError(f"{where}: the id {query_id!r} was there before")
+        text = tables.check_text(tables.pick_column(where, row, "query_content"), where, "query_content")
+        instruction = tables.check_text(row.get("instruction"), where, "instruction", optional=True).strip()
+        row.setdefault("passage_binary_qrels")  # few tasks have it
+        grades = (_read_grades(tables.pick_column(where, row, name), f"{where}, {name}") for name in _QRELS)
+        found[query_id] = LabelledQuery(query_id, text, instruction, *grades)
+    if not found:
+        raise DataError(f"{files[0]} has no queries in it")
+    return list(found.values())
+
+
+def _find(folder: Path, names: Sequence[str], config: str, raw: str) -> list[Path]:
+    """Find a table, in the release, in its Parquet form, or in the task's own folder."""
+    return tables.find_tables(folder, *(f"{n}/{raw}" for n in names), *(f"{config}/{n}" for n in names), raw)
+
+
+def _read_grades(cell: Any, where: str) -> Grades:
+    if cell is None or cell == "":
+        return {}
+    try:
+        entries = json.loads(cell) if isinstance(cell, str) else cell
+        pairs = [] if entries is None else [(entry["id"], entry["label"]) for entry in entries]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise DataError(f'{where}: not a list of {{"id", "label"}}') from None
+    grades: Grades = {}
+    for identifier, label in pairs:
+        doc_id, grade = tables.check_id(identifier, where), tables.check_grade(label, where)
+        if grades.setdefault(doc_id, grade) != grade:
+            raise DataError(f"{where}: {doc_id!r} is judged twice, {grades[doc_id]} and {grade}")
+    return grades
 
 
 def _facts(task: Task) -> Facts:

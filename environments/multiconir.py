@@ -12,14 +12,16 @@ A comparison is won when the better document's score is strictly higher; a tie i
 belongs to Query{i}; elsewhere i of its ten conditions are replaced, so the wanted order is Positive, HN1, ... HN10.
 """
 
+import csv
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from environments import tables
 from environments.base import OURS, Comparison, DevSplit, Environment, Facts, Judgements, Release, Request, Suite
-from environments.sources import multiconir_csv
-from environments.sources.layouts import is_beir, read_beir
-from environments.sources.multiconir_csv import HARD, TENS, Row
+from environments.layouts import is_beir, read_beir
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document, Query
@@ -35,6 +37,16 @@ SEARCH, COMPLEXITY, MONOTONICITY, FORMAT = "search", "complexity", "monotonicity
 LENGTHS = {"length512": "512", "length1024": "1024"}
 SEED = "sextant-multiconir-1"
 DEV, DEV_MINI = DevSplit(SEED, 0.2), DevSplit(SEED, 1 / 3)
+Row = dict[str, str]
+
+TENS = tuple(range(1, 11))
+HARD = tuple(f"HN{n}" for n in TENS)
+COLUMNS = {
+    "Task1": (*(f"Query{n}" for n in TENS), "Positive", *HARD, *(f"HN_{n}" for n in TENS)),
+    "Task2_&_3": ("Query10", "Natural_Query10", "Positive", *HARD),
+    "512": ("Query10", "Positive", *HARD),
+    "1024": ("Query10", "Positive", *HARD),
+}
 WINS = tuple(f"Win({k})" for k in TENS)
 LADDER = ("Positive", *HARD)  # from all ten conditions met to none
 
@@ -105,13 +117,13 @@ def load(request: Request) -> Environment:
         return _ported(request, task)
     draft = _Draft(request.objective(task.objective))
     if variant in LENGTHS:
-        rows = multiconir_csv.read(request.folder, task.name, LENGTHS[variant])
+        rows = read_csv(request.folder, task.name, LENGTHS[variant])
         ladders = [_ladder(draft, row, record, LENGTHS[variant]) for record, row in enumerate(rows, start=1)]
         for record in _chosen(rows, request):
             draft.ask_ladder(f"{record}-q10", rows[record - 1]["Query10"], ladders[record - 1])
     else:
-        single = multiconir_csv.read(request.folder, task.name, "Task1")
-        rows = multiconir_csv.read(request.folder, task.name, "Task2_&_3")
+        single = read_csv(request.folder, task.name, "Task1")
+        rows = read_csv(request.folder, task.name, "Task2_&_3")
         if not {row["Positive"] for row in single} & {row["Positive"] for row in rows}:
             draft.notes.append(f"Task1 and Task2_&_3 of {task.name} have no positive document in common")
         _all_documents(draft, single, rows)
@@ -209,6 +221,45 @@ def _ported(request: Request, task: Task) -> Environment:
         queries=tuple(Query(query_id, text, objective) for query_id, text in port.queries.items()),
         judgements={"gold": Judgements(port.gold)},
     ).narrow(DEV, request.split)
+
+
+def read_csv(folder: Path, domain: str, file: str) -> list[Row]:
+    """Read the rows of `file` (a key of COLUMNS) of `domain` ("Legal Document"). DataError names row and column."""
+    inside = "Task4" if file in ("512", "1024") else file
+    name = f"{inside}/{domain}_{file}.csv"
+    path = next((path for path in (folder / "datasets" / name, folder / name) if path.is_file()), None)
+    if path is None:
+        raise DataError(f"{folder} holds no datasets/{name}; a data folder has the release's layout")
+    csv.field_size_limit(sys.maxsize)  # the module's own limit is 128 KiB a cell
+    rows: list[Row] = []
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            reader = csv.DictReader(lines, strict=True)
+            _check_header(reader.fieldnames or (), COLUMNS[file], path)
+            for number, row in enumerate(reader, start=1):
+                where = f"{path}, row {number}"
+                if None in row:
+                    raise DataError(f"{where} has more cells than there are columns")
+                if empty := [column for column in COLUMNS[file] if not (row[column] or "").strip()]:
+                    raise DataError(f"{where}: column {empty[0]!r} is empty")
+                rows.append({column: tables.check_text(row[column], where, column) for column in COLUMNS[file]})
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: byte {error.object[error.start]:#04x} after row {len(rows)} is not UTF-8") from None
+    except csv.Error as error:
+        raise DataError(f"{path} breaks off after row {len(rows)} ({error}); fetch it again") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+    if not rows:
+        raise DataError(f"{path} has no rows in it")
+    return rows
+
+
+def _check_header(there: Sequence[str], columns: Sequence[str], path: Path) -> None:
+    has = ", ".join(map(tables.brief, there)) or "nothing"
+    if missing := [name for name in columns if name not in there]:
+        raise DataError(f"{path} has no column {missing[0]!r}; it has {has:.300}")
+    if twice := [name for name in columns if there.count(name) > 1]:
+        raise DataError(f"{path} has the column {twice[0]!r} twice")
 
 
 def _facts(task: Task) -> Facts:

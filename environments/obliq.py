@@ -11,8 +11,8 @@ figures, in which equal texts count as one document, stands beside the official 
 from dataclasses import dataclass
 from functools import cache
 
+from environments import layouts
 from environments.base import DevSplit, Environment, Facts, Judgements, Release, Request, Suite
-from environments.sources import layouts
 from tools.errors import DataError, UsageError
 from tools.records import Query
 

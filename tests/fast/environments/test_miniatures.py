@@ -12,7 +12,6 @@ import environments
 from environments import crumb, multiconir
 from environments.card import GOLDEN, READINGS, count_agreement, findings
 from environments.chunking import bert_tokens, chunks, pad
-from environments.sources import crumb_folder, multiconir_csv
 
 TASKS = [task for task in environments.tasks() if (environments.MINI / task.partition("/")[0]).is_dir()]
 RECORDED = json.loads(GOLDEN.read_text())
@@ -104,7 +103,7 @@ def test_passages_are_what_the_chunking_makes_of_the_documents_and_judged_as_the
     assert len(cut) > 1.4 * len(documents), "long documents"
     assert sum(text.count("\n## ") + text.startswith("## ") for text, _ in cut.values()) > len(documents), "headings"
     for config in ("evaluation_queries", "validation_queries"):
-        for row in crumb_folder.read_queries(environments.MINI / "crumb", crumb.TASKS[name].names, config):
+        for row in crumb.read_queries(environments.MINI / "crumb", crumb.TASKS[name].names, config):
             parents = {passage.partition(":")[0] for passage, label in row.passage.items() if label > 0}
             assert parents and parents <= {doc_id for doc_id, label in row.full_document.items() if label > 0}
 
@@ -137,7 +136,7 @@ def test_the_traps_of_bircos_release_are_in_its_miniature():
 @pytest.mark.parametrize("task", of("multiconir"))
 def test_a_domain_of_multiconir_has_three_records_and_ten_conditions(task):
     domain = multiconir.TASKS[task.partition("/")[2]].name
-    single, rows = (multiconir_csv.read(environments.MINI / "multiconir", domain, f) for f in ("Task1", "Task2_&_3"))
+    single, rows = (multiconir.read_csv(environments.MINI / "multiconir", domain, f) for f in ("Task1", "Task2_&_3"))
     assert len(single) == len(rows) == 3
     for row, ladder in zip(single, rows, strict=True):
         assert row["Positive"] == ladder["Positive"] and row["Query10"] == ladder["Query10"]
@@ -154,9 +153,9 @@ def test_a_domain_of_multiconir_has_three_records_and_ten_conditions(task):
 def test_lengthened_documents_are_the_same_ones_padded(task, words):
     name = multiconir.TASKS[task.partition("/")[2]].name
     folder = environments.MINI / "multiconir"
-    plain, padded = (multiconir_csv.read(folder, name, file) for file in ("Task2_&_3", words))
+    plain, padded = (multiconir.read_csv(folder, name, file) for file in ("Task2_&_3", words))
     for before, after in zip(plain, padded, strict=True):
-        for column in ("Positive", *multiconir_csv.HARD):
+        for column in ("Positive", *multiconir.HARD):
             assert after[column] == pad(before[column], int(words))
     # What a model is told is the same: the paper tells none that there is padding.
     queries = [*load(f"{task}:monotonicity").queries, *load(f"{task}:length{words}").queries]

@@ -15,7 +15,6 @@ from rank_bm25 import BM25Okapi
 
 import environments
 from environments import crumb, multiconir
-from environments.sources import multiconir_csv
 from evals import score
 from tools.console import run_command
 from tools.disk import home
@@ -158,19 +157,19 @@ def test_bm25_by_pool_reproduces_the_published_procedure_on_all_four_protocols(r
     def ours(variant):
         return retrieve(f"{domain}:{variant}", "--retriever", "pool_bm25", "--json").json["metrics"]
 
-    rows = multiconir_csv.read(folder, name, "Task1")
+    rows = multiconir.read_csv(folder, name, "Task1")
     metrics = ours("complexity")
     for k in range(1, 11):
         pairs = [published_bm25(row[f"Query{k}"], [row["Positive"], row[f"HN{k}"]]) for row in rows]
         assert metrics[f"Win({k})"]["mean"] == pytest.approx(np.mean([a > b for a, b in pairs])), k
-    rows = multiconir_csv.read(folder, name, "Task2_&_3")
+    rows = multiconir.read_csv(folder, name, "Task2_&_3")
     wins = np.array([ladder(row, "Query10") for row in rows])
     metrics = ours("monotonicity")
     assert [metrics[f"Win({k})"]["mean"] for k in range(1, 11)] == pytest.approx(wins.mean(axis=0).tolist())
     prose = np.array([ladder(row, "Natural_Query10") for row in rows])
     assert ours("format")["Flip"]["mean"] == pytest.approx((wins != prose).sum() / (10 * len(rows)))
     for variant, file in (("length512", "512"), ("length1024", "1024")):
-        padded = np.array([ladder(row, "Query10") for row in multiconir_csv.read(folder, name, file)])
+        padded = np.array([ladder(row, "Query10") for row in multiconir.read_csv(folder, name, file)])
         metrics = ours(variant)
         assert [metrics[f"Win({k})"]["mean"] for k in range(1, 11)] == pytest.approx(padded.mean(axis=0).tolist())
 

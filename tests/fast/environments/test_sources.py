@@ -24,10 +24,9 @@ import pytest
 from mutations import mutated
 
 import environments
-from environments import crumb
+from environments import crumb, layouts, tables
 from environments.card import findings
-from environments.sources import layouts, tables
-from environments.sources.multiconir_csv import COLUMNS, TENS
+from environments.multiconir import COLUMNS, TENS
 from evals.measuring.metrics import collapse
 from tools.corpus import StoredCorpus
 from tools.errors import DataError, UsageError

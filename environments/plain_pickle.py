@@ -1,7 +1,7 @@
 """A program that prints a pickle of plain data as JSON: `python -I plain_pickle.py < FILE`.
 
 A pickle can call whatever Python can import, and can bring Python down (a tuple nested a million deep for a key, a memo
-entry numbered four billion). So environments/sources/birco_sets.py runs this in a process of its own, with limits, and
+entry numbered four billion). So environments/birco.py runs this in a process of its own, with limits, and
 the unpickler here finds no names but those of dicts, bytes and NumPy scalars, in each of whose places it puts a plain
 function. It imports nothing but Python's own library. Left out: lists, sets, arrays and objects.
 """

@@ -19,18 +19,18 @@ another reader never meets it. Small corpora are read again every time.
 
 import hashlib
 import html
+import inspect
 import json
 import re
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from environments import tables
 from environments.base import Qrels
-from environments.sources import tables
 from tools import disk
 from tools.console import check_interrupts
 from tools.corpus import FORMAT, Corpus, open_or_store
@@ -67,7 +67,8 @@ def open_corpus(home: Path, files: Sequence[Path], read: Callable[[], Iterator[P
     """
     # What was made of an earlier state of the same files is in the same folder, and goes when a new one is made.
     # Another version of this program has a folder of its own, so that two of them don't undo each other's.
-    folder = home / "corpora" / _digest([_code(), *(str(path.resolve()) for path in files)])
+    code = _hash_code(read)
+    folder = home / "corpora" / _digest([code, *(str(path.resolve()) for path in files)])
     if not folder.is_dir():
         held, size = list[Document](), 0
         for document in _check_documents(read(), files):
@@ -76,7 +77,7 @@ def open_corpus(home: Path, files: Sequence[Path], read: Callable[[], Iterator[P
                 break
         else:
             return Corpus(held)
-    place = folder / _digest({"format": FORMAT, "code": _code(), "files": _hash_files(folder / _DIGESTS, files)})
+    place = folder / _digest({"format": FORMAT, "code": code, "files": _hash_files(folder / _DIGESTS, files)})
     return open_or_store(place, lambda: _check_documents(read(), files))
 
 
@@ -109,11 +110,10 @@ def _digest(key: object) -> str:
     return hashlib.blake2b(json.dumps(key).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-@cache
-def _code() -> str:
+def _hash_code(read: Callable[[], Iterator[Placed]]) -> str:
     """Return a digest over the readers: an edited one reads again."""
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    return hashlib.blake2b(b"\0".join(path.read_bytes() for path in sources), digest_size=8).hexdigest()
+    paths = sorted({__file__, str(tables.__file__), inspect.getfile(read)})
+    return hashlib.blake2b(b"\0".join(Path(path).read_bytes() for path in paths), digest_size=8).hexdigest()
 
 
 def _check_documents(placed: Iterator[Placed], files: Sequence[Path]) -> Iterator[Document]:
