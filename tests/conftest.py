@@ -32,14 +32,8 @@ ROOT = Path(__file__).parent.parent
 def own_surroundings(tmp_path, monkeypatch):
     monkeypatch.setenv("SEXTANT_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("NO_COLOR", "1")
-    for name in (
-        "SEXTANT_LM",
-        "SEXTANT_API_KEY",
-        "OPENAI_API_KEY",
-        "GEMINI_API_KEY",
-        "OPENAI_BASE_URL",
-        "OPENAI_API_BASE",
-    ):
+    keys = "SEXTANT_LM SEXTANT_API_KEY OPENAI_API_KEY GEMINI_API_KEY OPENAI_BASE_URL OPENAI_API_BASE"
+    for name in keys.split():
         monkeypatch.delenv(name, raising=False)
 
 

@@ -28,16 +28,12 @@ class Retriever(ABC):
     """
 
     name: str  # with every parameter that changes a ranking, e.g. "bm25(k1=0.9,b=0.4)"
-    needs_pool: ClassVar[bool] = False  # whether it is only for tasks that rank candidate pools
-    # What it does itself, its parts aside.
+    # What it needs and does itself, its parts aside.
+    needs_pool: ClassVar[bool] = False  # is only for tasks that rank candidate pools
+    gives_pool: ClassVar[bool] = False  # its first part finds the pool that the others rank
     sends: ClassVar[bool] = False  # sends texts to an API
     loads_weights: ClassVar[bool] = False  # loads a model's weights
     needs_lens: ClassVar[bool] = False  # has documents and queries annotated, by the attribute that it is given
-
-    @classmethod
-    def pool_needed(cls, parts: Sequence[bool]) -> bool:
-        """Tell whether it needs candidate pools, given which of its parts do."""
-        return cls.needs_pool
 
     @classmethod  # noqa: B027  # most kinds need nothing
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:

@@ -283,7 +283,8 @@ def require(spec: Spec) -> None:
 
 def needs_pool(spec: Spec) -> bool:
     """Tell whether the retriever is only for tasks that rank candidate pools."""
-    return bool(kind_of(spec.kind).made.pool_needed([needs_pool(part) for part in spec.parts]))
+    made = kind_of(spec.kind).made
+    return made.needs_pool or any(map(needs_pool, spec.parts[:1] if made.gives_pool else spec.parts))
 
 
 def _check(spec: Spec, *, embedder: bool = False) -> Spec:

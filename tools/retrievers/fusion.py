@@ -49,11 +49,6 @@ class Fusion(Retriever):
         """Refuse options that are out of range."""
         check_options("fusion", parts, options)
 
-    @classmethod
-    def pool_needed(cls, parts: Sequence[bool]) -> bool:
-        """Tell whether one of the parts is only for candidate pools."""
-        return any(parts)
-
     def left_out(self, text: str, instruction: str = "") -> int:
         """Return the largest number of tokens that a part leaves out."""
         return max(retriever.left_out(text, instruction) for retriever in self._retrievers)
@@ -100,6 +95,8 @@ class Rerank(Retriever):
     all have the first's. UsageError for a depth below 1.
     """
 
+    gives_pool = True
+
     def __init__(
         self, corpus: Corpus, home: Path | None, first: Retriever, second: Retriever, *, depth: int = 100
     ) -> None:
@@ -112,11 +109,6 @@ class Rerank(Retriever):
         """Refuse a depth at which nothing would be reranked."""
         if options["depth"] < 1:
             raise UsageError(f"rerank: depth is {options['depth']}; it is at least 1")
-
-    @classmethod
-    def pool_needed(cls, parts: Sequence[bool]) -> bool:
-        """Tell whether the first is only for candidate pools; the second gets its pool from the first."""
-        return parts[0]
 
     def left_out(self, text: str, instruction: str = "") -> int:
         """Return the larger of the two numbers of tokens that are left out."""

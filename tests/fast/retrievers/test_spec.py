@@ -108,6 +108,7 @@ def test_a_misspelt_name_is_answered_with_the_nearest():
         ("rerank(pool_bm25,bm25)", True),
         ("fusion(bm25,bm25s)", False),
         ("fusion(bm25,pool_bm25)", True),
+        ("lens(cross:M)", True),
     ],
 )
 def test_what_ranks_only_pools_is_known_before_anything_is_built(spec, needed):

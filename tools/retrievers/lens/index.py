@@ -125,11 +125,6 @@ class LensIndex(Retriever):
             raise UsageError(f"lens: context is {options['context']}; it is tokens, or 0 where the table knows them")
         check_options("lens", 2, options)
 
-    @classmethod
-    def pool_needed(cls, parts: Sequence[bool]) -> bool:
-        """Whether its part is only for candidate pools."""
-        return parts[0]
-
     def left_out(self, text: str, instruction: str = "") -> int:
         """The larger of what the two indexes leave out."""
         return self._fused.left_out(text, instruction)
