@@ -1,16 +1,21 @@
 """The main job as a user meets it: what it prints, what it leaves behind, and what survives."""
 
 import csv
+import io
 import json
+import shutil
 import signal
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import pytrec_eval
 
 import environments
 from evals import folder as run_folder
+from evals import run as command_line
 from evals import score
 from tools import console
 from tools.console import Parser, run_command
@@ -22,36 +27,47 @@ MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev")
 RETRIEVE = ("--program", "retrieve", "--task", "congress", "--split", "dev")
 
 
-def test_a_run_prints_its_table_and_leaves_its_folder(run):
-    result = run(*MULTIHOP)
-    assert result.code == 0
-    for expected in (
-        "obliq/congress",
-        "mini",
-        "multihop over bm25",
-        "no language model",
-        "nDCG@10",
-        "R@1000",
-        "12 queries",
-    ):
-        assert expected in result.out
-    assert "12/12 queries" in result.err and "nDCG@10" in result.err
-    [path] = [Path(line.removeprefix("run: ")) for line in result.out.splitlines() if line.startswith("run: ")]
-    assert {file.name for file in path.iterdir()} >= {
-        "config.json",
-        "outcomes.jsonl",
-        "run.trec",
-        "scores.json",
-        "scores.csv",
-    }
-    assert path.parent.name == "obliq-congress" and path.name.startswith("multihop-offline-")
+class Finished(NamedTuple):
+    path: Path
+    out: str
+    err: str
 
 
-def test_json_is_one_object_and_nothing_else(run):
-    result = run(*MULTIHOP, "--json")
-    assert result.err == "" and result.out.count("\n") == 1
-    wanted = {"run", "task", "data", "split", "program", "retriever", "lm", "queries", "failed", "owed"}
-    assert result.json.keys() >= wanted | {"metrics", "usage", "seconds"}
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """A run of MULTIHOP, as a person sees it; its folder is not to be changed."""
+    place, out, err = tmp_path_factory.mktemp("shared"), io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setenv("SEXTANT_HOME", str(place / "home"))
+        words = [*MULTIHOP, "--data", "mini", "--runs", str(place / "runs")]
+        assert run_command(command_line.parser(), command_line.command, words) == 0
+    [path] = (place / "runs").glob("*/*")
+    return Finished(path, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture
+def finished(shared, tmp_path):
+    """A copy of that run, where `run(*MULTIHOP)` finds it."""
+    path = tmp_path / "runs" / shared.path.parent.name / shared.path.name
+    shutil.copytree(shared.path, path)
+    return path
+
+
+def test_a_run_prints_its_table_and_leaves_its_folder(shared):
+    words = ("obliq/congress", "mini", "multihop over bm25", "no language model", "nDCG@10", "R@1000", "12 queries")
+    for expected in words:
+        assert expected in shared.out
+    assert "12/12 queries" in shared.err and "nDCG@10" in shared.err and f"run: {shared.path}\n" in shared.out
+    files = {"config.json", "outcomes.jsonl", "run.trec", "scores.json", "scores.csv"}
+    assert {file.name for file in shared.path.iterdir()} >= files
+    assert shared.path.parent.name == "obliq-congress" and shared.path.name.startswith("multihop-offline-")
+
+
+def test_the_same_command_again_runs_nothing_and_json_is_one_object_and_nothing_else(run, finished):
+    before = (finished / "outcomes.jsonl").read_bytes()
+    result, again = run(*MULTIHOP, "--json"), run(*MULTIHOP, "--json")
+    assert result.err == "" and result.out.count("\n") == 1 and (finished / "outcomes.jsonl").read_bytes() == before
+    assert result.json | {"seconds": 0} == again.json | {"seconds": 0} and result.json["run"] == str(finished)
     assert (result.json["task"], result.json["data"], result.json["split"]) == ("obliq/congress", "mini", "dev")
     assert (result.json["queries"], result.json["failed"], result.json["owed"]) == (12, 0, 0)
     assert result.json["usage"]["calls"] > 0 and result.json["usage"]["paid_usd"] == 0
@@ -59,39 +75,29 @@ def test_json_is_one_object_and_nothing_else(run):
         assert 0 <= value["low"] <= value["mean"] <= value["high"] <= 1
 
 
-def test_the_scores_are_what_pytrec_eval_makes_of_the_run_file(run):
-    for program in ("retrieve", "rewrite", "multihop"):
-        result = run("--program", program, "--task", "congress", "--split", "all", "--json").json
-        with (Path(result["run"]) / "run.trec").open() as file:
-            ranked = pytrec_eval.parse_run(file)
-        graded = environments.load("congress", "mini", "all").qrels
-        qrels = {q: {doc_id: int(grade) for doc_id, grade in grades.items()} for q, grades in graded.items()}
-        values = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10,50", "recall.10,50,100,1000"}).evaluate(ranked)
-        for ours, theirs in {
-            "nDCG@10": "ndcg_cut_10",
-            "nDCG@50": "ndcg_cut_50",
-            "R@10": "recall_10",
-            "R@100": "recall_100",
-        }.items():
-            mean = sum(value[theirs] for value in values.values()) / len(qrels)
-            assert result["metrics"][ours]["mean"] == pytest.approx(mean, abs=1e-9)
-        with (Path(result["run"]) / "scores.csv").open() as file:
-            for row in csv.DictReader(file):
-                assert float(row["nDCG@10"]) == pytest.approx(values[row["query_id"]]["ndcg_cut_10"], abs=1e-9)
-
-
-def test_the_same_command_again_runs_nothing_and_says_the_same(run):
-    first, second = run(*MULTIHOP, "--json").json, run(*MULTIHOP, "--json").json
-    assert first | {"seconds": 0} == second | {"seconds": 0}
+def test_the_scores_are_what_pytrec_eval_makes_of_the_run_file(shared):
+    with (shared.path / "run.trec").open() as file:
+        ranked = pytrec_eval.parse_run(file)
+    graded = environments.load("congress", "mini", "dev").qrels
+    qrels = {q: {doc_id: int(grade) for doc_id, grade in grades.items()} for q, grades in graded.items()}
+    values = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10,50", "recall.10,100"}).evaluate(ranked)
+    metrics = json.loads((shared.path / "scores.json").read_bytes())["metrics"]
+    theirs = {"nDCG@10": "ndcg_cut_10", "nDCG@50": "ndcg_cut_50", "R@10": "recall_10", "R@100": "recall_100"}
+    for name, measure in theirs.items():
+        mean = sum(value[measure] for value in values.values()) / len(qrels)
+        assert metrics[name]["mean"] == pytest.approx(mean, abs=1e-9)
+    with (shared.path / "scores.csv").open() as file:
+        for row in csv.DictReader(file):
+            assert float(row["nDCG@10"]) == pytest.approx(values[row["query_id"]]["ndcg_cut_10"], abs=1e-9)
 
 
 def test_another_configuration_gets_another_folder(run):
-    others = [(), ("-P", "hops=2"), ("--k", 5), ("--retriever", "rank_bm25"), ("--limit", 3)]
-    assert len({run(*MULTIHOP, *more, "--json").json["run"] for more in others}) == 5
+    others = [(), ("-P", "hops=1"), ("--k", 5), ("--retriever", "rank_bm25")]
+    assert len({run(*MULTIHOP, "--limit", 1, *more, "--json").json["run"] for more in others}) == 4
 
 
 def test_a_parameter_reaches_the_program(run):
-    path = Path(run(*MULTIHOP, "-P", "hops=2", "-P", "per_hop=3", "--json").json["run"])
+    path = Path(run(*MULTIHOP, "-P", "hops=2", "-P", "per_hop=3", "--limit", 2, "--json").json["run"])
     config = run_folder.read_config(path)
     own = {"hops": 2, "per_hop": 3, "read_chars": 0, "rerank": 0}
     assert config["parameters"] == own | {"lens": "recollection"}, "the lens is the task's own"
@@ -100,15 +106,12 @@ def test_a_parameter_reaches_the_program(run):
         assert [len(step["doc_ids"]) for step in searches] == [3, 3]
 
 
-def test_scoring_again_needs_the_run_folder_alone_and_gives_the_same(run, capsys):
-    result = run(*MULTIHOP, "--json").json
-    path = Path(result["run"])
-    before = (path / "scores.json").read_bytes()
-    (path / "scores.json").unlink()
-    assert run_command(score.parser(), score.command, [str(path), "--json"]) == 0
-    again = json.loads(capsys.readouterr().out)
-    assert again["metrics"] == result["metrics"]
-    assert (path / "scores.json").read_bytes() == before
+def test_scoring_again_needs_the_run_folder_alone_and_gives_the_same(finished, capsys):
+    before = (finished / "scores.json").read_bytes()
+    (finished / "scores.json").unlink()
+    assert run_command(score.parser(), score.command, [str(finished), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"] == json.loads(before)["metrics"]
+    assert (finished / "scores.json").read_bytes() == before
 
 
 def test_a_run_on_a_folder_is_scored_again_from_anywhere_even_after_the_folder_moved(
@@ -154,9 +157,9 @@ def test_what_cannot_be_scored_or_written_or_is_not_of_its_query_is_a_fault_of_t
 def test_a_program_that_makes_a_query_of_its_own_keeps_the_mask_and_the_pool_of_the_one_asked(run, monkeypatch):
     from programs.retrieve import Retrieve
 
-    honest, forward = run(*WRITING, "union:20").json, Retrieve.forward
+    honest, forward = run(*WRITING, "union:20", "--limit", 3, "--k", 50).json, Retrieve.forward
     monkeypatch.setattr(Retrieve, "forward", lambda self, query: forward(self, Query(query.query_id, query.text)))
-    result = run(*WRITING, "union:20", "--k", 50).json
+    result = run(*WRITING, "union:20", "--limit", 3).json
     assert result["failed"] == 0 and result["metrics"]["R@100"] == honest["metrics"]["R@100"]
     masked = {query.query_id: query.excluded for query in environments.load("writing", "mini", "all").queries}
     for query_id, outcome in run_folder.read_outcomes(Path(result["run"])).items():
@@ -204,20 +207,18 @@ def test_bad_input_gets_one_line_that_helps_and_its_exit_code(case, run):
     assert message in result.err
 
 
-def test_a_run_folder_of_another_configuration_is_refused_with_the_keys(run):
-    path = Path(run(*MULTIHOP, "--json").json["run"])
-    config = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(config | {"depth": 7, "split": "test"}))
+def test_a_run_folder_of_another_configuration_is_refused_with_the_keys(run, finished):
+    config = json.loads((finished / "config.json").read_text())
+    (finished / "config.json").write_text(json.dumps(config | {"depth": 7, "split": "test"}))
     result = run(*MULTIHOP)
     assert result.code == 2 and "another depth, split" in result.err
 
 
-def test_a_folder_is_one_process_own(run):
-    path = Path(run(*RETRIEVE, "--json").json["run"])
-    with run_folder.claim(path, run_folder.read_config(path)):
-        result = run(*RETRIEVE)
+def test_a_folder_is_one_process_own(run, finished):
+    with run_folder.claim(finished, run_folder.read_config(finished)):
+        result = run(*MULTIHOP)
     assert result.code == 2 and "another process is running" in result.err
-    with pytest.raises(RunConflict), run_folder.claim(path, {"task": "x", "provenance": {}}):
+    with pytest.raises(RunConflict), run_folder.claim(finished, {"task": "x", "provenance": {}}):
         pass
 
 
@@ -238,23 +239,21 @@ def test_an_error_that_comes_of_an_interrupt_is_an_interrupt(error, monkeypatch,
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_a_torn_last_line_is_a_query_still_owed_and_a_damaged_one_is_named(run):
-    whole = run(*MULTIHOP, "--json").json
-    path = Path(whole["run"]) / "outcomes.jsonl"
+def test_a_torn_last_line_is_a_pending_query_and_a_damaged_one_is_named(run, finished):
+    path, metrics = finished / "outcomes.jsonl", json.loads((finished / "scores.json").read_bytes())["metrics"]
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]) + lines[-1][:100])
-    assert run(*MULTIHOP, "--json").json["metrics"] == whole["metrics"]
+    assert run(*MULTIHOP, "--json").json["metrics"] == metrics
     assert len(path.read_bytes().splitlines()) == 12
     path.write_bytes(b'{"query_id": \n' + b"".join(lines))
     result = run(*MULTIHOP)
     assert result.code == 3 and "outcomes.jsonl, line 1 is damaged" in result.err
 
 
-def test_scoring_an_unfinished_run_is_refused(run, capsys):
-    path = Path(run(*MULTIHOP, "--json").json["run"])
-    outcomes = path / "outcomes.jsonl"
+def test_scoring_an_unfinished_run_is_refused(finished, capsys):
+    outcomes = finished / "outcomes.jsonl"
     outcomes.write_bytes(b"".join(outcomes.read_bytes().splitlines(keepends=True)[:5]))
-    assert run_command(score.parser(), score.command, [str(path)]) == 7
+    assert run_command(score.parser(), score.command, [str(finished)]) == 7
     assert "7 of 12 queries" in capsys.readouterr().err
 
 
