@@ -60,14 +60,11 @@ def filled(kind):
     ("given", "says"),
     [
         ({"limit": 0}, "--limit 0: '0' is not a whole number of at least 1"),
-        ({"budget_usd": -1}, "not an amount above 0"),
         ({"time_limit": "soon"}, "not a time above 0"),
         ({"api": "telnet"}, "one of chat, responses"),
         ({"seed": "x"}, "--seed"),
         ({"limt": 3}, "did you mean 'limit'"),
         ({"task": None}, "--task is missing; python -m environments list"),
-        ({"task": "congres"}, "did you mean 'congress'"),
-        ({"parameters": {"hop": 3}}, "did you mean 'hops'"),
     ],
 )
 def test_a_wrong_request_is_a_usage_error_that_names_the_option(given, says):
@@ -101,13 +98,11 @@ def test_queries_that_a_budget_leaves_pending_are_an_error_or_a_result_with_the_
         evaluate(**given)
 
 
-SNIPPETS = [
-    """
+SNIPPET = """
 from evals import evaluate
 result = evaluate(program="multihop", task="congress", split="dev")
 print(result.metrics["nDCG@10"].mean, result.folder)
-""",
-    """
+
 import environments
 from tools import retrievers
 from tools.session import Toolbox
@@ -115,12 +110,10 @@ task = environments.load("congress")
 toolbox = Toolbox(task.documents, retrievers.build("bm25", task.documents))
 session = toolbox.open(task.queries[0])
 for hit in session.search("a letter read aloud", 5): print(hit.doc_id)
-""",
-]
+"""
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS)
-def test_the_lines_of_python_work_in_a_clean_process(snippet, tmp_path):
-    done = subprocess.run([sys.executable, "-c", snippet], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+def test_the_lines_of_python_work_in_a_clean_process(tmp_path):
+    done = subprocess.run([sys.executable, "-c", SNIPPET], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    assert len(done.stdout.splitlines()) in (1, 5)
+    assert len(done.stdout.splitlines()) == 6

@@ -222,12 +222,6 @@ def test_a_folder_is_one_process_own(run, finished):
         pass
 
 
-def test_a_path_that_cannot_be_read_is_one_line(run, capsys, tmp_path):
-    assert run(*RETRIEVE, "--data", "x" * 5000).code == 3
-    assert run_command(score.parser(), score.command, [str(ROOT / "README.md")]) == 3
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 @pytest.mark.parametrize("error", [DataError("cannot be loaded"), OSError(5, "?")])
 def test_an_error_that_comes_of_an_interrupt_is_an_interrupt(error, monkeypatch, capsys):
     def broken(arguments):

@@ -136,25 +136,6 @@ def test_the_end_is_told_with_its_exit_code_whatever_ends_it(error, code, words)
     assert told(lines) == [{"event": "ended", "code": code, "error": words, "result": {"owed": 3}}]
 
 
-def test_times_rise_and_nothing_is_lost_with_many_that_tell():
-    lines = []
-    with Events(lines.append) as writer:
-
-        def tell(name):
-            for number in range(500):
-                writer.tell(Pending(f"{name}{number}", ""))
-
-        threads = [threading.Thread(target=tell, args=(name,)) for name in "abcd"]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    rows = [json.loads(line) for line in lines]
-    assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
-    assert {row["query_id"] for row in rows[:-1]} == {f"{name}{number}" for name in "abcd" for number in range(500)}
-    assert rows[-1]["event"] == "ended"
-
-
 def test_a_slow_reader_holds_nothing_up_and_loses_only_progress():
     reading, lines, scene = threading.Event(), [], Scene(4)
 

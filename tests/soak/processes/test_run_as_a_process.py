@@ -1,5 +1,6 @@
 """A run as a process of its own: signals, a full disk, no reader, a terminal, no network."""
 
+import json
 import os
 import pty
 import re
@@ -45,8 +46,12 @@ def test_nobody_listening_does_not_end_a_run(shell, tmp_path):
     process.stdout.close()
     process.stderr.close()
     assert process.wait(timeout=LONGEST) == 0
-    [path] = (tmp_path / "runs").rglob("outcomes.jsonl")
-    assert len(run_folder.read_outcomes(path.parent)) == 12
+    process = start(shell, tmp_path, *MULTIHOP, "--limit", 11, "--json-events")
+    assert json.loads(process.stdout.readline())["event"] == "started"
+    process.stdout.close()
+    assert process.stderr.read() == "" and process.wait(LONGEST) == 0
+    counts = [path.read_bytes().count(b"\n") for path in (tmp_path / "runs").rglob("outcomes.jsonl")]
+    assert sorted(counts) == [11, 12]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
@@ -125,20 +130,31 @@ def test_a_pipe_gets_plain_lines(shell, tmp_path):
     assert "\x1b" not in out + err
 
 
-@pytest.mark.parametrize("no_color", [None, "1"])
-def test_a_terminal_gets_a_live_line_and_no_color_is_respected(no_color, shell, tmp_path):
-    environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"} | {"TERM": "xterm-256color"}
+@pytest.mark.parametrize(("columns", "no_color"), [(80, None), (40, "1")])
+def test_a_terminal_gets_a_live_table_as_wide_as_it_is_and_no_color_is_respected(
+    columns, no_color, shell, tmp_path, server
+):
+    environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    environment |= {"TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": "24"}
     environment |= {"NO_COLOR": no_color} if no_color else {}
+    server.delay = 0.02
     ours, theirs = pty.openpty()
-    process = start(shell, tmp_path, *MULTIHOP, env=environment, stdout=theirs, stderr=theirs)
+    words = (*MULTIHOP, "--limit", 6, "--max-concurrent", 3, "--lm", server.spec)
+    process = start(shell, tmp_path, *words, env=environment, stdout=theirs, stderr=theirs)
     os.close(theirs)
     printed = b""
     with suppress(OSError):  # the terminal's end
         while chunk := os.read(ours, 10_000):
             printed += chunk
-    process.wait(timeout=LONGEST)
+    assert process.wait(timeout=LONGEST) == 0
     text = printed.decode()
-    assert "12/12" in text and "calls" in text and "elapsed" in text
+    frames = re.split(r"\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)+", text)
+    assert len(frames) > 2
+    last = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", frames[-1])
+    assert "6/6" in last and "in flight" in last and "of 3" in last and "price unknown" in last
+    assert max(len(line.rstrip("\r")) for line in last.splitlines()[:5]) <= columns
+    assert ("tokens" in last.splitlines()[0]) == (columns == 80)
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1, "the cursor is there again"
     colours = re.findall(r"\x1b\[[0-9;]*?(?:3[0-7]|38;[0-9;]+)m", text)
     assert bool(colours) == (no_color is None)
 
@@ -159,7 +175,6 @@ def test_ctrl_c_keeps_the_annotations_that_are_in_flight(shell, server, tmp_path
 
 
 def test_the_second_ctrl_c_ends_a_run_whose_books_another_process_has_locked(shell, server, tmp_path):
-
     server.delay = 0.3
     process = start(shell, tmp_path, *MULTIHOP, "--lm", server.spec)
     wait_for(lambda: len(server.requests) >= 6)
