@@ -304,8 +304,7 @@ _ORDER = {fate: place for place, fate in enumerate(WORDS)}
 def _compare_losses(baseline: System, others: list[System]) -> tuple[list[Result], list[str]]:
     """(what became of relevant documents, a row a system; what to say of runs whose folders do not say it).
 
-    At the cutoff of the baseline's headline metric. With repeats, shares are means over them, and documents that flow
-    are a mean over all pairs of a run of the one and a run of the other.
+    With repeats, shares are means over them, and documents that flow are a mean over all pairs of their runs.
     """
     rows, notes = list[Result](), list[str]()
     k = choose_cutoffs(baseline.first.metric, baseline.first.columns)[0]

@@ -302,10 +302,7 @@ class _SeenShare:
 def judge_places(
     places: Mapping[str, int], grades: Mapping[str, float], ideal: Sequence[float], relevant: Collection[str]
 ) -> Judged:
-    """`metrics.judge_units` of a ranking, from the places of what counts alone; it ends with the last of them.
-
-    `ideal` are the grades, highest first.
-    """
+    """`metrics.judge_units` of a ranking, from the places of what counts; `ideal` are the grades, highest first."""
     length = max(places.values(), default=0)
     gains, hits = [0.0] * length, [False] * length
     for unit, place in places.items():

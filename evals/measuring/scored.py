@@ -104,13 +104,9 @@ class Run:
 
     @cached_property
     def judged(self) -> run_folder.Rows:
-        """query_id -> its line of attribution.jsonl: text, grades, and what became of each relevant document.
-
-        DataError where it is missing, as in a run that an earlier version scored.
-        """
-        rows = run_folder.read_rows(
-            self.path / "attribution.jsonl", lambda line: str(forms.read(JudgedForm, line)["query_id"])
-        )
+        """query_id -> its line of attribution.jsonl. DataError where one is missing, as in an old run."""
+        file = self.path / "attribution.jsonl"
+        rows = run_folder.read_rows(file, lambda line: str(forms.read(JudgedForm, line)["query_id"]))
         if missing := [query_id for query_id in self.query_ids if query_id not in rows]:
             raise DataError(
                 f"{self.path} does not say what became of the documents of {len(missing)} queries; "
@@ -148,17 +144,15 @@ def find_folders(paths: Iterable[Path]) -> list[Path]:
     """The run folders among `paths` and in the folders below them, each once; DataError where there are none."""
     found: dict[Path, Path] = {}
     for path in paths:
-        here = [path] if (path / "config.json").is_file() else _folders_below(path)
+        here = [path]
+        if not (path / "config.json").is_file():
+            below = [place.parent for place in path.rglob("config.json") if (place.parent / "outcomes.jsonl").is_file()]
+            here = sorted(place for place in below if _COMPILED not in place.relative_to(path).parts[:1])
         if not here:
             raise DataError(f"{path} holds no run folder; name run folders, or a folder that has some in it")
         for one in here:
             found.setdefault(one.resolve(), one)
     return list(found.values())
-
-
-def _folders_below(path: Path) -> list[Path]:
-    found = [place.parent for place in path.rglob("config.json") if (place.parent / "outcomes.jsonl").is_file()]
-    return sorted(place for place in found if _COMPILED not in place.relative_to(path).parts[:1])
 
 
 def find(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
@@ -331,8 +325,7 @@ class Bounds:
 def bounds_beside(path: Path) -> dict[str, Any]:
     """The bounds of the run in `path` among the folders beside it, by its headline metric, as `Bounds.json` has them.
 
-    Of each folder config.json and scores.json are read, nothing else; what cannot be read is passed over, so a run
-    without scores has no bounds, and none of this ends a run.
+    Folders that cannot be read are passed over, so a run without scores has no bounds.
     """
     own = _read_lightly(path)
     if own is None:
@@ -364,11 +357,7 @@ def _read_lightly(path: Path, like: Run | None = None) -> Run | None:
 
 
 def bounds_between(runs: Sequence[Run], metric: str = "") -> list[Bounds]:
-    """For each program that searches the whole corpus: where it is between the bounds among `runs`.
-
-    By `metric` where a run has it, else its headline. Bare retrievers and runs over pools have no row: they are the
-    bounds.
-    """
+    """The bounds among `runs` of each program that searches the whole corpus, by `metric` or else its headline."""
     found = []
     for run in runs:
         if run.config["program"] != FLOOR and not run.config.get("pool"):
@@ -388,8 +377,12 @@ def bounds_among(own: Run, others: Iterable[Run], metric: str) -> Bounds:
     peers = [(one, mean) for one in alike if (mean := one.mean(metric)) is not None]
     bare = [(one, mean) for one, mean in peers if one.is_floor and not own.is_floor]
     found: dict[Kind, Run] = {}
+
+    def near(one: Run) -> tuple[Any, ...]:  # the nearer the code that made it, the smaller
+        return *(one.config.get(key) != own.config.get(key) for key in ("code", "versions")), one.path.name
+
     if floors := [one for one, _ in bare if one.retriever == own.retriever]:
-        found["floor"] = min(floors, key=lambda one: (*_code_differs(one, own), one.path.name))
+        found["floor"] = min(floors, key=near)
     if bare:
         best = min(bare, key=lambda pair: (-pair[1], pair[0].retriever != own.retriever, pair[0].path.name))
         found["best"] = best[0]
@@ -401,13 +394,10 @@ def bounds_among(own: Run, others: Iterable[Run], metric: str) -> Bounds:
             if one.config["program"] != FLOOR and one.pool == pool != own.pool and (kind == "union" or mean >= least)
         ]
         if pooled:
-            found[kind] = min(pooled, key=lambda one: _distance(one, own))
+            found[kind] = min(
+                pooled, key=lambda one: (*_differ(one, own), -one.config["pool"].get("size", 0), *near(one))
+            )
     return Bounds(own, metric, found)
-
-
-def _distance(one: Run, own: Run) -> tuple[Any, ...]:
-    """The smaller, the better a pooled run fits beside a run."""
-    return (*_differ(one, own), -one.config["pool"].get("size", 0), *_code_differs(one, own), one.path.name)
 
 
 def _differ(one: Run, own: Run) -> tuple[bool, ...]:
@@ -418,7 +408,3 @@ def _differ(one: Run, own: Run) -> tuple[bool, ...]:
         return run.config["program"], run.config["lm"]["name"], parameters, run.retriever
 
     return tuple(a != b for a, b in zip(parts(one), parts(own), strict=True))
-
-
-def _code_differs(one: Run, own: Run) -> tuple[bool, ...]:
-    return tuple(one.config.get(key) != own.config.get(key) for key in ("code", "versions"))

@@ -49,9 +49,8 @@ _FILES = ("outcomes.jsonl", "attribution.jsonl", "scores.csv")
 def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None = None) -> dict[str, Any]:
     """Write run.trec, scores.csv, attribution.jsonl and scores.json into `path`; return what scores.json holds.
 
-    RunIncomplete when queries are unanswered. `environment` must be the one that the run was made in; other metrics
-    than its task's own are added by `metrics.add_metrics`. `outcomes` are those of the folder, where it is open; they
-    are read one by one, because a run may be larger than memory.
+    RunIncomplete when queries are unanswered. `environment` must be the one that the run was made in. `outcomes` are
+    those of the folder, where it is open; they are read one by one, because a run may be larger than memory.
     """
     config = run_folder.read_config(path)
     outcomes = run_folder.read_outcomes(path) if outcomes is None else outcomes
@@ -64,6 +63,9 @@ def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None
     tally, losses = _Tally(), Losses(choose_cutoffs(environment.metric, environment.metrics))
     values, errors = _score_queries(path, environment, outcomes, tally, losses)
     about, imported, program = tally.summary(config, len(query_ids)), config.get("imported"), config["program"]
+    depths = [int(name.partition("@")[2]) for name in environment.metrics if "@" in name]
+    unit = "passages" if environment.max_p else "documents"
+    short = f"rankings end at {config['depth']} {unit}, so larger cutoffs say nothing more"
     deviations = [f"{program} differs from the paper's: {DIFFERS[program]}"] if program in DIFFERS else []
     scores = about | {
         "judgements": environment.headline,
@@ -71,7 +73,8 @@ def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None
         "metrics": _summarise(values, environment, resampled=environment.resampled),
         "losses": losses.json(),
         "notes": [
-            *filter(None, [environment.split_note, _depth_note(config, environment)]),
+            *([environment.split_note] if environment.split_note else []),
+            *([short] if config["depth"] < max(depths, default=0) else []),
             *([] if imported else deviations),
             *about["notes"],
             *environment.notes,
@@ -138,11 +141,7 @@ def _score_queries(
 def summarise_unfinished(
     config: run_folder.Config, environment: Environment, outcomes: run_folder.Rows
 ) -> dict[str, Any]:
-    """What is known of a run with unanswered queries: what it is, how far it came, what it used.
-
-    Under "partial" are the metrics over the answered queries. They are no score of the run: the unanswered ones may be
-    the hard ones.
-    """
+    """What is known of a run with unanswered queries; the metrics over the others are under "partial", and no score."""
     answered = [query.query_id for query in environment.queries if query.query_id in outcomes]
     part, tally, values = environment.asking(query_ids=answered), _Tally(), Values()
     for query_id in answered:
@@ -224,19 +223,10 @@ def _summarise_column(
     return measured
 
 
-def _depth_note(config: run_folder.Config, environment: Environment) -> str:
-    depths = [int(name.partition("@")[2]) for name in environment.metrics if "@" in name]
-    depth, unit = config["depth"], "passages" if environment.max_p else "documents"
-    if depth >= max(depths, default=0):
-        return ""
-    return f"rankings end at {depth} {unit}, so larger cutoffs say nothing more"
-
-
 def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], list[SextantError]]:
     """(the runs, with a column for each metric that they lacked and can have, an error for each that they cannot).
 
-    Nothing is written. Metrics of rankings need the run folder alone: attribution.jsonl has the grades. Judged, and
-    metrics of comparisons, need the task's data as well.
+    Metrics of rankings need the run folder alone. Judged, and metrics of comparisons, need the task's data as well.
     """
     loaded: dict[str, Environment | SextantError] = {}
     names, problems, filled_runs = list(names), list[SextantError](), list[Run]()

@@ -22,7 +22,6 @@ from tools.errors import UsageError
 from tools.models.terms import Budget, Terms
 from tools.records import Query
 from tools.retriever import Retriever, Search
-from tools.retrievers import Spec
 
 Result = dict[str, Any]  # what `replay` returns and --json prints
 Row = Mapping[str, Any]  # a step as it is on disk (tools/records.py)
@@ -120,8 +119,14 @@ class _Searcher:
 
     def __init__(self, config: Mapping[str, Any], environment: Environment, retriever: str, depth: int | None) -> None:
         spec = retrievers.check(retriever) if retriever else None
-        if spec:
-            _check_retriever(spec, environment, pool=bool(config.get("pool")))
+        for lens in retrievers.lenses(spec) if spec else ():
+            if lens.options.get("model", "offline") != "offline":
+                raise UsageError(
+                    f"{lens} asks a model about every search, and a replay asks none; name another retriever"
+                )
+        pooled = bool(config.get("pool")) or all(query.candidates is not None for query in environment.queries)
+        if spec and retrievers.needs_pool(spec) and not pooled:
+            raise UsageError(f"{spec} ranks candidate pools, and {environment.task} has none; name another retriever")
         # No budget, no call: a lens that needs a model is refused before.
         self._engines, self._spec, self._depth = Engines(environment, Terms(budget=Budget(calls=0))), spec, depth
         others = config["retriever"].get("others") or {}
@@ -160,16 +165,6 @@ class _Searcher:
         if engine.name != name:
             raise UsageError(f"the run searched with {name}, and {spec} now is {engine.name}; give --retriever")
         return engine
-
-
-def _check_retriever(spec: Spec, environment: Environment, *, pool: bool) -> None:
-    """Raise UsageError for a retriever that needs a model, or pools that the task has not."""
-    for lens in retrievers.lenses(spec):
-        if lens.options.get("model", "offline") != "offline":
-            raise UsageError(f"{lens} asks a model about every search, and a replay asks none; name another retriever")
-    pools = pool or all(query.candidates is not None for query in environment.queries)
-    if retrievers.needs_pool(spec) and not pools:
-        raise UsageError(f"{spec} ranks candidate pools, and {environment.task} has none; name another retriever")
 
 
 def _pool(config: Mapping[str, Any], environment: Environment, engines: Engines) -> Environment:

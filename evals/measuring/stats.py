@@ -46,18 +46,14 @@ def bootstrap_mean(
 
 def _draw_queries(many: int, resamples: int | None, seed: int) -> Iterator[np.ndarray]:
     """Resamples of `many` queries, shape (some, many): as many as 20 million draws make, from 2,000 to 10,000."""
-    resamples = resamples or max(2_000, min(10_000, 20_000_000 // many))
-    generator = np.random.default_rng(seed)
+    resamples, generator = resamples or max(2_000, min(10_000, 20_000_000 // many)), np.random.default_rng(seed)
     step = max(1, 2_000_000 // many)  # resamples at a time: 16 MB of draws, whatever the queries
     for start in range(0, resamples, step):
         yield generator.integers(0, many, size=(min(step, resamples - start), many))
 
 
 def bootstrap_means(rows: np.ndarray, *, resamples: int | None = None, seed: int = 0) -> list[Interval]:
-    """`bootstrap_mean` of each column, where a row is a query: every column is of the same resamples.
-
-    So what adds up in each row adds up in each resample. It takes about as long for ten columns as for one.
-    """
+    """`bootstrap_mean` of each column, where a row is a query: what adds up in each row adds up in each resample."""
     means = rows.mean(axis=0)
     if len(rows) < 2:
         return [Interval(float(mean), None, None) for mean in means]
@@ -66,10 +62,7 @@ def bootstrap_means(rows: np.ndarray, *, resamples: int | None = None, seed: int
 
 
 def means_of_resamples(rows: np.ndarray, *, resamples: int | None = None, seed: int = 0) -> np.ndarray:
-    """The mean of each column in each resample of the rows, shape (resamples, columns).
-
-    The rows that are drawn, and how often, are those of `bootstrap_mean`. At least one row.
-    """
+    """The mean of each column in each resample of `bootstrap_mean`, shape (resamples, columns). At least one row."""
     many, means = len(rows), []
     for draws in _draw_queries(many, resamples, seed):
         places = draws + np.arange(len(draws))[:, None] * many
@@ -146,10 +139,7 @@ def paired(
     permutations: int = 19_999,
     resamples: int | None = None,
 ) -> Paired:
-    """Compare two systems by their values for the same queries, which must be in the same order.
-
-    The interval is a percentile bootstrap over queries, as in `bootstrap_mean`; p is that of `sign_flip`.
-    """
+    """Compare two systems by their values for the same queries in the same order: `bootstrap_mean` and `sign_flip`."""
     differences = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
     differences[np.abs(differences) < TIE] = 0.0
     interval = bootstrap_mean(differences.tolist(), resamples=resamples, seed=seed)
@@ -207,10 +197,9 @@ def _random_signed_sums(values: np.ndarray, count: int, seed: int) -> np.ndarray
 
 
 def _detectable(differences: np.ndarray) -> float | None:
-    """The mean difference with 80 % power at alpha .05, two-sided: so many standard errors as Student's t says.
+    """The mean difference with 80 % power at alpha .05, two-sided: 2.95 standard errors with 20 queries, 2.8 with many.
 
-    2.95 of them with 20 queries, 2.80 with very many. None where the differences have no spread to estimate it from, as
-    0 would say that anything can be shown, and where they are fewer than seven.
+    None where the differences have no spread to estimate it from, and where they are fewer than seven.
     """
     many = len(differences)
     if many < FEWEST or not (spread := float(differences.std(ddof=1))) > TIE:

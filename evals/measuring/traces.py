@@ -206,10 +206,7 @@ class History:
 def read_histories(
     steps: Iterable[tuple[int, Step]], units: Collection[str], unit_of: Callable[[str], str]
 ) -> dict[str, History]:
-    """Unit -> the history of that document of it which came furthest, for those of `units` that a step names.
-
-    `steps` come with their numbers; those that name none of the units may be left out.
-    """
+    """Unit -> the history of that document of it which came furthest, for those of `units` that a step names."""
     histories: dict[str, History] = {}
     unit: dict[str, str] = {}
     for number, step in steps:
@@ -329,10 +326,7 @@ class Losses:
 
 
 def attribution_json(text: str, relevant: Sequence[Row], outcome: Row, judgements: "Judgements") -> dict[str, Any]:
-    """A line of attribution.jsonl: the query, what counts, and what became of it.
-
-    Documents that a reader meets in the outcome and that are scored as another unit are named with that.
-    """
+    """A line of attribution.jsonl: the query, what counts, what became of it, and documents scored as another unit."""
     query_id, unit_of, units = outcome["query_id"], judgements.unit_of, dict[str, str]()
     if unit_of:
         steps = outcome["trace"]["steps"]

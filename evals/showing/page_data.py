@@ -270,7 +270,9 @@ class Answers:
         place = path.resolve()
         if place not in self._ids:
             below = path.relative_to(given).parts or place.parts[-2:]
-            name = "/".join(_segment(part) for part in below if part != place.anchor)
+            parts = [re.sub(r"[^A-Za-z0-9._~-]+", "-", part) for part in below if part != place.anchor]
+            # Words that links have a meaning for are not used.
+            name = "/".join(f"{part}-" if part in ("q", "s", "query") else part for part in parts)
             free = chain([name], (f"{name}~{number}" for number in count(2)))
             self._ids[place] = next(one for one in free if one not in self._ids.values())
         return self._ids[place]
@@ -395,12 +397,6 @@ def _stamp(path: Path) -> tuple[Any, ...]:
         except OSError:
             states.append(None)
     return tuple(states)
-
-
-def _segment(part: str) -> str:
-    """A folder's name as a part of a run's id; words that links have a meaning for are not used."""
-    kept = re.sub(r"[^A-Za-z0-9._~-]+", "-", part)
-    return f"{kept}-" if kept in ("q", "s", "query") else kept
 
 
 def list_answers(answers: Answers) -> Iterator[tuple[str, bytes]]:

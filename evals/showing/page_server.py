@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -44,7 +45,7 @@ def _program() -> str:
     return '(() => {\n"use strict";\n' + "\n".join(parts) + "})();\n"
 
 
-_FILES = {
+_FILES: dict[str, tuple[str, Callable[[], str]]] = {
     "": ("text/html", lambda: _read("page.html")),
     "page.css": ("text/css", lambda: _read("page.css")),
     "page.js": ("text/javascript", _program),
@@ -190,10 +191,7 @@ def _hash(text: str) -> str:
 
 
 def _hidden(answers: Answers) -> list[tuple[bytes, bytes]]:
-    """What an error or a configuration may quote and is not sent, keys and places on this machine; what stands there.
-
-    As JSON has it; what lies inside another text comes after it.
-    """
+    """Keys and places on this machine, as JSON has them, and what is sent instead; the longest first."""
     words, least = ("KEY", "TOKEN", "SECRET", "PASSWORD"), 12  # characters: a shorter one may be any word
     named = {
         value: f"[{name}]"
