@@ -25,7 +25,7 @@ from typing import Any
 
 from environments import tables
 from environments.base import Comparison, Environment, Facts, Judgements, Release, Request, Suite
-from environments.layouts import is_beir, read_beir
+from environments.layouts import Collection, is_beir, read_beir
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
 from tools.records import Document, Query
@@ -74,15 +74,6 @@ class Task:
     queries: int  # test queries; of clinical trials the paper's text says 100, its Table 1 and the release 50
     dev_queries: int  # appendix B
     pairs: Callable[[Labels], Pairs] = by_label
-
-
-@dataclass(frozen=True, slots=True)
-class BircoSet:
-    """One split: the pool of a query is what its judgements name."""
-
-    queries: Mapping[str, str]
-    documents: Mapping[str, str]
-    qrels: Mapping[str, Mapping[str, float]]
 
 
 TASKS = {
@@ -155,10 +146,10 @@ def load(request: Request) -> Environment:
         for part in parts.values()
         for query_id, text in part.queries.items()
     ]
-    qrels = {query_id: labels for part in parts.values() for query_id, labels in part.qrels.items()}
+    qrels = {query_id: labels for part in parts.values() for query_id, labels in part.gold.items()}
     triplets = {
         query_id: tuple(Comparison(TRIPLETS, better, worse) for better, worse in task.pairs(labels))
-        for query_id, labels in (parts["dev"].qrels if "dev" in parts else {}).items()
+        for query_id, labels in (parts["dev"].gold if "dev" in parts else {}).items()
     }
     return request.make(
         RELEASE,
@@ -173,7 +164,7 @@ def load(request: Request) -> Environment:
     )
 
 
-def _parts(request: Request, task: Task) -> dict[str, BircoSet]:
+def _parts(request: Request, task: Task) -> dict[str, Collection]:
     splits = ("test", "dev") if request.split == "all" else (request.split,)
     place = request.place([f"datasets/{task.folder}", task.folder], [other.folder for other in TASKS.values()])
     if any(place.glob("*_set.*")):
@@ -186,7 +177,7 @@ def _parts(request: Request, task: Task) -> dict[str, BircoSet]:
     )
 
 
-def _from_beir(request: Request, splits: tuple[str, ...]) -> dict[str, BircoSet]:
+def _from_beir(request: Request, splits: tuple[str, ...]) -> dict[str, Collection]:
     """Read a port in BEIR's form, as MTEB has: test queries only, and DORIS-MAE's labels cut to whole numbers."""
     if splits != ("test",):
         raise UsageError(f"{request.folder} is a port without dev queries; use --split test")
@@ -198,35 +189,35 @@ def _from_beir(request: Request, splits: tuple[str, ...]) -> dict[str, BircoSet]
             f"{request.folder} has DORIS-MAE's labels cut to whole numbers, which makes other figures of them; "
             "use the release's test_set.pickle"
         )
-    texts = dict(zip(port.documents, port.documents.texts(), strict=True))  # titles are part of the texts
-    return {"test": BircoSet(port.queries, texts, port.gold)}
+    texts = zip(port.documents, port.documents.texts(), strict=True)  # titles are part of the texts
+    return {"test": Collection(Corpus(Document(doc_id, text) for doc_id, text in texts), port.queries, port.gold)}
 
 
-def _documents(parts: Mapping[str, BircoSet], request: Request) -> Corpus:
-    if len(parts) > 1 and (shared := parts["dev"].queries.keys() & parts["test"].queries.keys()):
+def _documents(parts: Mapping[str, Collection], request: Request) -> Corpus:
+    if len(parts) == 1:
+        return next(iter(parts.values())).documents
+    if shared := parts["dev"].queries.keys() & parts["test"].queries.keys():
         raise UsageError(
             f"the dev and the test queries of birco/{request.name} share the id {min(shared)!r}; "
             "use --split test or --split dev"
         )
-    texts: dict[str, str] = {}
-    for part in parts.values():
-        for doc_id, text in part.documents.items():
-            if texts.setdefault(doc_id, text) != text:
-                raise UsageError(
-                    f"the dev and the test documents of birco/{request.name} share the id {doc_id!r}; "
-                    "they are separate collections, so use --split test or --split dev"
-                )
-    return Corpus(Document(doc_id, text) for doc_id, text in texts.items())
+    test, dev = parts["test"].documents, parts["dev"].documents
+    if different := [doc_id for doc_id in dev if doc_id in test and dev[doc_id] != test[doc_id]]:
+        raise UsageError(
+            f"the dev and the test documents of birco/{request.name} share the id {different[0]!r}; "
+            "they are separate collections, so use --split test or --split dev"
+        )
+    return Corpus([*test.values(), *(document for doc_id, document in dev.items() if doc_id not in test)])
 
 
-def _scope(variant: str, query_id: str, part: BircoSet) -> tuple[frozenset[str], frozenset[str] | None]:
+def _scope(variant: str, query_id: str, part: Collection) -> tuple[frozenset[str], frozenset[str] | None]:
     """Return what a query must not and may be shown: its own text, and its pool."""
     own = frozenset({query_id} & part.documents.keys())
-    pool = frozenset(part.qrels[query_id])
+    pool = frozenset(part.gold[query_id])
     return (own - pool, None) if variant == CORPUS else (frozenset(), pool)
 
 
-def _read(folder: Path, split: str) -> BircoSet:
+def _read(folder: Path, split: str) -> Collection:
     """Read the split ("test" or "dev") of the task in `folder`. DataError for one missing, damaged or hostile."""
     for ending, load in ((".pickle", _unpickle), (".pkl", _unpickle), (".json", tables.read_json)):
         path = folder / f"{split}_set{ending}"
@@ -250,7 +241,7 @@ def _unpickle(path: Path) -> Any:
     return said["content"]
 
 
-def _check(content: Any, path: Path) -> BircoSet:
+def _check(content: Any, path: Path) -> Collection:
     if not isinstance(content, dict) or not all(isinstance(content.get(k), dict) for k in ("query", "corpus", "qrel")):
         raise DataError(f'{path} is not an object of "query", "corpus" and "qrel"')
     documents, queries = (
@@ -277,7 +268,7 @@ def _check(content: Any, path: Path) -> BircoSet:
         }
     if unjudged := queries.keys() - qrels.keys():
         raise DataError(f"{path}: query {min(unjudged)!r} has no pool in qrel")
-    return BircoSet(queries, documents, qrels)
+    return Collection(Corpus(Document(doc_id, text) for doc_id, text in documents.items()), queries, qrels)
 
 
 def _facts(task: Task) -> Facts:

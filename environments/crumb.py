@@ -14,7 +14,6 @@ passage_corpus, full_document_corpus, evaluation_queries and validation_queries.
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -146,10 +145,8 @@ def load(request: Request) -> Environment:
     """Load one task in one variant, from the release in either of its forms, or the task's own folder."""
     task = TASKS[request.name]
     request.place(task.names, [name for other in TASKS.values() for name in other.names])
-    # In the release, the document corpus of a task that was never cut is its passage file.
-    config = "full_document_corpus" if request.variant == DOCUMENT and not task.whole else "passage_corpus"
-    documents = _read_corpus(request.folder, task.names, config, request.home)
-    rows = _rows(request, task)
+    documents = _read_corpus(request, task)
+    rows = read_queries(request.folder, task.names, request.split)
     judgements = _judgements(request, task, rows, documents)
     headline = request.qrels or next(iter(judgements))
     if headline not in judgements:
@@ -170,18 +167,6 @@ def load(request: Request) -> Environment:
         hints={"document": task.document},
         notes=_notes(request, task, rows),
     )
-
-
-def _rows(request: Request, task: Task) -> list[LabelledQuery]:
-    parts = {
-        "dev": ("validation_queries",),
-        "test": ("evaluation_queries",),
-        "all": ("evaluation_queries", "validation_queries"),
-    }[request.split]
-    rows = list(chain.from_iterable(read_queries(request.folder, task.names, part) for part in parts))
-    if len({row.query_id for row in rows}) < len(rows):
-        raise DataError(f"{request.folder}: an evaluation query and a validation query have the same id")
-    return rows
 
 
 def _judgements(request: Request, task: Task, rows: list[LabelledQuery], documents: Corpus) -> dict[str, Judgements]:
@@ -222,9 +207,10 @@ def _notes(request: Request, task: Task, rows: list[LabelledQuery]) -> tuple[str
     return tuple(notes)
 
 
-def _read_corpus(folder: Path, names: Sequence[str], config: str, home: Path) -> Corpus:
-    """Read the corpus `config` ("passage_corpus" or "full_document_corpus") of the task called one of `names`."""
-    files = _find(folder, names, config, config)
+def _read_corpus(request: Request, task: Task) -> Corpus:
+    # In the release, the document corpus of a task that was never cut is its passage file.
+    config = "full_document_corpus" if request.variant == DOCUMENT and not task.whole else "passage_corpus"
+    files = _find(request.folder, task.names, config, config)
 
     def read() -> Iterator[Placed]:
         for where, row in tables.read_rows(files, ("document_id", "document_content", "parent_id")):
@@ -233,25 +219,27 @@ def _read_corpus(folder: Path, names: Sequence[str], config: str, home: Path) ->
             parent = row.get("parent_id")
             yield where, Document(doc_id, text, parent="" if parent is None else tables.check_id(parent, where))
 
-    return open_corpus(home, files, read)
+    return open_corpus(request.home, files, read)
 
 
-def read_queries(folder: Path, names: Sequence[str], config: str) -> list[LabelledQuery]:
-    """Read the queries of `config` ("evaluation_queries" or "validation_queries"), in the release's order."""
-    part = {"evaluation_queries": "eval", "validation_queries": "val"}[config]
-    files = _find(folder, names, config, f"{part}/query_labels")
+def read_queries(folder: Path, names: Sequence[str], split: str) -> list[LabelledQuery]:
+    """Read the queries of "dev", "test" or "all" of the task called one of `names`, in the release's order."""
     found: dict[str, LabelledQuery] = {}
-    for where, row in tables.read_rows(files, ("query_id", "query_content", "instruction", *_QRELS)):
-        query_id = tables.check_id(tables.pick_column(where, row, "query_id"), where)
-        if query_id in found:
-            raise DataError(f"{where}: the id {query_id!r} was there before")
-        text = tables.check_text(tables.pick_column(where, row, "query_content"), where, "query_content")
-        instruction = tables.check_text(row.get("instruction"), where, "instruction", optional=True).strip()
-        row.setdefault("passage_binary_qrels")  # few tasks have it
-        grades = (_read_grades(tables.pick_column(where, row, name), f"{where}, {name}") for name in _QRELS)
-        found[query_id] = LabelledQuery(query_id, text, instruction, *grades)
-    if not found:
-        raise DataError(f"{files[0]} has no queries in it")
+    for part, config, raw in (("test", "evaluation_queries", "eval"), ("dev", "validation_queries", "val")):
+        if split not in (part, "all"):
+            continue
+        files, many = _find(folder, names, config, f"{raw}/query_labels"), len(found)
+        for where, row in tables.read_rows(files, ("query_id", "query_content", "instruction", *_QRELS)):
+            query_id = tables.check_id(tables.pick_column(where, row, "query_id"), where)
+            if query_id in found:
+                raise DataError(f"{where}: the id {query_id!r} was there before")
+            text = tables.check_text(tables.pick_column(where, row, "query_content"), where, "query_content")
+            instruction = tables.check_text(row.get("instruction"), where, "instruction", optional=True).strip()
+            row.setdefault("passage_binary_qrels")  # few tasks have it
+            grades = (_read_grades(tables.pick_column(where, row, name), f"{where}, {name}") for name in _QRELS)
+            found[query_id] = LabelledQuery(query_id, text, instruction, *grades)
+        if len(found) == many:
+            raise DataError(f"{files[0]} has no queries in it")
     return list(found.values())
 
 

@@ -138,7 +138,7 @@ def _download(client: httpx.Client, release: Release, folder: Path, file: Listed
     DataError, with nothing left of it, when it is another file than the listed one; DataError, with the part left,
     when the disk is full or the server gone.
     """
-    part, what = file.part(folder), f"{file.path} of {_name(release)}"
+    part, what = file.part(folder), f"{file.path} of {release}"
     part.parent.mkdir(parents=True, exist_ok=True)
     try:
         _try_again(lambda: _receive(client, file, part, progress), what, file.url, lambda: _size_of(part))
@@ -249,7 +249,7 @@ def _list_files(client: httpx.Client, release: Release, paths: tuple[str, ...]) 
         "github": (_server("SEXTANT_GITHUB_API", "https://api.github.com"), _list_github),
         "zenodo": (_server("SEXTANT_ZENODO", "https://zenodo.org"), _list_zenodo),
     }[release.kind]
-    what = _name(release)
+    what = str(release)
     try:
         rows = {row[0]: row for row in _try_again(lambda: ask(client, release, base), what, base)}
         for path in rows:  # of all files, also of those that are not needed
@@ -276,7 +276,7 @@ def _server(variable: str, usual: str) -> str:
 def _list_hub(client: httpx.Client, release: Release, base: str) -> list[_Row]:
     info = _get_json(client, f"{base}/api/datasets/{release.repository}/revision/{release.revision}?blobs=true")
     if info["sha"] != release.revision:
-        raise DataError(f"{base} answers for {_name(release)} with revision {info['sha']!r:.50}")
+        raise DataError(f"{base} answers for {release} with revision {info['sha']!r:.50}")
     files = f"{base}/datasets/{release.repository}/resolve/{release.revision}"
     rows = []
     for file in info["siblings"]:
@@ -297,7 +297,7 @@ def _list_github(client: httpx.Client, release: Release, base: str) -> list[_Row
 def _list_zenodo(client: httpx.Client, release: Release, base: str) -> list[_Row]:
     record = _get_json(client, f"{base}/api/records/{release.repository}")
     if str(record["id"]) != release.repository:  # the number of all versions leads to the newest
-        raise DataError(f"{base} answers for {_name(release)} with record {record['id']!r:.50}")
+        raise DataError(f"{base} answers for {release} with record {record['id']!r:.50}")
     return [(file["key"], file["size"], file["checksum"], file["links"]["self"]) for file in record["files"]]
 
 
@@ -320,13 +320,6 @@ def _check_row(path: str, size: Any, address: Any, url: Any) -> Listed:
     if not known or not isinstance(size, int) or size < 0 or not isinstance(url, str):
         raise ValueError(path)
     return Listed(path, size, address, url)
-
-
-def _name(release: Release) -> str:
-    """Return the release as messages name it."""
-    if not release.revision:
-        return f"record {release.repository} of Zenodo"
-    return f"revision {release.revision[:8]} of {release.repository}"
 
 
 def _try_again(call: Callable[[], _T], what: str, address: str, size: Callable[[], int] = int) -> _T:

@@ -286,7 +286,7 @@ def test_a_file_with_another_checksum_is_thrown_away_and_nothing_is_marked(hub, 
     with pytest.raises(DataError) as caught:
         get()
     expected, got = hub.listed[path], hub.files[path]
-    assert str(caught.value).startswith(f"{path} of revision 4ebee29f of dianetc/OBLIQ-Bench is not what is listed")
+    assert str(caught.value).startswith(f"{path} of dianetc/OBLIQ-Bench@4ebee29f is not what is listed")
     if ending == CORPUS:
         assert hashlib.sha256(expected).hexdigest() in str(caught.value)
         assert hashlib.sha256(got).hexdigest() in str(caught.value)
@@ -300,19 +300,19 @@ def test_a_file_with_another_checksum_is_thrown_away_and_nothing_is_marked(hub, 
 @pytest.mark.parametrize("content", [b"", b"x" * 10, b"x" * 10_000_000], ids=["empty", "short", "long"])
 def test_a_file_of_another_size_is_thrown_away(github, get, content):
     github.files["datasets/relic/dev_set.pickle"] = content
-    with pytest.raises(DataError, match=r"dev_set.pickle of revision 84b2b05c of .* is not what is listed"):
+    with pytest.raises(DataError, match=r"dev_set.pickle of .*@84b2b05c is not what is listed"):
         get("birco/relic")
     assert not list(data("birco").rglob("*.part*")) and not list(data("birco").glob("*.complete.json"))
 
 
-HUB, RECORD = "revision 4ebee29f of dianetc/OBLIQ-Bench", "record 1234567 of Zenodo"
+HUB, RECORD = "dianetc/OBLIQ-Bench@4ebee29f", "zenodo 1234567"
 # Server -> what it has as attributes, and the error; its listing may be changed, or be something else.
 LISTINGS = {
     "gone": ("hub", {"revision": "0" * 40}, rf"{HUB} is not there any more \(404 "),
     "a record that is gone": ("zenodo", {"status": 410}, rf"{RECORD} is not there any more \(410 "),
     "not for everybody": ("hub", {"status": 403}, r"\(403 .*a token may be needed: set HF_TOKEN"),
     "without an end": ("github", {"endless": True}, "answers with more than 64 MiB; is it the right address"),
-    "without a file": ("hub", {"listed": {}}, rf"revision \w+ of \S+ has no file '{re.escape(PATHS[0])}'"),
+    "without a file": ("hub", {"listed": {}}, rf"\S+@\w+ has no file '{re.escape(PATHS[0])}'"),
     "of another revision": ("hub", {"sha": "0" * 40}, f"answers for {HUB} with revision '0000"),
     "of all versions": ("zenodo", {"id": 7654321}, f"{RECORD} with record 7654321"),
     "a hotel's page": (
