@@ -36,7 +36,7 @@ refuse_shadows("tools", "environments", "programs", "agents")
 
 def __getattr__(name: str) -> Any:
     """What is for Python, imported when it is asked for: a command that answers --help does not wait for it."""
-    modules = {"evaluate": "evaluation", "Request": "request", "Result": "sitting"}
+    modules = {"evaluate": "evaluation", "Request": "request", "Result": "evaluation"}
     if name not in modules:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"evals.running.{modules[name]}"), name)

@@ -47,11 +47,13 @@ def _command(arguments: argparse.Namespace, events: "Events | None" = None) -> i
         show_programs(as_json=arguments.json)
         return 0
     request = options.from_options(Request, vars(arguments))
-    from evals.running import evaluation  # with what it imports, --help would take longer
-
     if arguments.dry_run:
-        evaluation.forecast(request).show(as_json=arguments.json)
+        from evals.running.forecast import forecast  # as above
+
+        forecast(request).show(as_json=arguments.json)
         return 0
+    from evals.running import evaluation  # as above
+
     if events or arguments.json:
         result = evaluation.run(request, events.report if events else None)
         if events:

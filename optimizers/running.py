@@ -15,10 +15,10 @@ from typing import Any
 
 import dspy
 
+from evals.running.evaluation import connect, make_terms
 from evals.running.request import SYSTEMS, query_limits
 from evals.running.resolve import Engines, Resolved, fit, resolve, trial
 from evals.running.runner import GRACE, TICK
-from evals.running.sitting import connect, make_terms
 from optimizers import tune
 from optimizers.request import CompileRequest
 from optimizers.study import Job, Study

@@ -6,10 +6,14 @@
 Here a task, a retriever, a program and a model meet. Nothing is printed; a report is told what happens.
 """
 
+import logging
 import os
 import time
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 # Nothing may phone home or spin idle cores; said before the libraries that look here are imported. LiteLLM's own
 # switch is in tools/models/spec.py. NumPy's threads are off; those of the encoders are counted where they work, and
@@ -18,20 +22,100 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import environments
-from evals.measuring.metrics import add_metrics
-from evals.running import sitting
-from evals.running.request import Request
-from evals.running.resolve import Resolved, fit, resolve
+from evals import folder as run_folder
+from evals.measuring.metrics import add_metrics, compute
+from evals.measuring.scored import bounds_beside
+from evals.measuring.scoring import count_looks, ranking_of, record_look, score, summarise_unfinished
+from evals.running import runner
+from evals.running.configuration import configuration
+from evals.running.request import WORKERS, Common, Request, session_limits
+from evals.running.resolve import Engines, Resolved, fit, resolve
 from tools import options
-from tools.errors import UsageError
-from tools.models import spec
+from tools.disk import home
+from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError
+from tools.models import lm
+from tools.models.gate import Gate
+from tools.models.spec import check_key, read_keys
+from tools.models.terms import QUERY_SECONDS, Budget, Patience, Terms
+from tools.records import Usage, usage_from_json
+from tools.retriever import RanksOnly
+from tools.retrievers.bm25 import BM25
+from tools.session import Toolbox
 
 if TYPE_CHECKING:
     from environments.base import Environment
-    from evals.running.forecast import Estimate
+    from tools.models.offline import Rules
+    from tools.retriever import Retriever
+    from tools.text import TermStatistics
+
+# What follows a run while its queries are answered: a context with `add` and `leave`, as evals.running.events.Watch.
+Report = Callable[["Ready", run_folder.RunFolder], AbstractContextManager[Any]]
+_LOG = logging.getLogger("sextant")
 
 
-def evaluate(*, program: str, task: str, **fields: Any) -> sitting.Result:
+class Mean(NamedTuple):
+    """A metric's mean over the queries, with its 95 % interval; None where it is undefined."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a run."""
+
+    folder: Path
+    problem: SextantError | None  # why queries are pending, if any are
+    _json: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def metrics(self) -> dict[str, Mean]:
+        """Every metric by its name; none while queries are pending."""
+        return {name: Mean(*(one.get(key) for key in Mean._fields)) for name, one in self._json["metrics"].items()}
+
+    @property
+    def failed(self) -> int:
+        """Queries that the program failed; they score 0."""
+        return int(self._json["failed"])
+
+    @property
+    def pending(self) -> int:
+        """Queries without an answer; the same request goes on with them."""
+        return int(self._json["owed"])
+
+    @property
+    def usage(self) -> Usage:
+        """Calls, tokens and dollars of all answered queries."""
+        return usage_from_json(self._json["usage"])
+
+    @property
+    def seconds(self) -> float:
+        """How long this sitting took."""
+        return float(self._json["seconds"])
+
+    def json(self) -> dict[str, Any]:
+        """All of it as plain data, as `--json` prints it."""
+        return dict(self._json)
+
+
+@dataclass(slots=True)
+class Ready:
+    """What a run needs, once its indexes are there."""
+
+    resolved: Resolved
+    environment: "Environment"  # with the pools of --pool once the run has begun
+    model: lm.Model
+    config: run_folder.Config
+    system: runner.System
+
+    def value(self, outcome: run_folder.Outcome) -> float | None:
+        """Return the headline metric of an outcome."""
+        query_id = outcome["query_id"]
+        return compute(self.environment.metric, query_id, {query_id: ranking_of(outcome)}, self.environment)
+
+
+def evaluate(*, program: str, task: str, **fields: Any) -> Result:
     """Run a program on a task and score it; `fields` are those of evals.running.request.Request.
 
     What was answered before, in the same run folder, is not asked again. SextantError, of the kind that says what to
@@ -43,38 +127,165 @@ def evaluate(*, program: str, task: str, **fields: Any) -> sitting.Result:
     return result
 
 
-def run(request: Request, report: sitting.Report | None = None) -> sitting.Result:
+def run(request: Request, report: Report | None = None) -> Result:
     """Answer what is pending of a request's run, and score it. Queries may be pending afterwards: see `problem`."""
-    started = time.monotonic()
-    with _children(request):
-        resolved, environment = _fit(request)
-        return sitting.sit(resolved, environment, report, started)
-
-
-def forecast(request: Request) -> "Estimate":
-    """Estimate what the run of a request would ask of its model and what that would cost; nothing is sent."""
-    if request.isolated:
-        raise UsageError("--dry-run asks no program of somebody else's; leave out --isolated")
-    resolved, environment = _fit(request)
-    from evals.running.forecast import estimate  # imports rich
-
-    return estimate(resolved, environment)
-
-
-def _children(request: Request) -> AbstractContextManager[None]:
-    """Return a context in which the processes of an isolated program end with it."""
     if not request.isolated:
-        return nullcontext()
+        return _run(request, report)
     from programs.isolation.parent import reaping  # few runs need it
 
-    return reaping()
+    with reaping():
+        return _run(request, report)
 
 
-def _fit(request: Request) -> "tuple[Resolved, Environment]":
+def open_task(request: Request) -> "tuple[Resolved, Environment]":
     """Look up the names of a request, load its task, and see that they fit."""
-    spec.read_keys()
+    read_keys()
     resolved = resolve(request)
     environment = environments.load(
         request.task, request.data, request.split, qrels=request.qrels, instruction=request.instruction
     ).asking(limit=request.limit, query_ids=request.query_ids)
     return fit(resolved, environment), add_metrics(environment, request.metrics)
+
+
+def _run(request: Request, report: Report | None) -> Result:
+    started, terms = time.monotonic(), make_terms(request)
+    resolved, environment = open_task(request)
+    cassette = None
+    if request.cassette:
+        from tools.models.cassette import Cassette  # few runs have one
+
+        cassette = Cassette(request.cassette, terms, sends=resolved.sends)
+    engines = Engines(environment, terms)
+    ready = _prepare(resolved, environment, engines, terms)
+    place = run_folder.place(request.runs, ready.config)
+    if not (place / "outcomes.jsonl").exists() and not terms.replays:
+        check_key(request.lm)
+    with run_folder.claim(place, ready.config) as folder:
+        if request.again:
+            ready.model.lm.anew = folder.ask_failed_again()
+        ready.model.begin(folder.path, folder.usage)
+        if resolved.pool:  # only now: what its searches cost is in the books of the run
+            ready.environment = resolved.pool.add_to(environment, list(map(engines.build, resolved.pool.parts)))
+        problem = _answer(ready, folder, report)
+        if cassette:
+            cassette.record(complete=len(folder.outcomes) == len(ready.environment.queries))
+        return _conclude(ready, folder, problem, started)
+
+
+def make_terms(request: Common, *, repeats: bool = False) -> Terms:
+    """Return the budget, gate, prices and patience of one command; `repeats` as in Terms."""
+    default, seconds = Patience(), request.patience
+    patience = default if seconds is None else replace(default, before=seconds, after=seconds)
+    patience = replace(patience, call=request.call_timeout or patience.call)
+    return Terms(
+        budget=Budget(
+            calls=request.budget_calls, usd=request.budget_usd, tokens=request.budget_tokens, seconds=request.time_limit
+        ),
+        gate=Gate(request.max_concurrent or WORKERS),
+        patience=patience if patience != default else None,
+        prices=request.prices,
+        query_seconds=request.query_timeout or QUERY_SECONDS,
+        repeats=repeats,
+    )
+
+
+def connect(
+    request: Common,
+    terms: Terms,
+    environment: "Environment",
+    retriever: "Retriever | None" = None,
+    *,
+    spec: str = "",
+    seed: int | None = None,
+    rules: "Rules | None" = None,
+) -> lm.Model:
+    """Return the model of the request, or `spec` with its settings; offline fills the fields that `rules` has."""
+
+    def statistics() -> "TermStatistics":
+        # The program's own index where it has one, so that the corpus is not read twice.
+        return (retriever if isinstance(retriever, BM25) else BM25(environment.documents, home())).statistics()
+
+    spec = spec or request.lm
+    settings = lm.Settings(
+        seed=seed,
+        temperature=request.temperature,
+        effort=request.reasoning_effort,
+        api=request.api,
+        context=request.context if spec == request.lm else None,
+    )
+    return lm.connect(spec, terms, statistics=statistics, settings=settings, rules=rules)
+
+
+def _prepare(resolved: Resolved, environment: "Environment", engines: Engines, terms: Terms) -> Ready:
+    """Open the retrievers, connect the model and make the program; indexes that are not there are built."""
+    request = resolved.request
+    retriever = engines.build(resolved.retriever)
+    others = {name: engines.build(spec) for name, spec in resolved.others.items()}
+    model = connect(request, terms, environment, retriever, seed=request.seed)
+    config = configuration(resolved, environment, retriever, model)
+    config["retriever"]["others"] = {name: other.name for name, other in others.items()}
+    if resolved.pool:
+        parts = [engines.build(part).name for part in resolved.pool.parts]
+        config["pool"] = resolved.pool.config(parts, environment)
+        retriever, others = RanksOnly(retriever), {name: RanksOnly(other) for name, other in others.items()}
+    system = make_system(resolved, environment, retriever, others, run_folder.place(request.runs, config))
+    return Ready(resolved, environment, model, config, system)
+
+
+def make_system(
+    resolved: Resolved,
+    environment: "Environment",
+    retriever: "Retriever",
+    others: "Mapping[str, Retriever]",
+    checkpoints: Path | None = None,
+) -> Any:
+    """Return the program of a request over these retrievers, with its compiled prompts."""
+    depth = resolved.request.k or environment.depth
+    limits = session_limits(resolved.limits, depth)
+    toolbox = Toolbox(environment.documents, retriever, others=others, limits=limits, checkpoints=checkpoints)
+    system = resolved.constructor(toolbox, depth=depth, **resolved.values)
+    return resolved.compiled.assemble(system) if resolved.compiled and not resolved.isolated else system
+
+
+def _answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None) -> SextantError | None:
+    """Answer what is pending; return why some of it still is, if it is."""
+    environment, hooks = ready.environment, dict[str, Any]()
+    try:
+        with report(ready, folder) if report else nullcontext() as watch:
+            if watch:
+                hooks["on_outcome"] = lambda outcome: watch.add(outcome, ready.value(outcome))
+                hooks["on_pending"] = watch.leave
+            asked, workers = (environment.queries, environment.documents), ready.resolved.request.workers
+            fault = runner.run(ready.system, *asked, folder, ready.model, workers=workers, **hooks)
+    except (BudgetReached, ProviderRefused, RunIncomplete, DataError) as problem:
+        return problem
+    except KeyboardInterrupt:
+        done = f"{len(folder.outcomes)} of {len(environment.queries)} queries are safe in {folder.path}"
+        _LOG.warning("%s; the same command answers the others", done)
+        raise
+    finally:
+        if folder.outcomes:  # their values have been shown, also where the others are never asked
+            record_look(run_folder.read_config(folder.path), folder.path)
+    return RunIncomplete(f"the model's provider failed: {fault}") if fault else None
+
+
+def _conclude(ready: Ready, folder: run_folder.RunFolder, problem: SextantError | None, started: float) -> Result:
+    """Score the run; of one with pending queries, say how far it came."""
+    environment, config = ready.environment, run_folder.read_config(folder.path)
+    query_ids = [query.query_id for query in environment.queries]
+    pending = [query_id for query_id in query_ids if query_id not in folder.outcomes]
+    if pending:
+        found = summarise_unfinished(config, environment, folder.outcomes)
+        larger = " with a larger budget" if isinstance(problem, BudgetReached) and problem.larger else ""
+        problem = problem or RunIncomplete("the run broke off")
+        rest = f"{len(pending)} of {len(query_ids)} queries are pending; the same command{larger} goes on with them"
+        problem = problem.saying(f"{problem}; {rest}")
+    else:
+        found, problem = score(folder.path, environment, folder.outcomes), None
+        found["bounds"] = bounds_beside(folder.path)
+    if books := ready.model.terms.books:
+        found["ledger"] = books.json()
+    seconds = round(time.monotonic() - started, 2)
+    return Result(
+        folder.path, problem, {"run": str(folder.path), **found, "looks": count_looks(config), "seconds": seconds}
+    )

@@ -26,7 +26,7 @@ from tools.errors import INTERRUPTED, DataError
 from tools.models.terms import Status
 
 if TYPE_CHECKING:
-    from evals.running.sitting import Ready
+    from evals.running.evaluation import Ready
 
 SHORT_WAIT = 1.0  # seconds that a wait has lasted, or is known to last, before it is told
 BACKLOG = 1000  # events that a slow reader may be behind before it gets no more progress, which is old by then

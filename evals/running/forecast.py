@@ -27,17 +27,16 @@ from numpy.typing import NDArray
 
 from evals import folder as run_folder
 from evals.running.configuration import configuration
+from evals.running.evaluation import connect, make_terms, open_task
 from evals.running.rehearsal import Rehearsal, rehearse
 from evals.running.request import Request
 from evals.running.resolve import Resolved
-from evals.running.sitting import connect, make_terms
 from evals.showing.tables import Grid, printed, system_line, task_line
 from tools.console import put_out, queries
-from tools.errors import DataError
+from tools.errors import DataError, UsageError
 from tools.records import Query, Usage, total
 
 if TYPE_CHECKING:
-    from environments.base import Environment
     from evals.folder import Config
     from tools.models.lm import Model
     from tools.models.prices import Price
@@ -126,9 +125,11 @@ def _clock(hours: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{hours:.1f} h"
 
 
-def estimate(resolved: Resolved, environment: "Environment") -> Estimate:
-    """Return what the run would ask of its model. Nothing is sent, no run folder is made."""
-    request = resolved.request
+def forecast(request: Request) -> Estimate:
+    """Return what the run of a request would ask of its model. Nothing is sent, no run folder is made."""
+    if request.isolated:
+        raise UsageError("--dry-run asks no program of somebody else's; leave out --isolated")
+    resolved, environment = open_task(request)
     model = connect(request, make_terms(request), environment, seed=request.seed)
     config = configuration(resolved, environment, None, model)
     answered = _read_answered(request, config)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dspy
 
+from evals.running.evaluation import make_system
 from evals.running.resolve import Resolved, trial
 from evals.running.runner import answer
-from evals.running.sitting import make_system
 from programs.base import Program
 from tools import retrievers, session
 from tools.disk import home

@@ -20,7 +20,7 @@ from tools.models.terms import Status
 from tools.records import Usage
 
 if TYPE_CHECKING:
-    from evals.running.sitting import Ready
+    from evals.running.evaluation import Ready
 
 # A plain line is due when this share of the queries has ended since the last one; when some have, after so many
 # seconds; and when none has, after so many more, because their calls and dollars may have gone on.

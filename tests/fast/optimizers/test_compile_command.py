@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from conftest import lines
 
-from evals.running.sitting import Result as Ran
+from evals.running.evaluation import Result as Ran
 from optimizers import compilation
 from optimizers import compile as module
 from optimizers.request import OPTIMIZERS
