@@ -106,13 +106,10 @@ def tournament(
     while len(left) > batch:
         orders = [ranked(left[first : first + batch], promote) for first in range(0, len(left), batch)]
         left = [doc_id for order in orders for doc_id in order[:promote]]
-        tails.append(_order_by_place([order[promote:] for order in orders]))
+        places = zip_longest(*(order[promote:] for order in orders))
+        tails.append([doc_id for place in places for doc_id in place if doc_id is not None])
         number += 1
     return ranked(left, len(left)) + [doc_id for tail in reversed(tails) for doc_id in tail]
-
-
-def _order_by_place(orders: Sequence[Sequence[str]]) -> list[str]:
-    return [doc_id for places in zip_longest(*orders) for doc_id in places if doc_id is not None]
 
 
 class Insight(pydantic.BaseModel):
@@ -185,34 +182,34 @@ class Tournament(Program):
             own = "has one" if query.query_id in self.solved else "has none"
             session.note(f"solutions: {have} of {len(pool)} candidates have one, the query {own}")
 
-        def rank_batch(shown: list[str], number: int, stay: int) -> list[str]:
-            session.hop = 1 + number
-            order = complete(self._rank(session, query, shown), shown)
-            session.rank(order)
-            if stay < len(shown):
-                session.select(order[:stay], among=shown)
-            return order
-
         shuffle = random.Random(f"{self.seed}:{query.query_id}").shuffle
-        order = tournament(pool, rank_batch, self.batch, self.promote, shuffle)
+        order = tournament(pool, partial(self._rank_batch, session, query), self.batch, self.promote, shuffle)
         session.rank(order)
         return session.submit(order[: self.depth])
 
-    def _rank(self, session: Session, query: Query, doc_ids: list[str]) -> list[str]:
-        """Return the ids that the model names for one batch, in its order."""
-        chars = self._fit_solutions(session, query, doc_ids)
+    def _rank_batch(self, session: Session, query: Query, doc_ids: list[str], number: int, stay: int) -> list[str]:
+        session.hop = 1 + number
 
-        def fit(passages: list[Passage]) -> bool:
+        def fit(passages: list[Passage], chars: int) -> bool:
             return fits(self.rank_candidates, **self._make_inputs(query, passages, chars))
 
-        passages = show(session, doc_ids, self.read_chars, fit)
+        chars = 0
+        if self.solved:
+            bare = [Passage(id=doc_id, text="") for doc_id in doc_ids]
+            chars = fit_length(self.solution_chars, lambda most: fit(bare, most))
+            if chars < self.solution_chars:
+                session.shorten(f"solutions: cut to {chars} characters each, instead of {self.solution_chars}")
+        passages = show(session, doc_ids, self.read_chars, lambda passages: fit(passages, chars))
         checks = [known_ids("ranked", doc_ids, needed=True), *([filled("passage_insights")] if self.think else [])]
         answer = ask(self.rank_candidates, *checks, **self._make_inputs(query, passages, chars))
         if self.think:
             session.note(f"{answer.description_insight.insight}\n{answer.description_insight.pattern}")
-        ranked: list[str] = answer.ranked
-        session.count_invented(ranked)
-        return ranked
+        session.count_invented(answer.ranked)
+        order = complete(answer.ranked, doc_ids)
+        session.rank(order)
+        if stay < len(doc_ids):
+            session.select(order[:stay], among=doc_ids)
+        return order
 
     def _make_inputs(self, query: Query, passages: list[Passage], chars: int) -> dict[str, Any]:
         def add_solution(text: str, name: str) -> str:
@@ -224,18 +221,6 @@ class Tournament(Program):
             "description": add_solution(query.text, query.query_id),
             "passages": [Passage(id=one.id, text=add_solution(one.text, one.id)) for one in passages],
         }
-
-    def _fit_solutions(self, session: Session, query: Query, doc_ids: list[str]) -> int:
-        """Return how many characters of each solution fit beside the bare ids of the documents."""
-        if not self.solved:
-            return 0
-        bare = [Passage(id=doc_id, text="") for doc_id in doc_ids]
-        most = fit_length(
-            self.solution_chars, lambda chars: fits(self.rank_candidates, **self._make_inputs(query, bare, chars))
-        )
-        if most < self.solution_chars:
-            session.shorten(f"solutions: cut to {most} characters each, instead of {self.solution_chars}")
-        return most
 
 
 def read_solutions(path: str) -> dict[str, str]:

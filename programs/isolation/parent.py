@@ -48,8 +48,6 @@ _SETTINGS = frozenset({"temperature", "max_tokens", "n", "rollout_id", "stop", "
 _LARGEST = 256 << 20  # bytes of a message
 _LATE = 3.0  # seconds after a query's time is up, in which evals.running.runner gives it up
 _SHIELDED, _BARE = "without files or TCP", "files not shielded: this system has no Landlock"
-
-
 _current: Callable[[], Any] = session.current
 
 

@@ -194,7 +194,12 @@ def write_search(inputs: Inputs, statistics: TermStatistics) -> str:
 
 def write_searches(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     """Return as many searches as asked for, each as `write_search` has it after the earlier ones."""
-    return _write_on(inputs, inputs["learned"], inputs["most"], statistics)
+    texts: list[str] = []
+    for _ in range(inputs["most"]):
+        earlier = inputs["earlier_searches"] + texts
+        notes = inputs.get("learned", inputs.get("notes"))
+        texts.append(write_search({**inputs, "notes": notes, "earlier_searches": earlier}, statistics))
+    return texts
 
 
 def select(inputs: Inputs, statistics: TermStatistics) -> list[str]:
@@ -273,7 +278,7 @@ def find_missing(inputs: Inputs, statistics: TermStatistics) -> str:
 def plan_further(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, str]]:
     """Return what is missing, then searches as `write_search` has them."""
     texts = [text] if (text := find_missing(inputs, statistics)) else []
-    texts += _write_on(inputs, inputs["notes"], inputs["most"] - len(texts), statistics)
+    texts += write_searches({**inputs, "most": inputs["most"] - len(texts)}, statistics)
     return [{"question": text, "search": text} for text in texts[: inputs["most"]]]
 
 
@@ -366,14 +371,6 @@ def _rank_clauses(text: str, statistics: TermStatistics) -> list[str]:
     clauses = list(dict.fromkeys(part.strip(" ,;:.") for part in _CLAUSE_END.split(text)))
     weight = {clause: sum(_weigh(clause, statistics).values(), 0.0) for clause in clauses}
     return sorted((clause for clause in clauses if weight[clause] > 0), key=lambda clause: -weight[clause]) or [text]
-
-
-def _write_on(inputs: Inputs, notes: list[str], most: int, statistics: TermStatistics) -> list[str]:
-    texts: list[str] = []
-    for _ in range(most):
-        earlier = inputs["earlier_searches"] + texts
-        texts.append(write_search({**inputs, "notes": notes, "earlier_searches": earlier}, statistics))
-    return texts
 
 
 def _overlap(weight: Mapping[str, float], text: str, statistics: TermStatistics) -> float:
