@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import dspy
 from langgraph.errors import GraphRecursionError
+from langgraph.graph import START, StateGraph
 
 from tools.session import Session
 
@@ -40,6 +41,19 @@ def side_by_side(session: Session, hop: int, jobs: Sequence[Callable[[], T]], th
     if whole is not None:
         whole += [call for line in calls for call in line]
     return found
+
+
+def connect(state: Any, nodes: Mapping[Callable[..., Any], str | Callable[..., str]], saver: Any = None) -> Any:
+    """Return a graph that begins with the first of the nodes; each has the name of the next one, or what names it."""
+    graph = StateGraph(state)
+    for node, following in nodes.items():
+        graph.add_node(node.__name__, node)
+        if isinstance(following, str):
+            graph.add_edge(node.__name__, following)
+        else:
+            graph.add_conditional_edges(node.__name__, following)
+    graph.add_edge(START, next(iter(nodes)).__name__)
+    return graph.compile(checkpointer=saver)
 
 
 def walk(

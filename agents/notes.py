@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Self, TypedDict
 
 from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END
 
-from agents.graph import walk
+from agents.graph import connect, walk
 from programs.multihop import Found, MultiHop
 from tools import disk
 from tools.console import AT_END
@@ -47,7 +47,7 @@ class Notes(MultiHop):
             session = self.toolbox.open(query, state["session"])
             session.hop, short = state["hop"], False
             if "ranking" not in state:
-                graph = self._graph(session, query).compile(checkpointer=saver)
+                graph = self._graph(session, query, saver)
                 config = saver and _config(query.query_id)
                 state, short = walk(graph, state, self.limit, config, resumes=begun is not None)
                 if saver:
@@ -55,7 +55,7 @@ class Notes(MultiHop):
         ranking = state["ranking"] if "ranking" in state else _copy_found(state).ranking()
         return session.submit(ranking[: self.depth], why="steps" if short else state["why"])
 
-    def _graph(self, session: Session, query: Query) -> Any:
+    def _graph(self, session: Session, query: Query, saver: "_Saver | None") -> Any:
         def hop(state: _State) -> dict[str, Any]:
             session.hop = number = state["hop"] + 1
             found = _copy_found(state)
@@ -70,13 +70,7 @@ class Notes(MultiHop):
                 ranking = self.rerank_first(session, query, ranking)
             return {"ranking": ranking, "session": session.snapshot()}
 
-        graph = StateGraph(_State)
-        graph.add_node("hop", hop)
-        graph.add_node("rank", rank)
-        graph.add_edge(START, "hop")
-        graph.add_conditional_edges("hop", lambda state: "rank" if state["why"] else "hop")
-        graph.add_edge("rank", END)
-        return graph
+        return connect(_State, {hop: lambda state: "rank" if state["why"] else "hop", rank: END}, saver)
 
 
 class _State(TypedDict, total=False):

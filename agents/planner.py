@@ -15,9 +15,9 @@ from typing import Any, ClassVar, TypedDict
 
 import dspy
 import pydantic
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END
 
-from agents.graph import side_by_side, walk
+from agents.graph import connect, side_by_side, walk
 from programs import reading
 from programs.base import About, Program
 from tools.errors import at_least
@@ -139,15 +139,15 @@ class _Work:
 
     def graph(self) -> Any:
         """Return the graph: plan, then in each round search, read and reflect."""
-        graph = StateGraph(_State)
-        for node in (self.plan, self.search, self.read, self.reflect):
-            graph.add_node(node.__name__, node)
-        graph.add_edge(START, "plan")
-        graph.add_edge("plan", "search")
-        graph.add_conditional_edges("search", lambda state: "read" if any(state["unread"]) else END)
-        graph.add_conditional_edges("read", lambda state: END if state["why"] else "reflect")
-        graph.add_conditional_edges("reflect", lambda state: END if state["why"] else "search")
-        return graph.compile()
+        return connect(
+            _State,
+            {
+                self.plan: "search",
+                self.search: lambda state: "read" if any(state["unread"]) else END,
+                self.read: lambda state: END if state["why"] else "reflect",
+                self.reflect: lambda state: END if state["why"] else "search",
+            },
+        )
 
     def plan(self, state: _State) -> _State:
         """Plan the first round's sub-questions."""

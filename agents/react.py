@@ -17,8 +17,9 @@ from typing import Any, ClassVar, TypedDict
 
 import dspy
 import pydantic
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END
 
+from agents.graph import connect
 from programs.base import About, Program
 from tools.errors import DocumentNotFound, LimitReached, UsageError, at_least
 from tools.models import offline as rules
@@ -116,14 +117,9 @@ class React(Program):
                 desk.why = "steps"
             return {"turns": [*before, {**turn, "results": results}]}
 
-        graph = StateGraph(_State)
-        graph.add_node("act", act)
-        graph.add_node("call", call)
-        graph.add_edge(START, "act")
-        graph.add_edge("act", "call")
-        graph.add_conditional_edges("call", lambda state: END if desk.why else "act")
+        graph = connect(_State, {act: "call", call: lambda state: END if desk.why else "act"})
         # Two nodes a step; the agent counts its steps itself and ends before this limit does.
-        graph.compile().invoke({"turns": []}, {"recursion_limit": 2 * self.steps + 2})
+        graph.invoke({"turns": []}, {"recursion_limit": 2 * self.steps + 2})
         return desk.session.submit(desk.rank_all()[: self.depth], why=desk.why)
 
     def _ask(self, query: Query, desk: "_Desk", turns: list[_Turn]) -> _Turn:

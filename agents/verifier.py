@@ -17,9 +17,9 @@ from typing import Any, ClassVar, TypedDict
 
 import dspy
 import pydantic
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END
 
-from agents.graph import side_by_side, walk
+from agents.graph import connect, side_by_side, walk
 from programs import reading
 from programs.base import About, Program
 from tools.errors import at_least
@@ -131,6 +131,7 @@ class _State(TypedDict, total=False):
     learned: list[str]
     lists: list[list[str]]  # what each search brought from each retriever
     new: bool  # whether the round's searches surfaced a new document
+    sure: bool  # whether one was verified in this round
     picked: list[str]  # to be verified in this round, in the fused order
     grades: dict[str, int]  # of all that were verified, in the order in which they were picked; 0 for those not named
     why: str  # why no further search is made, once that is so
@@ -146,21 +147,15 @@ class _Work:
 
     def graph(self) -> Any:
         """Return the graph: in each round reformulate, search, verify and learn."""
-
-        def after_verifying(state: _State) -> str:
-            if state["why"]:
-                return str(END)
-            return "learn" if _find_sure(state["grades"], state["picked"]) else "reformulate"
-
-        graph = StateGraph(_State)
-        for node in (self.reformulate, self.search, self.verify, self.learn):
-            graph.add_node(node.__name__, node)
-        graph.add_edge(START, "reformulate")
-        graph.add_edge("reformulate", "search")
-        graph.add_conditional_edges("search", lambda state: "verify" if state["picked"] else END)
-        graph.add_conditional_edges("verify", after_verifying)
-        graph.add_edge("learn", "reformulate")
-        return graph.compile()
+        return connect(
+            _State,
+            {
+                self.reformulate: "search",
+                self.search: lambda state: "verify" if state["picked"] else END,
+                self.verify: lambda state: END if state["why"] else "learn" if state["sure"] else "reformulate",
+                self.learn: "reformulate",
+            },
+        )
 
     def reformulate(self, state: _State) -> _State:
         """Write the round's search texts, none that was made before. The first round has to have one."""
@@ -204,16 +199,16 @@ class _Work:
         why = state["why"] or ("budget" if verifier.reads and len(grades) >= verifier.reads else "")
         if not why and state["round"] == verifier.rounds:
             why = "steps"
-        if not why and not state["new"] and not _find_sure(grades, picked):
-            why = "done"
-        return {"grades": grades, "why": why}
+        sure = any(grades[doc_id] >= VERIFIED for doc_id in picked)
+        return {"grades": grades, "sure": sure, "why": why or ("" if sure or state["new"] else "done")}
 
     def learn(self, state: _State) -> _State:
         """Say what the surest of the verified documents have in common, a batch of them at most."""
         predictor, verifier = self.verifier.learn_common, self.verifier
-        sure = _find_sure(state["grades"], state["grades"])[: verifier.batch]
+        grades = state["grades"]
+        sure = sorted((one for one in grades if grades[one] >= VERIFIED), key=lambda one: -grades[one])
         inputs = reading.recall(self.session, predictor, "learned", state["learned"], **self.about)
-        passages = reading.show_all(self.session, predictor, sure, verifier.read_chars, **inputs)
+        passages = reading.show_all(self.session, predictor, sure[: verifier.batch], verifier.read_chars, **inputs)
         common = ask(predictor, **inputs, passages=passages).common.strip()
         if not common:
             return {}
@@ -240,11 +235,6 @@ class _Work:
 def _check_ids(shown: Sequence[str]) -> Check:
     known = known_ids("judgements", shown)
     return lambda outputs: known({"judgements": [one.id for one in outputs["judgements"]]})
-
-
-def _find_sure(grades: Mapping[str, int], among: Sequence[str] | Mapping[str, int]) -> list[str]:
-    """Return the verified documents in `among`, surest first."""
-    return sorted((doc_id for doc_id in among if grades[doc_id] >= VERIFIED), key=lambda doc_id: -grades[doc_id])
 
 
 def ranking(state: Mapping[str, Any]) -> list[str]:
