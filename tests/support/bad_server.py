@@ -14,7 +14,6 @@ thread of its own; its embeddings are all alike. Errors are worded as OpenAI wor
 
 import asyncio
 import hashlib
-import itertools
 import json
 import math
 import random
@@ -533,7 +532,6 @@ class BadServer:
 
     def __init__(self, script: Script | Iterable[Fault] = ()) -> None:
         self.script: Script = script if callable(script) else in_order(script)
-        self.at_once = 0  # requests in work at the same time, at most
         self._tries = list[Try]()
         self._busy = 0
         self._loop = asyncio.new_event_loop()
@@ -569,18 +567,13 @@ class BadServer:
             calls.setdefault(one.asked, []).append(one)
         return calls
 
-    def intervals(self) -> list[float]:
-        """Seconds between the end of a try and the next one of the same call."""
-        pairs = (pair for tries in self.by_call().values() for pair in itertools.pairwise(tries))
-        return [after.arrived - before.ended for before, after in pairs]
-
     def forget(self, script: Script | Iterable[Fault] | None = None) -> None:
         """Open new books, perhaps with another script. What is in work stays in the old ones."""
         while self._refusing.is_set():
             time.sleep(0.001)
         if script is not None:
             self.script = script if callable(script) else in_order(script)
-        self._tries, self.at_once = [], 0
+        self._tries = []
 
     # Connections
 
@@ -640,7 +633,6 @@ class BadServer:
         self._busy += 1
         self._tries.append(request)
         request.number, request.in_flight = len(self._tries), self._busy
-        self.at_once = max(self.at_once, self._busy)
         try:
             fault = refused(0.0) if self._refusing.is_set() else self.script(request.number, request.body)
             request.kind = fault.kind

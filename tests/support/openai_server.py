@@ -153,13 +153,7 @@ class OpenAIServer:
 
 
 def _text(content: Any) -> str:
-    return (
-        ""
-        if content is None
-        else content
-        if isinstance(content, str)
-        else "".join(part.get("text", "") for part in content)
-    )
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
 
 
 def _reply(model: str, fields: dict[str, Any], prompt: str) -> dict[str, Any]:
@@ -174,26 +168,13 @@ def _reply(model: str, fields: dict[str, Any], prompt: str) -> dict[str, Any]:
     if refusal:
         message["refusal"] = refusal
     if calls:
+        written = [(name, given if isinstance(given, str) else json.dumps(given)) for name, given in calls]
         message["tool_calls"] = [
-            {
-                "id": f"call-{number}",
-                "type": "function",
-                "function": {
-                    "name": name,
-                    "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
-                },
-            }
-            for number, (name, arguments) in enumerate(calls)
+            {"id": f"call-{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+            for number, (name, arguments) in enumerate(written)
         ]
-    return {
-        "id": "x",
-        "object": "chat.completion",
-        "created": 1,
-        "model": model,
-        "choices": [{"index": 0, "finish_reason": "tool_calls" if calls else finish, "message": message}],
-        "usage": {
-            "prompt_tokens": len(prompt) // 4,
-            "completion_tokens": len(text) // 4,
-            "total_tokens": len(prompt) // 4 + len(text) // 4,
-        },
-    }
+    choice = {"index": 0, "finish_reason": "tool_calls" if calls else finish, "message": message}
+    used = {"prompt_tokens": len(prompt) // 4, "completion_tokens": len(text) // 4}
+    usage = used | {"total_tokens": sum(used.values())}
+    about = {"id": "x", "object": "chat.completion", "created": 1, "model": model}
+    return about | {"choices": [choice], "usage": usage}

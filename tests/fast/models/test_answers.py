@@ -213,21 +213,6 @@ def test_the_books_of_a_run_are_the_sums_of_what_it_sent_whatever_is_in_the_file
             assert books.json()["failed"] == books.sent - books.answered
 
 
-def test_an_answer_of_another_run_or_query_costs_nothing_now_and_the_same_at_list_price(path):
-    Answers(path).ledger("first").answered("q", key(1), "tiny", Answer(["yes"], paid()))
-    for run, query_id in (("second", "q"), ("first", "other")):
-        answers = Answers(path)
-        before = answers.books(run)
-        with answers.ledger(run).turn(query_id, key(1), "tiny") as answer:
-            assert answer.outputs == ["yes"]
-        assert (answer.usage.paid_usd, answer.usage.list_usd, answer.usage.cached_calls) == (0.0, 0.6, 1)
-        assert (answer.usage.calls, answer.usage.input_tokens) == (1, 100)
-        answers.write([])
-        for books in (answers.ledger(run).books, Answers(path).books(run)):
-            worth = before.usage + Usage(list_usd=0.6)
-            assert books == before._replace(cached=1, usage=worth), "nothing was sent, and nothing paid"
-
-
 def test_an_answer_of_another_run_is_booked_once_for_each_query_in_however_many_sittings_it_is_asked_for(path):
     def sitting():
         answers = Answers(path)

@@ -63,17 +63,6 @@ def test_what_fails_is_sent_again_by_us_and_by_nobody_below(run, litellm):
     assert books["failed"] == 3 and books["sent"] == len(litellm.requests)
 
 
-def test_a_refused_key_ends_the_run_and_is_not_repeated(run, litellm):
-    def refuses(prompt):
-        raise Failure(401, message=f"no such key: {KEY}")
-
-    litellm.answer = refuses
-    result = run(*MULTIHOP, "--lm", SPEC, "--json", "--max-concurrent", "2")
-    assert result.code == 4 and result.err.count("\n") == 1
-    assert KEY not in result.out + result.err
-    assert len(litellm.requests) <= 4, "one a worker, and one that it began before it was told"
-
-
 def test_a_call_is_cut_off_when_the_time_of_its_query_is_up(run, bad, monkeypatch):
     leads_to(monkeypatch, bad)
     bad.script = lambda number, body: fine() if number == 1 else silent()
