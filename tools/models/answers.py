@@ -15,7 +15,7 @@ import time
 import uuid
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -125,23 +125,13 @@ class Answers:
         Where several have paid, as runs side by side do, it is the one that this query of this run has paid for; else
         one of this run; else the first.
         """
-        columns = ("outputs", "usage", "finish", "seconds", "run", "query_id")
-        with self._lock, _readable(self.path):
-            row = self._reader.execute(
-                f"SELECT {', '.join(columns)} FROM calls WHERE key = ? AND fault = '' AND outputs IS NOT NULL "
-                "ORDER BY (run = ? AND query_id = ?) DESC, (run = ?) DESC, id LIMIT 1",
-                (key, run, query_id, run),
-            ).fetchone()
-        if row is None:
-            return None
-        try:
-            found = cells(columns, row)
-        except ValueError as error:
-            raise DataError(
-                f"{self.path}: the answer {key} is damaged ({error}); python -m programs.lm cache clear --key {key}"
-            ) from None
-        answer = Answer(found["outputs"], usage_from_json(found["usage"]), found["finish"], found["seconds"])
-        return answer, found["run"], found["query_id"]
+        columns = ("key", "outputs", "usage", "finish", "seconds", "run", "query_id")
+        best = "WHERE key = ? AND fault = '' AND outputs IS NOT NULL "
+        best += "ORDER BY (run = ? AND query_id = ?) DESC, (run = ?) DESC, id LIMIT 1"
+        for row in list(self.select(columns, best, (key, run, query_id, run))):
+            answer = Answer(row["outputs"], usage_from_json(row["usage"]), row["finish"], row["seconds"])
+            return answer, row["run"], row["query_id"]
+        return None
 
     def write(self, rows: list[_Row], *, wait: bool = True) -> None:
         """Put rows on disk; they are safe when this returns, if it waits. RunIncomplete when they cannot be.
@@ -175,25 +165,19 @@ class Answers:
     def books_and_marks(self, run: str) -> tuple[Books, set[int]]:
         """Return a run's books, and a hash of query and key for each cached answer in them, which counts once."""
         sent, usage, marks = Counter[str](), Usage(), set[int]()
-        columns = ("fault", "usage", "query_id", "key")
-        with self._lock, _readable(self.path):
-            rows = self._reader.execute(f"SELECT {', '.join(columns)} FROM calls WHERE run = ?", (run,))
-            try:
-                for row in rows:
-                    found = cells(columns, row)
-                    fault, used = found["fault"], usage_from_json(found["usage"])
-                    if fault == CACHED:
-                        if (mark := hash((found["query_id"], found["key"]))) in marks:
-                            continue
-                        marks.add(mark)
-                        used = Usage(list_usd=used.list_usd)
-                    usage += used
-                    sent[fault] += used.calls if fault == INDEX else 1
-            except ValueError as error:
-                raise DataError(
-                    f"{self.path}: the books of {run} are damaged ({error}); remove the file run-id of its folder to "
-                    "begin them anew: the answers stay, and are not paid for again"
-                ) from None
+        damage = (
+            f"the books of {run} are damaged; remove the file run-id of its folder to begin them anew: the answers "
+        )
+        damage += "stay, and are not paid for again"
+        for found in self.select(("fault", "usage", "query_id", "key"), "WHERE run = ?", (run,), damage=damage):
+            fault, used = found["fault"], usage_from_json(found["usage"])
+            if fault == CACHED:
+                if (mark := hash((found["query_id"], found["key"]))) in marks:
+                    continue
+                marks.add(mark)
+                used = Usage(list_usd=used.list_usd)
+            usage += used
+            sent[fault] += used.calls if fault == INDEX else 1
         answered, cached = sent.pop("", 0) + sent.pop(INDEX, 0), sent.pop(CACHED, 0)
         return Books(sent.total() + answered, answered, cached, dict(sent), usage), marks
 
@@ -210,11 +194,27 @@ class Answers:
                 raise DataError(f"the answer {key} of this run was cleared away, so the run cannot be recorded")
             yield key, found[0]
 
-    def query(self, statement: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement, for the command that lists and clears answers, and return what it finds."""
-        values = [_storable(value) if isinstance(value, str) else value for value in parameters]
+    def select(
+        self, columns: Sequence[str], rest: str, values: Sequence[Any] = (), *, damage: str = ""
+    ) -> Iterator[dict[str, Any]]:
+        """Yield columns of the rows that the `rest` of a statement picks, by name and with their JSON read.
+
+        DataError for a damaged one; `damage` says what to do, else the answer is to be cleared away.
+        """
         with self._lock, _readable(self.path):
-            return self._reader.execute(statement, values).fetchall()
+            statement = f"SELECT {', '.join(columns)} FROM calls {rest}"
+            for row in self._reader.execute(statement, [_storable(value) for value in values]):
+                try:
+                    yield cells(columns, row)
+                except ValueError as error:
+                    key = str(dict(zip(columns, row, strict=True)).get("key", "KEY"))[:16]
+                    mend = damage or f"the answer {key} is damaged; python -m programs.lm cache clear --key {key}"
+                    raise DataError(f"{self.path}: {mend} ({error})") from None
+
+    def query(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run a statement, for the command that lists and clears answers, and return what it finds."""
+        with self._lock, _readable(self.path):
+            return self._reader.execute(statement, [_storable(value) for value in parameters]).fetchall()
 
 
 def _open_table(path: Path) -> sqlite3.Connection:
@@ -277,9 +277,9 @@ def _close(
         reader.close()
 
 
-def _storable(text: object) -> str:
-    """Return text that SQLite takes: lone surrogates, as of a name that is not UTF-8, become question marks."""
-    return str(text).encode("utf-8", "replace").decode("utf-8")
+def _storable(value: Any) -> Any:
+    """Return a value that SQLite takes: in a text, lone surrogates, as of a name not in UTF-8, are question marks."""
+    return value.encode("utf-8", "replace").decode("utf-8") if isinstance(value, str) else value
 
 
 _OPENED = weakref.WeakValueDictionary[Path, Answers]()

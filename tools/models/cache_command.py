@@ -69,13 +69,13 @@ def main(words: Sequence[str] | None = None) -> int:
 def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
     models: dict[str, Any] = {}
     where, values = _where(answers, arguments)
-    for found in _cells(answers, ("key", "model", "usage", "at"), f"WHERE {where} ORDER BY id", values):
+    for found in answers.select(("key", "model", "usage", "at"), f"WHERE {where} ORDER BY id", values):
         at = found["at"]
         row = models.setdefault(found["model"], {"answers": 0, "usage": Usage(), "first": at})
         row |= {"answers": row["answers"] + 1, "usage": row["usage"] + usage_from_json(found["usage"]), "last": at}
     for row in models.values():
         row |= {"first": _day(row["first"]), "last": _day(row["last"])}
-    names = sorted({found["run"] for found in _cells(answers, ("run",), "GROUP BY run")})
+    names = sorted({found["run"] for found in answers.select(("run",), "GROUP BY run")})
     runs = {run: answers.books(run).json() for run in names}
     if arguments.json:
         written = {name: {**row, "usage": usage_json(row["usage"])} for name, row in models.items()}
@@ -101,7 +101,7 @@ def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
 def _show(answers: "Answers", arguments: argparse.Namespace) -> None:
     columns = ("key", "model", "run", "query_id", "at", "seconds", "finish", "usage", "outputs")
     key = _checked(arguments.key)
-    found = _cells(answers, columns, f"WHERE key GLOB ? AND {_KEPT} ORDER BY id LIMIT 2", (f"{key}*",))
+    found = list(answers.select(columns, f"WHERE key GLOB ? AND {_KEPT} ORDER BY id LIMIT 2", (f"{key}*",)))
     if not found:
         raise DataError(f"no answer has the key {key}; cache export FILE writes them all")
     if len({row["key"] for row in found}) > 1:
@@ -129,21 +129,6 @@ def _clear(answers: "Answers", arguments: argparse.Namespace) -> None:
     answers.query(f"UPDATE calls SET outputs = NULL WHERE {where}", values)
     answers.query("VACUUM")
     _done(arguments, f"{count} answers are removed; what they cost stays in the books", {"cleared": count})
-
-
-def _cells(answers: "Answers", columns: Sequence[str], rest: str, values: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
-    """Return columns of the rows that the `rest` of a statement picks, checked."""
-    from tools.models.forms import cells  # pydantic is behind it
-
-    found = []
-    for row in answers.query(f"SELECT {', '.join(columns)} FROM calls {rest}", values):
-        try:
-            found.append(cells(columns, row))
-        except ValueError as error:
-            key = str(dict(zip(columns, row, strict=True)).get("key", "KEY"))
-            mend = f"python -m programs.lm cache clear --key {key[:16]}"
-            raise DataError(f"{answers.path}: an answer is damaged ({error}); {mend}") from None
-    return found
 
 
 def _where(answers: "Answers", arguments: argparse.Namespace) -> tuple[str, tuple[Any, ...]]:
