@@ -78,7 +78,6 @@ class _Draft:
     """What a protocol gathers, record by record, for queries with the same objective."""
 
     objective: str
-
     documents: dict[str, str] = field(default_factory=dict)  # doc_id -> text
     ids: dict[str, str] = field(default_factory=dict)  # text -> doc_id of the first document with it
     queries: list[Query] = field(default_factory=list)

@@ -234,23 +234,6 @@ def test_a_ranking_that_ends_before_a_cutoff_is_said(retrieve):
     assert "rankings end at 5 documents" in retrieve("twitter", "--k", "5").out
 
 
-def test_equal_texts_in_one_ladder_stay_two_documents_as_published(tmp_path, run):
-    shutil.copytree(environments.MINI / "multiconir", tmp_path / "copy")
-    path = tmp_path / "copy/datasets/Task2_&_3/Movies_Task2_&_3.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
-        row["HN4"] = row["HN3"]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    environment = environments.load("movies:monotonicity", str(tmp_path / "copy"), "all")
-    assert {len(query.candidates) for query in environment.queries} == {11}
-    words = ("--program", "retrieve", "--task", "movies:monotonicity", "--data", tmp_path / "copy", "--split", "all")
-    assert run(*words, "--retriever", "pool_bm25", "--json").json["metrics"]["Win(4)"]["mean"] == 0.0, "a tie is a loss"
-
-
 @pytest.mark.parametrize(
     "task, place, said",
     [

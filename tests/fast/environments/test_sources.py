@@ -25,6 +25,7 @@ from mutations import mutated
 
 import environments
 from environments import crumb, layouts, tables
+from environments.base import Comparison
 from environments.card import findings
 from environments.multiconir import COLUMNS, TENS
 from evals.measuring.metrics import collapse
@@ -381,20 +382,24 @@ def test_multiconirs_csvs_keep_quoted_newlines_and_have_a_byte_order_mark(tmp_pa
     assert len(search.documents) == 3 * (11 + 21) and search.qrels["2"] == {"2-Positive": 1.0}
     complexity = load("legal_document:complexity", tmp_path)
     assert len(complexity.queries) == 30
-    assert [(c.label, c.better, c.worse) for c in complexity.comparisons["3-q4"]] == [
-        ("Win(4)", "3-T1-Positive", "3-T1-HN4")
-    ]
+    assert complexity.comparisons["3-q4"] == (Comparison("Win(4)", "3-T1-Positive", "3-T1-HN4"),)
     assert complexity.queries[3].candidates == {"1-T1-Positive", "1-T1-HN4"}
     ladder = load("legal_document:monotonicity", tmp_path)
     assert ladder.qrels["1-q10"] == {f"1-{name}": 10.0 - n for n, name in enumerate(LADDER)}
-    assert [(c.label, c.better, c.worse) for c in ladder.comparisons["1-q10"]] == [
-        (f"Win({k})", f"1-{LADDER[k - 1]}", f"1-{LADDER[k]}") for k in TENS
-    ]
+    rungs = [Comparison(f"Win({k})", f"1-{LADDER[k - 1]}", f"1-{LADDER[k]}") for k in TENS]
+    assert list(ladder.comparisons["1-q10"]) == rungs
     styles = load("legal_document:format", tmp_path)
     assert styles.twins == {f"{n}-prose": f"{n}-list" for n in (1, 2, 3)}
     padded = load("legal_document:length512", tmp_path)
     assert padded.documents["1-512-HN10"].text == '512 HN10 of 1:\n"quoted", and more'
     assert floats(ladder.qrels) and load("legal_document:length1024", tmp_path).documents["3-1024-HN1"]
+
+
+def test_equal_texts_in_one_ladder_stay_two_documents_as_published(tmp_path):
+    files = {name: data.replace(b"HN4 of", b"HN3 of") for name, data in multiconir().items()}
+    ladder = load("legal_document:monotonicity", put(tmp_path, files))
+    assert {len(query.candidates) for query in ladder.queries} == {11}
+    assert ladder.documents["1-HN3"].text == ladder.documents["1-HN4"].text
 
 
 @pytest.mark.parametrize("inside", ["", "Books"])
