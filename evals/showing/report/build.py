@@ -9,9 +9,8 @@ from agents import AGENTS
 from evals.measuring.metrics import check_metric
 from evals.measuring.scored import find
 from evals.measuring.scoring import fill_metrics
-from evals.showing.report.gaps import gap_table, plot_gaps
 from evals.showing.report.groups import Group, group_runs, readable, short
-from evals.showing.report.losses import LOSSES, losses_table, plot_losses
+from evals.showing.report.losses import LOSSES, gap_table, losses_table, plot_gaps, plot_losses
 from evals.showing.report.page import Absent, Report, Section, Words
 from evals.showing.report.plots import SWEPT, Plot, plot_by_task, plot_conditions, plot_instructions, plot_sweep
 from evals.showing.report.tables import Table, make_tables, sweep_table, sweep_tasks, why_no_published

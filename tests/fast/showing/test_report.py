@@ -16,7 +16,7 @@ from run_folders import make, pooled, retrieve
 from evals import report as module
 from evals import run as run_module
 from evals.measuring import scored
-from evals.showing.report import gaps, groups, plots, tables
+from evals.showing.report import groups, losses, plots, tables
 
 DOMAINS = ("books", "movies", "people", "medical_case", "legal_document")
 
@@ -324,7 +324,7 @@ def test_the_gap_plot_has_the_best_search_against_the_best_ranking_of_a_pool_wit
     folders("e", {"nDCG@10": [0.9]}, full(**pooled("oracle", 300, program="retrieve")))
     folders("f", {"nDCG@10": [0.9]}, full(**pooled("union", 300)))
     [group] = grouped(tmp_path)
-    ours, printed = gaps.find_spots(group)
+    ours, printed = losses.find_spots(group)
     assert (ours.best.y, ours.ceiling.y, ours.published) == (0.3, 0.7, False)
     assert printed.published and printed.ceiling.y > printed.best.y
     assert "GPT-5.2" in printed.systems and "Table 4" in printed.systems
