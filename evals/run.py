@@ -72,29 +72,19 @@ def _command(arguments: argparse.Namespace, events: "Events | None" = None) -> i
 
 def show_programs(*, as_json: bool) -> None:
     """Print the programs and the agents, a line each, with what -P may set."""
-    kinds = [("program", PROGRAMS), ("agent", AGENTS)]
-    rows = [_describe(kind, name) for kind, table in kinds for name in table]
-    if as_json:
-        put_out(json.dumps(rows) + "\n")
-        return
-    lines: list[str] = []
-    for kind, _ in kinds:
+    rows, lines = list[dict[str, Any]](), list[str]()
+    for kind, table in (("program", PROGRAMS), ("agent", AGENTS)):
         lines.append(f"{kind}s")
-        for row in rows:
-            if row["kind"] == kind:
-                values = row["parameters"].items()
-                written = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in values]
-                lines.append(f"  {row['name']:<18}{row['about']}")
-                lines += [f"  {'':<18}-P {' '.join(written)}"] if written else []
-    put_out("\n".join(lines) + "\n")
-
-
-def _describe(kind: str, name: str) -> dict[str, Any]:
-    """Name, first line of the documentation, and parameters with their defaults."""
-    constructor = pick(kind, name, SYSTEMS)
-    about = (inspect.getdoc(constructor) or "").partition("\n")[0]
-    values = {key: parameter.default for key, parameter in list_parameters(constructor).items()}
-    return {"name": name, "kind": kind, "about": about, "parameters": values}
+        for name in table:
+            constructor = pick(kind, name, SYSTEMS)
+            about = (inspect.getdoc(constructor) or "").partition("\n")[0]
+            values = {key: parameter.default for key, parameter in list_parameters(constructor).items()}
+            rows.append({"name": name, "kind": kind, "about": about, "parameters": values})
+            lines.append(f"  {name:<18}{about}")
+            plain = {key: str(value).lower() if isinstance(value, bool) else value for key, value in values.items()}
+            if values:
+                lines.append(f"  {'':<18}-P {' '.join(f'{key}={value}' for key, value in plain.items())}")
+    put_out(json.dumps(rows) + "\n" if as_json else "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

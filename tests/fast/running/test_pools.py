@@ -42,12 +42,6 @@ def test_a_union_takes_the_rankings_rank_by_rank_until_it_is_full(mini):
         assert query.candidates == set(expected) and len(query.candidates) == 30
 
 
-def test_a_larger_pool_has_the_smaller_one_in_it(mini):
-    sizes = [made(mini, f"union:{size}", "bm25").queries for size in (10, 20, 40)]
-    for small, middle, large in zip(*sizes, strict=True):
-        assert small.candidates < middle.candidates < large.candidates
-
-
 def test_an_oracle_has_every_gold_document_and_as_many_as_a_union_which_has_those_that_were_found(mini):
     union, oracle = made(mini, "union:20", "bm25").queries, made(mini, "oracle:20", "bm25").queries
     missing = 0

@@ -5,7 +5,6 @@ import io
 import json
 import shutil
 import signal
-import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
@@ -293,14 +292,6 @@ def test_a_server_that_answers_wrongly_in_mid_run_leaves_what_was_answered_and_s
     server.embed = embed
     again = run(*RETRIEVE, "--retriever", retriever, "--json")
     assert again.code == 0 and again.json["owed"] == 0
-
-
-def test_a_program_that_exits_does_not_take_the_run_with_it(run, monkeypatch):
-    from tools.session import Session
-
-    monkeypatch.setattr(Session, "note", lambda self, text: sys.exit("a library called sys.exit"))
-    result = run(*MULTIHOP, "--limit", 3, "--json")
-    assert result.code == 7 and result.json["failed"] == 3
 
 
 def test_what_a_program_refuses_is_said_before_an_index_is_built(run, tmp_path):

@@ -86,26 +86,6 @@ def test_an_event_is_one_line_with_its_name_its_time_and_its_fields():
     assert abs(datetime.fromisoformat(row["time"]).timestamp() - time.time()) < 60
 
 
-def test_progress_has_the_status_of_the_calls_and_what_is_to_come_and_none_is_null():
-    scene = Scene(4, earlier=[0.5])
-    scene.add(outcome("a", error="E", paid=0.25, listed=None), 1.0)
-    row = json.loads(events.line(scene.progress(2.0), 0.0))
-    assert row.pop("status") == dataclasses.asdict(BUSY)
-    assert row == {
-        "event": "progress",
-        "time": "1970-01-01T00:00:00.000+00:00",
-        "queries": 4,
-        "done": 2,
-        "failed": 1,
-        "owed": 0,
-        "metric": "nDCG@10",
-        "mean": 0.75,
-        "elapsed": 2.0,
-        "left": 4.0,
-        "to_come": {"paid_usd": 0.5, "list_usd": None},
-    }
-
-
 def test_the_document_shows_every_event_with_every_field():
     text = (ROOT / "docs/decisions/watching.md").read_text(encoding="utf-8")
     shown = [json.loads(line) for line in text.splitlines() if line.startswith('{"event"')]
@@ -192,17 +172,29 @@ def test_a_watch_tells_queries_waits_and_progress_once_a_second():
             scene.after(0.25)
         scene.after(0.25, HELD)
         scene.leave("b", "503")
+        scene.leave("c", "503")
         scene.after(0.25)
-        scene.add(outcome("c", error="E: no", listed=0.3), None)
+        scene.add(outcome("c", error="E: no", listed=0.3), None)  # which is pending no more
         scene.watch.look(last=True)
     rows = told(lines)
     names = [row["event"] for row in rows]
-    assert names == ["query", "progress", "progress", "waiting", "owed", "resumed", "query", "progress", "ended"]
+    assert names == [
+        "query",
+        "progress",
+        "progress",
+        "waiting",
+        "owed",
+        "owed",
+        "resumed",
+        "query",
+        "progress",
+        "ended",
+    ]
     usage = {"paid_usd": 0.1, "list_usd": 0.3}
     first = {"event": "query", "query_id": "a", "error": None, "seconds": 1.5, "usage": usage}
     assert rows[0] == first | {"metric": "nDCG@10", "value": 0.5}
-    assert rows[6]["error"] == "E: no" and rows[6]["value"] is None
-    last = rows[7]
+    assert rows[7]["error"] == "E: no" and rows[7]["value"] is None
+    last = rows[8]
     assert (last["done"], last["failed"], last["owed"], last["mean"]) == (2, 1, 1, 0.5)
     assert last["to_come"] == {"paid_usd": pytest.approx(0.1), "list_usd": pytest.approx(0.3)}
 
@@ -281,15 +273,6 @@ def test_a_price_that_is_not_known_is_called_so_and_never_0():
         assert "price unknown" in text and "$" not in text
     # The run may know its price again, because only an earlier query's is missing: what is to come stays open.
     assert "to come" not in plain_line(scene.progress(1.0))
-
-
-def test_a_pending_query_that_is_answered_after_all_is_not_pending():
-    scene = Scene(4)
-    scene.leave("a", "")
-    assert scene.progress(1.0).owed == 1
-    scene.add(outcome("a", error="E"), 0.5)
-    progress = scene.progress(1.0)
-    assert (progress.owed, progress.done, progress.failed) == (0, 1, 1)
 
 
 def test_a_line_is_due_after_a_quarter_of_the_queries_or_five_seconds(said):
