@@ -7,6 +7,7 @@ Left out: the providers' batch jobs (half the price, a day's wait), and several 
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -76,12 +77,8 @@ class ApiEmbedder:
     def dimension(self) -> int:
         """Numbers in a vector. The model is asked when it has not given one yet."""
         if not self._api.dimension:
-            try:
+            with _resumable():
                 self._embed(["dimension"], kept=False)
-            except RunIncomplete as outage:
-                raise outage.saying(f"{outage}; the same command goes on") from outage
-            except BudgetReached as reached:
-                raise reached.saying(f"{reached}; {self.name} was not asked") from None
         return self._api.dimension
 
     def key(self) -> Mapping[str, object]:
@@ -100,17 +97,8 @@ class ApiEmbedder:
         rows = [row for row, text in enumerate(texts) if text.strip()]
         sent = [self._row.document_text(texts[row]) for row in rows]
         for batch in self._batches(sent):
-            try:
-                embedded = self._embed(sent[batch], kept=False)
-            except NotAccepted as refusal:
-                raise DataError(str(refusal)) from refusal
-            except RunIncomplete as outage:
-                raise outage.saying(f"{outage}; what was embedded is kept, and the same command goes on") from outage
-            except BudgetReached as reached:
-                more = " with a larger budget" if reached.larger else ""
-                kept = f"what {self.name} has embedded is kept, and the same command{more} goes on"
-                raise reached.saying(f"{reached}; {kept}") from None
-            vectors[rows[batch]] = [one.vector for one in embedded]
+            with _resumable(f"what {self.name} has embedded is kept, and "):
+                vectors[rows[batch]] = [one.vector for one in self._embed(sent[batch], kept=False)]
         return vectors
 
     def queries(self, searches: Sequence[Search]) -> Vectors:
@@ -126,7 +114,10 @@ class ApiEmbedder:
             for text, one in zip(new[batch], self._embed(new[batch], kept=True), strict=True):
                 if not np.isfinite(one.vector).all():
                     raise DataError(f"{self.name} gave NaN or infinity for the query {_beginning(text)}")
-                found[text] = self._keep(text, one)
+                with self._lock:  # of several answers, the first
+                    found[text] = self._queries.setdefault(text, one)
+                    while len(self._queries) > _KEPT_QUERIES:
+                        del self._queries[next(iter(self._queries))]  # the oldest
         return np.stack([found[text].vector for text in texts])
 
     def left_out(self, text: str, instruction: str = "") -> int:
@@ -145,25 +136,17 @@ class ApiEmbedder:
         """Count what an earlier process has spent on the same vectors."""
         self._api.terms.resume(self._api.name, spent)
 
-    def _keep(self, text: str, embedded: _Embedded) -> _Embedded:
-        """Keep the vector of a query for all threads; of several answers, the first."""
-        with self._lock:
-            while len(self._queries) >= _KEPT_QUERIES:
-                del self._queries[next(iter(self._queries))]  # the oldest
-            return self._queries.setdefault(text, embedded)
-
     def _batches(self, texts: Sequence[str]) -> Iterator[slice]:
-        """Which texts go into one request."""
-        first = 0
-        while first < len(texts):
-            last, size = first, 0
-            while last < len(texts) and last - first < self._most_texts:
-                size += len(texts[last].encode("utf-8", "replace"))
-                if size > MOST_BYTES and last > first:
-                    break
-                last += 1
-            yield slice(first, last)
-            first = last
+        """Yield which texts go into one request."""
+        first = size = 0
+        for last, text in enumerate(texts):
+            length = len(text.encode("utf-8", "replace"))
+            if last > first and (last - first >= self._most_texts or size + length > MOST_BYTES):
+                yield slice(first, last)
+                first, size = last, 0
+            size += length
+        if first < len(texts):
+            yield slice(first, len(texts))
 
     def _embed(self, texts: Sequence[str], *, kept: bool) -> list[_Embedded]:
         """Embed a few texts that are not blank, in order; the vectors of queries are `kept` in the ledger.
@@ -216,6 +199,20 @@ class ApiEmbedder:
             return made
         lengths = np.linalg.norm(made.astype(np.float64), axis=1, keepdims=True)
         return (made / np.where(lengths == 0, 1, lengths)).astype(np.float32)
+
+
+@contextmanager
+def _resumable(kept: str = "") -> Iterator[None]:
+    """Say of what ends the embedding of documents inside that the same command goes on, and what is `kept`."""
+    try:
+        yield
+    except NotAccepted as refusal:
+        raise DataError(str(refusal)) from refusal
+    except RunIncomplete as outage:
+        raise outage.saying(f"{outage}; {kept}the same command goes on") from outage
+    except BudgetReached as reached:
+        more = " with a larger budget" if reached.larger else ""
+        raise reached.saying(f"{reached}; {kept}the same command{more} goes on") from None
 
 
 class Api(VectorRetriever):

@@ -95,36 +95,21 @@ class TokenVectors:
         are whole numbers here, their products are exact, and only then are they scaled and summed in a fixed order.
         """
         scores = np.zeros((len(queries), len(digests)), dtype=np.float32)
-        for first, last in _runs([len(query) for query in queries], _QUERY_TOKENS):
-            asked = [place for place in range(first, last) if len(queries[place])]
-            if not asked:
-                continue
-            whole = [_in_whole_numbers(queries[place]) for place in asked]
-            tokens, scales = (np.concatenate(each) for each in zip(*whole, strict=True))
-            ends = np.cumsum([0, *(len(queries[place]) for place in asked)])
-            for texts, numbers, text_scales, starts in self._blocks(digests):
-                products = numbers @ tokens.T
-                products *= text_scales[:, None]
+        mapped, places = self._mapped, [self._places[digest] for digest in digests]
+        for some in _runs([len(query) for query in queries], _QUERY_TOKENS):
+            tokens, scales = (np.concatenate(each) for each in zip(*(_round(queries[n]) for n in some), strict=True))
+            ends = np.cumsum([0, *(len(queries[n]) for n in some)])
+            for texts in _runs([place.tokens for place in places], _BLOCK_TOKENS):
+                block = [_unpack(mapped, places[n]) for n in texts]
+                products = np.concatenate([numbers for numbers, _ in block], dtype=np.float32) @ tokens.T
+                products *= np.concatenate([text_scales for _, text_scales in block])[:, None]
+                starts = np.cumsum([0, *(places[n].tokens for n in texts[:-1])])
                 best = np.maximum.reduceat(products, starts, axis=0)  # shape (texts, tokens of the queries)
                 best *= scales
-                for place, start, end in zip(asked, ends, ends[1:], strict=False):
+                for n, start, end in zip(some, ends, ends[1:], strict=False):
                     # One after the other: a plain sum would group them by the shape of the block.
-                    scores[place, texts] = np.add.accumulate(best[:, start:end], axis=1)[:, -1]
+                    scores[n, texts] = np.add.accumulate(best[:, start:end], axis=1)[:, -1]
         return scores
-
-    def _blocks(
-        self, digests: Sequence[bytes]
-    ) -> Iterator[tuple[list[int], NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]]:
-        """Texts that have tokens, some at a time: positions, numbers (tokens, dimension), scales, each one's start."""
-        mapped = self._mapped
-        places = [self._places[digest] for digest in digests]
-        filled = [position for position, place in enumerate(places) if place.tokens]
-        for first, last in _runs([places[position].tokens for position in filled], _BLOCK_TOKENS):
-            block = [places[position] for position in filled[first:last]]
-            numbers = np.concatenate([_numbers(mapped, place) for place in block], dtype=np.float32)
-            scales = np.concatenate([_scales(mapped, place) for place in block])
-            starts = np.cumsum([0, *(place.tokens for place in block[:-1])])
-            yield filled[first:last], numbers, scales, starts
 
     def _is_sound(self, digest: bytes) -> bool:
         """Whether the vectors of a text are there, with the bytes that were written."""
@@ -182,7 +167,7 @@ class TokenVectors:
             unlock_descriptor(self._records)
 
 
-def _in_whole_numbers(vectors: Vectors) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _round(vectors: Vectors) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """One query's vectors as whole numbers, and the scale of each.
 
     A text's numbers are at most 127, so they are no longer than 127 sqrt(dimension) together. With query vectors no
@@ -192,30 +177,28 @@ def _in_whole_numbers(vectors: Vectors) -> tuple[NDArray[np.float32], NDArray[np
     root = float(np.sqrt(vectors.shape[1]))
     longest = np.float32(_EXACT / (127 * root) - root / 2 - 1)
     scales = np.sqrt(np.square(vectors).sum(axis=1)) / longest
-    whole = np.rint(vectors / np.where(scales > 0, scales, 1)[:, None])
-    return whole, scales
+    return np.rint(vectors / np.where(scales > 0, scales, 1)[:, None]), scales
 
 
-def _numbers(mapped: "mmap.mmap | bytes", place: _Place) -> NDArray[np.int8]:
-    start = place.offset + 4 * place.tokens
-    flat = np.frombuffer(mapped, np.int8, place.tokens * place.dimension, start)
-    return flat.reshape(place.tokens, place.dimension)
+def _unpack(mapped: "mmap.mmap | bytes", place: _Place) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """A text's numbers, shape (tokens, dimension), and their scales."""
+    scales = np.frombuffer(mapped, "<f4", place.tokens, place.offset)
+    flat = np.frombuffer(mapped, np.int8, place.tokens * place.dimension, place.offset + scales.nbytes)
+    return flat.reshape(place.tokens, place.dimension), scales
 
 
-def _scales(mapped: "mmap.mmap | bytes", place: _Place) -> NDArray[np.float32]:
-    return np.frombuffer(mapped, "<f4", place.tokens, place.offset)
-
-
-def _runs(lengths: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Consecutive positions whose lengths add up to at most `most`, as (first, last + 1); at least one each."""
-    first = total = 0
+def _runs(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Positions whose lengths add up to at most `most`, at least one each; those of length 0 are left out."""
+    run, total = list[int](), 0
     for position, length in enumerate(lengths):
-        if total + length > most and position > first:
-            yield first, position
-            first, total = position, 0
-        total += length
-    if first < len(lengths):
-        yield first, len(lengths)
+        if run and total + length > most:
+            yield run
+            run, total = [], 0
+        if length:
+            run.append(position)
+            total += length
+    if run:
+        yield run
 
 
 def _write(descriptor: int, content: bytes, offset: int) -> None:
