@@ -16,8 +16,8 @@ from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete
 from tools.records import Document
 from tools.retrievers import build
-from tools.retrievers.neural import token_vectors
-from tools.retrievers.neural.token_vectors import TokenVectors
+from tools.retrievers.neural import late_interaction
+from tools.retrievers.neural.late_interaction import TokenVectors
 
 QUERIES = ["why is the blood of an octopus blue", "one heart", "how many hearts has a giraffe, and of what weight?"]
 
@@ -180,8 +180,8 @@ class TestStore:
         return asked
 
     def test_scores_are_those_of_the_formula(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(token_vectors, "_BLOCK_TOKENS", 128)
-        monkeypatch.setattr(token_vectors, "_QUERY_TOKENS", 32)
+        monkeypatch.setattr(late_interaction, "_BLOCK_TOKENS", 128)
+        monkeypatch.setattr(late_interaction, "_QUERY_TOKENS", 32)
         texts, kept = self.texts(3, 1, 100, 0, 200, 7, dimension=64), TokenVectors(tmp_path)
         self.fill(kept, texts)
         queries = [*self.texts(4, 20, 60, dimension=64, seed=1).values(), np.zeros((0, 64), np.float32)]
