@@ -100,10 +100,11 @@ class Sparse(Retriever):
     def _build(self, corpus: Corpus, folder: Path) -> None:
         """Encode each distinct text once, block by block, then sort all weights by term."""
         order = order_of(corpus, _BLOCK_TEXTS)
-        rows = order.rows[order.starts[:-1]]  # the first document of each text
-        files = {folder / f"block-{first}.npz": rows[first:last] for first, last in pairwise(order.blocks.tolist())}
+        files = {
+            folder / f"block-{first}.npz": order.rows[first:last] for first, last in pairwise(order.blocks.tolist())
+        }
         done = sum(len(block) for file, block in files.items() if file.is_file())  # of an interrupted build
-        progress = Progress(self.name, len(rows), "texts", done=done)
+        progress = Progress(self.name, len(order.rows), "texts", done=done)
         blocks = []
         for file, block in files.items():
             weights = _read(file, len(block))
@@ -114,7 +115,7 @@ class Sparse(Retriever):
                     draft.replace(file)
                 progress.add(len(block))
             blocks.append(weights)
-        _save_by_term(sparse.vstack(blocks, format="csr")[order.text_of_row()], folder)
+        _save_by_term(sparse.vstack(blocks, format="csr")[order.text_of], folder)
         for file in files:
             file.unlink()
 

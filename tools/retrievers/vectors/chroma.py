@@ -106,34 +106,33 @@ class Chroma(Retriever):
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         queries = embed_queries(self._embedder, searches, self._index.dimension)
-        found = self._found(searches, queries, k)
-        return [self._hits(*one, k) for one in zip(searches, queries, found, strict=True)]
+        found, rankings = self._ask_graph(searches, queries, k), []
+        for i, (search, query) in enumerate(zip(searches, queries, strict=True)):
+            rows = found.get(i)
+            if rows is None:  # all that may come back
+                allowed = self._ranker.allowed(search.excluded, search.among)
+                rows = np.arange(len(self._ranker)) if allowed is None else np.flatnonzero(allowed)
+            rankings.append(self._ranker.hits(rows, self._index.scores(rows, query), k))
+        return rankings
 
-    def _found(self, searches: Sequence[Search], queries: Vectors, k: int) -> list[Rows | None]:
-        """Ask the graph for each search, and leave out what is excluded; None where it does not find enough.
+    def _ask_graph(self, searches: Sequence[Search], queries: Vectors, k: int) -> dict[int, Rows]:
+        """Ask the graph for each search, by its place, and leave out what is excluded; none where it finds too few.
 
         What it is asked for one search depends on nothing but that search, so that its hits do not either.
         """
         excluded = [self._ranker.rows(search.excluded) for search in searches]
-        asked = defaultdict[int, list[int]](list)
+        places = defaultdict[int, list[int]](list)  # by how many documents are asked for
         for i, search in enumerate(searches):
-            wanted = k + len(excluded[i])  # those that may not come back take places
-            if search.among is None and 2 * max(wanted, self._ef_search) < len(self._ranker):
-                asked[wanted].append(i)
-        found: list[Rows | None] = [None] * len(searches)
-        for wanted, some in asked.items():
-            for i, near in zip(some, self._index.near(queries[some], wanted, self._ef_search), strict=True):
+            needed = k + len(excluded[i])  # those that may not come back take places
+            if search.among is None and 2 * max(needed, self._ef_search) < len(self._ranker):
+                places[needed].append(i)
+        found = {}
+        for needed, some in places.items():
+            for i, near in zip(some, self._index.near(queries[some], needed, self._ef_search), strict=True):
                 left = np.setdiff1d(near, excluded[i])
                 if len(left) >= k:  # a graph may be in parts, of which a search sees one
                     found[i] = left
         return found
-
-    def _hits(self, search: Search, query: Vectors, found: Rows | None, k: int) -> list[Hit]:
-        """The best `k` of what was found, or of all that may come back, by their exact scores."""
-        if found is None:
-            allowed = self._ranker.allowed(search.excluded, search.among)
-            found = np.arange(len(self._ranker)) if allowed is None else np.flatnonzero(allowed)
-        return self._ranker.hits(found, self._index.scores(found, query), k)
 
 
 def settings_of(ef_construction: int, neighbors: int, documents: int) -> dict[str, Any]:
@@ -205,7 +204,7 @@ class FolderIndex:
         return collection
 
     def near(self, queries: Vectors, n: int, ef_search: int) -> list[Rows]:
-        """Return what _nearest does."""
+        """Return the nearest documents, as _nearest does."""
         return _nearest(self._collection, queries, n, ef_search)
 
     def scores(self, rows: Rows, query: Vectors) -> Scores:

@@ -5,10 +5,9 @@ Knows no model and no store: `dense` and `api` are embedders, exact search and c
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.lib.format import open_memmap
@@ -71,7 +70,7 @@ class Embedder(Protocol):
 
 @runtime_checkable
 class Paid(Protocol):
-    """An embedder whose calls cost something."""
+    """What an embedder also has whose calls cost something."""
 
     def take_usage(self) -> Usage:
         """Return what `documents` has used since the last call. The index adds it up, block by block."""
@@ -88,10 +87,9 @@ def open_vectors(embedder: Embedder, corpus: Corpus, home: Path | None) -> Mappe
     Embedded when they are not kept under `home` yet. A build that was killed goes on after its last whole block.
     DataError when the embedder gives something other than one finite vector a text; what was embedded before is kept.
     """
-    key = vectors_key(embedder, corpus)
     return open_index(
         home,
-        key,
+        vectors_key(embedder, corpus),
         build=lambda folder: _embed_all(embedder, corpus, folder),
         load=lambda folder: open_memmap(folder / "vectors.npy", "r"),
     )
@@ -102,25 +100,15 @@ def vectors_key(embedder: Embedder, corpus: Corpus) -> dict[str, object]:
     return {**embedder.key(), "kind": "vectors", "format": FORMAT, "corpus": corpus.fingerprint}
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """The documents in the order in which they are embedded, and which of them are distinct.
+class Order(NamedTuple):
+    """The distinct texts of a corpus in the order in which they are embedded, which depends on the corpus alone.
 
-    The longest go first: the memory peaks at once, and the time remaining is never too short. `rows` are positions in
-    the corpus, shape (documents,); those of one text stand together. `starts` says where each distinct text begins in
-    `rows`, and its last entry is the number of documents: shape (texts + 1,). `blocks` does the same for blocks of
-    distinct texts: shape (blocks + 1,). All of it depends on the corpus alone.
+    The longest go first: the memory peaks at once, and the time remaining is never too short.
     """
 
-    rows: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    blocks: NDArray[np.int64]
-
-    def text_of_row(self) -> NDArray[np.int64]:
-        """Which distinct text each document has, shape (documents,), in corpus order."""
-        texts = np.empty(len(self.rows), dtype=np.int64)
-        texts[self.rows] = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
-        return texts
+    rows: NDArray[np.int64]  # the position in the corpus of the first document of each text, shape (texts,)
+    text_of: NDArray[np.int64]  # which of the texts each document has, shape (documents,)
+    blocks: NDArray[np.int64]  # where blocks of texts begin, and the end of the last, shape (blocks + 1,)
 
 
 def order_of(corpus: Corpus, most: int) -> Order:
@@ -130,11 +118,10 @@ def order_of(corpus: Corpus, most: int) -> Order:
     for row, text in enumerate(corpus.texts()):
         lengths[row] = len(text)
         digests[row] = np.frombuffer(digest_text(text), np.uint64)
-    rows = np.lexsort((digests[:, 1], digests[:, 0], -lengths))  # a stable sort: of one text, the first row is first
-    differs = np.ones(len(corpus), dtype=bool)
-    differs[1:] = (digests[rows[1:]] != digests[rows[:-1]]).any(axis=1)
-    starts = np.flatnonzero(differs)
-    return Order(rows, np.append(starts, len(corpus)), _blocks(lengths[rows[starts]], most))
+    _, rows, text_of = np.unique(digests, axis=0, return_index=True, return_inverse=True)
+    longest_first = np.argsort(-lengths[rows], kind="stable")
+    places = np.argsort(longest_first)
+    return Order(rows[longest_first], places[text_of.ravel()], _blocks(lengths[rows[longest_first]], most))
 
 
 def _blocks(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
@@ -158,50 +145,45 @@ def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
         embedder.resume(usage)
     file = folder / "vectors.npy"
     vectors = open_memmap(file, "r+") if done else new_array(file, shape, np.float32)
-    progress = Progress(embedder.name, len(order.starts) - 1, "texts", done=int(order.blocks[done]))
+    progress = Progress(embedder.name, len(order.rows), "texts", done=int(order.blocks[done]))
     for first, last in pairwise(order.blocks[done:].tolist()):
-        starts = order.starts[first : last + 1]
         try:
-            embedded = _embed_block(embedder, [corpus.doc_ids[row] for row in order.rows[starts[:-1]]], corpus)
-            vectors[order.rows[starts[0] : starts[-1]]] = np.repeat(embedded, np.diff(starts), axis=0)
+            doc_ids = [corpus.doc_ids[row] for row in order.rows[first:last]]
+            made = embedder.documents([indexed_text(corpus[doc_id]) for doc_id in doc_ids])
+            whose = [f"the document {doc_id!r}" for doc_id in doc_ids]
+            made = _check(made, embedder.name, shape[1], whose, "the vectors that were made before")
+            documents = np.flatnonzero((first <= order.text_of) & (order.text_of < last))
+            vectors[documents] = made[order.text_of[documents] - first]
             vectors.flush()
             done += 1
         finally:  # a block that failed may have been paid for
             if isinstance(embedder, Paid):
                 usage += embedder.take_usage()
-            _record(folder, shape, done, usage)
+            record = {"shape": shape, "blocks": done, "usage": usage_json(usage)}
+            disk.replace(folder / "embedded.json", json.dumps(record) + "\n", disk.SHARED)
         progress.add(last - first)
-
-
-def _embed_block(embedder: Embedder, doc_ids: Sequence[str], corpus: Corpus) -> Vectors:
-    vectors = np.asarray(embedder.documents([indexed_text(corpus[doc_id]) for doc_id in doc_ids]), dtype=np.float32)
-    if vectors.shape != (wanted := (len(doc_ids), embedder.dimension)):
-        raise DataError(f"{embedder.name} gave vectors of shape {vectors.shape} where {wanted} is expected")
-    for doc_id, vector in zip(doc_ids, vectors, strict=True):
-        require_finite(vector, embedder.name, f"the document {doc_id!r}", "the vectors that were made before")
-    return vectors
 
 
 def embed_queries(embedder: Embedder, searches: Sequence[Search], dimension: int) -> Vectors:
     """The vectors of searches, shape (searches, dimension). DataError for other shapes and numbers."""
-    queries = np.ascontiguousarray(embedder.queries(searches), dtype=np.float32)
-    if queries.shape != (wanted := (len(searches), dimension)):
-        raise DataError(f"{embedder.name} gave queries of shape {queries.shape} where {wanted} is expected")
-    for search, query in zip(searches, queries, strict=True):
-        require_finite(query, embedder.name, f"the query {search.text[:80]!r}")
-    return queries
+    whose = [f"the query {search.text[:80]!r}" for search in searches]
+    return _check(embedder.queries(searches), embedder.name, dimension, whose)
+
+
+def _check(made: Vectors, name: str, dimension: int, whose: Sequence[str], kept: str = "") -> Vectors:
+    """Return vectors as they are kept; DataError for other shapes, and for NaN and infinity."""
+    vectors = np.ascontiguousarray(made, dtype=np.float32)
+    if vectors.shape != (expected := (len(whose), dimension)):
+        raise DataError(f"{name} gave vectors of shape {vectors.shape} where {expected} is expected")
+    for vector, of in zip(vectors, whose, strict=True):
+        require_finite(vector, name, of, kept)
+    return vectors
 
 
 def require_finite(numbers: NDArray[Any], name: str, whose: str, kept: str = "") -> None:
     """DataError, which says `whose` they are and what of a build is `kept`, for NaN and infinity."""
     if not np.isfinite(numbers).all():
         raise DataError(f"{name} gave NaN or infinity for {whose}{kept and f'; {kept} are kept'}")
-
-
-def _record(folder: Path, shape: tuple[int, int], done: int, usage: Usage) -> None:
-    """Say in `folder` that `done` blocks are on disk, and what they have cost."""
-    record = {"shape": shape, "blocks": done, "usage": usage_json(usage)}
-    disk.replace(folder / "embedded.json", json.dumps(record) + "\n", disk.SHARED)
 
 
 def _done_before(folder: Path, shape: tuple[int, int]) -> tuple[int, Usage]:
