@@ -18,7 +18,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -83,8 +83,7 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
         # One fetch of a task at a time: two would write the same parts. The lock goes with the process.
         with disk.hold(folder / f".{name}.lock", busy), _connect(release) as client:
             listed = _list_files(client, release, paths)
-            digests = {file.path: _find(folder, file) for file in listed}
-            missing = [file for file in listed if not digests[file.path]]
+            missing = [file for file in listed if not _is_here(folder / file.path, file)]
             total = sum(file.size for file in listed)
             done = total - sum(file.size - _size_of(file.part(folder)) for file in missing)
             begun = f"; {decimal(done)} of it are here already" if done else ""
@@ -98,8 +97,8 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
             marker.unlink(missing_ok=True)
             progress = Progress(task, total, "bytes", done)
             for file in missing:
-                digests[file.path] = _download(client, release, folder, file, progress)
-            _mark(marker, task, release, listed, digests)
+                _download(client, release, folder, file, progress)
+            _mark(marker, task, release, listed)
     except OSError as error:
         if error.errno in disk.FULL:
             why = f"{folder}: {error.strerror}. Make room, and the same command goes on from there"
@@ -121,19 +120,17 @@ def _is_whole(marker: Path, release: Release, paths: tuple[str, ...]) -> bool:
         return False
 
 
-def _find(folder: Path, file: Listed) -> str:
-    """Return the SHA-256 of a file that has its place already, as an earlier fetch leaves it; "" when it has not."""
-    path = folder / file.path
-    sha256, address = _hash(path, file) if path.is_file() and path.stat().st_size == file.size else ("", "")
-    return sha256 if address == file.address else ""
+def _is_here(path: Path, file: Listed) -> bool:
+    """Return whether a file has its place already, as an earlier fetch leaves it."""
+    return path.is_file() and path.stat().st_size == file.size and _address(path, file) == file.address
 
 
 def _size_of(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _download(client: httpx.Client, release: Release, folder: Path, file: Listed, progress: Progress) -> str:
-    """Download one file to its place, and return its SHA-256.
+def _download(client: httpx.Client, release: Release, folder: Path, file: Listed, progress: Progress) -> None:
+    """Download one file to its place.
 
     DataError, with nothing left of it, when it is another file than the listed one; DataError, with the part left,
     when the disk is full or the server gone.
@@ -142,8 +139,8 @@ def _download(client: httpx.Client, release: Release, folder: Path, file: Listed
     part.parent.mkdir(parents=True, exist_ok=True)
     try:
         _try_again(lambda: _receive(client, file, part, progress), what, file.url, lambda: _size_of(part))
-        sha256, address = _hash(part, file)
-        if (size := _size_of(part)) != file.size or address != file.address:
+        size, address = _size_of(part), _address(part, file)
+        if (size, address) != (file.size, file.address):
             part.unlink()
             raise DataError(
                 f"{what} is not what is listed: expected {file.address}, {file.size} bytes, got {address}, {size} "
@@ -162,7 +159,6 @@ def _download(client: httpx.Client, release: Release, folder: Path, file: Listed
             f"{part}: {error.strerror}; {decimal(_size_of(part))} of {decimal(file.size)} are here. "
             "Make room, and the same command goes on from there"
         ) from None
-    return sha256
 
 
 def _receive(client: httpx.Client, file: Listed, part: Path, progress: Progress) -> None:
@@ -192,28 +188,24 @@ def _receive(client: httpx.Client, file: Listed, part: Path, progress: Progress)
                     return  # it is not the listed file, and might have no end
 
 
-def _hash(path: Path, file: Listed) -> tuple[str, str]:
-    """Return the SHA-256 of a file's content in hex, and its address in the form that the listing has."""
+def _address(path: Path, file: Listed) -> str:
+    """Return the address of a file's content, of the kind that the listing has."""
     kind = file.address.partition(":")[0]
-    sha256 = hashlib.sha256()
-    address = hashlib.new("sha1" if kind == "git" else kind, usedforsecurity=False)
+    digest = hashlib.new("sha1" if kind == "git" else kind, usedforsecurity=False)
     if kind == "git":
-        address.update(b"blob %d\0" % path.stat().st_size)
+        digest.update(b"blob %d\0" % path.stat().st_size)
     with path.open("rb") as content:
-        while block := content.read(1 << 20):
-            sha256.update(block)
-            address.update(block)
-    return sha256.hexdigest(), f"{kind}:{address.hexdigest()}"
+        return f"{kind}:{hashlib.file_digest(content, lambda: digest).hexdigest()}"
 
 
-def _mark(marker: Path, task: str, release: Release, listed: list[Listed], digests: Mapping[str, str]) -> None:
+def _mark(marker: Path, task: str, release: Release, listed: list[Listed]) -> None:
     """Write, in one step, that the task's files are whole; `environments.folder_of` looks for this file."""
     content = {
         "task": task,
         "repository": release.repository,
         "revision": release.revision,
         "licence": release.licence,
-        "files": {file.path: {"bytes": file.size, "sha256": digests[file.path]} for file in listed},
+        "files": {file.path: {"bytes": file.size, "sha256": disk.sha256(marker.parent / file.path)} for file in listed},
         "fetched": datetime.now(UTC).date().isoformat(),
     }
     disk.replace(marker, json.dumps(content, indent=2) + "\n", disk.SHARED)

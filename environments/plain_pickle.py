@@ -14,6 +14,9 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+with suppress(ImportError):  # Windows has none
+    import resource
+
 _MEMORY = 2 << 30  # bytes of address space
 _SECONDS = 30  # of CPU time
 _GROWTH = 100  # characters and numbers in the object for each byte of the file; one pool can be named many times
@@ -92,12 +95,9 @@ def _make_plain(content: Any, room: int) -> Any:
 
 def _limit() -> None:
     """Bound memory and time, where the platform can, and leave no core file."""
-    with suppress(ImportError):
-        import resource  # not on Windows
-
-        for kind, most in (("RLIMIT_AS", _MEMORY), ("RLIMIT_CPU", _SECONDS), ("RLIMIT_CORE", 0)):
-            with suppress(AttributeError, ValueError, OSError):  # macOS has not every one
-                resource.setrlimit(getattr(resource, kind), (most, most))
+    for kind, most in (("RLIMIT_AS", _MEMORY), ("RLIMIT_CPU", _SECONDS), ("RLIMIT_CORE", 0)):
+        with suppress(NameError, AttributeError, ValueError, OSError):  # macOS has not every one
+            resource.setrlimit(getattr(resource, kind), (most, most))
 
 
 if __name__ == "__main__":
