@@ -28,6 +28,7 @@ class Retriever(ABC):
     """
 
     name: str  # with every parameter that changes a ranking, e.g. "bm25(k1=0.9,b=0.4)"
+    parts: tuple["Retriever", ...] = ()  # those that it is made of
     # What it needs and does itself, its parts aside.
     needs_pool: ClassVar[bool] = False  # is only for tasks that rank candidate pools
     gives_pool: ClassVar[bool] = False  # its first part finds the pool that the others rank
@@ -68,8 +69,8 @@ class Retriever(ABC):
         """Return the hits of searches whose texts are not blank; `k` is at least 1."""
 
     def left_out(self, text: str, instruction: str = "") -> int:
-        """Return how many tokens at the end of `text` the retriever's model cuts off; 0 where it has no limit."""
-        return 0
+        """Return how many tokens at the end of `text` its model, or a part's, cuts off; 0 where there is no limit."""
+        return max((part.left_out(text, instruction) for part in self.parts), default=0)
 
 
 class NoRetriever(Retriever):
@@ -85,11 +86,10 @@ class RanksOnly(Retriever):
     """Replaces a retriever's scores by 1 / rank, for pools where a score would give away how deep a document was."""
 
     def __init__(self, retriever: Retriever) -> None:
-        self.name, self._retriever = retriever.name, retriever
-        self.left_out = retriever.left_out  # type: ignore[method-assign]
+        self.name, self.parts = retriever.name, (retriever,)
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        found = self._retriever.search_many(searches, k)
+        found = self.parts[0].search_many(searches, k)
         return [[Hit(hit.doc_id, 1 / rank) for rank, hit in enumerate(hits, start=1)] for hits in found]
 
 

@@ -37,7 +37,7 @@ class Fusion(Retriever):
     ) -> None:
         self.require("", len(retrievers), {"weights": weights, "constant": constant, "depth": depth})
         self._weights = tuple(map(float, weights)) or (1.0,) * len(retrievers)
-        self._retrievers, self._depth = retrievers, depth
+        self.parts, self._depth = retrievers, depth
         self._constant = constant if method == "rrf" else None
         options: dict[str, Value] = {"method": method, "depth": depth, "weights": self._weights}
         if method == "rrf":
@@ -49,12 +49,8 @@ class Fusion(Retriever):
         """Refuse options that are out of range."""
         check_options("fusion", parts, options)
 
-    def left_out(self, text: str, instruction: str = "") -> int:
-        """Return the largest number of tokens that a part leaves out."""
-        return max(retriever.left_out(text, instruction) for retriever in self._retrievers)
-
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        lists = [retriever.search_many(searches, max(k, self._depth)) for retriever in self._retrievers]
+        lists = [retriever.search_many(searches, max(k, self._depth)) for retriever in self.parts]
         return [self._fuse(hits, k) for hits in zip(*lists, strict=True)]
 
     def _fuse(self, lists: Iterable[list[Hit]], k: int) -> list[Hit]:
@@ -101,7 +97,7 @@ class Rerank(Retriever):
         self, corpus: Corpus, home: Path | None, first: Retriever, second: Retriever, *, depth: int = 100
     ) -> None:
         self.require("", 2, {"depth": depth})
-        self._first, self._second, self._depth = first, second, depth
+        self.parts, self._depth = (first, second), depth
         self.name = spell("rerank", parts=[first.name, second.name], options={"depth": depth})
 
     @classmethod
@@ -110,16 +106,13 @@ class Rerank(Retriever):
         if options["depth"] < 1:
             raise UsageError(f"rerank: depth is {options['depth']}; it is at least 1")
 
-    def left_out(self, text: str, instruction: str = "") -> int:
-        """Return the larger of the two numbers of tokens that are left out."""
-        return max(part.left_out(text, instruction) for part in (self._first, self._second))
-
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        found = self._first.search_many(searches, max(k, self._depth))
+        first, second = self.parts
+        found = first.search_many(searches, max(k, self._depth))
         pools = [frozenset(hit.doc_id for hit in hits[: self._depth]) for hits in found]
         # Exclusions hold already, the pools being made of what the first gave back.
         narrow = [search._replace(excluded=(), among=pool) for search, pool in zip(searches, pools, strict=True)]
-        ranked = self._second.search_many(narrow, self._depth)
+        ranked = second.search_many(narrow, self._depth)
         return [_follow(head, tail)[:k] for head, tail in zip(ranked, found, strict=True)]
 
 

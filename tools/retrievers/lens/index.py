@@ -114,7 +114,7 @@ class LensIndex(Retriever):
         options |= {"weights": tuple(map(float, weights)) or (1.0, 1.0), "constant": constant, "depth": depth}
         self.name = spell("lens", parts=[text.name], options=options | {"digest": made})
         both = (text, _ThroughLens(seen, annotator, chars) if query else seen)
-        self._fused = Fusion(corpus, home, *both, constant=constant, depth=depth, weights=weights)
+        self.parts = (Fusion(corpus, home, *both, constant=constant, depth=depth, weights=weights),)
 
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
@@ -125,12 +125,8 @@ class LensIndex(Retriever):
             raise UsageError(f"lens: context is {options['context']}; it is tokens, or 0 where the table knows them")
         check_options("lens", 2, options)
 
-    def left_out(self, text: str, instruction: str = "") -> int:
-        """The larger of what the two indexes leave out."""
-        return self._fused.left_out(text, instruction)
-
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        return self._fused.search_many(searches, k)
+        return self.parts[0].search_many(searches, k)
 
 
 class _ThroughLens(Retriever):
