@@ -87,10 +87,10 @@ class Corpus(Mapping[str, Document]):
     @cached_property
     def fingerprint(self) -> str:
         """Sixteen hex digits over every id, title, text and parent, in order; corpora with equal ones index alike."""
-        fingerprint = _Fingerprint()
+        digest = hashlib.blake2b(digest_size=8)
         for document in self.stream():
-            fingerprint.add(encode_document(document))
-        return str(fingerprint)
+            digest.update(_with_lengths(encode_document(document)))
+        return digest.hexdigest()
 
 
 def indexed_text(document: Document) -> str:
@@ -110,24 +110,13 @@ def digest_text(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-class _Fingerprint:
-    """A digest over the fields of many documents."""
-
-    def __init__(self) -> None:
-        self._digest = hashlib.blake2b(digest_size=8)
-
-    def add(self, fields: Iterable[bytes]) -> None:
-        for field in fields:
-            # Lengths keep ("ab", "c") and ("a", "bc") apart.
-            self._digest.update(len(field).to_bytes(8, "little"))
-            self._digest.update(field)
-
-    def __str__(self) -> str:
-        return self._digest.hexdigest()
+def _with_lengths(fields: Iterable[bytes]) -> bytes:
+    """Join fields so that ("ab", "c") and ("a", "bc") differ."""
+    return b"".join(len(field).to_bytes(8, "little") + field for field in fields)
 
 
 class StoredCorpus(Corpus):
-    """A corpus that `store` wrote to `folder`. Threads may share it. ValueError or OSError when it cannot be read."""
+    """A corpus that `store` wrote to `folder`; threads may share it. ValueError or OSError when it cannot be read."""
 
     def __init__(self, folder: Path) -> None:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
@@ -155,11 +144,9 @@ class StoredCorpus(Corpus):
         return self._read(doc_id)
 
     def __contains__(self, doc_id: object) -> bool:
-        try:
-            self._row(doc_id)  # type: ignore[arg-type]
-        except (KeyError, AttributeError):
-            return False
-        return True
+        with suppress(KeyError):
+            return isinstance(doc_id, str) and self._row(doc_id) >= 0
+        return False
 
     def __iter__(self) -> Iterator[str]:
         for start, end in pairwise(self._id_ends):
@@ -210,13 +197,13 @@ def store(documents: Iterable[Document], folder: Path) -> None:
     """Write `documents` to the new folder `folder`, one at a time. DataError when an id comes twice."""
     folder.mkdir(parents=True, exist_ok=True)
     ends, id_ends, sums, rows = array("q", [0]), array("q", [0]), array("I"), dict[bytes, int]()
-    fingerprint = _Fingerprint()
+    digest = hashlib.blake2b(digest_size=8)
     with (folder / "fields.bin").open("wb") as fields, (folder / "ids.bin").open("wb") as ids:
         for row, document in enumerate(documents):
             parts = encode_document(document)
             if rows.setdefault(parts[0], row) != row:
                 raise DataError(f"two documents have the id {document.doc_id!r}")
-            fingerprint.add(parts)
+            digest.update(_with_lengths(parts))
             fields.write(whole := b"".join(parts))
             sums.append(zlib.crc32(whole))
             for part in parts:
@@ -227,7 +214,7 @@ def store(documents: Iterable[Document], folder: Path) -> None:
     for name, numbers in {"ends": ends, "id_ends": id_ends, "order": order, "sums": sums}.items():
         (folder / f"{name}.bin").write_bytes(numbers)
     crc = {path.name: zlib.crc32(path.read_bytes()) for path in sorted(folder.iterdir()) if path.name != "fields.bin"}
-    meta = {"format": FORMAT, "documents": len(rows), "fingerprint": str(fingerprint), "crc32": crc}
+    meta = {"format": FORMAT, "documents": len(rows), "fingerprint": digest.hexdigest(), "crc32": crc}
     (folder / "meta.json").write_text(json.dumps(meta) + "\n", encoding="utf-8")
 
 
