@@ -87,10 +87,7 @@ class WordRetriever(Retriever):
     ) -> None:
         """Build or open the index that `key` determines together with the corpus."""
         self._analyzer, self._reading, self.ranker = analyzer, analyzer.reading(), ranker
-        sources = code(
-            "tools/text", *(f"tools/retrievers/{name}" for name in ("bm25", "english", "kernels", "rank_bm25"))
-        )
-        key = {**key, "corpus": corpus.fingerprint, "code": sources}
+        key = {**key, "corpus": corpus.fingerprint, "code": code(*_SOURCES)}
         open_index(home, key, build=lambda folder: self._build(corpus, folder), load=self._load)
 
     @abstractmethod
@@ -218,9 +215,8 @@ class _Counter:
         frequency = np.zeros(self._known - self._reading.skipped, dtype=np.int64)
         for counts in self._counts:
             frequency += np.bincount(counts.rows, minlength=len(frequency))
-        return Statistics(
-            frequency, np.concatenate([np.zeros(0, np.int64), *(counts.lengths for counts in self._counts)])
-        )
+        lengths = [counts.lengths for counts in self._counts] or [np.zeros(0, dtype=np.int64)]
+        return Statistics(frequency, np.concatenate(lengths))
 
     def take(self) -> Iterator[Counts]:
         """Yield the counts of each block, in order, each forgotten when the next one is taken."""
