@@ -151,11 +151,7 @@ def check_interrupts() -> None:
 
 
 def note_signal(number: int, frame: object) -> None:
-    """Handle a signal; a scheduler's SIGTERM counts as Ctrl-C.
-
-    SIGHUP counts once: a closed terminal and its shell both send it, and a second Ctrl-C does not wait for calls in
-    flight.
-    """
+    """Handle a signal, each as Ctrl-C; SIGHUP once: a closed terminal and its shell both send it."""
     if number != signal.SIGHUP or not _signals:
         _signals.append(number)
         _woken.put(None)
@@ -196,10 +192,7 @@ def _run_in_thread(work: Callable[[], int]) -> int | None:
 
 
 def clean(text: str) -> str:
-    """Replace control characters, which could move the cursor or colour the screen, and lone surrogates.
-
-    Lone surrogates come from folder names that are not UTF-8; no stream accepts them.
-    """
+    """Replace control characters, which could colour the screen, and lone surrogates, which no stream accepts."""
     unsafe = r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
     return re.sub(unsafe, "\N{REPLACEMENT CHARACTER}", text)
 
@@ -220,10 +213,9 @@ _LOG.addHandler(_Talk())
 
 
 def put_out(text: str, kept: str = "") -> None:
-    """Write the command's result on stdout.
+    """Write the command's result on stdout. A reader that has gone, as in `| head`, and a closed stdout are no errors.
 
-    DataError when it cannot be written, e.g. on a full disk, or RunIncomplete where it is also `kept`, e.g. "in the run
-    folder". A reader that has gone, as in `| head`, is no error, and neither is a closed stdout.
+    DataError when it cannot be written, or RunIncomplete where it is also `kept`, e.g. "in the run folder".
     """
     if sys.stdout is None:
         return

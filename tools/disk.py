@@ -27,7 +27,7 @@ _DRAFT = ".sextant-draft"
 
 
 class InputFile(str):
-    """The type of a parameter that names a file of the user's; "" is none. Its content is part of a run's identity."""
+    """The type of a parameter that names a file, whose content is part of a run's identity; "" is none."""
 
 
 def read_lines(path: Path, *, repair: bool = False) -> list[bytes]:

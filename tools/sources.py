@@ -1,10 +1,9 @@
 """The sources that a program, a retriever or a task depends on: its module, and all that this imports of ours.
 
-Imports inside functions count, those under TYPE_CHECKING do not. Of a module outside our packages, a user's own
-program, what it imports from its own folder counts as well. Nothing is imported: sources are read as text, and compared
-without comments, formatting and docstrings. Docstrings that a model is shown are prompts, and count: those of
-signatures, of the types of their fields, and of functions in a module that makes tools of them. A table of names
-("module:attribute") brings none of the modules that it names. A data file counts where its name stands in the source.
+Imports inside functions count, those under TYPE_CHECKING do not, and neither do the modules in a table of names
+("module:attribute"). Of a user's own program, what it imports from its own folder counts as well. Sources are compared
+without comments, formatting and docstrings, but for those that a model is shown: of signatures, of the types of their
+fields, and of functions in a module that makes tools of them. A data file counts where its name stands in the source.
 """
 
 import ast

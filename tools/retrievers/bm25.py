@@ -43,8 +43,8 @@ class Analyzer(NamedTuple):
     """How texts are split into words."""
 
     words: Callable[[str], list[str]]  # in order, with repeats; no word is empty or has a blank in it
-    # What `words` does to an ASCII text, where that is as simple as this, for the compiled loop: the runs of two or
-    # more of these characters, in lower case, without the stop words. Empty where it is not.
+    # Where the words of an ASCII text are the runs of two or more of these characters, in lower case, without the stop
+    # words, the compiled loop reads it; else empty.
     characters: str = ""
     stop_words: frozenset[str] = frozenset()
 
@@ -246,8 +246,8 @@ def analyzer_of(name: str) -> Analyzer:
 class BM25(WordRetriever):
     """Lucene's BM25 over one corpus, with Anserini's defaults, which CRUMB's Pyserini baseline also has.
 
-    `analyzer` is how texts become words. "plain" is lower case, two characters or more, without English stop words;
-    "english" is the analyzer of CRUMB's baseline, with Porter's stemmer (tools/retrievers/english.py).
+    The analyzer "plain" gives words in lower case, of two characters or more, without English stop words; "english" is
+    that of CRUMB's baseline, with Porter's stemmer (tools/retrievers/english.py).
     """
 
     def __init__(
@@ -280,10 +280,7 @@ class BM25(WordRetriever):
 
 
 class BM25S(BM25):
-    """The package bm25s with its defaults, as OBLIQ-Bench's release ranks its Writing and Congress tasks.
-
-    These are the plain words with k1=1.5 and b=0.75.
-    """
+    """The package bm25s with its defaults, as OBLIQ-Bench's release ranks its Writing and Congress tasks."""
 
     def __init__(self, corpus: Corpus, home: Path | None = None) -> None:
         super().__init__(corpus, home, k1=1.5, b=0.75)

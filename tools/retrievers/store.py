@@ -54,10 +54,9 @@ def open_index(
     """Load the index for `key` from under `home`, where it is built first if it is not there.
 
     `key` must hold all that shapes the index: its kind, its parameters, the corpus fingerprint, the versions of the
-    libraries, and the `code` that makes it. `build` fills the folder it is given, in which it finds what an earlier
-    call of it left when it was killed. What `load` returns may keep files of the folder open or mapped. With no home,
-    or one that cannot be written, the index is built in a temporary folder, which goes away when it is loaded. With
-    `salvage`, a damaged index is what `build` finds, so that it can keep what is whole.
+    libraries, and the `code` that makes it. `build` fills a folder, in which it finds what an earlier call left when it
+    was killed, or, with `salvage`, a damaged index. What `load` returns may keep files of the folder open or mapped.
+    With no home, or one that cannot be written, the folder is a temporary one, which goes away when it is loaded.
     """
     place = home and home / "indexes" / name_of(key)
     if place and _writable(place.parent):
@@ -132,9 +131,7 @@ def _files(folder: Path) -> Iterator[os.stat_result]:
 
 
 def delete(home: Path, name: str) -> None:
-    """Remove the index called `name`, and its draft. UnknownName when there is neither; UsageError while a process
-    builds or opens it.
-    """
+    """Remove the index called `name`, and its draft. UsageError where there is none, or a process uses it."""
     place = home / "indexes" / name
     names = [index.name for index in list_kept(home)]
     if name not in names:
