@@ -4,7 +4,6 @@ import json
 import re
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from threading import Event
 from types import SimpleNamespace
 from typing import ClassVar
@@ -187,7 +186,6 @@ def test_an_agent_out_of_steps_hands_in_what_it_selected_then_the_rest(name, min
         ("verifier", {"reads": -1}, "reads"),
         ("tournament", {"promote": 20}, "promote below batch=20, not 20"),
         ("tournament", {"batch": 1}, "batch of at least 2, not 1"),
-        ("tournament", {"lens": "prof"}, "proof"),
         *(
             (name, {"pool": 0}, f"{name} needs pool of at least 1, not 0")
             for name, one in CLASSES.items()
@@ -198,7 +196,6 @@ def test_an_agent_out_of_steps_hands_in_what_it_selected_then_the_rest(name, min
         ("decompose", {"parts": 0}, "decompose needs parts of at least"),
         ("decompose", {"exclude_depth": -1}, "decompose needs exclude_depth of at least"),
         ("closed_book", {"guesses": 0}, "closed_book needs guesses of at least 1, not 0"),
-        ("rewrite", {"lens": "stanse"}, "stance"),
     ],
 )
 def test_a_wrong_parameter_is_refused_in_one_line(name, wrong, said):
@@ -272,23 +269,16 @@ def fields(prompt):
 
 def test_a_hop_is_search_judge_select_drop_note_and_the_ranking_follows_the_selection(corpus):
     toolbox, model = world(corpus)
-    submission = answer(MultiHop(toolbox, hops=2, per_hop=3), model)
+    submission = answer(MultiHop(toolbox, hops=2, per_hop=3, read_chars=10), model)
     first = [step for step in submission.trace.steps if step.hop == 1]
     assert [step.tool for step in first] == ["search", "judge", "select", "drop", "note"]
     search, judge, select, drop, _ = first
-    assert judge.doc_ids == search.doc_ids and len(search.doc_ids) == 3
+    assert judge.doc_ids == search.doc_ids and judge.shown == (10, 10, 10) and min(judge.lengths) > 10
     assert set(select.doc_ids) | set(drop.doc_ids) == set(judge.doc_ids)
     assert (search.usage.calls, select.usage.calls) == (1, 1)
     selected = [doc_id for step in submission.trace.steps if step.tool == "select" for doc_id in step.doc_ids]
     assert list(submission.ranking[: len(selected)]) == selected
     assert submission.trace.notes
-
-
-def test_reading_length_is_what_the_model_gets_and_what_the_trace_says(corpus):
-    toolbox, model = world(corpus)
-    submission = answer(MultiHop(toolbox, hops=1, per_hop=2, read_chars=10), model)
-    [judge] = [step for step in submission.trace.steps if step.tool == "judge"]
-    assert judge.shown == (10, 10) and min(judge.lengths) > 10
 
 
 def test_a_session_out_of_searches_still_hands_in_what_it_found(corpus):
@@ -319,15 +309,6 @@ def test_offline_counts_the_end_of_a_description_and_the_beginning_of_a_passage_
 def test_a_document_cannot_open_a_field_of_the_prompt(text):
     assert not re.search(r"\[\[ ## \w+ ## \]\]", defuse(text))
     assert defuse(text).replace(" ", "") == text.replace(" ", "")
-
-
-def test_offline_searches_move_on(mini):
-    toolbox, model = mini.world()
-    trace = answer(MultiHop(toolbox), model, mini.queries[0]).trace
-    searches = [set(step.argument.split()) for step in trace.steps if step.tool == "search"]
-    assert len(searches) == 4
-    for earlier, later in pairwise(searches[1:]):
-        assert len(later - earlier) >= len(later) / 4, "a word pays for having been used"
 
 
 @given(

@@ -130,15 +130,6 @@ def test_equal_scores_are_ordered_by_another_retriever_over_the_same_documents(p
     assert submission.scores[0] == 8 and 5 == submission.scores[1] > submission.scores[2] > submission.scores[3] > 4.999
 
 
-def test_copies_of_one_text_stay_equal_because_nothing_tells_them_apart(server):
-    corpus = Corpus([Document("d1", "ferry"), Document("d2", "ferry"), Document("d3", "ferry port")])
-    toolbox = Toolbox(corpus, BM25(corpus), others={"dense": BM25(corpus)})
-    server.answer = judging(dict.fromkeys(["d1", "d2", "d3"], 5))
-    submission = answer(Score, toolbox, server, Query("q1", "ferry"))
-    assert submission.ranking == ("d1", "d2", "d3")
-    assert submission.scores[0] == submission.scores[1] > submission.scores[2]
-
-
 def test_without_a_search_left_for_the_ties_the_pool_s_order_decides(toolbox, server):
     corpus = Corpus(Document(doc_id, text) for doc_id, text in TEXTS.items())
     limited = Toolbox(corpus, BM25(corpus), others={"dense": BM25(corpus)}, limits=Limits(searches=1))
