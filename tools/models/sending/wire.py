@@ -98,10 +98,7 @@ class Wire:
     def send(self, body: bytes, deadline: float, *, tools: bool = False) -> tuple[Reply, Mapping[str, str]]:
         """Send a request of a chat; return the answer and its headers. As `post`, and Unreadable."""
         answer = self.post(PATHS[self.api], body, deadline, tools=tools)
-        try:
-            reply = read(self.api, answer.body, self.model, clean=self.clean)
-        except Unreadable as error:
-            raise Unreadable(self.clean(error.what), self.model, error.usage) from None
+        reply = read(self.api, answer.body, self.model, clean=self.clean)
         if len(self.key) >= SECRET:
             calls = [{name: self.clean(text) for name, text in call.items()} for call in reply.tool_calls]
             reply = reply._replace(text=self.clean(reply.text), tool_calls=calls, finish=self.clean(reply.finish))
