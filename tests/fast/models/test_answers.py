@@ -174,12 +174,6 @@ def test_a_damaged_cell_is_neither_an_answer_nor_zero_and_it_is_said_what_to_do(
         Answers(path).take(key(1))
 
 
-def test_an_answer_that_json_cannot_hold_is_not_kept_in_another_shape(path):
-    books = Answers(path).ledger("run")
-    books.answered("q", key(1), "tiny", Answer([object()], paid()))
-    assert Answers(path).take(key(1)) is None and Answers(path).books("run").answered == 1, "paid for, all the same"
-
-
 # -- the books
 
 

@@ -19,13 +19,6 @@ from tools.records import Usage
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")
 
 
-def test_a_slow_provider_is_waited_for_where_calls_queue(server):
-    server.answer, server.delay = (lambda prompt: {"raw": "yes"}), 0.2
-    model = lm.connect(server.spec, Terms(gate=Gate(1), patience=Patience(before=0.1, after=0.1)))
-    with ThreadPoolExecutor() as pool:
-        assert list(pool.map(model.lm, "abcd")) == [["yes"]] * 4
-
-
 @contextmanager
 def near_its_budget(server, **given):
     """A model whose second call stays on its way, so that the next one has to wait for the budget."""

@@ -29,7 +29,7 @@ class Server:
 
     def __init__(self, behave, context=None):
         self.behave, self.context, self.accepted = behave, context, 0
-        self.requests, self.requests_of = [], {}
+        self.requests = []
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port = self.listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/v1"
@@ -81,7 +81,6 @@ def request(server, connection):
     while len(body) < length:
         body += connection.recv(65536)
     server.requests.append((head, body))
-    server.requests_of[connection] = body
     return True
 
 

@@ -336,11 +336,6 @@ def test_a_provider_of_any_capacity_is_used_to_four_fifths(capacity):
     assert simulated.refused <= most * (simulated.answered + simulated.refused)
 
 
-def test_a_provider_that_has_enough_is_asked_all_that_the_user_allows():
-    simulated = Simulation(100, 64).run(50.0)
-    assert simulated.refused == 0 and simulated.answered >= 0.95 * 64 * 50.0
-
-
 def test_a_provider_that_is_away_is_asked_once_in_a_while_and_found_again():
     simulated = Simulation(16, 64).run(50.0)
     simulated.capacity, before = 0, simulated.refused

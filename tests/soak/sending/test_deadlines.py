@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from bad_server import fine, in_order, latency
+from bad_server import fine, latency
 from run_folders import CONFIG
 from waiting import wait_for
 
@@ -97,18 +97,6 @@ def test_a_program_that_hangs_outside_of_calls_is_given_up_and_the_others_finish
     problem, outcomes, owed = sitting(tmp_path, system, queries, again, workers=2)
     assert (problem, owed, len(outcomes)) == (None, {}, len(queries))
     assert sum(one.paid for one in bad.tries) <= before + 2
-
-
-def test_a_query_that_waits_for_its_calls_is_not_taken_for_one_that_hangs(tmp_path, environment, system, bad):
-    bad.script = in_order([latency(1.0)])
-    problem, outcomes, owed = sitting(
-        tmp_path,
-        system,
-        environment.queries[:2],
-        lm.connect(bad.spec, Terms(gate=Gate(1), query_seconds=5.0)),
-        workers=1,
-    )
-    assert (problem, owed, len(outcomes)) == (None, {}, 2)
 
 
 # Ctrl-C

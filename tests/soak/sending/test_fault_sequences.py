@@ -103,16 +103,15 @@ class Undisturbed:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._server = BadServer()
-        self._known: dict[tuple[str, str], tuple[list[str], int]] = {}
+        self._known: dict[tuple[str, str], list[str]] = {}
 
-    def __call__(self, program: str, query) -> tuple[list[str], int]:
-        """The ranking, and how many calls it took."""
+    def __call__(self, program: str, query) -> list[str]:
         with self._lock:
             if (program, query.query_id) not in self._known:
                 self._server.forget()
                 with lm.connect(self._server.spec).active():
                     submission = PROGRAMS[program](toolbox())(query=query)
-                self._known[program, query.query_id] = (list(submission.ranking), len(self._server.paid))
+                self._known[program, query.query_id] = list(submission.ranking)
             return self._known[program, query.query_id]
 
 
@@ -191,7 +190,7 @@ def answered(drawn: Drawn, folder: run_folder.RunFolder, server: BadServer, undi
         if own:  # the model's or the program's doing: it may have changed what came after it
             continue
         assert outcome["error"] is None, f"{query.query_id} scores 0 for the provider's fault: {outcome['error']}"
-        assert outcome["ranking"] == undisturbed(drawn.program, query)[0], f"{query.query_id} is ranked otherwise"
+        assert outcome["ranking"] == undisturbed(drawn.program, query), f"{query.query_id} is ranked otherwise"
 
 
 def again(drawn: Drawn, server: BadServer, runs: Path) -> None:
