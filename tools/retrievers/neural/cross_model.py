@@ -15,8 +15,8 @@ from tools.retrievers.neural.loading import (
     cores,
     dtype,
     from_files,
+    import_peft,
     keep_loaded,
-    load_adapter_weights,
     load_tokenizer,
     loading,
     merge_adapter,
@@ -52,7 +52,7 @@ def load(found: LocalModel) -> tuple[Any, Any]:
     base = find_base(folder, row.base)
     model, missing = _with_head(base or folder, row, labels=1 if base else None)
     if base:
-        brought = load_adapter_weights(folder)
+        brought = import_peft(folder).load_peft_weights(str(folder), device="cpu")
         missing = [name for name in missing if not any(key.endswith(f".{name}") for key in brought)]
         model = merge_adapter(model, folder)
     if missing:

@@ -63,7 +63,7 @@ class Encoder:
         query, which is computed with one thread: that has the same bits for every model and library.
         """
         model, options = self.models[task], options | self._cut(task)
-        texts = encodable(texts)
+        texts, prompt = encodable(texts), prompt and encodable([prompt])[0]
         batches: Iterable[list[int]] = ([place] for place in range(len(texts)))
         encode, count = model.encode_query, 1
         if task == "document":

@@ -102,23 +102,20 @@ def merge_adapter(model: Any, folder: Path) -> Any:
     """`model` with the adapter (peft) of `folder` merged into its weights; DataError when it is for another model."""
     if not (folder / "adapter_config.json").is_file():
         raise DataError(f"{folder} is no adapter: it lacks adapter_config.json")
-    brought = load_adapter_weights(folder)
-    from peft import PeftConfig, get_peft_model, set_peft_model_state_dict  # an extra
-
+    peft = import_peft(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the base model is not in the place that the adapter names
-        adapted = get_peft_model(model, PeftConfig.from_pretrained(str(folder)))
-    report = set_peft_model_state_dict(adapted, brought)
+        adapted = peft.get_peft_model(model, peft.PeftConfig.from_pretrained(str(folder)))
+    report = peft.set_peft_model_state_dict(adapted, peft.load_peft_weights(str(folder), device="cpu"))
     if strange := [*(name for name in report.missing_keys if "lora_" in name), *report.unexpected_keys]:
         raise DataError(f"the adapter in {folder} was made for another base model: {strange[0]} does not fit")
     return adapted.merge_and_unload()
 
 
-def load_adapter_weights(folder: Path) -> dict[str, Any]:
-    """Read what an adapter adds to its base model; DataError where the package peft is not installed."""
+def import_peft(folder: Path) -> Any:
+    """The package of adapters; DataError where it is not installed."""
     try:
-        from peft import load_peft_weights  # an extra
+        import peft  # an extra
     except ImportError:
         raise DataError(f"{folder} is an adapter; it needs the package peft: pip install 'sextant[adapters]'") from None
-    brought: dict[str, Any] = load_peft_weights(str(folder), device="cpu")
-    return brought
+    return peft

@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -298,8 +298,12 @@ def _downloaded(model: str) -> Path:
 
 def _lacking(folder: Path) -> str:
     """Name what a model folder lacks, in words; "" where it is whole."""
-    if torn := next((name for name in _settings_in(folder) if not _is_json(folder / name)), ""):
-        return f"a whole {torn}"
+    # The files that say how it is run; a tokenizer's own are not among them.
+    for pattern in ("modules.json", "*config*.json", "*.index.json", "*/*config.json"):
+        for path in sorted(folder.glob(pattern)):
+            name = path.relative_to(folder)
+            if not {*name.parts}.intersection(_IRRELEVANT) and not _is_json(path):
+                return f"a whole {name.as_posix()}"
     inner, modules = folder, folder / "modules.json"
     if modules.is_file():
         entries = json.loads(modules.read_text(encoding="utf-8"))
@@ -315,13 +319,6 @@ def _lacking(folder: Path) -> str:
     return _lacking_weights(inner) or (
         "" if has_tokenizer or adapter else "a tokenizer (tokenizer.json, vocab.txt or the like)"
     )
-
-
-def _settings_in(folder: Path) -> list[str]:
-    """The files of a model folder that say how it is run, modules.json first; a tokenizer's own are not among them."""
-    patterns = ("modules.json", "*config*.json", "*.index.json", "*/*config.json")
-    paths = [path.relative_to(folder) for pattern in patterns for path in sorted(folder.glob(pattern))]
-    return [path.as_posix() for path in paths if not {*path.parts}.intersection(_IRRELEVANT)]
 
 
 def _is_json(path: Path) -> bool:
@@ -383,8 +380,12 @@ def digest_weights(folder: Path, base: str = "") -> str:
     digest = hashlib.blake2b(digest_size=4)
     if under := find_base(folder, base):
         digest.update(digest_weights(under).encode())
-    for path in _shaping(folder):
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        hidden = any(part.startswith(".") or part in _IRRELEVANT for part in name.parts)
+        if hidden or path.suffix not in _SHAPING or not path.is_file():
+            continue
+        digest.update(name.as_posix().encode() + b"\0")
         state = path.stat()
         digest.update(_digest(path, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns))
     return digest.hexdigest()
@@ -395,14 +396,6 @@ def _digest(path: Path, *state: int) -> bytes:
     """The digest of a file's content; its size and times are there so that another content is read again."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, hashlib.blake2b).digest()
-
-
-def _shaping(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.rglob("*")):
-        parts = path.relative_to(folder).parts
-        hidden = any(part.startswith(".") or part in _IRRELEVANT for part in parts)
-        if path.is_file() and path.suffix in _SHAPING and not hidden:
-            yield path
 
 
 def read_settings(path: Path) -> dict[str, Any]:
