@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from evals.running.evaluation import Ready
 
 SHORT_WAIT = 1.0  # seconds that a wait has lasted, or is known to last, before it is told
-BACKLOG = 1000  # events that a slow reader may be behind before it gets no more progress, which is old by then
+BACKLOG = 1000  # events that a slow reader may be behind before it gets no more progress
 LOOK_SECONDS = 0.25  # between two looks at the run
 PROGRESS_SECONDS = 1.0  # between two events of progress
 _BUDGETS = {"usd": "budget_usd", "tokens": "budget_tokens", "calls": "budget_calls", "seconds": "time_limit"}
@@ -241,7 +241,7 @@ class Waits:
 
 
 class Watch:
-    """Counts the queries of a run while the block runs, and tells what happens; answering them never waits for it.
+    """Counts the queries of a run while the block runs, and tells what happens.
 
     One thread looks at the run four times a second. Each look tells the progress, and before it what has changed.
     """

@@ -137,7 +137,13 @@ def forecast(request: Request) -> Estimate:
     rehearsal = rehearse(resolved, environment, model, _choose(pending))
     habits = _habits(request, model, rehearsal)
     price = None if request.lm == "offline" else model.price
-    figures = _project(resolved, rehearsal, pending, habits, price)
+    factors, decides = _factors(resolved, rehearsal)
+    workers, notes = min(request.workers, max(1, len(pending))), _notes(rehearsal, habits, factors, decides=decides)
+    figures = _project(rehearsal, pending, habits, price, factors, workers)
+    if request.lm == "offline":
+        figures = figures._replace(list_usd=NONE)
+    elif rehearsal.all_calls:
+        notes.append(f"{workers} requests at a time; no retries, and no input from the provider's cache")
     found = {
         "dry_run": True,
         **{name: config[name] for name in ("task", "data", "split", "program")},
@@ -151,7 +157,7 @@ def forecast(request: Request) -> Estimate:
         "window": getattr(model.lm, "window", None),
         "price": None if price is None else str(price),
         "budgets": _check_budgets(request, figures, len(pending), total(map(run_folder.usage, answered.values()))),
-        "notes": _notes(resolved, rehearsal, pending, habits),
+        "notes": notes,
     }
     return Estimate(found)
 
@@ -205,23 +211,16 @@ def _habits(request: Request, model: "Model", rehearsal: Rehearsal) -> Habits:
     reasons = effort != "none" and (effort is not None or model.settings.get("temperature") is None)
     thought = THINKING if reasons else NONE
     paces = np.array([2 * PACE, PACE, PACE / 2])
-    low, expected, high = ANSWER
-    note = (
-        f"assumed of answers: {low:g}, {expected:g} and {high:g} times the {mean:,.0f} tokens that the engine without "
-        "a model writes"
-    )
+    times = "{:g}, {:g} and {:g}".format(*ANSWER)
+    note = f"assumed of answers: {times} times the {mean:,.0f} tokens that the engine without a model writes"
     if reasons:
-        low, expected, high = THINKING
-        note += f", and {low:.0f}, {expected:,.0f} and {high:,.0f} of thinking"
+        note += ", and {:.0f}, {:,.0f} and {:,.0f} of thinking".format(*THINKING)
     pace = f"assumed of a call: {DELAY:g} s and {PACE:g} tokens a second, half to twice as fast"
     return Habits(ANSWER, thought, (DELAY * PACE + (ANSWER * mean + thought)) / paces, (note, pace))
 
 
 def _read_earlier(path: Path, program: str, model: str) -> tuple[int, float, float, float] | None:
-    """Return of earlier answers of the program with the model how many there are, and mean seconds, tokens, thinking.
-
-    None where there are too few.
-    """
+    """Return how many earlier answers of the program with the model there are, and mean seconds, tokens, thinking."""
     if not path.is_file():
         return None
     statement = (
@@ -240,7 +239,7 @@ def _read_earlier(path: Path, program: str, model: str) -> tuple[int, float, flo
 
 
 def _project(
-    resolved: Resolved, rehearsal: Rehearsal, pending: Sequence[Query], habits: Habits, price: "Price | None"
+    rehearsal: Rehearsal, pending: Sequence[Query], habits: Habits, price: "Price | None", factors: Range, workers: int
 ) -> Figures:
     """Go from the calls of the rehearsal to those of all queries; the calls of one query come one after another."""
     program, calls = rehearsal.program, rehearsal.all_calls
@@ -249,12 +248,11 @@ def _project(
     if program.pooled:  # a query counts as much as its pool is large
         weights = {query.query_id: max(1.0, len((query.candidates or set()) - query.excluded)) for query in pending}
     share = sum(weights.values()) / max(1.0, sum(weights[query_id] for query_id in chosen))
-    factors = _factors(resolved, rehearsal)
     # Prompts are shorter where there are fewer calls.
     shrinks = np.array([factors[0] if program.cumulative else 1.0, 1.0, 1.0])
     many = factors * (share * len(calls))
     answers = habits.answers * sum(call.answer for call in calls) + habits.thinking * len(calls)
-    usd = NONE if resolved.request.lm == "offline" else None
+    usd = None
     if price is not None:
         rates = zip(PROMPTS, habits.answers, np.rint(habits.thinking), strict=True)
         # Some models take more a token for long prompts, so calls are priced one by one.
@@ -267,7 +265,7 @@ def _project(
         ]
         usd = factors * shrinks * share * np.array(each)
     longest = factors * max(map(len, rehearsal.calls), default=0)
-    in_turn = np.maximum(many / _workers(resolved.request, pending), longest)
+    in_turn = np.maximum(many / workers, longest)
     return Figures(
         calls=np.array([int(many[0]), round(many[1]), ceil(many[2])]),
         input_tokens=factors * shrinks * PROMPTS * (share * sum(call.prompt for call in calls)),
@@ -277,43 +275,28 @@ def _project(
     )
 
 
-def _workers(request: Request, pending: Sequence[Query]) -> int:
-    """Return how many queries are asked at a time."""
-    return min(request.workers, max(1, len(pending)))
-
-
-def _most_calls(resolved: Resolved, rehearsal: Rehearsal) -> int | None:
-    """Return the most calls of a query; None where it is not the model that decides how many there are."""
-    default = resolved.values.get("pool", 0)
-    most = [rehearsal.program.most_calls(len(query.candidates or ()) or default) for query in rehearsal.queries]
-    return max((one for one in most if one is not None), default=None)
-
-
-def _factors(resolved: Resolved, rehearsal: Rehearsal) -> Range:
-    """Return by how much the calls of a query may be fewer or more than those of the rehearsal."""
-    counts, most = list(map(len, rehearsal.calls)), _most_calls(resolved, rehearsal)
+def _factors(resolved: Resolved, rehearsal: Rehearsal) -> tuple[Range, bool]:
+    """Return by how much the calls of a query may be fewer or more than rehearsed, and whether a model decides."""
+    counts, program, default = list(map(len, rehearsal.calls)), rehearsal.program, resolved.values.get("pool", 0)
+    ceilings = [program.most_calls(len(query.candidates or ()) or default) for query in rehearsal.queries]
+    most = max((one for one in ceilings if one is not None), default=None)
     if most is None or not sum(counts):
-        return np.array([1.0, 1.0, REPAIRS])
-    mean = sum(counts) / len(counts)
-    most = min(most, resolved.limits.get("max_calls", most))
+        return np.array([1.0, 1.0, REPAIRS]), most is not None
+    mean, most = sum(counts) / len(counts), min(most, resolved.limits.get("max_calls", most))
     # More than the ceiling is possible where a small window makes a program read in several calls.
-    return np.array([min(rehearsal.program.least_calls, min(counts) / mean), 1.0, REPAIRS * max(most, *counts) / mean])
+    return np.array([min(program.least_calls, min(counts) / mean), 1.0, REPAIRS * max(most, *counts) / mean]), True
 
 
-def _notes(resolved: Resolved, rehearsal: Rehearsal, pending: Sequence[Query], habits: Habits) -> list[str]:
+def _notes(rehearsal: Rehearsal, habits: Habits, factors: Range, *, decides: bool) -> list[str]:
     """Return what is assumed, the most important first, and what was otherwise than in the run."""
     if not rehearsal.all_calls:
         return [*rehearsal.notes, *habits.notes]
-    low, _, high = _factors(resolved, rehearsal)
-    decides = _most_calls(resolved, rehearsal) is not None
     why = "because a model decides when it has enough" if decides else "for answers asked for again"
     first = (
-        f"calls: {low:.2g} to {high:.2g} times those of the rehearsal, {why}; "
+        f"calls: {factors[0]:.2g} to {factors[2]:.2g} times those of the rehearsal, {why}; "
         "tokens of a prompt: 20 % less to 30 % more, for other queries and tokenizers"
     )
-    workers = _workers(resolved.request, pending)
-    last = f"{workers} requests at a time; no retries, and no input from the provider's cache"
-    return [first, *rehearsal.notes, *habits.notes, *([] if resolved.request.lm == "offline" else [last])]
+    return [first, *rehearsal.notes, *habits.notes]
 
 
 def _check_budgets(request: Request, figures: Figures, pending: int, spent: Usage) -> list[dict[str, Any]]:
