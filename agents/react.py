@@ -74,7 +74,7 @@ class _State(TypedDict):
 class React(Program):
     """A model that searches, reads, selects and finishes by calling tools."""
 
-    offline: ClassVar = {"thought": rules.think, "calls": rules.call_tools}
+    offline: ClassVar = {"thought": lambda inputs, statistics: "counted words", "calls": rules.call_tools}
     cumulative: ClassVar[bool] = True
     least_calls: ClassVar[float] = 0.3
     # Demonstrations and traces are of DSPy's interface alone.
@@ -325,13 +325,13 @@ def _tell_history(turns: list[_Turn], forgotten: int) -> list[Turn]:
 
 
 def _speak(turn: _Turn, *, forgotten: bool) -> list[Message]:
-    said: Message = {"role": "assistant", "content": turn["thought"]}
+    message: Message = {"role": "assistant", "content": turn["thought"]}
     if not turn["calls"]:
-        return [said, {"role": "user", "content": _NOTHING}]
-    messages, said["tool_calls"] = [said], []
+        return [message, {"role": "user", "content": _NOTHING}]
+    messages, message["tool_calls"] = [message], []
     for one, result in zip(turn["calls"], turn["results"], strict=True):
         function = {"name": one["name"], "arguments": one["arguments"]}
-        said["tool_calls"].append({"id": one["id"], "type": "function", "function": function})
+        message["tool_calls"].append({"id": one["id"], "type": "function", "function": function})
         messages.append({"role": "tool", "tool_call_id": one["id"], "content": _LEFT_OUT if forgotten else result})
     return messages
 

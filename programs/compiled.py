@@ -12,7 +12,7 @@ KNNFewShot, but demonstrations are made once, when compiling, and BM25 finds the
 import hashlib
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
@@ -241,8 +241,7 @@ def _append(trace: Trace, other: Trace) -> None:
         trace.steps.append(replace(step, hop=step.hop + last if step.hop else 0, started=step.started + end))
     trace.notes += other.notes
     trace.invented_ids += other.invented_ids
-    for kind, count in other.unusable.items():
-        trace.unusable[kind] = trace.unusable.get(kind, 0) + count
+    trace.unusable = dict(Counter(trace.unusable) + Counter(other.unusable))
     trace.followed |= other.followed | trace.followed
 
 

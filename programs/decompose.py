@@ -71,8 +71,8 @@ class Decompose(Program):
     def forward(self, query: Query) -> Submission:
         """The fused documents of all sub-queries."""
         session = self.toolbox.open(query)
-        asked = {"objective": query.objective, "description": query.text, "most": self.parts}
-        subqueries = ask(self.split, filled("subqueries"), check_usable(self.parts), **asked).subqueries[: self.parts]
+        inputs = {"objective": query.objective, "description": query.text, "most": self.parts}
+        subqueries = ask(self.split, filled("subqueries"), check_usable(self.parts), **inputs).subqueries[: self.parts]
         parts, why = [], "done"
         for hop, subquery in enumerate(subqueries, start=1):
             session.hop = hop

@@ -162,9 +162,9 @@ class _Host:
         parameters = inspect.signature(self._constructor.__init__).parameters.values()
         return [(one.name, one.annotation.__name__, one.default) for one in parameters if one.kind is one.KEYWORD_ONLY]
 
-    def begin(self, program: str, given: Mapping[str, Any]) -> list[str]:
+    def begin(self, program: str, parameters: Mapping[str, Any]) -> list[str]:
         """Make the program; return the fields for which it has no answer without a model."""
-        self._system = self._constructor(_Toolbox(self._parent), **given)
+        self._system = self._constructor(_Toolbox(self._parent), **parameters)
         lacking: list[str] = getattr(self._system, "unanswerable", [])
         if Path(NAME).exists():
             compiled = read(Path())
@@ -194,8 +194,8 @@ def main(descriptor: int, *, shielded: bool) -> None:
             try:
                 done = {"done": getattr(host, message["task"])(**message["given"])}
             except BaseException as error:  # noqa: BLE001  # the parent says what becomes of it
-                told = "".join(traceback.format_exception(error))
+                text = "".join(traceback.format_exception(error))
                 number, kind = getattr(error, "number", -1), type(error).__name__
-                done = {"failed": {"number": number, "kind": kind, "words": str(error), "traceback": told}}
+                done = {"failed": {"number": number, "kind": kind, "words": str(error), "traceback": text}}
             session.enter(None)
             parent.connection.send_bytes(dumps({**done, "threads": threading.active_count() - 1}))

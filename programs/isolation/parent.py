@@ -74,13 +74,13 @@ class Isolated:
             [inspect.Parameter(one, named, default=value, annotation=_TYPES[kind]) for one, kind, value in first.takes]
         )
 
-    def __call__(self, toolbox: Toolbox, **given: Any) -> Callable[..., Submission]:
+    def __call__(self, toolbox: Toolbox, **parameters: Any) -> Callable[..., Submission]:
         """Return a system as evals.running.runner runs it; UsageError for parameters that the program refuses."""
-        with self._begin(given) as child:
+        with self._begin(parameters) as child:
             lacking = child.unanswerable
 
         def answer(*, query: Query) -> Submission:
-            with self._begin(given) as child:
+            with self._begin(parameters) as child:
                 return _Desk(toolbox, query).have_answered(child)
 
         answer.unanswerable = lacking  # type: ignore[attr-defined]  # as of a Program
@@ -93,13 +93,13 @@ class Isolated:
             raise RunIncomplete(f"a process for the program could not be started: {error}") from None
 
     @contextmanager
-    def _begin(self, given: Mapping[str, Any]) -> "Iterator[_Child]":
+    def _begin(self, parameters: Mapping[str, Any]) -> "Iterator[_Child]":
         try:
             child = self._idle.pop()
         except IndexError:
             child = self._start()
         try:
-            child.begin(self._name, given)
+            child.begin(self._name, parameters)
             yield child
         finally:
             if child in _CHILDREN:  # it has not ended
@@ -109,13 +109,13 @@ class Isolated:
 def _list_readable(hidden: Sequence[Path]) -> dict[str, list[str]]:
     """List what a child may read: Python, its libraries, our code, and what $PYTHONPATH names, but what is hidden."""
     packages = [path for path in sys.path if path.endswith("-packages")]
-    named = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    added = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     code = [_ROOT / name for name in _CODE]
     out_of_reach = [place.resolve() for place in hidden]
     out_of_reach += [entry for entry in _ROOT.iterdir() if (entry / "__init__.py").exists() and entry not in code]
     readable, listable = list[str](), [str(_ROOT)]
-    wanted = [sys.prefix, sys.base_prefix, *packages, *named, *map(str, code), *_SYSTEM]
-    for path in {Path(path).resolve() for path in wanted}:
+    places = [sys.prefix, sys.base_prefix, *packages, *added, *map(str, code), *_SYSTEM]
+    for path in {Path(path).resolve() for path in places}:
         _add_around(path, out_of_reach, readable, listable)
     return {"readable": readable, "listable": listable}
 
@@ -152,7 +152,7 @@ class _Child:
     def __init__(self, reference: str, files: Mapping[str, list[str]], compiled: Compiled | None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="sextant-isolated-"))
         self._connection, theirs = Pipe()
-        self._given: Any = None
+        self._parameters: Any = None
         if compiled:
             write(self._folder / NAME, compiled)
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
@@ -173,16 +173,16 @@ class _Child:
         self.shielded: bool = self._receive()["shielded"]
         self.takes: list[tuple[str, str, Any]] = self.do("describe", system=reference)
 
-    def begin(self, name: str, given: Mapping[str, Any]) -> None:
+    def begin(self, name: str, parameters: Mapping[str, Any]) -> None:
         """Make the program with these parameters, unless that is done. It gets copies of the files that they name."""
-        if given == self._given:
+        if parameters == self._parameters:
             return
         copied = {
             key: shutil.copy(value, self._folder) if isinstance(value, InputFile) and value else value
-            for key, value in given.items()
+            for key, value in parameters.items()
         }
-        self.unanswerable: list[str] = self.do("begin", program=name, given=copied)
-        self._given = given
+        self.unanswerable: list[str] = self.do("begin", program=name, parameters=copied)
+        self._parameters = parameters
 
     def do(self, task: str, desk: "_Desk | None" = None, **given: Any) -> Any:
         """Have the child do a task, and return what comes of it; what it asks meanwhile is for the `desk`."""

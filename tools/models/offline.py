@@ -302,11 +302,6 @@ def find_common(inputs: Inputs, statistics: TermStatistics) -> str:
     return " ".join(_heaviest(weight)[:COMMON_WORDS])
 
 
-def think(inputs: Inputs, statistics: TermStatistics) -> str:
-    """Return no thought: counting words is no thinking."""
-    return "counted words"
-
-
 def call_tools(inputs: Inputs, statistics: TermStatistics) -> dspy.ToolCalls:
     """Select the best of what the last search brought, then search again with its words; finish with the last step."""
     searches, shown = [], []

@@ -87,7 +87,7 @@ def test_checkpoints_that_are_none_of_ours_are_nobodys_outcome(content, tmp_path
             Notes(Toolbox(corpus, index, checkpoints=tmp_path))(query=Query("q", "blood"))
 
 
-def test_a_folder_that_cannot_be_written_leaves_the_query_owed(tmp_path, corpus):
+def test_a_folder_that_cannot_be_written_leaves_the_query_pending(tmp_path, corpus):
     index = BM25(corpus)
     agent = Notes(Toolbox(corpus, index, checkpoints=tmp_path / "none"))
     with (

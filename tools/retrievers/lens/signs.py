@@ -139,17 +139,17 @@ def _recollection(text: str, statistics: TermStatistics) -> str:
 
 def _failure(text: str) -> list[str]:
     turns = _TURN.findall(text)
-    asked = [said for who, said in turns if who == "User"]
-    given = [said for who, said in turns if who == "Assistant"]
-    found = _signs(_USER, "\n".join(asked)) + _signs(_ASSISTANT, "\n".join(given))
+    requests = [said for who, said in turns if who == "User"]
+    answers = [said for who, said in turns if who == "Assistant"]
+    found = _signs(_USER, "\n".join(requests)) + _signs(_ASSISTANT, "\n".join(answers))
     found.append(
-        "long conversation many turns" if len(asked) > 2 else "several turns" if len(asked) > 1 else "one turn"
+        "long conversation many turns" if len(requests) > 2 else "several turns" if len(requests) > 1 else "one turn"
     )
-    if any(_alike(a, b) for a, b in pairwise(asked)):
+    if any(_alike(a, b) for a, b in pairwise(requests)):
         found.append("user repeats the same request again")
-    if any(_alike(a, b) for a, b in pairwise(given)):
+    if any(_alike(a, b) for a, b in pairwise(answers)):
         found.append("assistant repeats the same answer again")
-    if sum(map(len, given)) > 6 * max(1, sum(map(len, asked))):
+    if sum(map(len, answers)) > 6 * max(1, sum(map(len, requests))):
         found.append("assistant answers at length, longer than asked")
     return found
 
