@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from environments.base import Judgements
 from evals.measuring.metrics import collapse, judge, ranking_metric
-from evals.measuring.traces import Fate, Losses, attribute, attribution_json, fate_at
+from evals.measuring.traces import Fate, Losses, attribute, fate_at
 from evals.running.runner import answer
 from tools.corpus import Corpus
 from tools.errors import LimitReached
@@ -129,15 +129,6 @@ def test_the_passage_that_came_furthest_speaks_for_its_document():
     # The same where judgements name passages: the highest grade of a document is its grade.
     told = fates(outcome, ["d1", "d4"], unit_of=parent.get, judged_by_unit=False)
     assert told == {"A": Fate.NOT_SELECTED, "B": Fate.FOUND}
-
-
-def test_a_line_of_the_file_gives_back_what_was_attributed():
-    judged, outcome = Judgements({"q": {"d4": 2.0, "d8": 1.0, "d1": 0.5, "d2": 0.0}}), outcome_of(selects)
-    relevant = attribute("q", outcome, outcome["ranking"], judged)
-    line = json.loads(json.dumps(attribution_json("what is asked", relevant, outcome, judged)))
-    assert line["relevant"] == relevant
-    assert line["text"] == "what is asked" and line["grades"] == {"d4": 2.0, "d8": 1.0, "d1": 0.5}
-    assert [one["unit"] for one in line["relevant"]] == ["d4", "d8"]  # recall counts from grade 1 on
 
 
 def random_outcome(seed: int):

@@ -54,7 +54,7 @@ def random_case(seed: int):
     return rankings, qrels
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_metric_has_ir_measures_name_and_value_at_any_depth(seed):
     rankings, qrels = random_case(seed)
     rankings["q0"] = rankings["q0"][:5]  # shorter than most depths
@@ -75,12 +75,6 @@ def test_fractions_are_gained_as_they_are():
         assert ours == pytest.approx(theirs, abs=1e-12)
 
 
-def test_gain_is_linear_in_the_grade():
-    # With grades 2 and 1 in the wrong order: (1 + 2 / log2(3)) / (2 + 1 / log2(3)).
-    value = values({"q": ["b", "a"]}, {"q": {"a": 2, "b": 1}}, "nDCG@10")["q"]
-    assert value == pytest.approx(0.8597, abs=1e-4)
-
-
 def test_recall_is_undefined_where_no_label_reaches_one_and_gain_is_not():
     qrels = {"q": {"a": 0.75, "b": 0.5}}
     assert values({"q": ["b", "a"]}, qrels, "R@5") == {"q": None}
@@ -94,7 +88,7 @@ def test_recall_takes_the_binary_labels_where_the_release_has_them():
     assert values({"q": ["a", "b"]}, qrels, "nDCG@10", binary=binary) == values({"q": ["a", "b"]}, qrels, "nDCG@10")
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_max_p_is_the_best_passage_of_each_document(seed):
     generator = np.random.default_rng(seed)
     passages = [f"D{document}:{number}" for document in range(30) for number in range(4)]
@@ -174,7 +168,7 @@ def test_a_win_is_a_strictly_higher_score_and_what_is_not_ranked_is_below(row):
     assert got["Win"] == pytest.approx(sum(wins) / 3)
 
 
-@pytest.mark.parametrize("first", ROWS[:5])
+@pytest.mark.parametrize("first", ROWS[:3])
 @pytest.mark.parametrize("second", ROWS[:5])
 def test_a_flip_is_a_comparison_that_comes_out_otherwise_for_the_twin(first, second):
     environment = comparing({"list": LADDER, "prose": LADDER}, ("Flip",), twins={"prose": "list"})

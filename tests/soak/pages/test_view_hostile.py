@@ -87,18 +87,11 @@ def spoil(path):
         row["trace"]["steps"] += [
             {"tool": "note", "argument": text, "doc_ids": [], "hop": 3, "started": 1.0, "seconds": 0.1},
             {"tool": text, "argument": LONE, "doc_ids": [text, LONE], "hop": 3, "started": 1.0, "seconds": 0.1},
-            {
-                "tool": "search",
-                "argument": LONG if number == 0 else text,
-                "doc_ids": [row["ranking"][0], text],
-                "hop": 3,
-            }
+            {"tool": "search", "argument": text if number else LONG, "doc_ids": [row["ranking"][0], text], "hop": 3}
             | {"started": 1.0, "seconds": 0.1, "retriever": text, "k": 2, "instruction": text, "refused": text},
         ]
-    rows[3] |= {
-        "error": f"ValueError: {HOSTILE['script']} {HOSTILE['controls']}",
-        "traceback": "".join(HOSTILE.values()),
-    }
+    error = f"ValueError: {HOSTILE['script']} {HOSTILE['controls']}"
+    rows[3] |= {"error": error, "traceback": "".join(HOSTILE.values())}
     (path / "outcomes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
@@ -141,7 +134,6 @@ def test_nothing_that_data_says_runs_in_the_page(browser, hostile, place):
         watched.go(place, "overview")
         for route, name in routes:
             shown(watched.page, route, name)
-            everything_opened(watched.page)
             assert watched.page.evaluate("window.pwned") is None, route
             assert harmless(watched.page) == [], route
         assert watched.problems() == []
@@ -153,16 +145,12 @@ def encoded(page, name):
 
 
 def shown(page, route, view_name):
-    """Go to a view of the page that is open."""
+    """Go to a view of the page that is open, and open what is folded, so that all of the data is drawn."""
     page.evaluate("document.querySelector('main').removeAttribute('data-view')")
     page.evaluate(
         "(hash) => { location.hash = hash; dispatchEvent(new HashChangeEvent('hashchange')); }", route or "#/"
     )
     page.wait_for_selector(f'main[data-view="{view_name}"]')
-
-
-def everything_opened(page):
-    """Open what is folded, so that all of the data is drawn."""
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
 
 
@@ -185,7 +173,6 @@ def test_what_cannot_be_seen_is_made_visible_and_what_can_is_shown_as_it_is(brow
         watched.go(server.address, "overview")
         for number, name in enumerate(answers.query_ids(run_id)):
             shown(watched.page, f"#/run/{run_id}/q/{encoded(watched.page, name)}", "query")
-            everything_opened(watched.page)
             text = watched.page.evaluate("document.querySelector('main').textContent")
             assert not set(text) & set("\u202e\u2066\x00\x1b\x9b\x07")
             if number == 0:
@@ -229,14 +216,10 @@ def test_the_terminal_is_not_steered_by_what_scoring_and_comparing_print(hostile
 
 
 def test_the_commands_of_the_page_say_hostile_names_harmlessly(hostile, capsys, tmp_path):
-    (tmp_path / "a\x1b[2J\u202e").mkdir()
     path = tmp_path / "a\x1b[2J\u202e"
-    for words in (
-        [path],
-        [hostile, "--export", path],
-        [hostile, "--export", path / "page.html"],
-        [hostile, "--query", "\x1b[2J"],
-    ):
+    path.mkdir()
+    export = [hostile, "--export"]
+    for words in ([path], [*export, path], [*export, path / "page.html"], [hostile, "--query", "\x1b[2J"]):
         run_command(view.parser(), view.command, [str(word) for word in words])
     out, err = capsys.readouterr()
     assert STEERS.findall(err) == [] and STEERS.findall(out) == []

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from chromium import Watched
@@ -46,39 +46,17 @@ def started(runs):
         process.communicate()
 
 
+@pytest.mark.parametrize("where", ["served", "exported"])
 @pytest.mark.parametrize("route", VIEWS)
-def test_a_server_is_started_and_the_page_opened_at_once(runs, browser, route):
-    def opened():
-        begun = time.perf_counter()
-        with started(runs) as address, Watched(browser) as watched:
-            watched.go(address + route, VIEWS[route])
-            taken = time.perf_counter() - begun
-            assert watched.problems() == []
-        return taken
-
-    in_time(opened)
-
-
-@pytest.mark.parametrize("route", VIEWS)
-def test_a_file_opens_at_once(exported, browser, route):
-    def opened():
-        with Watched(browser) as watched:
-            watched.offline()
-            begun = time.perf_counter()
-            watched.go(exported + route, VIEWS[route])
-            taken = time.perf_counter() - begun
-            assert watched.problems() == []
-        return taken
-
-    in_time(opened)
-
-
-def in_time(opened):
+def test_the_page_opens_at_once(runs, exported, browser, route, where):
     """One of three attempts takes no longer than it may; more, where other work has this machine's cores."""
     taken = []
-    for _ in range(3):
+    while not any(one < MOST for one in taken) and len(taken) < 3:
         busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-        taken.append(opened() / busy)
-        if taken[-1] < MOST:
-            return
-    raise AssertionError(f"{taken} seconds")
+        with Watched(browser) as watched:
+            begun = time.perf_counter()
+            with started(runs) if where == "served" else nullcontext(exported) as address:
+                watched.go(address + route, VIEWS[route])
+                taken.append((time.perf_counter() - begun) / busy)
+            assert watched.problems() == []
+    assert min(taken) < MOST, taken
