@@ -14,23 +14,26 @@ to 0: what is found more was lost less. Flows say which documents these are. The
 looked at after the fact is no hypothesis; the interval says how sure its change is.
 """
 
+import dataclasses
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from environments.base import Environment
 from evals import folder as run_folder
-from evals.measuring.metrics import check_metric
-from evals.measuring.scored import CONTRACT, USED, Run, differences, pair, read
-from evals.measuring.scoring import describe_cuts, fill_metrics
+from evals.measuring.metrics import add_metrics, check_metric, compute, is_pairwise, ranking_value
+from evals.measuring.scored import CONTRACT, USED, Column, Run, differences, pair, read
+from evals.measuring.scoring import describe_cuts, ranking_of, summarise_column, weigh_queries
 from evals.measuring.stats import TIE, Paired, bootstrap_means, holm, paired
 from evals.measuring.traces import WORDS, Fate, choose_cutoffs, fate_at
-from tools.errors import DataError, UnknownName, UsageError
+from evals.running.configuration import load_environment
+from tools.errors import DataError, SextantError, UnknownName, UsageError
 
 Result = dict[str, Any]  # what `compare` returns and --json prints
 MOVED = 5  # queries shown that moved most, up and down each
@@ -132,6 +135,53 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
         "cost": [system.cost() for system in systems],
         "moved": [row for system, names in pairs for row in _find_moved(baseline, system, names[0])],
     }
+
+
+def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], list[SextantError]]:
+    """(the runs, with a column for each metric that they lacked and can have, an error for each that they cannot).
+
+    Metrics of rankings need the run folder alone. Judged, and metrics of comparisons, need the task's data as well.
+    """
+    loaded: dict[str, Environment | SextantError] = {}
+    names, problems, filled_runs = list(names), list[SextantError](), list[Run]()
+    for run in runs:
+        columns, metrics = dict(run.columns), dict(run.scores["metrics"])
+        resampled = any("resampled" in one for one in metrics.values())
+        for name in names:
+            if name in columns or "[" in name:
+                continue
+            try:
+                column, weights = _compute_column(run, name, loaded)
+            except SextantError as problem:
+                problems.append(problem.saying(f"{name} of {run.name} cannot be computed: {problem}"))
+            else:
+                columns[name], metrics[name] = column, summarise_column(column, weights, resampled=resampled)
+        filled_runs.append(dataclasses.replace(run, scores=run.scores | {"metrics": metrics}, columns=columns))
+    return filled_runs, problems
+
+
+def _compute_column(
+    run: Run, name: str, loaded: dict[str, Environment | SextantError]
+) -> tuple[Column, dict[str, int]]:
+    """(the value of each query, how much each counts in the mean); `loaded` is the data of runs, or why it is gone."""
+    if not is_pairwise(name) and not name.startswith("Judged"):
+        outcomes, judged = run.outcomes, run.judged
+        return {one: ranking_value(name, outcomes[one]["ranking"], judged[one]) for one in run.query_ids}, {}
+    if is_pairwise(name) and not any(map(is_pairwise, run.columns)):  # do not load a corpus to find this out
+        raise UsageError(f"{run.config['task']} has no such comparisons")
+    key = json.dumps([run.contract, run.config[run_folder.PROVENANCE]["folder"]], sort_keys=True)
+    if key not in loaded:
+        try:
+            loaded[key] = load_environment(run.config, run.scores["judgements"])
+        except SextantError as problem:
+            loaded[key] = DataError(f"its data is not here any more ({problem})")
+    data = loaded[key]
+    if isinstance(data, SextantError):
+        raise data
+    environment = add_metrics(data, [name])
+    rankings = {query_id: ranking_of(run.outcomes[query_id]) for query_id in run.query_ids}
+    column = {query_id: compute(name, query_id, rankings, environment) for query_id in run.query_ids}
+    return column, weigh_queries(name, environment)
 
 
 def is_lower_better(metric: str) -> bool:

@@ -9,7 +9,6 @@ resume a run or to score it again is no new look. No failure of counting ends a 
 """
 
 import csv
-import dataclasses
 import json
 import re
 from collections import Counter
@@ -22,25 +21,15 @@ from typing import Any
 
 from environments.base import Environment
 from evals import folder as run_folder
-from evals.measuring.metrics import (
-    Ranking,
-    Values,
-    add_metrics,
-    check_metric,
-    collapse,
-    compute,
-    compute_all,
-    is_pairwise,
-    ranking_value,
-)
-from evals.measuring.scored import Column, Run, bounds_beside
+from evals.measuring.metrics import Ranking, Values, add_metrics, check_metric, collapse, compute_all
+from evals.measuring.scored import bounds_beside
 from evals.measuring.stats import bootstrap_mean, resampled_mean
 from evals.measuring.traces import Losses, attribute, attribution_json, choose_cutoffs
 from evals.running.configuration import load_environment
 from programs import DIFFERS
 from tools import disk
 from tools.disk import home
-from tools.errors import DataError, RunIncomplete, SextantError, UsageError
+from tools.errors import DataError, RunIncomplete, SextantError
 from tools.records import Usage, usage_json
 
 _FILES = ("outcomes.jsonl", "attribution.jsonl", "scores.csv")
@@ -194,19 +183,19 @@ def ranking_of(outcome: run_folder.Outcome) -> Ranking:
 
 def _summarise(values: Values, environment: Environment, *, resampled: bool) -> dict[str, dict[str, Any]]:
     return {
-        name: _summarise_column(column, _weigh_queries(name, environment), resampled=resampled)
+        name: summarise_column(column, weigh_queries(name, environment), resampled=resampled)
         for name, column in values.items()
     }
 
 
-def _weigh_queries(name: str, environment: Environment) -> dict[str, int]:
+def weigh_queries(name: str, environment: Environment) -> dict[str, int]:
     """How much each query counts in a metric's mean: as often as it has triplets (BIRCO, appendix D); {} is once."""
     if name != "Triplets":
         return {}
     return {query.query_id: len(environment.comparisons.get(query.query_id, ())) for query in environment.queries}
 
 
-def _summarise_column(
+def summarise_column(
     column: Mapping[str, float | None], weights: Mapping[str, int], *, resampled: bool
 ) -> dict[str, Any]:
     """A metric's mean with its interval, over the queries for which it is defined; None where there are none."""
@@ -219,55 +208,8 @@ def _summarise_column(
     if len(defined) < len(column):
         measured["queries"] = len(defined)
     if resampled and set(weights.values()) <= {1}:
-        measured["resampled"] = resampled_mean(values)._asdict()
+        measured["resampled"] = resampled_mean(values)
     return measured
-
-
-def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], list[SextantError]]:
-    """(the runs, with a column for each metric that they lacked and can have, an error for each that they cannot).
-
-    Metrics of rankings need the run folder alone. Judged, and metrics of comparisons, need the task's data as well.
-    """
-    loaded: dict[str, Environment | SextantError] = {}
-    names, problems, filled_runs = list(names), list[SextantError](), list[Run]()
-    for run in runs:
-        columns, metrics = dict(run.columns), dict(run.scores["metrics"])
-        resampled = any("resampled" in one for one in metrics.values())
-        for name in names:
-            if name in columns or "[" in name:
-                continue
-            try:
-                column, weights = _compute_column(run, name, loaded)
-            except SextantError as problem:
-                problems.append(problem.saying(f"{name} of {run.name} cannot be computed: {problem}"))
-            else:
-                columns[name], metrics[name] = column, _summarise_column(column, weights, resampled=resampled)
-        filled_runs.append(dataclasses.replace(run, scores=run.scores | {"metrics": metrics}, columns=columns))
-    return filled_runs, problems
-
-
-def _compute_column(
-    run: Run, name: str, loaded: dict[str, Environment | SextantError]
-) -> tuple[Column, dict[str, int]]:
-    """(the value of each query, how much each counts in the mean); `loaded` is the data of runs, or why it is gone."""
-    if not is_pairwise(name) and not name.startswith("Judged"):
-        outcomes, judged = run.outcomes, run.judged
-        return {one: ranking_value(name, outcomes[one]["ranking"], judged[one]) for one in run.query_ids}, {}
-    if is_pairwise(name) and not any(map(is_pairwise, run.columns)):  # do not load a corpus to find this out
-        raise UsageError(f"{run.config['task']} has no such comparisons")
-    key = json.dumps([run.contract, run.config[run_folder.PROVENANCE]["folder"]], sort_keys=True)
-    if key not in loaded:
-        try:
-            loaded[key] = load_environment(run.config, run.scores["judgements"])
-        except SextantError as problem:
-            loaded[key] = DataError(f"its data is not here any more ({problem})")
-    data = loaded[key]
-    if isinstance(data, SextantError):
-        raise data
-    environment = add_metrics(data, [name])
-    rankings = {query_id: ranking_of(run.outcomes[query_id]) for query_id in run.query_ids}
-    column = {query_id: compute(name, query_id, rankings, environment) for query_id in run.query_ids}
-    return column, _weigh_queries(name, environment)
 
 
 class _Tally:

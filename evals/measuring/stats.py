@@ -92,23 +92,15 @@ def share_closed(
     return Interval(share, float(low), float(high))
 
 
-class Resampled(NamedTuple):
-    """A mean over bootstrap resamples and their standard deviation, which BIRCO prints as mean and error."""
+def resampled_mean(values: Sequence[float]) -> dict[str, float]:
+    """BIRCO's figure for a metric: the mean of 1,000 resampled means, and their standard deviation as "error".
 
-    mean: float
-    error: float
-
-
-def resampled_mean(values: Sequence[float]) -> Resampled:
-    """BIRCO's figure for a metric: the mean of 1,000 resampled means, and their standard deviation.
-
-    Its script seeds NumPy's global generator (Mersenne Twister) with 42 anew for each metric and draws as
-    many queries as there are, with replacement.
+    Its script seeds NumPy's global generator (Mersenne Twister) with 42 anew for each metric.
     """
     array = np.asarray(values, dtype=np.float64)
     generator = np.random.RandomState(42)
     means = [array[generator.choice(len(array), len(array), replace=True)].mean() for _ in range(1000)]
-    return Resampled(float(np.mean(means)), float(np.std(means)))
+    return {"mean": float(np.mean(means)), "error": float(np.std(means))}
 
 
 class Paired(NamedTuple):
@@ -158,10 +150,9 @@ def paired(
 def sign_flip(differences: Sequence[float], *, permutations: int = 19_999, seed: int = 0) -> float:
     """Two-sided p of a mean difference of 0 by the sign-flip permutation test (Fisher 1935).
 
-    If the systems do not differ, each query's difference could as well have the other sign; p is the share of all
-    such assignments with a sum at least as far from 0. Exact up to 16 differences other than 0; beyond that, of
-    `permutations` random assignments and the one that was seen: (b + 1) / (m + 1), which is never 0 (Phipson and
-    Smyth 2010). A difference of 0 has no sign, so it changes nothing.
+    If the systems do not differ, each query's difference could as well have the other sign; p is the share of such
+    assignments with a sum at least as far from 0. Exact up to 16 differences other than 0; beyond that, of
+    `permutations` random ones and the one that was seen: (b + 1) / (m + 1), never 0 (Phipson and Smyth 2010).
     """
     moved = np.asarray([difference for difference in differences if difference], dtype=np.float64)
     if not len(moved):

@@ -232,58 +232,52 @@ def attribute(query_id: str, outcome: Row, ranking: Sequence[str], judgements: "
     """
     grades, rows = judgements.recalled(query_id), outcome["trace"]["steps"]
     # Most steps name no relevant document, and there are hundreds of thousands of steps.
-    naming = [
-        (number, _step(row))
-        for number, row in enumerate(rows)
-        if judgements.unit_of or not grades.keys().isdisjoint(row["doc_ids"])
-    ]
+    naming = []
+    for number, row in enumerate(rows):
+        if judgements.unit_of or not grades.keys().isdisjoint(row["doc_ids"]):
+            shown, lengths = row.get("shown", ()), row.get("lengths", ())
+            step = Step(row["tool"], doc_ids=row["doc_ids"], hop=row.get("hop", 0), shown=shown, lengths=lengths)
+            naming.append((number, step))
     known = read_histories(naming, grades, judgements.unit_of or str)
     places = {unit: place for place, unit in enumerate(ranking, start=1) if unit in grades}
-    session = _Session(rows, failed=outcome["error"] is not None)
+    fate = _fates(rows, failed=outcome["error"] is not None)
     made = []
     for unit, grade in sorted(grades.items(), key=lambda one: (-one[1], one[0])):
         history, place = known.get(unit, History("")), places.get(unit, 0)
-        about = {"unit": unit, "grade": grade, "place": place, "lost_as": session.fate(history, place).value}
+        about = {"unit": unit, "grade": grade, "place": place, "lost_as": fate(history, place).value}
         made.append(about | {name: getattr(history, name) for name in History.__slots__})
     return made
 
 
-def _step(row: Row) -> Step:
-    shown, lengths = row.get("shown", ()), row.get("lengths", ())
-    return Step(row["tool"], doc_ids=row["doc_ids"], hop=row.get("hop", 0), shown=shown, lengths=lengths)
+def _fates(steps: Sequence[Row], *, failed: bool) -> Callable[[History, int], Fate]:
+    """The function that tells the fate of a document that is not found: the last stage that it reached.
 
+    An error takes all, and a limit what had no chance to be seen.
+    """
+    shows, selects = any(step.get("shown") for step in steps), any(step["tool"] == "select" for step in steps)
+    refused = [(step["tool"], step["argument"]) for step in steps if step.get("refused")]
+    ended = next((step["argument"] for step in reversed(steps) if step["tool"] == "stop"), "")
+    # To use up the steps that a program makes is no limit: it is the program's own shape.
+    cut_off = ended in ("budget", "time")
 
-class _Session:
-    """The facts of a session that decide the fates of documents that are not found."""
-
-    def __init__(self, steps: Sequence[Row], *, failed: bool) -> None:
-        self.failed = failed
-        self.has_steps = bool(steps)
-        self.shows = any(step.get("shown") for step in steps)
-        self.selects = any(step["tool"] == "select" for step in steps)
-        self.search_refused = any(step["tool"] == "search" and step.get("refused") for step in steps)
-        self.refused_reads = {step["argument"] for step in steps if step["tool"] == "read" and step.get("refused")}
-        ended = next((step["argument"] for step in reversed(steps) if step["tool"] == "stop"), "")
-        # To use up the steps that a program makes is no limit: it is the program's own shape.
-        self.cut_off = ended in ("budget", "time")
-
-    def fate(self, history: History, place: int) -> Fate:
-        """The last stage that a document reached; an error takes all, and a limit what had no chance to be seen."""
-        if self.failed:
+    def fate(history: History, place: int) -> Fate:
+        if failed:
             return Fate.ERROR
-        if not self.has_steps:
+        if not steps:
             return Fate.RANKED_LOW if place else Fate.UNKNOWN
         if history.decision == "select":
             return Fate.RANKED_LOW
         if history.chars:
-            if not self.selects:
+            if not selects:
                 return Fate.RANKED_LOW
             return Fate.SHOWN_IN_PART if history.chars < history.length else Fate.NOT_SELECTED
         if not history.rank and not place:
-            return Fate.LIMIT if self.cut_off or self.search_refused else Fate.NEVER_SURFACED
-        if not self.shows and place:  # nothing is ever shown: the order is the retrievers'
+            return Fate.LIMIT if cut_off or any(tool == "search" for tool, _ in refused) else Fate.NEVER_SURFACED
+        if not shows and place:  # nothing is ever shown: the order is the retrievers'
             return Fate.RANKED_LOW
-        return Fate.LIMIT if self.cut_off or history.doc_id in self.refused_reads else Fate.NOT_SHOWN
+        return Fate.LIMIT if cut_off or ("read", history.doc_id) in refused else Fate.NOT_SHOWN
+
+    return fate
 
 
 class Losses:

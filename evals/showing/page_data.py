@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
@@ -47,14 +47,13 @@ class NoSuchAnswer(DataError):
     """There is no such run, query or answer."""
 
 
-@dataclass
-class _Judged:
+class _Judged(NamedTuple):
     """What attribution.jsonl has for all queries of a run."""
 
-    texts: dict[str, str] = field(default_factory=dict)  # the beginning of each
-    fates: dict[str, list[str]] = field(default_factory=dict)  # of the relevant documents, at the headline cutoff
-    rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    why: str = ""  # there are no fates
+    texts: dict[str, str]  # the beginning of each
+    fates: dict[str, list[str]]  # of the relevant documents, at the headline cutoff
+    rows: Mapping[str, Mapping[str, Any]]
+    why: str  # there are no fates
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class _Opened:
 
     @cached_property
     def judged(self) -> _Judged:
-        run, judged, starts, start = self.run, _Judged(), dict[str, int](), 0
+        run, texts, fates, starts, start = self.run, dict[str, str](), dict[str, list[str]](), dict[str, int](), 0
         path, losses = run.path / "attribution.jsonl", run.scores.get("losses")
         mend = f"python -m evals.score {run.path} scores it again"
         try:
@@ -83,22 +82,21 @@ class _Opened:
                 row = forms.read(JudgedForm, line)
                 query_id = row["query_id"]
                 starts[query_id], start = start, start + len(line)
-                judged.texts[query_id] = row.get("text", "")[:BEGINNING]
-                judged.fates[query_id] = [fate_at(one, losses["cutoff"]) for one in row["relevant"]] if losses else []
+                texts[query_id] = row.get("text", "")[:BEGINNING]
+                fates[query_id] = [fate_at(one, losses["cutoff"]) for one in row["relevant"]] if losses else []
         except (ValueError, OSError) as error:
-            return _Judged(why=f"attribution.jsonl is damaged ({error}); {mend}")
-        judged.rows = run_folder.Rows(path, starts)
-        if not losses or any(query_id not in starts for query_id in run.query_ids):
-            judged.why = f"an earlier version scored this run, and did not say what became of documents; {mend}"
-        return judged
+            return _Judged({}, {}, {}, f"attribution.jsonl is damaged ({error}); {mend}")
+        known = losses and all(query_id in starts for query_id in run.query_ids)
+        why = f"an earlier version scored this run, and did not say what became of documents; {mend}"
+        return _Judged(texts, fates, run_folder.Rows(path, starts), "" if known else why)
 
     @property
     def notes(self) -> list[str]:
         notes = list(self.run.scores.get("notes") or ())
         here, of = len(self.query_ids), len(self.run.query_ids)
-        return notes + [f"this file has {here} of the {of} queries; means and losses are over all of them"] * (
-            here < of
-        )
+        if here < of:
+            notes.append(f"this file has {here} of the {of} queries; means and losses are over all of them")
+        return notes
 
 
 class _Entry(NamedTuple):

@@ -251,7 +251,11 @@ def _footings(scores: dict[str, Any]) -> list[str]:
     lines = [f"{label} of {found['metric']}: {one['mean']:.4f} ({one['what']})" for label, one in bounds]
     asked = queries(scores["queries"])
     if scores["failed"]:
-        asked += f", {scores['failed']} failed (scored 0; {_failure(scores)})"
+        why = "their errors are in outcomes.jsonl"
+        if one := scores.get("failure"):  # the commonest; older runs do not have it
+            at = f", at {one['at']}" if one["at"] else ""
+            why = f"{one['queries']} of them with {one['error']!r}{at}; all errors are in outcomes.jsonl"
+        asked += f", {scores['failed']} failed (scored 0; {why})"
     if scores["owed"]:
         asked += f", {scores['owed']} unanswered, so there is no score yet"
     lines += [*scores.get("notes", []), asked]
@@ -285,13 +289,6 @@ def _footings(scores: dict[str, Any]) -> list[str]:
 
 def _kinds(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in counts.items())
-
-
-def _failure(scores: dict[str, Any]) -> str:
-    if not (one := scores.get("failure")):
-        return "their errors are in outcomes.jsonl"
-    at = f", at {one['at']}" if one["at"] else ""
-    return f"{one['queries']} of them with {one['error']!r}{at}; all errors are in outcomes.jsonl"
 
 
 def _used(usage: dict[str, Any]) -> str:

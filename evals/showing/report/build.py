@@ -6,9 +6,9 @@ from pathlib import Path
 
 import environments
 from agents import AGENTS
+from evals.measuring.comparison import fill_metrics
 from evals.measuring.metrics import check_metric
 from evals.measuring.scored import find
-from evals.measuring.scoring import fill_metrics
 from evals.showing.report.groups import Group, group_runs, readable, short
 from evals.showing.report.losses import LOSSES, gap_table, losses_table, plot_gaps, plot_losses
 from evals.showing.report.page import Absent, Report, Section, Words

@@ -123,7 +123,7 @@ def test_a_metric_that_a_run_lacks_is_computed_as_scoring_computes_it(run, comma
     assert [row["metric"] for row in found] == ["Win(2)", "AP@7", "nDCG", "Judged@3"]
     assert [row["mean"] for row in found] == pytest.approx([scored[row["metric"]]["mean"] for row in found])
     assert command(*paths, "--metric", "Flip").code == 2
-    monkeypatch.setattr("evals.measuring.scoring.load_environment", no_data)
+    monkeypatch.setattr("evals.measuring.comparison.load_environment", no_data)
     assert command(*paths, "--metric", "RR@3").code == 0  # the grades are in the folder
     refused = command(*paths, "--metric", "Judged@5")
     assert refused.code == 3 and refused.err.count("\n") == 1 and "its data is not here any more" in refused.err

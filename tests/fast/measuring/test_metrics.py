@@ -219,6 +219,6 @@ def test_bircos_figure_is_the_mean_of_resampled_means_with_its_seed():
     np.random.seed(42)  # as its script does, before each metric
     means = [np.mean(np.random.choice(sample, size=len(sample), replace=True)) for _ in range(1000)]
     ours = resampled_mean(sample.tolist())
-    assert ours.mean == pytest.approx(np.mean(means), abs=1e-12)
-    assert ours.error == pytest.approx(np.std(means), abs=1e-12)
-    assert ours.error == pytest.approx(sample.std() / math.sqrt(50), rel=0.1)
+    assert ours["mean"] == pytest.approx(np.mean(means), abs=1e-12)
+    assert ours["error"] == pytest.approx(np.std(means), abs=1e-12)
+    assert ours["error"] == pytest.approx(sample.std() / math.sqrt(50), rel=0.1)
