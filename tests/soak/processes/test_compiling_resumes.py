@@ -39,9 +39,6 @@ OPTIONS = {
 }
 
 
-# -- a model that any optimizer can work with
-
-
 def answers(prompt):
     """Every field that is asked for, the same for the same prompt; demonstrations and advice lengthen searches."""
     [first, others] = re.findall(r"starting with the field `\[\[ ## (\w+) ## \]\]`(.*)", prompt)[-1]
@@ -66,9 +63,6 @@ def answer(name, prompt, rng):
 
 def proposes(prompt):
     return "proposed_instruction" in prompt
-
-
-# -- the command, in this process or in one of its own
 
 
 class Counted(OpenAIServer):
@@ -236,11 +230,9 @@ def test_a_torn_last_line_is_made_again(compiles, tmp_path):
 
 def test_a_budget_stops_before_the_call_that_is_too_many_and_a_larger_one_goes_on(compiles, tmp_path):
     _, _, whole = compiles("bootstrap_rs", tmp_path / "whole")
-
     code, err, first = compiles("bootstrap_rs", tmp_path / "small", "--budget-calls", 3)
     assert (code, first) == (8, 3) and err.count("\n") == 1 and "there is nothing to choose from yet" in err
     assert not (the_folder(tmp_path / "small") / "compiled.json").exists()
-
     code, err, second = compiles("bootstrap_rs", tmp_path / "small", "--budget-calls", 13)
     assert (code, second) == (8, 10) and err.count("\n") == 1 and "the best so far is in" in err
     best = json.loads(kept(tmp_path / "small")[0])

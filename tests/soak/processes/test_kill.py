@@ -3,9 +3,7 @@
 A process that has imported everything forks one process for the server and one for each sitting, so that a sitting
 begins in a hundredth of a second. A run is killed, resumed, killed again at another moment, until it has come to its
 end; then it is compared with one that nobody disturbed, and its ledger with the server's own books
-(tests/support/bad_server.py). One draw alone:
-
-    python tests/soak/processes/test_kill.py 7 25          the seed, and how many kills
+(tests/support/bad_server.py). `python tests/soak/processes/test_kill.py SEED KILLS` is one draw alone.
 """
 
 import hashlib
