@@ -6,6 +6,7 @@ import pytest
 
 import environments
 from environments import __main__ as module
+from environments import card
 from tools.console import run_command
 
 
@@ -33,15 +34,15 @@ def test_the_list_has_every_task_of_the_benchmarks(command):
 )
 def test_a_card_says_what_is_asked_by_which_protocol_and_shows_three_samples(command, task):
     code, out, _ = command("show", task, "--json")
-    card = json.loads(out)
-    assert code == 0 and card["task"] == environments.resolve(task)
-    assert card["asked"] and card["protocol"] and card["dev_queries"] and card["release"]["of"]
-    assert card["paper"]["queries"] > 0 and card["here"]["documents"] > 0
-    for sample in card["samples"]:
+    shown = json.loads(out)
+    assert code == 0 and shown["task"] == environments.resolve(task)
+    assert shown["asked"] and shown["protocol"] and shown["dev_queries"] and shown["release"]["of"]
+    assert shown["paper"]["queries"] > 0 and shown["here"]["documents"] > 0
+    for sample in shown["samples"]:
         assert sample["query"] and sample["relevant"]["text"] and sample["irrelevant"]["text"]
         assert sample["relevant"]["text"] != sample["irrelevant"]["text"]
     _, out, _ = command("show", task)
-    assert card["samples"][0]["query_id"] in out and max(map(len, out.splitlines())) < 400
+    assert shown["samples"][0]["query_id"] in out and max(map(len, out.splitlines())) < 400
     assert task != "congress" or ("ours, not the paper's" in out and "MINI-q02" in out)
 
 
@@ -55,8 +56,6 @@ def test_check_finds_nothing_wrong_with_a_miniature_and_names_what_is_wrong_else
 
 
 def test_check_knows_the_golden_records_of_a_miniature(command, monkeypatch, tmp_path):
-    from environments import card
-
     recorded = json.loads(card.GOLDEN.read_text())
     recorded["obliq/congress"]["tenth document"] = "0" * 16
     (tmp_path / "golden.json").write_text(json.dumps(recorded))
