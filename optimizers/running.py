@@ -321,23 +321,14 @@ def _same_instruction(inputs: Mapping[str, Any], statistics: TermStatistics) -> 
     return found[-1].strip() if found else ""
 
 
-def _nothing(inputs: Mapping[str, Any], statistics: TermStatistics) -> str:
-    return ""
-
-
-def _no_advice(inputs: Mapping[str, Any], statistics: TermStatistics) -> dict[str, str]:
-    return {}
-
-
 _RULES: Rules = {
-    # COPRO and MIPROv2; GEPA
     **dict.fromkeys(("proposed_instruction", "new_instruction", "shortened_instruction"), _same_instruction),
-    "proposed_prefix_for_output_field": _nothing,
+    "proposed_prefix_for_output_field": lambda inputs, statistics: "",
     # what MIPROv2 asks about data and program
-    **dict.fromkeys(("observations", "summary", "program_description", "module_description"), _nothing),
-    # SIMBA
-    "discussion": _nothing,
-    "module_advice": _no_advice,
-    # InferRules
-    **dict.fromkeys(("reasoning", "natural_language_rules"), _nothing),
+    **dict.fromkeys(
+        ("observations", "summary", "program_description", "module_description"), lambda inputs, statistics: ""
+    ),
+    # SIMBA; InferRules
+    **dict.fromkeys(("discussion", "reasoning", "natural_language_rules"), lambda inputs, statistics: ""),
+    "module_advice": lambda inputs, statistics: {},
 }

@@ -125,36 +125,38 @@ def _absent(groups: Sequence[Group], drawn: Collection[str]) -> list[Absent]:
     instructed = _command(told, program, told.tasks[0] if told.suite in environments.SUITES else SEARCHED)
     domains = " ".join(environments.suite("multiconir").tasks)
     own = next((group for group in groups if group.suite == "multiconir"), None)
-    proposals = {
-        "sweep": Absent(
+    conditions = (("complexity", "the number of conditions", "3"), ("monotonicity", "conditions met", "4"))
+    proposals = [
+        (
+            "sweep",
             "A metric by the size of the pool",
             "OBLIQ-Bench's Figure 3: a ranker and the bare retriever over pools of at least two sizes.",
             f'for size in 50 100 200 400; do for kind in union oracle; do\n  {ranker} --pool "$kind:$size"\n'
             f'  {floor} --pool "$kind:$size"\ndone; done',
         ),
-        "gap": Absent(
+        (
+            "gap",
             "The best search against the ceiling",
             "OBLIQ-Bench's Figure 1: a search of the corpus, and a ranker over a pool with gold put in.",
             f"{floor}\n{ranker} --pool oracle:300",
         ),
-        **{
-            variant: Absent(
-                title,
-                f"MultiConIR's Figure {number}: its five domains as :{variant}.",
+        *(
+            (
+                variant,
+                f"Win by {what}",
+                f"MultiConIR's Figure {figure}: its five domains as :{variant}.",
                 f"for task in {domains}; do\n  {_command(own, FLOOR, f'$task:{variant}')}\ndone",
             )
-            for variant, title, number in (
-                ("complexity", "Win by the number of conditions", "3"),
-                ("monotonicity", "Win by conditions met", "4"),
-            )
-        },
-        "instruction": Absent(
+            for variant, what, figure in conditions
+        ),
+        (
+            "instruction",
             "What another instruction changes",
             "CRUMB's Figure 5: the same system with the task's own instruction, and with a generic one or none.",
             f'for kind in task generic none; do\n  {instructed} --instruction "$kind"\ndone',
         ),
-    }
-    return [one for kind, one in proposals.items() if kind not in drawn]
+    ]
+    return [Absent(*about) for kind, *about in proposals if kind not in drawn]
 
 
 def _command(group: Group | None, program: str, task: str) -> str:

@@ -6,7 +6,6 @@ import pytest
 
 from optimizers import tune
 from programs.multihop import MultiHop
-from tools.errors import UsageError
 
 
 def values(text, retriever="bm25(k1={w})"):
@@ -34,20 +33,6 @@ def test_a_long_range_has_both_of_its_ends_and_is_spread_evenly(last):
     assert found[0] == 1 and found[-1] == last and len(found) == min(last, 20)
     steps = [high - low for low, high in itertools.pairwise(found)]
     assert min(steps) >= 1 and max(steps) - min(steps) <= 1
-
-
-@pytest.mark.parametrize(
-    ("retriever", "ranges"),
-    [
-        ("bm25", {"w": "1|2", "retriever": "bm25(k1={w})|rank_bm25"}),
-        ("bm25", {"retriever": "bm25(k1={w})|rank_bm25"}),
-        ("bm25(k1={w})", {"w": "1|2", "retriever": "bm25|rank_bm25"}),
-    ],
-)
-def test_names_in_a_retriever_and_a_range_of_retrievers_do_not_go_together(retriever, ranges):
-    with pytest.raises(UsageError, match="do not go together") as refused:
-        tune.ranges("multihop", MultiHop, retriever, ranges)
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("trials", [5, 7, 23, 24, 50])
