@@ -77,13 +77,12 @@ class ClosedBook(Program):
 
     def _look_up(self, session: Session, query: Query, guess: str) -> list[str]:
         found = session.search(guess, self.lookup, instruction=instruct(query, LIKE))
-        signs = [sign(guess, hit.title, session.read_whole(hit.doc_id), query.text) for hit in found]
-        best = max(range(len(found)), key=lambda place: (signs[place], -place), default=-1)
-        if best < 0 or not signs[best]:
+        signs = {hit.doc_id: sign(guess, hit.title, session.read_whole(hit.doc_id), query.text) for hit in found}
+        doc_id = max(signs, key=signs.__getitem__, default="")  # of equal ones, the one that the search put first
+        if not signs.get(doc_id):
             session.note(f"names no document: {guess}")
             return []
-        doc_id = found[best].doc_id
-        evidence = "its title" if signs[best] == TITLE else f"a run of {signs[best]} words"
+        evidence = "its title" if signs[doc_id] == TITLE else f"a run of {signs[doc_id]} words"
         session.note(f"names {doc_id} by {evidence}: {guess}")
         return [doc_id]
 

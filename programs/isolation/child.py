@@ -111,7 +111,7 @@ class _Session:
 class _Toolbox:
     """Stands in for tools.session.Toolbox."""
 
-    checkpoints: Path | None = None  # an agent that keeps some keeps them in memory
+    checkpoints: Path | None = None  # an agent that would keep some keeps none
 
     def __init__(self, parent: _Parent) -> None:
         self._parent = parent
