@@ -136,7 +136,11 @@ def findings(task: str, data: str | None = None) -> Iterator[Finding]:
         yield _files(full_name)
     yield _counts(parts, full_name)
     yield from (Finding("note", True, note) for note in test.notes)
-    yield _overlap(parts)
+    dev = parts["dev"]
+    both = {query.query_id for query in dev.queries} & {query.query_id for query in test.queries}
+    repeated = len(dev.queries) + len(test.queries) - len({query.text for query in (*dev.queries, *test.queries)})
+    said = f"{min(both)!r} is in both" if both else f"no query in both; {repeated} query texts that come again"
+    yield Finding("dev and test", not both, said)
     for name, judgements in test.judgements.items():
         unit_of = judgements.unit_of if judgements.judged_by_unit else None
         units = unit_of and {unit_of(doc_id) for doc_id in test.documents}
@@ -180,15 +184,6 @@ def _counts(parts: dict[str, Environment], task: str) -> Finding:
     fine = queries == facts.queries and documents in (None, len(test.documents))
     paper = f"the paper has {documents or 'no count of'} documents and {facts.queries} queries"
     return Finding("counts", fine, f"{said}; {paper}")
-
-
-def _overlap(parts: dict[str, Environment]) -> Finding:
-    dev, test = ({query.query_id for query in part.queries} for part in parts.values())
-    if both := dev & test:
-        return Finding("dev and test", False, f"{min(both)!r} is in both")
-    texts = Counter(query.text for part in parts.values() for query in part.queries)
-    repeated = texts.total() - len(texts)
-    return Finding("dev and test", True, f"no query in both; {repeated} query texts that come again")
 
 
 def _judgements(part: Environment, split: str, name: str, known: Container[str]) -> Iterator[Finding]:
