@@ -1,13 +1,9 @@
 """A run's model calls in one file, to be shown to somebody without a key: `--cassette FILE`.
 
-Where there is no such file, the run is recorded into it once it is complete; where there is one, every call is answered
-from it and nothing is sent: calls of programs and of lenses, and the embeddings of queries. The same command over the
-same data then gives the same rankings and scores, byte for byte. It is JSON Lines, each with the key of a request,
-which stands for everything that shapes an answer: another prompt, model or setting is another key. Lines are in the
-order of their keys. `python -m programs.lm cache export` writes them, too.
-
-Left out: indexes that a model writes (embeddings of documents, annotations of a lens), which are kept apart under
-$SEXTANT_HOME/indexes: a replay elsewhere needs them, and says so.
+Where there is no such file, the run is recorded into it once it is complete; where there is one, every call of programs
+and lenses and every embedding of a query is answered from it, and nothing is sent. It is JSON Lines, each with the key
+of a request, which stands for everything that shapes an answer, in the order of the keys. Left out: indexes that a
+model writes, which are kept under $SEXTANT_HOME/indexes.
 """
 
 import json
