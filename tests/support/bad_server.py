@@ -204,44 +204,38 @@ async def until_close(line: Line, head: bytes, body: bytes) -> bool:
     return True
 
 
-async def nothing_and_reset(line: Line, head: bytes, body: bytes) -> bool:
-    line.reset()
-    return False
+def _broken(part: Callable[[bytes, bytes], bytes], end: str = "") -> Way:
+    """Send a part of the answer, and then reset or close the connection, or say nothing more."""
+
+    async def way(line: Line, head: bytes, body: bytes) -> bool:
+        if sent := part(head, body):
+            await line.send(sent)
+            await asyncio.sleep(0.002)  # or the client sees the reset alone
+        if end == "reset":
+            line.reset()
+        elif end == "close":
+            line.writer.close()
+        else:
+            await line.until_the_client_goes()
+        return False
+
+    return way
 
 
-async def nothing_and_closed(line: Line, head: bytes, body: bytes) -> bool:
-    line.writer.close()
-    return False
+def _nothing(head: bytes, body: bytes) -> bytes:
+    return b""
 
 
-async def half_and_reset(line: Line, head: bytes, body: bytes) -> bool:
-    await line.send(_framed(head, body)[: -len(body) // 2])
-    await asyncio.sleep(0.002)  # or the client sees the reset alone
-    line.reset()
-    return False
+def _half(head: bytes, body: bytes) -> bytes:
+    return _framed(head, body)[: -len(body) // 2]
 
 
-async def half_and_silence(line: Line, head: bytes, body: bytes) -> bool:
-    await line.send(_framed(head, body)[: -len(body) // 2])
-    await line.until_the_client_goes()
-    return False
+def _first_chunk(head: bytes, body: bytes) -> bytes:
+    return head + b"transfer-encoding: chunked\r\n\r\n" + _chunks(body)[0]
 
 
-async def silence(line: Line, head: bytes, body: bytes) -> bool:
-    await line.until_the_client_goes()
-    return False
-
-
-async def chunk_and_silence(line: Line, head: bytes, body: bytes) -> bool:
-    await line.send(head + b"transfer-encoding: chunked\r\n\r\n" + _chunks(body)[0])
-    await line.until_the_client_goes()
-    return False
-
-
-async def chunks_without_the_last(line: Line, head: bytes, body: bytes) -> bool:
-    await line.send(head + b"transfer-encoding: chunked\r\n\r\n" + b"".join(_chunks(body)))
-    line.writer.close()
-    return False
+def _all_chunks(head: bytes, body: bytes) -> bytes:
+    return head + b"transfer-encoding: chunked\r\n\r\n" + b"".join(_chunks(body))
 
 
 def bytewise(every: float) -> Way:
@@ -287,13 +281,13 @@ continued = _by("continued", after_interim_heads)
 closes = _by("closes", then_closed)
 says_close = _by("says_close", then_closed_politely)
 ends_with_close = _by("ends_with_close", until_close)
-reset = _by("reset", nothing_and_reset, usable=False)
-hung_up = _by("hung_up", nothing_and_closed, usable=False)
-reset_inside = _by("reset_inside", half_and_reset, usable=False)
-silent = _by("silent", silence, usable=False)
-stalls = _by("stalls", half_and_silence, usable=False)
-chunks_stall = _by("chunks_stall", chunk_and_silence, usable=False)
-chunks_end = _by("chunks_end", chunks_without_the_last, usable=False)
+reset = _by("reset", _broken(_nothing, "reset"), usable=False)
+hung_up = _by("hung_up", _broken(_nothing, "close"), usable=False)
+reset_inside = _by("reset_inside", _broken(_half, "reset"), usable=False)
+silent = _by("silent", _broken(_nothing), usable=False)
+stalls = _by("stalls", _broken(_half), usable=False)
+chunks_stall = _by("chunks_stall", _broken(_first_chunk), usable=False)
+chunks_end = _by("chunks_end", _broken(_all_chunks, "close"), usable=False)
 
 
 def latency(seconds: float) -> Fault:
@@ -352,7 +346,7 @@ def failing(status: int = 500) -> Fault:
 
 def refused(seconds: float) -> Fault:
     """This connection is reset, and for `seconds` so is every other one that brings a request; new ones are refused."""
-    return Fault("refused", way=nothing_and_reset, away=seconds, usable=False)
+    return Fault("refused", way=_broken(_nothing, "reset"), away=seconds, usable=False)
 
 
 def _spoilt(kind: str, spoil: Callable[[Body, Try], Any], content: str = "application/json") -> Callable[[], Fault]:
