@@ -174,9 +174,8 @@ def rankings(result):
     return {name: row["ranking"] for name, row in run_folder.read_outcomes(Path(result.json["run"])).items()}
 
 
-@pytest.mark.parametrize("at_once", [1, 8])
-def test_a_budget_of_one_cent_is_kept_and_the_run_resumes_to_the_undisturbed_one(at_once, run, tmp_path, priced):
-    arguments = (*MULTIHOP, "--lm", "openai/gpt-4.1-mini", "--max-concurrent", at_once, "--json")
+def test_a_budget_of_one_cent_is_kept_and_the_run_resumes_to_the_undisturbed_one(run, tmp_path, priced):
+    arguments = (*MULTIHOP, "--lm", "openai/gpt-4.1-mini", "--max-concurrent", 1, "--json")
     whole = run(*arguments, "--runs", tmp_path / "whole")
     assert whole.code == 0 and whole.json["usage"]["paid_usd"] > 2 * CENT
     assert whole.json["usage"]["paid_usd"] == pytest.approx(sum(priced.costs))
@@ -186,13 +185,12 @@ def test_a_budget_of_one_cent_is_kept_and_the_run_resumes_to_the_undisturbed_one
     assert first.code == 8 and "budget of $0.01 is used up" in first.err and "larger budget" in first.err
     assert first.err.count("\n") == 1
     spent = sum(priced.costs)
-    assert CENT <= spent <= CENT + sum(sorted(priced.costs)[-at_once:])
+    assert CENT <= spent <= CENT + max(priced.costs)
     assert first.json["ledger"]["paid_usd"] == pytest.approx(spent)
     assert first.json["ledger"]["answered"] == len(priced.costs)
     partial = first.json["partial"]
     assert partial["queries"] == 12 - first.json["owed"] and not first.json.get("metrics")
-    assert not partial["queries"] or 0 <= partial["metrics"]["nDCG@10"]["mean"] <= 1
-    assert partial["queries"] or at_once > 1
+    assert partial["queries"] and 0 <= partial["metrics"]["nDCG@10"]["mean"] <= 1
 
     again = run(*arguments, "--budget-usd", CENT)
     assert again.code == 8 and sum(priced.costs) == spent, "the same budget buys nothing more"

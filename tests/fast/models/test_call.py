@@ -101,7 +101,7 @@ def test_the_time_limit_ends_a_run_that_waits_as_the_provider_has_asked(run, bad
 
 def test_a_lens_that_searches_for_pools_is_in_the_books_and_is_not_asked_again(run, server):
     server.answer = lambda prompt: annotate(prompt) if "annotations" in prompt else sensible(prompt)
-    ask = (*MULTIHOP, "--limit", "3", "--lm", server.spec, "--pool", "union:20", "--json")
+    ask = (*MULTIHOP, "--limit", "1", "--lm", server.spec, "--pool", "union:20", "--json")
     ask = (*ask, "--retriever", f"lens(bm25,model={server.spec},query=true)")
     first = run(*ask)
     assert first.code == 0 and first.json["ledger"]["sent"] == len(server.requests)

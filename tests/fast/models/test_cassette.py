@@ -124,10 +124,8 @@ def test_failed_queries_are_replayed_as_they_were(run, server, tmp_path, cassett
     assert again.code == 7 and kept(again) == kept(first) and again.json["unusable"] == first.json["unusable"]
 
 
-@pytest.mark.parametrize("program", ["retrieve", "multihop"])
-def test_embeddings_of_queries_are_replayed_over_the_same_index(program, run, server, tmp_path, cassette, monkeypatch):
-    model = ("--lm", server.spec) if program == "multihop" else ()
-    words = ("--program", program, *TASK[2:-3], "--retriever", f"api:{server.spec}", "--json", *model)
+def test_embeddings_of_queries_are_replayed_over_the_same_index(run, server, tmp_path, cassette, monkeypatch):
+    words = (*TASK, "--lm", server.spec, "--retriever", f"api:{server.spec}")
     first = run(*words, "--cassette", cassette)
     assert first.code == 0, first.err
     sent = len(server.requests)

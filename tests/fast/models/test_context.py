@@ -152,7 +152,7 @@ def test_every_program_that_shows_documents_leaves_the_model_room_to_answer(name
 
 
 def test_a_run_says_how_many_prompts_were_shortened(run):
-    arguments = ("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", 2, "--context", 3700)
+    arguments = ("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", 1, "--context", 3700)
     result = run(*arguments, "--json")
     assert result.code == 0 and result.json["shortened"] > 0
     whole = run(*arguments[:-2], "--json")
@@ -163,7 +163,7 @@ def test_a_run_says_how_many_prompts_were_shortened(run):
 def test_what_was_cut_on_its_way_into_prompts_is_a_line_under_every_table_that_has_the_run(run, tmp_path):
     from evals.report import command, parser
 
-    arguments = ("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", 3)
+    arguments = ("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", 2)
     whole, cut = run(*arguments), run(*arguments, "-P", "read_chars=600")
     places = [Path(re.findall(r"^run: (.*)", result.out, re.M)[0]) for result in (whole, cut)]
     assert "into a prompt" not in whole.out
