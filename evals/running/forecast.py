@@ -1,14 +1,10 @@
 """`--dry-run`: what a run would ask of its model, what that would cost, and how long it would take.
 
-The program runs as it is on two of the pending queries (evals/running/rehearsal.py): its own prompts, demonstrations,
-limits and the real model's window, over the same documents. The means are taken for all queries; for programs whose
-calls grow with the pool, a query counts as much as its pool is large. The two are those at one third and two thirds of
-the queries by length.
-
-Nothing is sent: a retriever that would send texts, or load a model's weights, is replaced by bm25 here, which changes
-which documents are read and hardly how long they are. What is not measured is assumed, and every assumption is in the
-printout: how much a model writes and thinks, how fast it is, and how far it goes on searching. Where the answers of
-earlier runs of the program with this model lie beside the runs, their length and their seconds are taken.
+The program runs as it is on two of the pending queries (evals/running/rehearsal.py), those at one third and two thirds
+by length. The means are taken for all queries; where calls grow with the pool, a query counts as much as its pool is
+large. What is not measured is assumed, and every assumption is printed: how much a model writes and thinks, how fast
+it is, and how far it goes on searching. Where the answers of earlier runs of the program with this model lie beside
+the runs, their length and their seconds are taken.
 
 Left out: what an index costs (annotations, embeddings), input that a provider has cached, and retries.
 """

@@ -1,11 +1,11 @@
 """`--pool oracle:300`: candidate pools as a condition of a run, built before any program sees a query.
 
-OBLIQ-Bench (section 3) measures how well a system ranks when it need not find: the pool of a query is the union of
-what several retrievers put first. `union:K` is that alone: what is reached over it is a lower bound on the best
-possible system. `oracle:K` has every relevant document as well: an upper bound on these retrievers with this system
-behind them. Both have K documents. A pool is a set, searching in it tells ranks in it and no scores (`RanksOnly`), and
-relevant documents that were put in stand among neighbours, so that their ranks do not tell them from the others
-(docs/decisions/pools.md has what is left of it). This is the one place outside of scoring that reads judgements.
+After OBLIQ-Bench, section 3, which measures how well a system ranks when it need not find. `union:K` has the first K
+documents of several retrievers together; what is reached over it is a lower bound on the best possible system.
+`oracle:K` has every relevant document as well; it is an upper bound on these retrievers with this system behind them.
+Searching in a pool tells ranks in it and no scores (`RanksOnly`), and relevant documents that were put in stand among
+neighbours, so that their ranks do not give them away (docs/decisions/pools.md). This is the one place outside of
+scoring that reads judgements.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from random import Random
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tools.errors import UsageError
 from tools.retriever import Search
@@ -32,7 +32,7 @@ HELD = 2_000_000  # hits of searches that are held at a time: an oracle needs th
 class Pool:
     """The pool of `--pool`, parsed."""
 
-    kind: Literal["oracle", "union"]
+    kind: str  # oracle or union
     size: int  # documents of each query's pool
     parts: tuple[Spec, ...]  # the retrievers whose first documents make the union
 
@@ -90,7 +90,7 @@ def read(text: str, retriever: Spec) -> Pool:
         raise UsageError(f"--pool {text!r} is no pool; {form}")
     own = retriever.parts if retriever.kind == "fusion" else (retriever,)
     parts = tuple(check(str(part)) for part in spec.parts) or own
-    return Pool("oracle" if spec.kind == "oracle" else "union", size, parts)
+    return Pool(spec.kind, size, parts)
 
 
 def _merge(rankings: Iterable[Sequence[str]]) -> list[str]:

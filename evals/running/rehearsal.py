@@ -1,7 +1,7 @@
 """A rehearsal for `--dry-run`: the program as it is, on a few queries, with nothing sent.
 
-The engine without a model answers in the model's place, and what a retriever would send, or load weights for, is left
-to bm25. Every prompt is counted by OpenAI's o200k_base (tools/models/prompting.py).
+The engine without a model answers in the model's place. What a retriever would send, or load weights for, is left to
+bm25, which changes which documents are read and hardly how long they are. Prompts are counted by OpenAI's o200k_base.
 """
 
 import contextvars

@@ -159,13 +159,12 @@ def parse_parameters(
     annotated type. `LIMITS` are passed over, but where there are any, lines of work that could be `parallel` go one
     after another: which of them a limit ends must not depend on their threads.
     """
-    known = list_parameters(constructor)
+    known, limited = list_parameters(constructor), query_limits(given)
     values = {name: _checked(parameter.default, parameter.annotation) for name, parameter in known.items()}
     for name, value in (kept or {}).items():
         if name not in known or not isinstance(value, _json_types(known[name].annotation)):
             raise UsageError(f"the compiled program has {name}={value!r}, which {program} does not take; compile again")
         values[name] = _checked(known[name].annotation(value), known[name].annotation)
-    limited = query_limits(given)
     for name, text in given.items():
         if name in limited:
             continue
@@ -245,6 +244,5 @@ def _checked(value: Any, kind: type) -> Any:
 
 
 def _canonical(text: str) -> str:
-    spec = retrievers.check(text)
-    retrievers.require(spec)
+    retrievers.require(spec := retrievers.check(text))
     return str(spec)

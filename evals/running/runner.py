@@ -1,8 +1,7 @@
 """Run one system on every pending query, and record what it hands in. Scores nothing, prints nothing.
 
-Two kinds of failure are kept apart. A fault of the system is an outcome: recorded, never repeated, scored 0,
-because dropping it would let a system gain by crashing on hard queries. A fault of the provider says nothing about
-the system: nothing is recorded and the query stays pending.
+A fault of the system is an outcome: recorded, never repeated, scored 0, because dropping it would let a system gain by
+crashing on hard queries. A fault of the provider says nothing about the system: the query stays pending.
 """
 
 import contextvars
