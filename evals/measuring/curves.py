@@ -2,7 +2,7 @@
 
 From stored traces alone: what a query had come to before the first step that its budget does not pay for (traces.py has
 the rule). A query that has ended keeps its value, so a curve ends at the run's score. Bands are 95 % bootstrap
-intervals over queries, as in `stats.bootstrap_mean`. Budgets of time are left out: they say more about the machine.
+intervals over queries. Budgets of time are left out: they say more about the machine.
 """
 
 import math

@@ -9,7 +9,6 @@ ceiling   one of pools that have every relevant document: what recognising alone
 
 After OBLIQ-Bench, section 3 (docs/decisions/pools.md). Only runs of one contract, the pool aside, bound each other. A
 bound of another system (program, parameters, model or retriever) is named in full, and no distance to it is given.
-Tasks that bring pools of their own, in which gold always is, have no ceiling.
 """
 
 import csv

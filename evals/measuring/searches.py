@@ -1,8 +1,7 @@
 """The searches of a stored run, issued again on another retriever or to another depth. No model is called.
 
-Each distinct search is issued once, with the text, instruction, exclusions and pool that it had; for every relevant
-document it is told in which search it came back first, then and now. Left out: what a searcher would have done with
-other results. Searches that only ordered what had surfaced cannot surface anything, and are not issued again.
+Each distinct search is issued once, with the text, instruction, exclusions and pool that it had. Left out: what a
+searcher would have done with other results. Searches that only ordered what had surfaced are not issued again.
 """
 
 import math

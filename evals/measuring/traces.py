@@ -1,7 +1,6 @@
 """What a trace alone says of its query: the ranking after each step, and where each relevant document was lost.
 
-The ranking that a searcher would have handed in after its first steps (docs/decisions/curves-and-replay.md has the
-reasons, and how near its end is to what the programs hand in):
+The ranking that a searcher would have handed in after its first steps (docs/decisions/curves-and-replay.md):
 
 1. what the last `rank` step ordered, in that order, unless some of it was selected later: then that stands;
 2. what was selected: by hop, in a hop by the place in its selection (so parallel readings take turns), then in time;
@@ -15,7 +14,7 @@ grades or weights, plays no part.
 A relevant document comes back from a search (it surfaces), some of its text reaches a model (it is shown), it is
 selected, it gets a place in the ranking; its fate is the last of these that it reached (docs/decisions/attribution.md).
 What is among the first `k` of the ranking is found; R@k misses all others, and the shares of their fates sum to 1 - R@k
-exactly, for a query and for a run. Why a model passed a document over is left out.
+exactly, for a query and for a run.
 """
 
 from array import array

@@ -103,7 +103,7 @@ class _Entry(NamedTuple):
     """A run folder, and what came of reading it."""
 
     path: Path
-    stamp: tuple[Any, ...]
+    stamp: dict[str, tuple[int, ...]]
     opened: _Opened | None
     why: str = ""
 
@@ -159,10 +159,10 @@ class Answers:
     @property
     def places(self) -> dict[str, str]:
         """Absolute path of a run or its data -> the name for it in an exported page."""
-        runs = {run_id: opened.run for run_id, opened in self._readable.items()}
-        named = {str(run.path): run_id for run_id, run in runs.items() if run.path.is_absolute()}
-        folders = [run.config[run_folder.PROVENANCE]["folder"] for run in runs.values()]
-        return named | {folder: Path(folder).name for folder in folders if folder and Path(folder).is_absolute()}
+        named = {str(opened.run.path): run_id for run_id, opened in self._readable.items()}
+        folders = [opened.run.config[run_folder.PROVENANCE]["folder"] for opened in self._readable.values()]
+        named |= {folder: Path(folder).name for folder in folders if folder}
+        return {place: name for place, name in named.items() if Path(place).is_absolute()}
 
     def query_ids(self, run_id: str) -> list[str]:
         """The queries of a run, as the page names them."""
@@ -385,16 +385,14 @@ def _documents(corpus: "Corpus", answer: Answer) -> Answer:
     }
 
 
-def _stamp(path: Path) -> tuple[Any, ...]:
+def _stamp(path: Path) -> dict[str, tuple[int, ...]]:
     """The state of a run's files; another one when one of them changes."""
-    states = list[tuple[int, ...] | None]()
+    states = {}
     for name in ("config.json", "scores.json", "scores.csv", "attribution.jsonl", "outcomes.jsonl"):
-        try:
+        with suppress(OSError):
             status = (path / name).stat()
-            states.append((status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
-        except OSError:
-            states.append(None)
-    return tuple(states)
+            states[name] = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return states
 
 
 def list_answers(answers: Answers) -> Iterator[tuple[str, bytes]]:

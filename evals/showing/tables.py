@@ -249,16 +249,16 @@ def _footings(scores: dict[str, Any]) -> list[str]:
     found, usage, ledger = scores.get("bounds", {}), scores["usage"], scores.get("ledger", {})
     bounds = list_bounds(found)
     lines = [f"{label} of {found['metric']}: {one['mean']:.4f} ({one['what']})" for label, one in bounds]
-    asked = queries(scores["queries"])
+    many = queries(scores["queries"])
     if scores["failed"]:
         why = "their errors are in outcomes.jsonl"
         if one := scores.get("failure"):  # the commonest; older runs do not have it
             at = f", at {one['at']}" if one["at"] else ""
             why = f"{one['queries']} of them with {one['error']!r}{at}; all errors are in outcomes.jsonl"
-        asked += f", {scores['failed']} failed (scored 0; {why})"
+        many += f", {scores['failed']} failed (scored 0; {why})"
     if scores["owed"]:
-        asked += f", {scores['owed']} unanswered, so there is no score yet"
-    lines += [*scores.get("notes", []), asked]
+        many += f", {scores['owed']} unanswered, so there is no score yet"
+    lines += [*scores.get("notes", []), many]
     used = "what it used is not known" if usage["calls"] is None else f"{usage['calls']} calls"
     if scores["lm"] != "offline" and usage["calls"]:  # of nothing that was answered, nothing is known
         used += _used(usage)
