@@ -141,7 +141,8 @@ class React(Program):
         return self._ask_by_dspy(inputs, desk, turns)
 
     def _ask_by_dspy(self, inputs: dict[str, Any], desk: "_Desk", turns: list[_Turn]) -> _Turn:
-        inputs = {**inputs, "tools": [_describe(tool) for tool in desk.tools]}
+        # Without the session behind them: teleprompters copy the inputs of calls.
+        inputs = {**inputs, "tools": [tool.model_copy(update={"func": _no_call}) for tool in desk.tools]}
 
         def fits(forgotten: int) -> bool:
             return prompting.fits(self.next_step, **inputs, history=_tell_history(turns, forgotten))
@@ -285,12 +286,7 @@ class _Desk:
         return list(dict.fromkeys(self.selected + sorted(self.best_rank, key=self.best_rank.__getitem__)))
 
 
-def _describe(tool: dspy.Tool) -> dspy.Tool:
-    """Return the tool as a prompt shows it, without the session behind it: teleprompters copy the inputs of calls."""
-    return dspy.Tool(_no_call, name=tool.name, desc=tool.desc, args=tool.args, arg_types=tool.arg_types)
-
-
-def _no_call() -> None:  # not inside `_describe`: teleprompters pickle what they have been given
+def _no_call() -> None:  # at the top of the file: teleprompters pickle what they have been given
     raise NotImplementedError("calls are made by the desk of a query")
 
 
