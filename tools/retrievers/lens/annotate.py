@@ -106,7 +106,7 @@ class ModelAnnotator:
 
     def __init__(self, model: str, attribute: str, terms: Terms, window: int = 0) -> None:
         self._attribute = attribute
-        self._told = attribute if " " in attribute else LENSES[attribute].annotate
+        self._wording = attribute if " " in attribute else LENSES[attribute].annotate
         self._model = lm.connect(model, terms, settings=lm.Settings(context=window or None))
         self._model.lm.repeats = True  # what is asked again is the same call, and no further sample
         self._predictor = dspy.Predict(AnnotateDocuments)
@@ -117,8 +117,9 @@ class ModelAnnotator:
     def key(self) -> Mapping[str, object]:
         """Return all that shapes an annotation: the model with its settings, and what it is told."""
         settings = {name: value for name, value in self._model.settings.items() if name != "window"}
-        told = _digest(self._model.name, {"batch": BATCH, "format": FORMAT}, AnnotateDocuments.instructions, self._told)
-        return {**settings, "attribute": self._attribute, "told": told}
+        form = {"batch": BATCH, "format": FORMAT}
+        digest = _digest(self._model.name, form, AnnotateDocuments.instructions, self._wording)
+        return {**settings, "attribute": self._attribute, "told": digest}
 
     def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
         """Say in one line what annotating so many texts will take and cost; `sample` are some of them.
@@ -126,7 +127,7 @@ class ModelAnnotator:
         `spent` is what was used for the same index before. BudgetReached or UsageError when it may not be done.
         """
         calls = -(-texts // BATCH)
-        prompt = Adapter().format(AnnotateDocuments, [], {"attribute": self._told, "passages": []})
+        prompt = Adapter().format(AnnotateDocuments, [], {"attribute": self._wording, "passages": []})
         overhead = sum(tokens(str(message["content"])) for message in prompt)
         rate = sum(map(tokens, sample)) / max(1, sum(map(len, sample)))  # tokens a character
         tokens_in = calls * overhead + texts * _PASSAGE_TOKENS + round(rate * characters)
@@ -189,7 +190,7 @@ class ModelAnnotator:
         """Annotate all, in as many calls as the model's window makes necessary; what is left out, one by one."""
 
         def fit(passages: list[Passage]) -> bool:
-            return fits(self._predictor, attribute=self._told, passages=passages)
+            return fits(self._predictor, attribute=self._wording, passages=passages)
 
         for passages in batches(session, doc_ids, chars, fit):
             notes |= self._ask(passages)
@@ -207,7 +208,7 @@ class ModelAnnotator:
             known({"annotations": [note.id for note in outputs["annotations"]]})
 
         try:
-            answer = ask(self._predictor, check_ids, attribute=self._told, passages=passages)
+            answer = ask(self._predictor, check_ids, attribute=self._wording, passages=passages)
         except (UnusableAnswer, dspy.LMInvalidRequestError) as error:
             if fault(error) != "system":  # nothing that these texts are refused for
                 raise
