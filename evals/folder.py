@@ -71,26 +71,23 @@ def check_output(path: Path) -> None:
         raise UsageError(f"{path} is a file of the run in {folder}; choose another place")
 
 
+@dataclass(eq=False)
 class Rows(Mapping[str, dict[str, Any]]):
     """query_id -> row of a JSON Lines file, read on access: memory holds only the byte at which each line begins."""
 
-    def __init__(
-        self, path: Path, starts: dict[str, int], read: Callable[[bytes], dict[str, Any]] = disk.loads
-    ) -> None:
-        """`read` makes the row of a line; ValueError where it is damaged."""
-        self._path = path
-        self.starts = starts
-        self._read = read
+    path: Path
+    starts: dict[str, int]
+    read: Callable[[bytes], dict[str, Any]] = disk.loads  # makes the row of a line; ValueError where it is damaged
 
     def __getitem__(self, query_id: str) -> dict[str, Any]:
         start = self.starts[query_id]
-        with self._path.open("rb", buffering=1 << 15) as file:  # most lines at one go
+        with self.path.open("rb", buffering=1 << 15) as file:  # most lines at one go
             file.seek(start)
             line = file.readline()
         try:
-            return self._read(line)
+            return self.read(line)
         except ValueError as error:
-            raise DataError(f"{self._path}, query {query_id!r} is damaged ({error}); {MEND}") from None
+            raise DataError(f"{self.path}, query {query_id!r} is damaged ({error}); {MEND}") from None
 
     def __contains__(self, query_id: object) -> bool:
         return query_id in self.starts

@@ -69,7 +69,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
 def export(arguments: argparse.Namespace) -> None:
     """Write the page of runs into one file, with all queries or some, and print what is in it."""
-    from evals.showing import page_data, page_server  # not for --help
+    from evals.showing import page_data, page_server  # as above
 
     path, wanted = arguments.export, arguments.query
     if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
