@@ -233,8 +233,8 @@ class _InferRules(dspy.InferRules):
     """DSPy's, with rules written on a signature of the candidate's own, not on the one that all copies share."""
 
     def update_program_instructions(self, predictor: Any, natural_language_rules: str) -> None:
-        told = f"{predictor.signature.instructions}\n\nFollow these rules:\n{natural_language_rules}"
-        predictor.signature = instructed(predictor.signature, told)
+        instructions = f"{predictor.signature.instructions}\n\nFollow these rules:\n{natural_language_rules}"
+        predictor.signature = instructed(predictor.signature, instructions)
 
 
 _RULES_FROM = 10  # examples that rules are made from: all of them would make a prompt of a hundred pages
@@ -347,8 +347,8 @@ def _option(option: str, text: str, now: Any) -> Any:
     try:
         value = kind(text)
     except ValueError:
-        wanted = "a whole number" if kind is int else "a number"
-        raise UsageError(f"-O '{option}={text}': the value has to be {wanted}") from None
+        kind_of_value = "a whole number" if kind is int else "a number"
+        raise UsageError(f"-O '{option}={text}': the value has to be {kind_of_value}") from None
     if not (math.isfinite(value) and value >= least):
         raise UsageError(f"-O '{option}={text}': the value has to be at least {least}")
     return value

@@ -59,21 +59,21 @@ def _texts(value: Any) -> Iterator[str]:
 
 def label_examples(queries: Sequence[Query], environment: Environment, retriever: Retriever) -> list[dspy.Example]:
     """Make one example a query: what Study.examples has, and a label for every field that has one."""
-    wanted = relevant(queries, environment)
+    gold = relevant(queries, environment)
     return [
         dspy.Example(
-            query_id=query.query_id, **_labels(query, wanted[query.query_id], environment, retriever)
+            query_id=query.query_id, **_labels(query, gold[query.query_id], environment, retriever)
         ).with_inputs("query_id", "objective", "description")
         for query in queries
     ]
 
 
-def _labels(query: Query, wanted: list[str], environment: Environment, retriever: Retriever) -> dict[str, Any]:
+def _labels(query: Query, gold: list[str], environment: Environment, retriever: Retriever) -> dict[str, Any]:
     hits = retriever.search(
         query.text, SHOWN, instruction=query.objective, excluded=query.excluded, among=query.candidates
     )
-    first = wanted[: SHOWN // 2]
-    others = [hit.doc_id for hit in hits if hit.doc_id not in wanted][: SHOWN - len(first)]
+    first = gold[: SHOWN // 2]
+    others = [hit.doc_id for hit in hits if hit.doc_id not in gold][: SHOWN - len(first)]
     shown = sorted(first + others)  # by id: no place gives one away
     text = {doc_id: defuse(environment.documents[doc_id].text[:CUT]) for doc_id in shown}
     beginning = text[first[0]] if first else ""

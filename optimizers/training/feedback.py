@@ -237,13 +237,13 @@ class _Account:
         known = next((name for name in (doc_id, *self._judged_in(unit), unit) if name and name in documents), "")
         if not known:
             return ""
-        document, wanted = documents[known], set(words(self.query.text))
+        document, query_words = documents[known], set(words(self.query.text))
         said = sentences(document.text[:_LOOKED_THROUGH])
         if beside in documents:
             shared = set(sentences(documents[beside].text[:_LOOKED_THROUGH]))
             said = [sentence for sentence in said if sentence not in shared] or said
         # max takes the first of equal ones: the beginning, where no sentence has a word of the query.
-        start = max(range(len(said)), key=lambda place: len(wanted.intersection(words(said[place]))), default=0)
+        start = max(range(len(said)), key=lambda place: len(query_words.intersection(words(said[place]))), default=0)
         title = f"{document.title}: " if document.title else ""
         return f" {who} says: {_quoted(title + ' '.join(said[start:]), QUOTE)}"
 

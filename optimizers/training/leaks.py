@@ -110,6 +110,6 @@ def collect_task_passages(task: str, data: str | None, *, qrels: str = "") -> It
 def _passages(split: Split, queries: Sequence[Query], environment: Environment) -> Iterator[Passage]:
     for query in queries:
         yield Passage("query", split, query.query_id, query.text)
-    wanted = relevant(queries, environment)
-    for doc_id in dict.fromkeys(doc_id for ids in wanted.values() for doc_id in ids):
+    gold = relevant(queries, environment)
+    for doc_id in dict.fromkeys(doc_id for ids in gold.values() for doc_id in ids):
         yield Passage("gold document", split, doc_id, indexed_text(environment.documents[doc_id]))

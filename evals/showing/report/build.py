@@ -119,10 +119,10 @@ def _absent(groups: Sequence[Group], drawn: Collection[str]) -> list[Absent]:
     over = pooled.tasks[0] if pooled else SEARCHED
     floor, ranker = (_command(pooled, program, over) for program in (FLOOR, RANKER))
     # A program that was run, on a task of CRUMB where there is one.
-    told = next((one for one in groups if one.suite == "crumb"), groups[0])
-    programs = [run.config["program"] for run in told.runs if not told.system(run).pool]
+    crumb = next((one for one in groups if one.suite == "crumb"), groups[0])
+    programs = [run.config["program"] for run in crumb.runs if not crumb.system(run).pool]
     program = next((name for name in programs if name != FLOOR and name in PROGRAMS | AGENTS), READER)
-    instructed = _command(told, program, told.tasks[0] if told.suite in environments.SUITES else SEARCHED)
+    instructed = _command(crumb, program, crumb.tasks[0] if crumb.suite in environments.SUITES else SEARCHED)
     domains = " ".join(environments.suite("multiconir").tasks)
     own = next((group for group in groups if group.suite == "multiconir"), None)
     conditions = (("complexity", "the number of conditions", "3"), ("monotonicity", "conditions met", "4"))

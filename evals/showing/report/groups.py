@@ -37,10 +37,10 @@ class System:
     instruction: str = "task"
 
     def __str__(self) -> str:
-        told = "" if self.instruction == "task" else f", instruction: {self.instruction}"
+        instruction = "" if self.instruction == "task" else f", instruction: {self.instruction}"
         by = f" by {' and '.join(self.of)}" if self.of else ""
         size = f" of {self.size}" if self.size else ""
-        return f"{self.name}{f', {self.pool} pool{size}{by}' if self.pool else ''}{told}"
+        return f"{self.name}{f', {self.pool} pool{size}{by}' if self.pool else ''}{instruction}"
 
     def resized(self, size: int) -> "System":
         """The same over another size of its pool."""
@@ -55,7 +55,7 @@ class Group:
     variant: str
     data: str  # mini, full or folder
     split: str
-    asked: str  # in words; empty for all queries of the split
+    queries: str  # in words; empty for all queries of the split
     runs: tuple[Run, ...]
     systems: dict[str, System]  # by run.name
     lm: str  # where all runs have the same one: then it is not in the systems' names
@@ -64,7 +64,7 @@ class Group:
     def title(self) -> str:
         """What the heading of its tables says."""
         variant = f":{self.variant}" if self.variant else ""
-        parts = [DATA.get(self.data, self.data), SPLITS.get(self.split, self.split), self.asked]
+        parts = [DATA.get(self.data, self.data), SPLITS.get(self.split, self.split), self.queries]
         return readable(f"{PAPERS.get(self.suite, self.suite)}{variant}, {', '.join(filter(None, parts))}")
 
     @property
@@ -75,12 +75,14 @@ class Group:
     @property
     def part(self) -> str:
         """What tells its files from those of a group that was asked other queries; empty for all of the split."""
-        return f"-part-{hashlib.sha256(self.asked.encode('utf-8', 'replace')).hexdigest()[:6]}" if self.asked else ""
+        return (
+            f"-part-{hashlib.sha256(self.queries.encode('utf-8', 'replace')).hexdigest()[:6]}" if self.queries else ""
+        )
 
     @property
     def whole(self) -> bool:
         """Whether these are all queries of a split of the full release: what a paper's figure may stand beside."""
-        return self.data == "full" and not self.asked
+        return self.data == "full" and not self.queries
 
     @property
     def tasks(self) -> list[str]:
@@ -127,7 +129,7 @@ def group_runs(runs: Iterable[Run], *, force: bool = False) -> tuple[list[Group]
     members: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.name):
         suite, _, variant = environments.parts(run.config["task"])
-        members[suite, variant, run.config["data"], run.config["split"], _asked(run.config)].append(run)
+        members[suite, variant, run.config["data"], run.config["split"], _queries(run.config)].append(run)
     forced = []
     for grouped in members.values():
         first: dict[tuple[str, str], Run] = {}  # of each column; the objective is part of a fingerprint
@@ -149,7 +151,7 @@ def group_runs(runs: Iterable[Run], *, force: bool = False) -> tuple[list[Group]
     return [_group(key, members[key]) for key in sorted(members, key=order)], forced
 
 
-def _asked(config: Config) -> str:
+def _queries(config: Config) -> str:
     """Which of a split's queries, in words; empty for all of them."""
     limit, named = config["asked"]["limit"], config["asked"]["query_ids"]
     if named:
@@ -166,12 +168,12 @@ def _group(key: tuple[str, ...], runs: list[Run]) -> Group:
     def order(run: Run) -> tuple[Any, ...]:
         """Bare retrievers first, pools by size after everything else."""
         one, searching = systems[run.name], run.config["program"] != FLOOR
-        told = _place_in(("task", "generic", "none"), one.instruction), one.instruction
-        return (one.pool, searching, one.name, one.of, one.size, told, _task_order(run.config["task"]), run.name)
+        instruction = _place_in(("task", "generic", "none"), one.instruction), one.instruction
+        return (one.pool, searching, one.name, one.of, one.size, instruction, _task_order(run.config["task"]), run.name)
 
-    suite, variant, data, split, asked = key
+    suite, variant, data, split, queries = key
     model = "" if len(models) > 1 else models.pop()
-    return Group(suite, variant, data, split, asked, tuple(sorted(runs, key=order)), systems, model)
+    return Group(suite, variant, data, split, queries, tuple(sorted(runs, key=order)), systems, model)
 
 
 def _systems(runs: Sequence[Run], *, name_models: bool) -> dict[str, System]:

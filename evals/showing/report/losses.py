@@ -56,7 +56,7 @@ def plot_gaps(groups: Sequence[Group], metrics: Sequence[str]) -> list[Plot]:
     """A plot for each kind of data and metric."""
     alike: dict[tuple[str, str, str], list[Group]] = {}
     for group in groups:
-        alike.setdefault((group.data, group.split, group.asked), []).append(group)
+        alike.setdefault((group.data, group.split, group.queries), []).append(group)
     drawn = [plot_gap(members, name) for members in alike.values() for name in metrics or ("",)]
     return [plot for plot in drawn if plot]
 

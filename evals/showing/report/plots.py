@@ -273,7 +273,7 @@ def measure_changes(group: Group, kind: str, metric: str) -> list[Series]:
         system = group.system(run)
         plain = System(system.name, system.pool, system.size, system.of)
         by_key[plain, run.config["task"], system.instruction] = run
-    systems = list(dict.fromkeys(system for system, _, told in by_key if told != "task"))
+    systems = list(dict.fromkeys(system for system, _, instruction in by_key if instruction != "task"))
     series = []
     for number, system in enumerate(systems):
         points = []

@@ -387,7 +387,7 @@ def why_no_published(group: Group, made: Sequence[Table]) -> str:
         )
     elif group.data != "full":
         why = "the data is a folder's, not the pinned release that evals.run --data full reads"
-    elif group.asked:
+    elif group.queries:
         why = "only a part of the queries was asked"
     elif splits and group.split not in splits:
         why = f"the paper's are for --split {' and '.join(sorted(splits))}"
