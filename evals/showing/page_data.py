@@ -387,7 +387,7 @@ def _documents(corpus: "Corpus", answer: Answer) -> Answer:
 
 def _stamp(path: Path) -> dict[str, tuple[int, ...]]:
     """The state of a run's files; another one when one of them changes."""
-    states = {}
+    states: dict[str, tuple[int, ...]] = {}
     for name in ("config.json", "scores.json", "scores.csv", "attribution.jsonl", "outcomes.jsonl"):
         with suppress(OSError):
             status = (path / name).stat()
