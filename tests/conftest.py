@@ -20,12 +20,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 import pytest
 from bad_server import BadServer
 from chromium import Watched, chromium
+from hypothesis import settings
 from openai_server import OpenAIServer
 
 from tools.corpus import Corpus
 from tools.records import Document
 
 ROOT = Path(__file__).parent.parent
+
+settings.register_profile("any machine", deadline=None)  # a slow machine fails nothing
+settings.load_profile("any machine")
 
 
 @pytest.fixture(autouse=True)

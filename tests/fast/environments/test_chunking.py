@@ -59,7 +59,7 @@ LINES = st.sampled_from(["# A", "## B", "### C", "#### D", "one two", "three", "
 
 
 @given(st.lists(LINES, max_size=30), st.integers(5, 80))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_content_comes_once_in_order_and_a_chunk_over_the_limit_is_a_single_block(lines, limit):
     def count(text):
         return len(text.split())
@@ -85,7 +85,7 @@ SENTENCES = st.lists(st.sampled_from(["A ferry left.", "It was late!", "Why?", "
 
 
 @given(SENTENCES, st.integers(1, 400))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_padding_reaches_the_length_and_keeps_every_sentence_in_order(sentences, words):
     padded = pad(" ".join(sentences), words)
     longest = max(len(filler.split()) for filler in FILLER)

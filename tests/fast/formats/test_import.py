@@ -121,7 +121,7 @@ def test_scores_of_a_trajectory_keep_the_order_among_equal_ones_and_the_ties_tha
 SCORES = st.sampled_from([1.0, 1.0 + 1e-12, 1.00001, 0.3, 0.1 + 0.2, 1e-40, -2.0, 3e38, 5e38, -0.0, 0.0])
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_the_order_is_trec_eval_s_also_among_equal_scores(data, tmp_path):
     doc_ids = ["a", "B", "b", "é", "10", "9", "a b".replace(" ", "_")]

@@ -161,7 +161,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(STEPS, st.sampled_from([{}, {one: one.upper() for one in "abcd"}, dict.fromkeys("abcgh", "X")]), st.data())
 def test_taking_steps_one_by_one_comes_to_what_all_of_them_at_once_come_to(steps, units, data):
     wanted = data.draw(st.sets(st.sampled_from("ABXefgij")))

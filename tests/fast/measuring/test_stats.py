@@ -22,7 +22,7 @@ def test_p_is_that_of_scipys_exact_permutation_test(seed):
     assert paired(before, after).p == pytest.approx(theirs.pvalue, abs=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(-16, 16), min_size=1, max_size=8))
 def test_p_is_the_share_of_all_signs_that_are_as_extreme(sixteenths):
     signs = itertools.product((1, -1), repeat=len(sixteenths))  # zeros included: a zero doubles both counts
@@ -158,7 +158,7 @@ def test_pooled_repeats_would_be_called_different_where_only_queries_are():
     assert np.mean([p <= 0.05 for p in pooled]) > 0.4
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.floats(0.0001, 1), min_size=1, max_size=12))
 def test_holm_rejects_what_stepping_down_rejects(ps):
     rejected = set()

@@ -89,7 +89,7 @@ LINES = st.sampled_from(
 
 
 @given(st.sampled_from(sorted(SIGNATURES)), st.lists(LINES | st.text(max_size=8), max_size=8))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_lines_in_any_order_are_read_as_dspy_reads_them(kind, lines):
     signature, text = SIGNATURES[kind], "\n".join(lines)
     assert outcome(Adapter().parse, signature, text) == outcome(dspy.ChatAdapter().parse, signature, text)

@@ -35,7 +35,7 @@ def test_a_quotation_longer_than_the_bound_is_found_with_where_it_stands_and_who
 few_words = st.lists(st.sampled_from("abc"), max_size=25).map(" ".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(texts=st.dictionaries(st.sampled_from("xyz"), few_words), texts_of=st.lists(few_words, max_size=3), bound=...)
 @example(texts={"x": "a a a a a"}, texts_of=["a a a"], bound=2)
 def test_lengths_are_those_of_the_longest_common_run_of_all_pairs(texts, texts_of, bound: int):

@@ -30,7 +30,7 @@ def compiled(**more):
     return st.builds(Compiled, TEXT, DEMO, TEXT, prompts, **kept, **more)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(compiled(members=st.lists(compiled(), max_size=2).map(tuple)), st.data())
 def test_what_is_written_is_what_is_read_and_a_torn_or_edited_file_is_damaged(tmp_path_factory, found, data):
     file = tmp_path_factory.mktemp("state") / NAME

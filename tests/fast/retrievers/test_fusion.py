@@ -86,7 +86,7 @@ class TestFusion:
         depth=st.sampled_from([1, 4, 30, 1000]),
         excluded=st.sets(st.sampled_from(DOC_IDS), max_size=5),
     )
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def test_it_is_what_numpy_says(self, parts, weights, method, constant, depth, excluded):
         weights = tuple(weights[: len(parts)])
         retrievers = [Scores([np.nan if score is None else score for score in part]) for part in parts]
@@ -95,7 +95,7 @@ class TestFusion:
         assert fusion.search("a", k=depth, excluded=excluded) == expected[:depth]
 
     @given(parts=score_lists, method=st.sampled_from(["rrf", "scores"]), k=st.integers(1, 20))
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     def test_asking_for_fewer_gives_the_beginning_of_the_same_ranking(self, parts, method, k):
         retrievers = [Scores([np.nan if score is None else score for score in part]) for part in parts]
         fusion = Fusion(CORPUS, None, *retrievers, method=method, depth=20)

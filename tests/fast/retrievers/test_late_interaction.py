@@ -190,7 +190,7 @@ class TestStore:
             expected = [maxsim(query, text) if len(text) else 0.0 for text in texts.values()]
             assert row == pytest.approx(expected, rel=5e-3, abs=1e-2)
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(arrays(np.float32, (9, 16), elements=st.floats(-100, 100, width=32)), st.integers(1, 8))
     def test_a_score_is_the_same_to_the_last_bit_whatever_is_scored_with_it(self, tmp_path_factory, numbers, cut):
         kept = TokenVectors(tmp_path_factory.mktemp("store"))

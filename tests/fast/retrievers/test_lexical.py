@@ -71,7 +71,7 @@ def test_bm25_scores_and_ranks_as_bm25s_to_the_last_bit(documents):
     assert_equal_to_bm25s(build("bm25", corpus), theirs, tokens, corpus, [*queries, "the", "people " * 9])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(ADVERSARIAL, QUERY)
 def test_bm25_ranks_as_bm25s_does_on_adversarial_text(texts, query):
     corpus = made_of(texts)
@@ -136,7 +136,7 @@ def test_parameters_out_of_range_are_refused(name, corpus):
 TEXT = st.text(st.characters(codec="utf-8") | st.sampled_from("aAbB_9 .-\n\x00\x1fİ\u212aß"), max_size=60)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(TEXT, min_size=1, max_size=12), st.sampled_from([1, 20, 1 << 20]))
 @pytest.mark.parametrize("analyzer", [bm25.analyzer_of("plain"), bm25.analyzer_of("english"), ANALYZER])
 def test_the_compiled_loop_counts_what_the_analyzer_says(analyzer, tmp_path_factory, texts, block):
@@ -244,7 +244,7 @@ def test_rank_bm25_ranks_as_the_library_does_on_real_text_and_on_thousands_of_do
     assert_equal_to_the_library(corpus, queries[:3])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(ADVERSARIAL, QUERY)
 def test_rank_bm25_ranks_as_the_library_does_on_adversarial_text(texts, query):
     assert_equal_to_the_library(made_of(texts), [" ".join(query)])

@@ -293,7 +293,7 @@ anything = st.recursive(
 )  # fmt: skip
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(anything, st.sampled_from(["chat", "responses"]), st.booleans())
 def test_of_any_json_at_all_texts_are_read_or_it_is_no_answer(value, api, wrap):
     if wrap:  # so that the insides are reached more often

@@ -307,7 +307,7 @@ def fuzzed(made, tmp_path_factory):
         yield server
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(PARTS | st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=5), max_size=9))
 def test_whatever_path_is_asked_for_the_answer_is_a_page_or_a_line(fuzzed, parts):
     path = fuzzed.root + "".join(parts)

@@ -18,7 +18,7 @@ DOCUMENTS = st.lists(
 
 
 @given(documents=DOCUMENTS, stranger=TEXTS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_stored_corpus_is_the_one_in_memory(documents, stranger, tmp_path_factory):
     place = tmp_path_factory.mktemp("store") / "corpus"
     held, kept = Corpus(documents), open_or_store(place, lambda: iter(documents))
