@@ -281,10 +281,9 @@ class Watch:
     def of(cls, ready: "Ready", folder: RunFolder, tell: Tell) -> Self:
         """Return the watch of a run that is about to ask its queries."""
         outcomes, environment = folder.outcomes.values(), ready.environment
-        earlier = [ready.value(outcome) for outcome in outcomes]
-        failed = sum(outcome["error"] is not None for outcome in outcomes)
-        queries, status = len(environment.queries), ready.model.terms.status
-        return cls(queries, environment.metric, tell, status, earlier=earlier, failed=failed)
+        earlier, failed = list(map(ready.value, outcomes)), sum(outcome["error"] is not None for outcome in outcomes)
+        counts = (len(environment.queries), environment.metric)
+        return cls(*counts, tell, ready.model.terms.status, earlier=earlier, failed=failed)
 
     def add(self, outcome: Outcome, value: float | None) -> None:
         """Count an answered query, with its value of the headline metric; None where that is undefined for it."""

@@ -118,7 +118,7 @@ def columns(progress: Progress) -> list[Column]:
     queries = _cells(done, _some(progress.owed, "pending"), _some(progress.failed, "failed"))
     made = [
         Column("queries", queries, ("green", "yellow", "yellow"), 8, 0),
-        Column("calls", _cells(_count(usage.calls), *_apart(progress)), plain, 11, 5),
+        Column("calls", _cells(_count(usage.calls), *_apart(calls)), plain, 11, 5),
     ]
     if calls.limit:
         flight = _cells(f"{calls.in_flight} of {calls.limit}", _some(calls.waiting, "waiting"))
@@ -154,7 +154,7 @@ def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableT
 def plain_line(progress: Progress) -> str:
     """Return the progress in one line."""
     calls, usage = progress.status, progress.status.usage
-    apart = ", ".join(_apart(progress))
+    apart = ", ".join(_apart(calls))
     parts = [
         f"{progress.done}/{progress.queries} queries",
         _some(progress.owed, "pending"),
@@ -193,10 +193,9 @@ def _is_paid(usage: Usage) -> bool:
     return bool(usage.input_tokens or usage.output_tokens or usage.paid_usd != 0)
 
 
-def _apart(progress: Progress) -> list[str]:
+def _apart(calls: Status) -> list[str]:
     """Return the calls that are counted apart: those that had been paid for before, and those without an answer."""
-    status = progress.status
-    return list(filter(None, (_some(status.usage.cached_calls, "cached"), _some(status.failed, "failed"))))
+    return list(filter(None, (_some(calls.usage.cached_calls, "cached"), _some(calls.failed, "failed"))))
 
 
 def _dollars(progress: Progress) -> list[str]:
