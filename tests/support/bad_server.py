@@ -374,11 +374,7 @@ def filtered() -> Fault:
 
     def spoil(answer: Body, _: Try) -> Body:
         if "output" in answer:
-            return answer | {
-                "status": "incomplete",
-                "incomplete_details": {"reason": "content_filter"},
-                "output": [],
-            }
+            return answer | {"status": "incomplete", "incomplete_details": {"reason": "content_filter"}, "output": []}
         return answer | {"choices": [choice]}
 
     return Fault("filtered", spoil=spoil)

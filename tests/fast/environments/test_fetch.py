@@ -192,9 +192,6 @@ def test_another_pinned_revision_is_fetched_even_when_an_older_one_is_there(hub,
     assert json.loads(marker.read_text())["revision"] == obliq.RELEASE.revision
 
 
-# What breaks off.
-
-
 def test_an_interrupted_download_goes_on_in_the_same_command_where_it_stopped(hub, get):
     hub.cuts = [100_000]
     get()
@@ -276,9 +273,6 @@ def test_nothing_is_downloaded_when_there_is_no_room_for_it(hub, get, monkeypatc
     assert hub.sent == [] and not marked()
 
 
-# What is wrong.
-
-
 @pytest.mark.parametrize("ending", [CORPUS, QRELS], ids=["by LFS", "by blob id"])
 def test_a_file_with_another_checksum_is_thrown_away_and_nothing_is_marked(hub, get, ending):
     path = next(path for path in PATHS if path.endswith(ending))
@@ -315,11 +309,7 @@ LISTINGS = {
     "without a file": ("hub", {"listed": {}}, rf"\S+@\w+ has no file '{re.escape(PATHS[0])}'"),
     "of another revision": ("hub", {"sha": "0" * 40}, f"answers for {HUB} with revision '0000"),
     "of all versions": ("zenodo", {"id": 7654321}, f"{RECORD} with record 7654321"),
-    "a hotel's page": (
-        "hub",
-        "<html>Log in to the network</html>",
-        f"answers for {HUB} .* no listing of files",
-    ),
+    "a hotel's page": ("hub", "<html>Log in to the network</html>", f"answers for {HUB} .* no listing of files"),
     "a number for a list": ("hub", {"siblings": 3}, f"answers for {HUB} .* no listing of files"),
     "a list": ("hub", ["x"], f"answers for {HUB} .* no listing of files"),
 }
@@ -347,9 +337,6 @@ def test_a_listing_with_a_path_that_leads_out_of_the_folder_is_refused(path, get
     with pytest.raises(DataError, match="leads out of its folder"):
         get()
     assert hub.sent == [] and not list(tmp_path.rglob("outside"))
-
-
-# Who else is there, and what is said.
 
 
 def test_another_process_that_fetches_the_same_task_is_waited_for_by_hand(hub, get):

@@ -195,9 +195,6 @@ def test_refine_adds_its_advice_to_the_prompt():
     assert "[[ ## hint_ ## ]]\nname it" in model.asked[-1][0][-1]["content"]
 
 
-# Prompts
-
-
 class Odd(pydantic.BaseModel):
     name: str
     parts: list[dict[str, float | None]] = []

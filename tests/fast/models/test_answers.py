@@ -57,9 +57,6 @@ def path(tmp_path):
     return tmp_path / NAME
 
 
-# -- what was written is there
-
-
 def test_a_full_disk_fails_the_answers_that_find_no_room_and_no_others(path):
     answers = Answers(path)
     books = answers.ledger("run")
@@ -146,9 +143,6 @@ def test_however_a_command_ends_its_answers_are_in_the_one_file_and_its_owners_a
     assert open_answers(path).take(key(1))[0].outputs == ["yes"], "it can be opened again"
 
 
-# -- what is damaged
-
-
 @pytest.mark.parametrize(
     "content", [b"no database at all" * 1000, b"SQLite format 3\0" + b"\1" * 5000], ids=["text", "head"]
 )
@@ -172,9 +166,6 @@ def test_a_damaged_cell_is_neither_an_answer_nor_zero_and_it_is_said_what_to_do(
     with pytest.raises(DataError, match=said):
         Answers(path).books("run")
         Answers(path).take(key(1))
-
-
-# -- the books
 
 
 def test_the_books_of_a_run_are_the_sums_of_what_it_sent_whatever_is_in_the_file_beside_it(path):
@@ -247,9 +238,6 @@ def test_a_run_whose_folder_was_removed_and_made_anew_is_another_run(place):
     assert open_ledger(place).run != first and open_ledger(place).run.startswith("task/run/")
 
 
-# -- requests at once
-
-
 def test_the_same_request_at_once_is_sent_once_and_the_others_wait_for_its_answer(path):
     books, sent = Answers(path).ledger("run"), []
 
@@ -318,9 +306,6 @@ def test_nobody_waits_for_an_equal_request_beyond_the_deadline_of_its_own_query(
         with pytest.raises(TimeoutError, match="not answered yet"):
             pool.submit(ask).result(120)
         assert books._sent.keys() == {key(1)}, "it is still the other's"
-
-
-# -- samples, and what makes a request another one
 
 
 def asked(corpus, model, times, query_id="q1"):

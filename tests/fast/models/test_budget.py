@@ -28,9 +28,6 @@ def once(budget, usage=None, expected=NOTHING):
     budget.spend(usage or Usage(1), expected)
 
 
-# One limit at a time
-
-
 def test_dollars_are_counted_when_they_are_known_and_a_call_of_unknown_price_ends_the_run():
     budget = Budget(usd=CENT)
     once(budget, used(0.004))
@@ -59,9 +56,6 @@ def test_work_that_is_more_than_what_is_left_is_refused_before_any_of_it_is_sent
         budget.allow(1, 0.7)
     with pytest.raises(UsageError, match="not known"):
         budget.allow(1, None)
-
-
-# What is in flight
 
 
 def threads_of(work, many):
@@ -147,9 +141,6 @@ def test_threads_together_send_exactly_so_many_requests():
 
     joined(threads_of(work, 16))
     assert len(sent) == budget.calls == 250
-
-
-# Runs
 
 
 @pytest.fixture

@@ -59,9 +59,6 @@ def changed(labeled, tmp_path):
     return made
 
 
-# -- refused before anything is done
-
-
 @pytest.mark.parametrize(
     ("others", "word"),
     [
@@ -163,9 +160,6 @@ def test_a_metric_that_no_ranking_of_a_pool_changes_is_refused(compiles):
     assert refused(compiles("--metric", "R@20", program="rank", task="relic"), 2, "all of a pool of 14 documents")
 
 
-# -- members of an ensemble
-
-
 def test_members_of_an_ensemble_have_one_program_and_one_set_of_parameters(compiles, labeled, changed, tmp_path):
     result = compiles(*SMALL, "--of", labeled, "--of", changed(origin={}), optimizer="ensemble", runs=tmp_path / "both")
     assert result.code == 0
@@ -178,9 +172,6 @@ def test_members_of_an_ensemble_have_one_program_and_one_set_of_parameters(compi
     for file, (code, word) in wrong.items():
         assert refused(compiles(*SMALL, "--of", labeled, "--of", file, optimizer="ensemble"), code, word)
     assert refused(compiles(*SMALL, "--of", labeled, optimizer="ensemble"), 2, "needs two")
-
-
-# -- what a run takes from a compiled program
 
 
 def test_the_values_of_a_compiled_program_are_the_defaults_and_the_command_line_wins(run, changed):
@@ -207,9 +198,6 @@ def test_parameters_that_need_a_prompt_that_was_not_compiled_are_refused(run, la
     assert result.code == 2 and "Python code is to be run, which only you can allow" in result.err
 
 
-# -- what makes two compilations one
-
-
 def folders(result):
     """The folders of the compilations so far, by their names."""
     assert result.code == 0, result.err
@@ -228,9 +216,6 @@ def test_judgements_make_another_compilation_and_a_default_that_is_spelled_out_d
     assert len(folders(compiles("--metric", "nDCG@10", "--qrels", "gold", **about))) == 1
     assert len(folders(compiles("--qrels", "pooled", **about))) == 2
     assert len(folders(compiles("--metric", "R@10", **about))) == 3
-
-
-# -- what an optimizer makes
 
 
 def test_rules_are_each_candidates_own_and_the_code_of_the_program_stays_as_it_was(compiles, run, server, tmp_path):
@@ -283,9 +268,6 @@ def within(value, kind):
     return found + [one for part in inner for one in within(part, kind)]
 
 
-# -- budgets
-
-
 def test_a_budget_without_a_model_counts_earlier_sittings(compiles, tmp_path):
     for _ in range(2):
         result = compiles("-P", "hops=1", "--budget-calls", "20")
@@ -310,9 +292,6 @@ def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, mo
     monkeypatch.setattr(compilation, "compare", lambda runs, metrics: {"comparisons": []})
     assert compiles(*TUNED, "--held-out", "--json", "--time-limit", "10m", optimizer="tune").code == 0
     assert len(handed) == 2 and 0 < handed[1] <= handed[0] < 600
-
-
-# -- the held-out answer, and the command that takes up what was compiled
 
 
 def test_looks_are_counted_where_the_data_is_named_by_a_relative_path(run, compiles, folder, monkeypatch):

@@ -65,9 +65,6 @@ def longest_common_run(one, other):
     return best
 
 
-# Passages of a task
-
-
 def test_the_passages_of_a_handle_are_its_queries_and_what_is_wanted_for_them():
     training = divide("congress", "mini")
     found = list(collect_passages(training))

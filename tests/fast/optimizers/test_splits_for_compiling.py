@@ -33,9 +33,6 @@ TASKS = (
 )
 
 
-# Division
-
-
 def test_dev_is_divided_in_the_order_of_a_hash_and_nothing_is_lost_or_in_both_parts():
     training = divide("congress", "mini")
     dev = {query.query_id for query in load("congress", "mini", "dev").queries}
@@ -122,9 +119,6 @@ def test_too_few_dev_queries_are_refused_in_one_line_that_says_how_many_there_ar
     assert "\n" not in str(refused.value) and "another task" in str(refused.value)
 
 
-# Queries that want the same documents
-
-
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.5, 0.95])
 @pytest.mark.parametrize("needs", [2, 3, 7, 20])
 def test_queries_that_want_the_same_documents_are_in_one_part(folder, needs, share):
@@ -147,8 +141,6 @@ def test_where_all_want_the_same_they_are_divided_all_the_same_and_it_is_said(fo
         assert training.one_need
         assert len(training.train) == len(training.validation) > 1
 
-
-# Near repeats
 
 CLIP = "My coworker mentioned a clip that she shows to trainees about how to make a powerful person feel small"
 OTHERS = [
@@ -238,9 +230,6 @@ def test_a_near_repeat_is_left_out_of_dev_and_said_without_the_test_query(folder
     assert len(training.train) + len(training.validation) == len(dev.queries) - 1
     assert copied not in training.environment.qrels
     assert not known_of(test, training)
-
-
-# The handle
 
 
 def known_of(test, handle):

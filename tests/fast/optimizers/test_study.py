@@ -68,9 +68,6 @@ def evaluated(study, values):
     return again, [again.candidates[digest] for digest in digests]
 
 
-# -- which documents are relevant
-
-
 @pytest.mark.parametrize("task", ["paper_retrieval", "doris_mae", "twitter", "set_ops", "relic"])
 def test_labels_feedback_and_leaks_mean_the_same_by_relevant(task):
     """With judgements of two kinds, graded ones, those of units, and of a pool."""
@@ -103,9 +100,6 @@ def searched_for_nothing(query, environment):
     return session.submit([]).trace, Ranking([])
 
 
-# -- what an optimizer is told
-
-
 def test_feedback_is_of_training_queries_alone(study, program):
     instrumented = study.instrument(program)
     model = lm.connect("offline", statistics=dict).lm
@@ -120,9 +114,6 @@ def test_feedback_is_of_training_queries_alone(study, program):
             said.setdefault(part, []).extend(one.feedback for one in asked)
     assert set(said["validation"]) == {""}
     assert all("Relevant documents: " in text for text in said["train"])
-
-
-# -- how a query is evaluated
 
 
 class Timed(Retrieve):
@@ -170,9 +161,6 @@ def test_the_first_exception_ends_it_once_what_is_on_its_way_is_there(workers):
     assert ended in ([0], [0, 2], [2, 0])
 
 
-# -- what is on disk
-
-
 def test_no_key_that_a_provider_repeats_is_in_the_log(study, monkeypatch):
     key = "not-a-key-of-anybody"
     monkeypatch.setenv("SOME_PROVIDER_KEY", key)
@@ -201,9 +189,6 @@ def test_a_candidate_that_was_edited_is_damaged_data(change, study, training):
     file.write_text(json.dumps(row) + "\n")
     with pytest.raises(DataError, match=r"candidates.jsonl, line 1 is damaged"):
         Study(study.folder, training, study.objective)
-
-
-# -- what is chosen, and what it gained
 
 
 def test_a_gain_is_corrected_for_candidates_that_were_given_up_half_way(study):

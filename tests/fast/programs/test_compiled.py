@@ -49,9 +49,6 @@ def test_what_is_written_is_what_is_read_and_a_torn_or_edited_file_is_damaged(tm
         read(file)
 
 
-# -- what does not fit
-
-
 def program(corpus):
     return MultiHop(Toolbox(corpus, BM25(corpus)))
 
@@ -115,9 +112,6 @@ def test_another_version_is_refused_before_what_it_holds_is_looked_at(name, then
     (tmp_path / NAME).write_text(json.dumps(body))
     with pytest.raises(UsageError, match=f"was compiled with {name} {then}"):
         read(tmp_path)
-
-
-# -- the two forms
 
 
 def test_an_ensemble_and_neighbours_come_back_from_a_file(corpus, tmp_path):

@@ -124,8 +124,6 @@ def test_a_pass_of_the_window_is_rankgpt_s_with_as_many_calls_as_the_formula_say
     assert made[: window - step] == worth[: window - step], "a model that is always right brings the best to the top"
 
 
-# With a model.
-
 QUERY = Query("q1", "which ferry sank", "hearings", candidates=frozenset(names(12)))
 
 
@@ -263,9 +261,6 @@ def test_another_content_of_the_solutions_file_is_another_run(run, tmp_path):
     assert runs[0] == runs[2] != runs[1]
     missing = run(*arguments, "solutions=nowhere.jsonl")
     assert missing.code == 3 and "nowhere.jsonl cannot be read" in missing.err
-
-
-# -- the sliding window, with a model
 
 
 @pytest.fixture

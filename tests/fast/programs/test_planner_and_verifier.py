@@ -34,9 +34,6 @@ def steps(submission, tool):
     return [step for step in submission.trace.steps if step.tool == tool]
 
 
-# -- planner
-
-
 def questions(**searches):
     return json.dumps([{"question": question, "search": search} for question, search in searches.items()])
 
@@ -113,9 +110,6 @@ def test_it_ends_without_reflection_when_a_round_surfaces_nothing_new(server, co
 def test_the_ranking_is_what_was_selected_then_the_rest_by_rank_round_and_place():
     best = {"e": (0, 1, 1), "b": (1, 1, 1), "x": (1, 2, 0), "y": (0, 1, 0), "a": (1, 1, 0), "z": (0, 2, 0)}
     assert planner_ranking({"best": best, "selected": ["a", "b"]}) == ["a", "b", "y", "e", "z", "x"]
-
-
-# -- verifier
 
 
 @pytest.fixture(scope="module")

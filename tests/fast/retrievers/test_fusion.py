@@ -66,12 +66,7 @@ class TestFusion:
         first, second = scored(d01=9, d02=8, d03=7), scored(d03=0.9, d01=0.8, d04=0.7)
         hits = Fusion(CORPUS, None, first, second).search("a", k=10)
         # By hand: ranks 1 and 2, ranks 3 and 1, rank 2 alone, rank 3 alone.
-        assert hits == [
-            ("d01", 1 / 61 + 1 / 62),
-            ("d03", 1 / 63 + 1 / 61),
-            ("d02", 1 / 62),
-            ("d04", 1 / 63),
-        ]
+        assert hits == [("d01", 1 / 61 + 1 / 62), ("d03", 1 / 63 + 1 / 61), ("d02", 1 / 62), ("d04", 1 / 63)]
 
     def test_scores_are_brought_to_the_range_0_to_1_and_weighted(self):
         first, second = scored(d01=30, d02=20, d03=10), scored(d03=0.5, d04=0.5)

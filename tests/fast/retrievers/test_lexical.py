@@ -50,9 +50,6 @@ def drawn(documents: int, seed: int = 0) -> tuple[Corpus, list[str]]:
     return corpus, [" ".join(pool[n] for n in generator.integers(len(pool), size=140).tolist()) for _ in range(10)]
 
 
-# bm25
-
-
 def assert_equal_to_bm25s(ours, theirs: bm25s.BM25, split, corpus: Corpus, queries: list[str]) -> None:
     for query in queries:
         known = [word for word in split(query) if word in theirs.vocab_dict]
@@ -130,9 +127,6 @@ def test_parameters_out_of_range_are_refused(name, corpus):
         build(name, corpus)
 
 
-# Reading and counting words
-
-
 TEXT = st.text(st.characters(codec="utf-8") | st.sampled_from("aAbB_9 .-\n\x00\x1fİ\u212aß"), max_size=60)
 
 
@@ -167,9 +161,6 @@ def test_the_compiled_loop_counts_what_the_analyzer_says(analyzer, tmp_path_fact
     for text in texts:  # a query is read as a document is
         assert [words[row] for row in index.rows(text).tolist()] == analyzer.words(text)
     assert index.rows("zyzzyva qzx").tolist() == []
-
-
-# Adding up postings
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -207,15 +198,9 @@ def test_the_compiled_loops_need_no_folder_for_their_machine_code():
     assert slots.tolist() == [0, -1]
 
 
-# The English analyzer
-
-
 @pytest.mark.parametrize(("text", "expected"), json.loads(GOLDEN.read_text(encoding="utf-8"))["tokens of texts"])
 def test_english_words_are_lucenes(text, expected):
     assert english.words(text) == expected
-
-
-# rank_bm25
 
 
 def library_order(scores) -> list[int]:
@@ -248,9 +233,6 @@ def test_rank_bm25_ranks_as_the_library_does_on_real_text_and_on_thousands_of_do
 @given(ADVERSARIAL, QUERY)
 def test_rank_bm25_ranks_as_the_library_does_on_adversarial_text(texts, query):
     assert_equal_to_the_library(made_of(texts), [" ".join(query)])
-
-
-# pool_bm25
 
 
 def test_bm25_by_pool_gives_the_packages_scores_for_each_pool(corpus):

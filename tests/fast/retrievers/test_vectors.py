@@ -338,9 +338,6 @@ def test_what_embedding_cost_is_kept_with_the_vectors_also_that_of_a_block_that_
     assert before[0] == 0 < before[1] < 4, "the second one has heard what the first has spent"
 
 
-# -- progress ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def clock(monkeypatch):
     class Clock:

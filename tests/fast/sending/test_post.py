@@ -114,9 +114,6 @@ def failure(url, **options):
     return caught.value.kind, str(caught.value)
 
 
-# -- Requests and answers as they should be
-
-
 def test_compression_that_nobody_asked_for_is_undone(serve):
     body = gzip.compress(b"water " * 1000)
     server = serve(answering(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\n\r\n" + body))
@@ -156,8 +153,6 @@ def test_a_post_is_not_sent_again_when_the_server_may_have_acted(serve, size):
         post(made, bytes(size))
     assert caught.value.kind == "reset" and len(server.requests) == 2
 
-
-# -- Answers as they should not be
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 BOMB = gzip.compress(bytes(3 << 20))
@@ -214,9 +209,6 @@ def test_a_server_that_does_not_read_meets_the_deadline_and_nothing_is_sent_afte
     assert failure(unasked.url, seconds=-1)[0] == "timeout" and not unasked.accepted
 
 
-# -- Where to
-
-
 def test_a_refused_connection_and_an_unknown_name_say_so():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -242,9 +234,6 @@ def test_a_key_that_breaks_a_header_is_refused_and_not_shown(value):
     assert KEY not in str(caught.value)
 
 
-# -- TLS
-
-
 def test_what_goes_wrong_with_tls_is_told_apart_from_a_connection_that_breaks(serve, certificate):
     server = serve(answering(OK), certificate[1])
     kind, words = failure(f"https://127.0.0.1:{server.port}")
@@ -263,9 +252,6 @@ def test_a_certificate_file_that_is_not_one_is_an_error_of_usage(tmp_path, monke
         (tmp_path / "empty.pem").write_text("nothing")
         with pytest.raises(UsageError, match="SSL_CERT_FILE"):
             client("https://x")
-
-
-# -- Proxies
 
 
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])

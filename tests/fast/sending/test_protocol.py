@@ -68,9 +68,6 @@ def called(name, arguments, number=1):
 REASONING = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm, a secret thought."}]}
 
 
-# Requests
-
-
 def test_a_conversation_over_responses_is_what_openai_s_client_sends_for_it(server):
     server.reply = lambda path, request: as_responses([message(said("yes"))])
     call = {"type": "function_call", "name": "search", "arguments": '{"query": "ü"}'}
@@ -145,9 +142,6 @@ def test_a_seed_reaches_the_request_and_is_refused_where_the_protocol_has_none(r
     assert run(*arguments).code == 0 and server.requests[0]["seed"] == 5
     refused = run(*arguments, "--api", "responses")
     assert refused.code == 2 and "takes no seed" in refused.err and len(server.requests) == 1
-
-
-# Answers
 
 
 ANSWERS = {
@@ -317,9 +311,6 @@ def test_an_answer_that_is_nested_without_end_is_read_or_it_is_no_answer(depth):
             assert depth > 10
         else:
             assert reply.text == end
-
-
-# Refusals
 
 
 @given(

@@ -47,9 +47,6 @@ def fail(gate, entered, *, overload=False, asked=None, reason="500"):
     gate.failed(entered, overload=overload, asked=asked, reason=reason)
 
 
-# One rule at a time
-
-
 def test_the_limit_comes_down_once_for_all_that_were_in_flight_together(clock):
     gate = Gate(64, clock=clock)
     entered = enter_all(gate, clock)
@@ -139,9 +136,6 @@ def test_while_the_circuit_is_open_a_queue_that_moves_is_waited_for_and_one_that
     assert gate.in_flight == 1
 
 
-# The circuit
-
-
 def opened(clock, most=64):
     """A gate whose circuit has just opened, with nothing in flight."""
     gate = Gate(most, clock=clock)
@@ -199,9 +193,6 @@ def test_a_refusal_is_an_answer_of_a_provider_that_is_there(clock):
     assert gate.pause() == ("", 0.0)
 
 
-# What headers say
-
-
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [
@@ -232,9 +223,6 @@ def test_rate_headers_are_read_as_openai_writes_them(reset, seconds, what):
     names = f"x-ratelimit-remaining-{what}", f"x-ratelimit-reset-{what}"
     assert read_rate({names[0]: "0", names[1]: reset}) == seconds
     assert read_rate({names[0]: "12", names[1]: reset}) is None and read_rate({names[0]: "0"}) is None
-
-
-# Many threads
 
 
 def test_many_threads_never_are_more_than_the_limit_and_none_is_forgotten():
@@ -270,9 +258,6 @@ def test_halt_lets_nothing_more_through_and_wakes_whoever_waits():
     gate.answered({})
     with pytest.raises(Interrupted):
         gate.enter(time.monotonic())
-
-
-# Against providers, in virtual time
 
 
 class Simulation:

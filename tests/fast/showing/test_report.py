@@ -70,9 +70,6 @@ def full(**others):
     return {"data": "full", "split": "all"} | others
 
 
-# Figures
-
-
 def test_a_cell_is_the_mean_of_the_run_s_own_table_with_its_interval_and_the_best_is_bold(folders, written):
     folders("a", {"nDCG@10": [0.25, 0.5]})
     folders("b", {"nDCG@10": [0.5, 0.75]}, retrieve())
@@ -176,9 +173,6 @@ def test_conditions_are_columns_and_less_decline_and_flips_are_better(folders, t
     }
 
 
-# What stands beside
-
-
 def test_published_rows_stand_beside_the_full_release_with_paper_table_and_row(folders, written):
     folders("a", {"nDCG@10": [0.1, 0.2], "R@100": [0.1, 0.2]}, full())
     text = rows(written("tables/obliq-full-all-nDCG10.csv"))
@@ -238,9 +232,6 @@ def test_crumb_s_figures_stand_beside_the_judgements_that_the_paper_uses(folders
     assert table.of_kind("published")
 
 
-# What is left out, and what is refused
-
-
 def test_runs_without_scores_are_listed_with_the_reason_and_failed_queries_are_counted(folders, written, command):
     folders("a", {"nDCG@10": [0.1, 0.0]}, failed=1)
     scores = folders("b", {"nDCG@10": [0.1, 0.0]}, retrieve()) / "scores.json"
@@ -287,9 +278,6 @@ def test_only_named_metrics_are_shown_and_an_unknown_one_is_refused(folders, com
     for name, words in (("nDGC@1", "metrics are nDCG"), ("nDCG@1", "cannot be computed"), ("Flip", "no such comp")):
         given = command(tmp_path / "runs", "--metric", name)
         assert given.code in (2, 3) and words in given.err and given.err.count("\n") == 1
-
-
-# Plots
 
 
 def test_a_sweep_has_a_line_for_each_system_and_kind_of_pool(folders, tmp_path):
@@ -367,9 +355,6 @@ def test_what_is_not_there_is_told_with_commands_that_can_be_given(folders, comm
         assert parsed.data in ("FOLDER", None) and parsed.task and parsed.program
     folders("b", {"nDCG@10": [0.1]}, pooled("oracle", 300, data="folder"))
     assert "The best search against the ceiling" not in command(tmp_path / "runs", "--force", "--json").json["absent"]
-
-
-# Files
 
 
 def test_the_same_runs_make_the_same_bytes_in_any_order(folders, command, tmp_path):

@@ -99,9 +99,6 @@ def packed(page: str) -> dict:
     return {path: json.loads(gzip.decompress(base64.b64decode(block))) for path, block in blocks}
 
 
-# What the answers say
-
-
 def test_the_runs_are_listed_with_what_their_scores_say(runs, multihop):
     answers = Answers([runs])
     listed = answer(answers, "runs.json")
@@ -249,9 +246,6 @@ def test_run_ids_are_safe_in_links_and_each_its_own(runs, multihop):
         assert answer(answers, f"run/{run_id}.json")["id"] == run_id
 
 
-# The server
-
-
 def test_the_page_is_served_with_a_policy_that_lets_only_its_own_script_run(runs):
     with served(Answers([runs])) as server:
         for path, kind in {"/": "text/html", "/page.css": "text/css", "/page.js": "text/javascript"}.items():
@@ -376,9 +370,6 @@ def started(*arguments):
     finally:
         process.kill()
         process.communicate()
-
-
-# The file
 
 
 def test_an_exported_page_has_every_answer_and_needs_nothing_else(runs, tmp_path, command):

@@ -72,11 +72,5 @@ def test_every_form_has_a_schema():
     from tools.forms import schema
     from tools.models import forms as of_programs
 
-    for form in (
-        of_runs.ConfigForm,
-        of_runs.OutcomeForm,
-        of_runs.ScoresForm,
-        atif.Line,
-        of_programs.CompiledForm,
-    ):
+    for form in (of_runs.ConfigForm, of_runs.OutcomeForm, of_runs.ScoresForm, atif.Line, of_programs.CompiledForm):
         assert "$defs" in schema(form)

@@ -243,10 +243,7 @@ def test_a_collection_that_is_not_whole_is_filled_up_and_not_overwritten(served,
     vectors = np.asarray(exact._vectors)
     whole = Chroma(CORPUS, tmp_path, Words(), url=served.url)
     collection = whole._index._collection
-    name, settings = (
-        collection.name,
-        chroma.settings_of(200, 32, 2500),
-    )
+    name, settings = (collection.name, chroma.settings_of(200, 32, 2500))
     client = chroma._connected(served.url)
     client.delete_collection(name)
     client.create_collection(name, **settings).add(ids=["3", "1700"], embeddings=vectors[[3, 1700]] * 2)

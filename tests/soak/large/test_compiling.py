@@ -157,9 +157,6 @@ def skills(place: Place, file: str) -> set[str]:
     return found
 
 
-# -- a model that does what its prompt says
-
-
 def test_the_plain_program_has_none_of_the_skills(large):
     result = large.run("--split", "dev", "--limit", 10).json
     assert result["metrics"]["nDCG@10"]["mean"] < 0.3
@@ -210,9 +207,6 @@ def evaluations(found: dict) -> dict[str, list[str]]:
     return {row["query_id"]: row["ranking"] for row in rows[-4:]}
 
 
-# -- models that do not
-
-
 @pytest.mark.parametrize("optimizer", MAIN)
 def test_with_a_model_that_ignores_its_prompt_no_optimizer_reports_a_gain(small, optimizer):
     server = small.serve(ignores=True, lucky=0.6)
@@ -248,9 +242,6 @@ def test_with_a_model_whose_answers_are_chance_no_corrected_gain_is_significant(
     assert min(differences) >= 0  # the program before is kept where nothing is better
 
 
-# -- other models beside the student's
-
-
 def test_a_teachers_demonstrations_teach_a_student_that_has_no_skill_of_its_own(small):
     student, teacher = small.serve(lucky=0.0), small.serve(able=True)
     alone = small.compile("bootstrap", lm=student.spec)
@@ -284,9 +275,6 @@ def test_the_prompt_model_writes_instructions_and_nothing_else(small, optimizer)
     assert student.model.proposals == 0 and student.requests
     assert {body["temperature"] for body in student.requests} == {0.0}
     assert {body["temperature"] for body in writer.requests} == {1.0}
-
-
-# -- the other optimizers
 
 
 @pytest.mark.parametrize(
@@ -349,9 +337,6 @@ def test_an_ensemble_ranks_by_the_reciprocal_ranks_of_its_members(small):
                 points[doc_id] += 1 / (60 + rank)
         assert set(ranking) <= set(points)
         assert [points[doc_id] for doc_id in ranking] == sorted(points.values(), reverse=True)[: len(ranking)]
-
-
-# -- agents
 
 
 @pytest.mark.parametrize(

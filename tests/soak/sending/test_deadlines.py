@@ -99,9 +99,6 @@ def test_a_program_that_hangs_outside_of_calls_is_given_up_and_the_others_finish
     assert sum(one.paid for one in bad.tries) <= before + 2
 
 
-# Ctrl-C
-
-
 def start(shell, tmp_path, *arguments, hang_up=signal.SIG_DFL):
     """A run in a process of its own, as a terminal starts it."""
 

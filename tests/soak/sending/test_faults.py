@@ -47,11 +47,7 @@ QUICK = Patience(attempts=5, first=0.01, before=0.25, after=0.25, call=5.0)
 HANGING = Patience(attempts=5, first=0.01, before=0.8, after=0.8, call=0.4)
 HANG = {"silent", "stalls", "chunks_stall"}
 LONGEST = 20.0  # seconds that a run of three queries may take before it gives up; a busy machine is allowed for
-PROVIDERS = {
-    **PASSING,
-    "429, ms": throttled(0.05, "ms"),
-    "429, 0.1": throttled(0.1),
-}
+PROVIDERS = {**PASSING, "429, ms": throttled(0.05, "ms"), "429, 0.1": throttled(0.1)}
 
 
 @pytest.fixture(autouse=True)
