@@ -46,11 +46,8 @@ class DevSplit:
 
     def choose(self, query_ids: Sequence[str], split: str, source: str = "the data") -> list[str]:
         """Return the ids of `split` ("dev", "test" or "all"), in the order given. EmptySplit where there are none."""
-
-        def key(query_id: str) -> bytes:
-            return hashlib.sha256(f"{self.seed}:{query_id}".encode()).digest()
-
-        dev = set(sorted(query_ids, key=key)[: round(self.share * len(query_ids))])
+        hashed = sorted(query_ids, key=lambda one: hashlib.sha256(f"{self.seed}:{one}".encode()).digest())
+        dev = set(hashed[: round(self.share * len(query_ids))])
         chosen = [query_id for query_id in query_ids if split == "all" or (query_id in dev) == (split == "dev")]
         if not chosen:
             raise EmptySplit(split, source, len(query_ids))
@@ -66,15 +63,15 @@ class Judgements:
 
     qrels: Qrels  # what nDCG gains
     binary: Qrels | None = None  # what counts as relevant (grade 1 or more), where the release says that apart
-    # What is scored in place of a document: the parent of a passage (MaxP), or the first of equal texts. Of the
-    # documents of one unit the best placed counts, which is the one with the highest score.
+    # Maps a document to what is scored in its place: the parent of a passage (MaxP), or the first of equal texts. The
+    # best placed document of a unit counts.
     unit_of: Callable[[str], str] | None = None
     judged_by_unit: bool = True  # `qrels` names units; where it names documents, they are mapped like a ranking's
 
     def relevant(self, query_id: str) -> dict[str, float]:
-        """Return what counts as relevant for a query, as it is judged (document or unit), with its grade.
+        """Return the relevant documents or units of a query, as judged, with their grades.
 
-        That is what `binary` has from 1 on, or the grades have where it is None; where nothing reaches 1, all above 0.
+        Relevant is a label of 1 or more in `binary` (in `qrels` where that is None); where none is, a grade above 0.
         """
         grades = self.qrels.get(query_id, {})
         chosen = [judged for judged, grade in self._labels(query_id).items() if grade >= 1]
@@ -82,11 +79,11 @@ class Judgements:
         return {judged: grades.get(judged, 0.0) for judged in chosen}
 
     def gains(self, query_id: str) -> dict[str, float]:
-        """Return what nDCG gains from for a query: grade by unit that is scored, those above 0."""
+        """Return what nDCG gains for a query: the grades above 0, by scored unit."""
         return {unit: grade for unit, grade in self.by_unit(self.qrels.get(query_id, {})).items() if grade > 0}
 
     def recalled(self, query_id: str) -> dict[str, float]:
-        """Return the units that recall counts for a query, labelled 1 or more, each with the grade that nDCG gains."""
+        """Return the units that recall counts for a query (labelled 1 or more), with the grades that nDCG gains."""
         gains = self.by_unit(self.qrels.get(query_id, {}))
         labels = self.by_unit(self._labels(query_id))
         return {unit: gains.get(unit, 0.0) for unit, label in labels.items() if label >= 1}
@@ -95,7 +92,7 @@ class Judgements:
         return (self.qrels if self.binary is None else self.binary).get(query_id, {})
 
     def by_unit(self, grades: Mapping[str, float]) -> Mapping[str, float]:
-        """Return the highest grade of each unit that is scored, of grades as they are judged."""
+        """Return the highest of the judged `grades` of each scored unit."""
         if self.unit_of is None or self.judged_by_unit:
             return grades
         merged: dict[str, float] = {}
@@ -135,8 +132,8 @@ class Environment:
     resampled: bool = False  # the paper's figures are means over bootstrap resamples, so both means are reported
     split_note: str = ""  # whose split it is, where that limits what it can be compared with
     notes: tuple[str, ...] = ()  # what else a reader of its scores should know
-    # What programs are told of the task where they have a parameter of that name: "lens" is what makes a document
-    # relevant (tools/models/prompting.py), "document" what its documents are, in words.
+    # Values for parameters of programs by their names: "lens" (tools/models/prompting.py) is what makes a document
+    # relevant, "document" what a document is, in words.
     hints: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -146,7 +143,7 @@ class Environment:
 
     @property
     def fingerprint(self) -> str:
-        """Sixteen hex digits over everything that numbers depend on: texts, queries, judgements, exclusions, pools."""
+        """Sixteen hex digits over everything that figures depend on: texts, queries, judgements, exclusions, pools."""
         digest = hashlib.blake2b(self.documents.fingerprint.encode(), digest_size=8)
 
         def add(*content: object) -> None:
@@ -190,9 +187,7 @@ class Environment:
             self,
             queries=queries,
             judgements={
-                name: dataclasses.replace(
-                    one, qrels=cut(one.qrels), binary=None if one.binary is None else cut(one.binary)
-                )
+                name: dataclasses.replace(one, qrels=cut(one.qrels), binary=one.binary and cut(one.binary))
                 for name, one in self.judgements.items()
             },
             comparisons=cut(self.comparisons),
@@ -201,7 +196,7 @@ class Environment:
 
 
 def check(environment: Environment) -> None:
-    """Raise DataError for a world in which a perfect searcher could not score full marks by the headline judgements."""
+    """Raise DataError where a perfect searcher could not score full marks by the headline judgements."""
     documents = environment.documents
     named = {doc_id for query in environment.queries for doc_id in query.candidates or ()}
     if environment.judgements[environment.headline].unit_of is None:
@@ -215,7 +210,7 @@ def check(environment: Environment) -> None:
             raise DataError(f"{where} has no text")
         if not relevant:
             raise DataError(f"{where} has no judgement above 0, so nothing can be found for it")
-        # One that is judged and not relevant may be missing: no metric sees it, and `environments check` names it.
+        # A judged document that is not relevant may be missing: no metric sees it, and `environments check` names it.
         if lost := missing & relevant:
             raise DataError(
                 f"{where} judges {len(lost)} documents that are not in the corpus, e.g. {min(lost)!r}; "
@@ -223,15 +218,17 @@ def check(environment: Environment) -> None:
             )
         if leaked := relevant & query.excluded:
             raise DataError(f"{where} excludes its own answer {min(leaked)!r}")
-        if query.candidates is not None and (unknown := missing & query.candidates):
+        if query.candidates is None:
+            continue
+        if unknown := missing & query.candidates:
             raise DataError(f"{where} has {min(unknown)!r} in its pool, which is not in the corpus")
-        if query.candidates is not None and (outside := relevant - query.candidates):
+        if outside := relevant - query.candidates:
             raise DataError(f"{where} has the relevant document {min(outside)!r} outside its pool")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a suite is asked to load; everything in it has been checked against the suite's own tables."""
+    """What a suite's `load` is given; every name in it has been checked against the suite's tables."""
 
     task: str  # the full name, e.g. "obliq/congress" or "crumb/legal_qa:document"
     name: str  # of the task, without suite and variant
@@ -244,9 +241,9 @@ class Request:
     instruction: str = "task"  # one of INSTRUCTIONS
 
     def place(self, own: Sequence[str], others: Collection[str]) -> Path:
-        """Return the task's own folder: the first of `own` in the given one, or that one itself.
+        """Return the task's own folder: the first of `own` inside the given one, else the given one itself.
 
-        UsageError when the given one is, by its name, the folder of another task.
+        UsageError when that has the name of another task's folder.
         """
         for name in own:
             if (self.folder / name).is_dir():
@@ -273,14 +270,14 @@ class Request:
 class Release:
     """The public release of a suite, pinned."""
 
-    kind: str  # "hub" (Hugging Face datasets), "github", or "zenodo"
-    repository: str  # "owner/name"; of Zenodo, the record's number
-    revision: str  # commit; of Zenodo, empty: a record never changes
+    kind: str  # "hub" (Hugging Face datasets) or "github"
+    repository: str  # "owner/name"
+    revision: str  # commit
     licence: str
     paper: str
 
     def __str__(self) -> str:
-        return f"{self.repository}@{self.revision[:8]}" if self.revision else f"{self.kind} {self.repository}"
+        return f"{self.repository}@{self.revision[:8]}"
 
 
 @dataclass(frozen=True, slots=True)

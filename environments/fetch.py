@@ -1,16 +1,13 @@
-"""Fetch a task's public release: list it, download it, check it, and mark it complete at the end.
+"""Fetch a task's public release from the Hugging Face Hub or GitHub: list it, download it, check it, mark it complete.
 
-What a file must be is said by the release's own listing at the pinned revision: its size, and its content's address
-(the Hub's LFS SHA-256, git's blob id, Zenodo's MD5). A file takes its place only when both are right, and the marker
-`<task>.complete.json` is written when all of them have. Whatever ends a fetch before that, an interrupt included,
-leaves `<file>.<address>.part` behind, and the same command goes on where it stopped.
+The release's listing at the pinned revision gives each file's size and content address (the Hub's LFS SHA-256, or git's
+blob id). A file is moved to its place only when both are right, and the marker `<task>.complete.json` is written last.
+A fetch that ends earlier leaves `<file>.<address>.part` behind, and the same command goes on from there.
 
-A listing is of the pinned revision or it is refused, and so is one whose paths lead out of their folder. What the
-address proves is that a file is what the server lists under that name. That the listing is the release's own rests on
-HTTPS, and on the pinned commit (Zenodo has none).
+A listing of another revision, or with a path that leads out of its folder, is refused. The address proves that a file
+is the listed one; that the listing is the release's own rests on HTTPS and the pinned commit.
 
-All three kinds of release are downloaded here, the Hub's files too: `hf_hub_download` of huggingface_hub 1.33 throws
-away what it has of a file when it fails.
+The Hub's files are downloaded here, too: `hf_hub_download` of huggingface_hub 1.33 deletes a partial file on failure.
 """
 
 import hashlib
@@ -36,7 +33,7 @@ from tools.console import Progress
 from tools.errors import DataError, RunConflict, UsageError
 
 WAITS = (1.0, 4.0)  # seconds before the second and the third try; a fourth is not made
-WORTH = 1_000_000  # a try that brought so many new bytes was none in vain, and the count begins again
+WORTH = 1_000_000  # new bytes that a try must bring for the count of tries to begin again
 LISTING_SECONDS = 30.0  # for all of a listing
 LISTING_BYTES = 64 << 20  # of a listing, at most; 100,000 files, GitHub's most, take some 25 MB
 TIMEOUT = httpx.Timeout(30.0, connect=10.0)  # seconds without a byte, not for a whole file
@@ -51,20 +48,19 @@ class Listed:
 
     path: str  # inside the release, with slashes
     size: int  # in bytes
-    address: str  # "sha256:<hex>", "git:<hex>" (a blob id) or "md5:<hex>"
+    address: str  # "sha256:<hex>" or "git:<hex>" (a blob id)
     url: str
 
     def part(self, folder: Path) -> Path:
-        """Return where the beginning of the file lies; another revision's has another name."""
+        """Return the path of the partial file; another revision's has another name."""
         return folder / f"{self.path}.{self.address.partition(':')[2][:12]}.part"
 
 
 def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
-    """Download what `full_name` ("obliq/congress"; a variant is ignored) needs, and return the suite's data folder.
+    """Download the files of `full_name` (a variant is ignored) unless they are there; return the suite's data folder.
 
-    Does nothing when that is there already. `say` is given lines for people. DataError when the release, the network
-    or the disk fails, RunConflict while another process fetches the same task, UsageError when the data folder or the
-    Hub may not be used.
+    `say` is given lines for people. DataError when the release, the network or the disk fails, RunConflict while
+    another process fetches the same task, UsageError when the data folder or the Hub may not be used.
     """
     suite_name, name, _ = environments.parts(environments.resolve(full_name))
     task, suite = f"{suite_name}/{name}", environments.suite(suite_name)
@@ -80,7 +76,7 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
             say(f"{task}: all {len(paths)} files from {release} are in {folder} already")
             return folder
         folder.mkdir(parents=True, exist_ok=True)
-        # One fetch of a task at a time: two would write the same parts. The lock goes with the process.
+        # Two fetches of a task would write the same parts. The lock ends with the process.
         with disk.hold(folder / f".{name}.lock", busy), _connect(release) as client:
             listed = _list_files(client, release, paths)
             missing = [file for file in listed if not _is_here(folder / file.path, file)]
@@ -93,8 +89,7 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
                     f"{folder} has room for {decimal(room)}, and {decimal(total - done)} more are needed; "
                     "make room, or set SEXTANT_HOME to a folder on another disk"
                 )
-            # A marker that has come this far is of another revision, or of files that are gone.
-            marker.unlink(missing_ok=True)
+            marker.unlink(missing_ok=True)  # it is of another revision, or of files that are gone
             progress = Progress(task, total, "bytes", done)
             for file in missing:
                 _download(client, release, folder, file, progress)
@@ -110,7 +105,6 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
 
 
 def _is_whole(marker: Path, release: Release, paths: tuple[str, ...]) -> bool:
-    """Return whether the marker is of this revision, and the files are what they were when it was written."""
     if not environments.fetched_from(marker, release):
         return False
     try:
@@ -121,7 +115,6 @@ def _is_whole(marker: Path, release: Release, paths: tuple[str, ...]) -> bool:
 
 
 def _is_here(path: Path, file: Listed) -> bool:
-    """Return whether a file has its place already, as an earlier fetch leaves it."""
     return path.is_file() and path.stat().st_size == file.size and _address(path, file) == file.address
 
 
@@ -130,11 +123,7 @@ def _size_of(path: Path) -> int:
 
 
 def _download(client: httpx.Client, release: Release, folder: Path, file: Listed, progress: Progress) -> None:
-    """Download one file to its place.
-
-    DataError, with nothing left of it, when it is another file than the listed one; DataError, with the part left,
-    when the disk is full or the server gone.
-    """
+    """Download one file. DataError when it is not the listed one (the part goes) or cannot be had (it stays)."""
     part, what = file.part(folder), f"{file.path} of {release}"
     part.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -146,8 +135,7 @@ def _download(client: httpx.Client, release: Release, folder: Path, file: Listed
                 f"{what} is not what is listed: expected {file.address}, {file.size} bytes, got {address}, {size} "
                 "bytes; fetch again; if it stays so, the release has changed"
             )
-        # Content and name go to disk, because the marker must not outlive them.
-        disk.sync(part)
+        disk.sync(part)  # content, and below the name: the marker must not outlive them
         part.replace(folder / file.path)
         for left in part.parent.glob(f"{part.name.rsplit('.', 2)[0]}.*.part"):  # of other revisions
             left.unlink()
@@ -162,7 +150,7 @@ def _download(client: httpx.Client, release: Release, folder: Path, file: Listed
 
 
 def _receive(client: httpx.Client, file: Listed, part: Path, progress: Progress) -> None:
-    """Bring the part to its end by one request; an error of httpx when that fails or breaks off."""
+    """Complete the part by one request. An error of httpx when that fails or breaks off."""
     have = _size_of(part)
     if have >= file.size > 0:
         return
@@ -190,16 +178,15 @@ def _receive(client: httpx.Client, file: Listed, part: Path, progress: Progress)
 
 def _address(path: Path, file: Listed) -> str:
     """Return the address of a file's content, of the kind that the listing has."""
-    kind = file.address.partition(":")[0]
-    digest = hashlib.new("sha1" if kind == "git" else kind, usedforsecurity=False)
-    if kind == "git":
-        digest.update(b"blob %d\0" % path.stat().st_size)
+    if file.address.startswith("sha256:"):
+        return f"sha256:{disk.sha256(path)}"
+    digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
     with path.open("rb") as content:
-        return f"{kind}:{hashlib.file_digest(content, lambda: digest).hexdigest()}"
+        return f"git:{hashlib.file_digest(content, lambda: digest).hexdigest()}"
 
 
 def _mark(marker: Path, task: str, release: Release, listed: list[Listed]) -> None:
-    """Write, in one step, that the task's files are whole; `environments.folder_of` looks for this file."""
+    """Write the marker of a complete fetch, in one step."""
     content = {
         "task": task,
         "repository": release.repository,
@@ -215,7 +202,6 @@ def _mark(marker: Path, task: str, release: Release, listed: list[Listed]) -> No
 
 
 def _connect(release: Release) -> httpx.Client:
-    """Make a client for the release's listing and files. UsageError when the Hub may not be used."""
     # A compressed answer could not be resumed: its ranges count compressed bytes.
     headers = {"accept-encoding": "identity", "user-agent": "sextant"}
     if release.kind == "hub":
@@ -236,14 +222,13 @@ def _connect(release: Release) -> httpx.Client:
 
 def _list_files(client: httpx.Client, release: Release, paths: tuple[str, ...]) -> list[Listed]:
     """Return the files named by `paths`, as listed. DataError when one is missing or the listing not to be trusted."""
-    base, ask = {
-        "hub": (_server("HF_ENDPOINT", "https://huggingface.co"), _list_hub),
-        "github": (_server("SEXTANT_GITHUB_API", "https://api.github.com"), _list_github),
-        "zenodo": (_server("SEXTANT_ZENODO", "https://zenodo.org"), _list_zenodo),
-    }[release.kind]
+    if release.kind == "hub":
+        base, read = _server("HF_ENDPOINT", "https://huggingface.co"), _list_hub
+    else:
+        base, read = _server("SEXTANT_GITHUB_API", "https://api.github.com"), _list_github
     what = str(release)
     try:
-        rows = {row[0]: row for row in _try_again(lambda: ask(client, release, base), what, base)}
+        rows = {row[0]: row for row in _try_again(lambda: read(client, release, base), what, base)}
         for path in rows:  # of all files, also of those that are not needed
             inside = PurePosixPath(path)
             if inside.is_absolute() or ".." in inside.parts or "\0" in path:
@@ -286,15 +271,8 @@ def _list_github(client: httpx.Client, release: Release, base: str) -> list[_Row
     return [(blob["path"], blob["size"], f"git:{blob['sha']}", f"{files}/{quote(blob['path'])}") for blob in blobs]
 
 
-def _list_zenodo(client: httpx.Client, release: Release, base: str) -> list[_Row]:
-    record = _get_json(client, f"{base}/api/records/{release.repository}")
-    if str(record["id"]) != release.repository:  # the number of all versions leads to the newest
-        raise DataError(f"{base} answers for {release} with record {record['id']!r:.50}")
-    return [(file["key"], file["size"], file["checksum"], file["links"]["self"]) for file in record["files"]]
-
-
 def _get_json(client: httpx.Client, url: str) -> Any:
-    """Return the JSON at `url`. DataError, or an error of httpx, when it has no end in size or time."""
+    """Return the JSON at `url`. DataError or an error of httpx when it is too large or too slow."""
     content, ends = bytearray(), monotonic() + LISTING_SECONDS
     with client.stream("GET", url) as answer:
         for block in answer.raise_for_status().iter_raw():  # raw: compressed was not asked for, and might have no end
@@ -308,7 +286,7 @@ def _get_json(client: httpx.Client, url: str) -> Any:
 
 def _check_row(path: str, size: Any, address: Any, url: Any) -> Listed:
     """Check a row of a listing. ValueError when a file could not be checked by it."""
-    known = re.fullmatch(r"sha256:[0-9a-f]{64}|git:[0-9a-f]{40}|md5:[0-9a-f]{32}", address)
+    known = re.fullmatch(r"sha256:[0-9a-f]{64}|git:[0-9a-f]{40}", address)
     if not known or not isinstance(size, int) or size < 0 or not isinstance(url, str):
         raise ValueError(path)
     return Listed(path, size, address, url)
@@ -317,8 +295,8 @@ def _check_row(path: str, size: Any, address: Any, url: Any) -> Listed:
 def _try_again(call: Callable[[], _T], what: str, address: str, size: Callable[[], int] = int) -> _T:
     """Return what `call` returns, tried up to three times; DataError when the server refuses `what`, or is not reached.
 
-    `size` returns the bytes that are here of a file. A try that brought a good many is not counted, so that a large
-    file comes through a bad line; each such try gets further than all before it, so there is an end.
+    `size` returns the bytes that are here of a file. A try that brought WORTH of them is not counted, so that a large
+    file comes through a bad line.
     """
     tries, most = 0, size()
     while True:

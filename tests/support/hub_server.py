@@ -1,6 +1,6 @@
-"""A local server that answers as the Hugging Face Hub, GitHub and Zenodo do where files are listed and fetched.
+"""A local server that answers as the Hugging Face Hub and GitHub do where files are listed and fetched.
 
-One release at a time, for all three. As on the real Hub, large files are kept elsewhere, and a request for one is
+One release at a time, for both. As on the real Hub, large files are kept elsewhere, and a request for one is
 redirected there: to a second server, on a port of its own. Tests say how it fails by setting its attributes.
 """
 
@@ -62,8 +62,7 @@ class HubServer:
         """The answer to a question for a listing; None when the path is none."""
         hub = f"/api/datasets/{self.repository}/revision/"
         github = f"/repos/{self.repository}/git/trees/"
-        zenodo = f"/api/records/{self.repository}"
-        if path in (hub + self.revision, github + self.revision, zenodo) and self.status != 200:
+        if path in (hub + self.revision, github + self.revision) and self.status != 200:
             return {"error": "as the test wants it"}
         if path == hub + self.revision:
             rows = [_sibling(name, content) for name, content in self.listed.items()]
@@ -75,17 +74,7 @@ class HubServer:
             ]
             folders = [{"path": "datasets", "mode": "040000", "type": "tree", "sha": "0" * 40}]
             return {"sha": self.revision, "tree": folders + rows, "truncated": False}
-        if path == zenodo:
-            return {"id": int(self.repository), "files": [self._deposited(*item) for item in self.listed.items()]}
         return None
-
-    def _deposited(self, name: str, content: bytes) -> dict[str, Any]:
-        return {
-            "key": name,
-            "size": len(content),
-            "checksum": f"md5:{hashlib.md5(content).hexdigest()}",
-            "links": {"self": f"{self.address}/api/records/{self.repository}/files/{quote(name)}/content"},
-        }
 
     def moved(self, path: str) -> str:
         """Where the Hub redirects a request for a file; empty when the path is none."""
@@ -102,7 +91,6 @@ class HubServer:
             r"/lfs/(.+)",
             rf"/api/resolve-cache/datasets/{self.repository}/{self.revision}/(.+)",
             rf"/{self.repository}/{self.revision}/(.+)",
-            rf"/api/records/{self.repository}/files/(.+)/content",
         ):
             if match := re.fullmatch(pattern, path):
                 return self.files.get(match[1])
@@ -141,7 +129,7 @@ def _handler(outer: HubServer) -> type[BaseHTTPRequestHandler]:
             elif place := outer.moved(path):
                 self._answer(302, b"", {"location": place, "x-repo-commit": outer.revision})
             elif (content := outer.content(path)) is not None:
-                self._file(path.removesuffix("/content"), content)
+                self._file(path, content)
             else:
                 code = "EntryNotFound" if f"/{outer.revision}/" in path else "RevisionNotFound"
                 self._answer(404, b"", {"x-error-code": code})

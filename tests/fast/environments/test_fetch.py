@@ -27,12 +27,12 @@ from tools.errors import DataError, RunConflict, UsageError
 
 MINI = Path(environments.__file__).parent / "mini/obliq"
 PATHS = obliq.SUITE.tasks["congress"].files
-TASKS = {"hub": "obliq/congress", "github": "birco/relic", "zenodo": "zen/toy"}
+TASKS = {"hub": "obliq/congress", "github": "birco/relic"}
 CORPUS, QUERIES, QRELS = "/corpus.jsonl", "/queries.jsonl", "/qrels.tsv"
 
-# A release on Zenodo, of which the project has none yet.
-ZENODO = Suite(
-    release=Release("zenodo", "1234567", "", "CC BY 4.0", "none"),
+# A suite without a miniature, of which the project has none.
+BARE = Suite(
+    release=Release("github", "nobody/toy", "1" * 40, "CC BY 4.0", "none"),
     tasks={"toy": Facts("what", "nDCG@10", "so", "none", {}, 1, ("a corpus.jsonl", "qrels.tsv"))},
     load=lambda request: pytest.fail("is only fetched"),
 )
@@ -54,7 +54,7 @@ def serve(monkeypatch):
     def start(release: Release, files: dict[str, bytes]) -> HubServer:
         server = HubServer(release.repository, release.revision, files)
         servers.append(server)
-        for name in ("HF_ENDPOINT", "SEXTANT_GITHUB_API", "SEXTANT_GITHUB_RAW", "SEXTANT_ZENODO"):
+        for name in ("HF_ENDPOINT", "SEXTANT_GITHUB_API", "SEXTANT_GITHUB_RAW"):
             monkeypatch.setenv(name, server.address)
         return server
 
@@ -80,9 +80,9 @@ def github(serve):
 
 
 @pytest.fixture
-def zenodo(serve, monkeypatch):
-    monkeypatch.setitem(environments.SUITES, "zen", ("test_fetch:ZENODO", "toy"))
-    return serve(ZENODO.release, {"a corpus.jsonl": b"x" * 50_000, "qrels.tsv": b"q\td\t1\n"})
+def bare(serve, monkeypatch):
+    monkeypatch.setitem(environments.SUITES, "bare", ("test_fetch:BARE", "toy"))
+    return serve(BARE.release, {"a corpus.jsonl": b"x" * 50_000, "qrels.tsv": b"q\td\t1\n"})
 
 
 @pytest.fixture
@@ -149,12 +149,6 @@ def test_a_task_on_github_is_fetched_and_loads_and_its_variant_is_ignored(github
     assert not (data("birco") / "README.md").exists()
 
 
-def test_a_record_of_zenodo_is_fetched(zenodo, get):
-    get("zen/toy")
-    assert (data("zen") / "a corpus.jsonl").read_bytes() == b"x" * 50_000
-    assert json.loads((data("zen") / "toy.complete.json").read_text())["repository"] == "1234567"
-
-
 @pytest.mark.parametrize("damage", ["gone", "short", "other bytes"])
 def test_a_file_that_has_gone_or_changed_is_noticed_by_check_and_fetched_again_and_no_other(hub, get, damage):
     get()
@@ -170,12 +164,14 @@ def test_a_file_that_has_gone_or_changed_is_noticed_by_check_and_fetched_again_a
     assert all(finding.fine for finding in findings("obliq/congress") if finding.what == "files")
 
 
-def test_a_suite_without_a_miniature_is_in_the_list_and_takes_no_other_task_away(zenodo):
+def test_a_suite_without_a_miniature_is_in_the_list_and_takes_no_other_task_away(bare):
     rows = {task: row(task) for task in environments.tasks()}
-    assert rows["zen/toy"] | {"data": "none", "documents": None, "test": None} == rows["zen/toy"]
-    assert all(one["data"] == "mini" and one["documents"] for task, one in rows.items() if task != "zen/toy")
-    with pytest.raises(DataError, match="zen has no miniature; get the release with `python -m environments fetch zen"):
-        environments.load("zen/toy")
+    assert rows["bare/toy"] | {"data": "none", "documents": None, "test": None} == rows["bare/toy"]
+    assert all(one["data"] == "mini" and one["documents"] for task, one in rows.items() if task != "bare/toy")
+    with pytest.raises(
+        DataError, match="bare has no miniature; get the release with `python -m environments fetch"
+    ):
+        environments.load("bare/toy")
 
 
 def test_another_pinned_revision_is_fetched_even_when_an_older_one_is_there(hub, get, lines):
@@ -223,19 +219,19 @@ def test_a_part_of_another_revisions_file_is_not_gone_on_with(hub, get):
     assert [sent.first for sent in hub.sent if sent.path.endswith(CORPUS)] == [0] and leftovers() == []
 
 
-def test_a_large_file_comes_through_a_line_that_breaks_often(zenodo, get):
-    zenodo.files["a corpus.jsonl"] = zenodo.listed["a corpus.jsonl"] = os.urandom(7_500_000)
-    zenodo.cuts = [1_100_000] * 6
-    get("zen/toy")
-    assert zenodo.bytes_sent("a corpus.jsonl") == 7_500_000
+def test_a_large_file_comes_through_a_line_that_breaks_often(bare, get):
+    bare.files["a corpus.jsonl"] = bare.listed["a corpus.jsonl"] = os.urandom(7_500_000)
+    bare.cuts = [1_100_000] * 6
+    get("bare/toy")
+    assert bare.bytes_sent("a corpus.jsonl") == 7_500_000
 
 
-def test_a_line_that_breaks_at_the_same_place_each_time_is_given_up(zenodo, get):
-    zenodo.files["a corpus.jsonl"] = zenodo.listed["a corpus.jsonl"] = os.urandom(2_500_000)
-    zenodo.cuts, zenodo.ranges = [1_100_000] * 100, False
+def test_a_line_that_breaks_at_the_same_place_each_time_is_given_up(bare, get):
+    bare.files["a corpus.jsonl"] = bare.listed["a corpus.jsonl"] = os.urandom(2_500_000)
+    bare.cuts, bare.ranges = [1_100_000] * 100, False
     with pytest.raises(DataError, match="cannot be reached"):
-        get("zen/toy")
-    assert len(zenodo.sent) <= 4
+        get("bare/toy")
+    assert len(bare.sent) <= 4
 
 
 def test_a_server_that_is_overloaded_is_asked_again_after_growing_waits_and_then_given_up(hub, get, waits):
@@ -299,16 +295,15 @@ def test_a_file_of_another_size_is_thrown_away(github, get, content):
     assert not list(data("birco").rglob("*.part*")) and not list(data("birco").glob("*.complete.json"))
 
 
-HUB, RECORD = "dianetc/OBLIQ-Bench@4ebee29f", "zenodo 1234567"
+HUB = "dianetc/OBLIQ-Bench@4ebee29f"
 # Server -> what it has as attributes, and the error; its listing may be changed, or be something else.
 LISTINGS = {
     "gone": ("hub", {"revision": "0" * 40}, rf"{HUB} is not there any more \(404 "),
-    "a record that is gone": ("zenodo", {"status": 410}, rf"{RECORD} is not there any more \(410 "),
+    "gone for good": ("github", {"status": 410}, r"BIRCO@84b2b05c is not there any more \(410 "),
     "not for everybody": ("hub", {"status": 403}, r"\(403 .*a token may be needed: set HF_TOKEN"),
     "without an end": ("github", {"endless": True}, "answers with more than 64 MiB; is it the right address"),
     "without a file": ("hub", {"listed": {}}, rf"\S+@\w+ has no file '{re.escape(PATHS[0])}'"),
     "of another revision": ("hub", {"sha": "0" * 40}, f"answers for {HUB} with revision '0000"),
-    "of all versions": ("zenodo", {"id": 7654321}, f"{RECORD} with record 7654321"),
     "a hotel's page": ("hub", "<html>Log in to the network</html>", f"answers for {HUB} .* no listing of files"),
     "a number for a list": ("hub", {"siblings": 3}, f"answers for {HUB} .* no listing of files"),
     "a list": ("hub", ["x"], f"answers for {HUB} .* no listing of files"),
