@@ -32,8 +32,8 @@ MINI = Path(__file__).parent / "mini"  # the bundled miniatures
 
 def suite(name: str) -> Suite:
     """Return the suite called `name`."""
-    found: Suite = pick("suite", name, {known: place for known, (place, _) in SUITES.items()})
-    return found
+    made: Suite = pick("suite", name, {known: place for known, (place, _) in SUITES.items()})
+    return made
 
 
 def tasks() -> list[str]:
@@ -70,13 +70,13 @@ def parts(full_name: str) -> tuple[str, str, str]:
 
 
 def marker_of(full_name: str) -> Path:
-    """Return the file that a fetch of the task writes last, so that it proves the task's files whole."""
+    """Return the file that a fetch of the task writes last; it proves that the task's files are complete."""
     suite_name, name, _ = parts(full_name)
     return home() / "data" / suite_name / f"{name}.complete.json"
 
 
 def fetched_from(marker: Path, release: Release) -> bool:
-    """Return whether what a fetch marked complete is of this release, at this revision."""
+    """Return whether a complete fetch was of this release, at this revision."""
     try:
         mark = json.loads(marker.read_bytes())
         return (mark["repository"], mark["revision"]) == (release.repository, release.revision)
@@ -85,7 +85,7 @@ def fetched_from(marker: Path, release: Release) -> bool:
 
 
 def folder_of(task: str, data: str | None) -> tuple[str, Path]:
-    """Return ("mini", "full" or the folder as given; where the files are) for a task's full name."""
+    """Return ("mini", "full" or the folder as given; the path of the files) for a task's full name."""
     suite_name, complete = parts(task)[0], marker_of(task)
     get = f"`python -m environments fetch {task}`"
     if data is None:
@@ -119,10 +119,9 @@ def load(
 ) -> Environment:
     """Load a task's environment.
 
-    `data` is "mini" (bundled), "full" (fetched), or a folder in the release's layout; without it, full if
-    it has been fetched, else mini. `qrels` says which judgements lead, where a task has several;
-    `instruction` what the queries' objective says. UsageError or UnknownName for a wrong argument,
-    DataError for data that is missing or damaged.
+    `data` is "mini" (bundled), "full" (fetched), or a folder in the release's layout; None is full if it has been
+    fetched, else mini. `qrels` names the headline judgements, where a task has several; `instruction` is one of
+    INSTRUCTIONS. UsageError or UnknownName for a wrong argument, DataError for missing or damaged data.
     """
     full_name = resolve(task)
     suite_name, name, variant = parts(full_name)
@@ -140,7 +139,7 @@ def load(
         environment = chosen.load(request)
         check(environment)
     except DataError as error:
-        if ";" in str(error):  # what to do about it is said
+        if ";" in str(error):  # it has a remedy
             raise
         remedies = {
             "mini": "the installation is damaged, so install again",

@@ -1,6 +1,6 @@
 """`python -m environments list | show TASK | fetch TASK | check TASK | search TASK "words"`: the data, without a run.
 
-Only `fetch` touches the network. What is computed is in card.py and fetch.py; this prints it.
+Prints what card.py and fetch.py compute. Only `fetch` uses the network.
 """
 
 import argparse
@@ -51,8 +51,7 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Do one verb; exit code 3 when `check` finds something wrong."""
-    verbs = {"list": _list, "show": _show, "fetch": _fetch, "check": _check, "search": _search}
-    verbs[arguments.verb](arguments)
+    {"list": _list, "show": _show, "fetch": _fetch, "check": _check, "search": _search}[arguments.verb](arguments)
     return 0
 
 
@@ -78,10 +77,8 @@ def _show(arguments: argparse.Namespace) -> None:
 
 
 def _card_text(facts: dict[str, Any]) -> str:
-    here, paper, release = facts["here"], facts["paper"], facts["release"]
+    here, paper, release, dev = facts["here"], facts["paper"], facts["release"], facts["dev_queries"]
     counted = f"{here['documents']} documents, {here['dev']} dev and {here['test']} test queries"
-    revision = f" at {release['revision']}" if release["revision"] else ""
-    dev = facts["dev_queries"]
     more = f" and {len(dev) - NAMES} more (--json has all)" if len(dev) > NAMES else ""
     rows = {
         "asked": facts["asked"],
@@ -93,11 +90,11 @@ def _card_text(facts: dict[str, Any]) -> str:
         "variants": ", ".join(f":{variant}" for variant in facts["variants"]) or "none",
         "dev split": f"{facts['dev_split']}; here: {', '.join(dev[:NAMES])}{more}",
         "licence": facts["licence"],
-        "release": f"{release['of']}{revision} ({release['by']})",
+        "release": f"{release['of']} at {release['revision']} ({release['by']})",
     }
     lines = [facts["task"], ""]
-    for name, said in rows.items():
-        lines += textwrap.wrap(clean(said), 110, initial_indent=f"{name:<12}", subsequent_indent=" " * 12)
+    for name, text in rows.items():
+        lines += textwrap.wrap(clean(text), 110, initial_indent=f"{name:<12}", subsequent_indent=" " * 12)
     for number, sample in enumerate(facts["samples"], start=1):
         lines += ["", f"sample {number}: query {clean(sample['query_id'])}", _quote(sample["query"])]
         for kind in ("relevant", "irrelevant"):
@@ -119,14 +116,14 @@ def _fetch(arguments: argparse.Namespace) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    found = []
+    findings = []
     for finding in card.findings(arguments.task, arguments.data):
-        found.append(finding)
+        findings.append(finding)
         if not arguments.json:
             put_out(f"{'ok   ' if finding.fine else 'WRONG'}  {clean(finding.what)}: {clean(finding.said)}\n")
     if arguments.json:
-        put_out(json.dumps([finding._asdict() for finding in found]) + "\n")
-    if wrong := [finding for finding in found if not finding.fine]:
+        put_out(json.dumps([finding._asdict() for finding in findings]) + "\n")
+    if wrong := [finding for finding in findings if not finding.fine]:
         raise DataError(f"{wrong[0].what}: {wrong[0].said}")
 
 
@@ -145,26 +142,17 @@ def _search(arguments: argparse.Namespace) -> None:
     if retrievers.needs_pool(spec) and query.candidates is None:
         raise UsageError(f"{spec} ranks candidate pools; give --query-id, on a task that has them")
     unit = environment.judgements[environment.headline].unit_of or str
-    retriever = retrievers.build(spec, environment.documents, home())
-    session = Toolbox(environment.documents, retriever).open(query)
-    hits = [
-        {
-            "rank": rank,
-            "doc_id": hit.doc_id,
-            "score": hit.score,
-            "grade": grades.get(unit(hit.doc_id)),
-            "text": hit.text,
-        }
-        for rank, hit in enumerate(session.search(arguments.words, arguments.k), start=1)
-    ]
+    session = Toolbox(environment.documents, retrievers.build(spec, environment.documents, home())).open(query)
+    rows = []
+    for rank, hit in enumerate(session.search(arguments.words, arguments.k), start=1):
+        grade = grades.get(unit(hit.doc_id))
+        rows.append({"rank": rank, "doc_id": hit.doc_id, "score": hit.score, "grade": grade, "text": hit.text})
+        if not arguments.json:
+            judged = "" if grade is None else f"  judged {grade:g}"
+            put_out(f"{rank:>3}  {clean(hit.doc_id)}  {hit.score:.3f}{judged}\n{_quote(hit.text)}\n")
     if arguments.json:
-        put_out(json.dumps(hits) + "\n")
-        return
-    for hit in hits:
-        grade = "" if hit["grade"] is None else f"  judged {hit['grade']:g}"
-        put_out(f"{hit['rank']:>3}  {clean(str(hit['doc_id']))}  {hit['score']:.3f}{grade}\n")
-        put_out(_quote(str(hit["text"])) + "\n")
-    if not hits:
+        put_out(json.dumps(rows) + "\n")
+    elif not rows:
         say("nothing found")
 
 

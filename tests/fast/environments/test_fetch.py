@@ -168,9 +168,7 @@ def test_a_suite_without_a_miniature_is_in_the_list_and_takes_no_other_task_away
     rows = {task: row(task) for task in environments.tasks()}
     assert rows["bare/toy"] | {"data": "none", "documents": None, "test": None} == rows["bare/toy"]
     assert all(one["data"] == "mini" and one["documents"] for task, one in rows.items() if task != "bare/toy")
-    with pytest.raises(
-        DataError, match="bare has no miniature; get the release with `python -m environments fetch"
-    ):
+    with pytest.raises(DataError, match="bare has no miniature; get the release with `python -m environments fetch"):
         environments.load("bare/toy")
 
 
