@@ -14,6 +14,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from sentence_transformers import SentenceTransformer
 
 from benchmarks import data
 from benchmarks.rows import Row
@@ -42,8 +43,6 @@ def _passages(number: int, folder: Path, source: Path | None, seed: int) -> list
 
 
 def _against_library(texts: Sequence[str], home: Path) -> list[Row]:
-    from sentence_transformers import SentenceTransformer  # torch takes seconds, and other parts do without
-
     library = SentenceTransformer(str(find_folder(BUNDLED)), device="cpu")
     rows = []
     for count in (1, 2):

@@ -15,6 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
+import chromadb
+import faiss
 import numpy as np
 from threadpoolctl import threadpool_limits
 
@@ -99,8 +101,6 @@ def _retriever(home: Path, vectors: Vectors, queries: Vectors, search: Precision
 
 
 def _against_flat(exact: VectorRetriever, vectors: Vectors, queries: Vectors) -> list[Row]:
-    import faiss  # an extra
-
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors)
     recall = _recall(exact.search_many(_searches(), 100), vectors, queries)
@@ -144,8 +144,6 @@ def _coded_against_exact(exact: VectorRetriever, coded: VectorRetriever, home: P
 
 
 def _against_chroma(exact: VectorRetriever, vectors: Vectors, queries: Vectors, home: Path) -> list[Row]:
-    import chromadb  # takes seconds
-
     client = chromadb.PersistentClient(str(home / "chroma"))
     settings: Any = {"hnsw": {"space": "ip", "ef_construction": 100, "ef_search": 100, "max_neighbors": 16}}
     collection = client.create_collection("given", embedding_function=None, configuration=settings)
@@ -228,8 +226,6 @@ def _row(
 @contextmanager
 def _threads(number: int) -> Iterator[None]:
     """At most so many threads in all libraries, and here."""
-    import faiss  # an extra
-
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(number)
     faiss.omp_set_num_threads(number)

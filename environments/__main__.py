@@ -16,6 +16,7 @@ from tools.console import Parser, clean, positive, put_out, run_and_leave, say
 from tools.disk import home
 from tools.errors import DataError, UsageError
 from tools.records import Query
+from tools.session import Toolbox
 
 SHOWN = 280  # characters of a text in a card or a search result
 NAMES = 12  # of queries in a card
@@ -128,8 +129,6 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _search(arguments: argparse.Namespace) -> None:
-    from tools.session import Toolbox  # NumPy, which --help does without
-
     spec = retrievers.check(arguments.retriever)
     retrievers.require(spec)
     if not arguments.words.strip():

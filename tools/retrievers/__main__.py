@@ -16,7 +16,7 @@ from typing import Any
 from tools.console import Parser, clean, put_out, run_and_leave, say
 from tools.disk import home
 from tools.errors import UsageError
-from tools.retrievers import RETRIEVERS, kind_of
+from tools.retrievers import RETRIEVERS, kind_of, store
 from tools.retrievers.neural.models import rows
 
 
@@ -91,8 +91,6 @@ def _default(parameter: inspect.Parameter) -> Any:
 
 
 def _indexes(arguments: argparse.Namespace) -> None:
-    from tools.retrievers import store  # imports numpy
-
     found = store.list_kept(home())
     if arguments.json:
         names = ("name", "bytes", "finished", "in_use", "built")
@@ -110,8 +108,6 @@ def _indexes(arguments: argparse.Namespace) -> None:
 
 
 def _delete(arguments: argparse.Namespace) -> None:
-    from tools.retrievers import store  # imports numpy
-
     if bool(arguments.names) == arguments.all:
         raise UsageError("give the names of indexes, as `python -m tools.retrievers indexes` prints them, or --all")
     names = [index.name for index in store.list_kept(home())] if arguments.all else arguments.names

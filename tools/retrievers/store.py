@@ -19,12 +19,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tools import disk, sources
 from tools.errors import DataError, UnknownName, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 T = TypeVar("T")
 
@@ -78,6 +79,8 @@ def new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> "np.memmap[Any,
 
     Without room set aside, a disk that fills up later ends the process with SIGBUS.
     """
+    import numpy as np  # not for --help
+
     try:
         array = np.lib.format.open_memmap(path, "w+", dtype, shape)
         with path.open("r+b") as file:
