@@ -1,4 +1,4 @@
-"""What the graphs of the agents have in common: work side by side in a fixed order, and an end when steps run out."""
+"""What the graphs of the agents share: work side by side in a fixed order, and an end when steps run out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +15,12 @@ T = TypeVar("T")
 
 
 def side_by_side(session: Session, hop: int, jobs: Sequence[Callable[[], T]], threads: int) -> list[T]:
-    """Do the jobs of one hop of a query at the same time, in so many threads; return what each returns, in order.
+    """Do the jobs of one hop at the same time, in so many threads; return what each returns, in order.
 
-    Whichever is first, the outcome is the same: steps of the trace, and DSPy's own trace of calls, from which
-    teleprompters take demonstrations, are put together in the order of the jobs.
+    The steps of the trace, and DSPy's own trace of calls, are put together in the order of the jobs.
     """
     calls: list[list[Any]] = [[] for _ in jobs]
-    whole = dspy.settings.trace
+    whole = dspy.settings.trace  # teleprompters take demonstrations from it
 
     def work(number: int) -> T:
         with session.branch(hop, line=number), dspy.context(trace=None if whole is None else calls[number]):
@@ -29,22 +28,22 @@ def side_by_side(session: Session, hop: int, jobs: Sequence[Callable[[], T]], th
 
     numbers = range(len(jobs))
     if threads == 1:
-        found = [work(number) for number in numbers]  # nothing is begun after a job that fails
+        results = [work(number) for number in numbers]  # nothing is begun after a job that fails
     else:
         with ThreadPoolExecutor(threads) as pool:
             futures = [pool.submit(copy_context().run, work, number) for number in numbers]
             try:
-                found = [future.result() for future in futures]
+                results = [future.result() for future in futures]
             finally:
                 pool.shutdown(cancel_futures=True)
     session.join()
     if whole is not None:
         whole += [call for line in calls for call in line]
-    return found
+    return results
 
 
 def connect(state: Any, nodes: Mapping[Callable[..., Any], str | Callable[..., str]], saver: Any = None) -> Any:
-    """Return a graph that begins with the first of the nodes; each has the name of the next one, or what names it."""
+    """Return a graph that begins with the first node; each maps to the next one's name, or a function that names it."""
     graph = StateGraph(state)
     for node, following in nodes.items():
         graph.add_node(node.__name__, node)
@@ -65,9 +64,8 @@ def walk(
     """
     # An exit in the middle of a step loses nothing that is on disk: "sync" writes before the next step begins.
     durability = {"durability": "sync"} if config else {}
-    state = start
+    state, options = start, {**(config or {}), "recursion_limit": limit}
     try:
-        options = {**(config or {}), "recursion_limit": limit}
         for values in graph.stream(None if resumes else start, options, stream_mode="values", **durability):
             state = values
     except GraphRecursionError:

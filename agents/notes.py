@@ -1,12 +1,10 @@
 """The multi-hop program as a graph that is kept on disk after every hop (OBLIQ-Bench, section 5; programs/multihop.py).
 
-Prompts, hops and ranking are multihop's own, so the two hand in the same. What the graph adds is durability: killed in
-hop 3, a query goes on in hop 3, with the session as it stood (trace, usage, limits), so earlier hops are neither paid
-for nor searched again. Model calls of the broken hop are in the run's ledger already; its search is made again.
+Prompts, hops and ranking are multihop's. Killed in hop 3, a query goes on in hop 3 with its session (trace, usage,
+limits): earlier hops are neither paid for nor searched again. Model calls of the broken hop are in the run's ledger.
 
-The checkpoints of a run are in `checkpoints.sqlite` in its folder, one thread a query; without a folder there are none.
-Of each query the last one is left, so that a finished one whose outcome was not written is handed in again as it was. A
-folder is therefore one configuration's: compiling, which asks a query again with other prompts, goes without.
+Checkpoints are in `checkpoints.sqlite` in the run's folder, one thread a query. The last one of each query stays, for a
+finished query whose outcome was not written. So compiling, which asks a query again with other prompts, has no folder.
 """
 
 import json
@@ -91,14 +89,11 @@ def _config(thread: str) -> dict[str, Any]:
 
 
 class _Saver(SqliteSaver):
-    """The checkpoints of a run's queries; a query is a thread."""
-
     def restore(self, thread: str) -> dict[str, Any] | None:
-        """Return the state that a thread was left in; None where it has none. sqlite3.DatabaseError for a damaged one.
+        """Return the last state of a thread; None where it has none. sqlite3.DatabaseError for a damaged one.
 
-        What its steps wrote after the last checkpoint is removed. LangGraph would take it up, and the state would be a
-        hop further than the session that is restored with it. Made again, that hop pays for nothing: its calls are in
-        the run's ledger.
+        What its steps wrote after the last checkpoint is removed: LangGraph would take it up, and the state would be a
+        hop ahead of the session that is restored with it.
         """
         if (begun := self.get_tuple(_config(thread))) is None:
             return None
@@ -115,7 +110,7 @@ class _Saver(SqliteSaver):
         return values
 
     def keep_last(self, thread: str) -> None:
-        """Remove all checkpoints of a thread but its last one, which has everything; each repeats the trace so far."""
+        """Remove all checkpoints of a thread but the last one, which has everything."""
         with self.cursor() as cursor:
             for table in ("checkpoints", "writes"):
                 cursor.execute(
@@ -126,7 +121,7 @@ class _Saver(SqliteSaver):
 
 
 class _Checkpoints:
-    """Where a run's checkpoints are kept. The file is opened at the first query: its folder is made after the agent."""
+    """A run's checkpoints, whose file is opened at the first query: its folder is made after the agent."""
 
     def __init__(self, folder: Path | None) -> None:
         self._path = folder and folder / "checkpoints.sqlite"
@@ -135,10 +130,7 @@ class _Checkpoints:
 
     @contextmanager
     def open(self) -> Iterator[_Saver | None]:
-        """Give the run's saver, which its worker threads share (it has a lock of its own); None without a folder.
-
-        DataError when the file is damaged, RunIncomplete when it cannot be written: neither is the system's fault.
-        """
+        """Yield the run's saver, which its worker threads share (it has a lock of its own); None without a folder."""
         path = self._path
         try:
             with self._lock:
@@ -160,15 +152,10 @@ class _Checkpoints:
 
 
 class _Json:
-    """Checkpoints as JSON: plain data only, and text that no encoding can hold (a lone surrogate) survives.
-
-    LangGraph's own form can also bring objects to life when it is read, which nothing here needs.
-    """
+    """Checkpoints as JSON: lone surrogates survive, and reading makes no objects, as LangGraph's own form does."""
 
     def dumps_typed(self, value: Any) -> tuple[str, bytes]:
-        """Return a value as bytes, with the name of the form. What is not plain (an exception) gets its description."""
-        return "json", json.dumps(value, default=repr).encode()
+        return "json", json.dumps(value, default=repr).encode()  # of an exception, its description
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """Return the value again."""
         return json.loads(data[1])

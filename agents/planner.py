@@ -1,11 +1,10 @@
 """Plan, search side by side, read, reflect, search again for what is missing.
 
-A model splits the search into sub-questions, each with a search text. All are searched at the same time, and what is
-new is read, for the first of them that found it. Then the model says what is still missing and plans further
-sub-questions, until the rounds are used up, nothing is left to ask, or a round surfaces nothing new. The ranking is the
-selected documents by round and place, then the rest by the best rank that a search gave it.
-
-The pattern is plan-and-execute (Wang et al. 2023, arXiv 2305.04091) with parallel steps; no benchmark paper has it.
+A model plans sub-questions, each with a search text. All are searched at the same time, and a new document is read for
+the first one that found it. Then the model says what is missing and plans further sub-questions, until the rounds are
+used up, nothing is left to ask, or a round surfaces nothing new. The ranking is the selected documents by round and
+place, then the rest by their best rank. The pattern is plan-and-execute (Wang et al. 2023, arXiv 2305.04091) with
+parallel steps; no benchmark paper has it.
 """
 
 from collections.abc import Sequence
@@ -138,7 +137,6 @@ class _Work:
         self.about = {"objective": query.objective, "description": query.text}
 
     def graph(self) -> Any:
-        """Return the graph: plan, then in each round search, read and reflect."""
         return connect(
             _State,
             {
@@ -150,14 +148,12 @@ class _Work:
         )
 
     def plan(self, state: _State) -> _State:
-        """Plan the first round's sub-questions."""
         self.session.hop = 1
         most = self.planner.parts
         answer = ask(self.planner.plan_searches, _check_searchable, **self.about, most=most)
         return {"plan": self._take_new(answer.plan, [], "plan")}
 
     def search(self, state: _State) -> _State:
-        """Search for each sub-question. A new document is to be read for the first one that found it."""
         number, plan = state["round"], state["plan"]
         jobs = [partial(reading.search, self.session, one["search"], self.planner.per_search) for one in plan]
         found = side_by_side(self.session, number, jobs, self.planner.parallel)
@@ -171,7 +167,6 @@ class _Work:
         return {"best": best, "unread": unread, "searches": searches, "why": why}
 
     def read(self, state: _State) -> _State:
-        """Read what is new for each sub-question, and say whether there is another round."""
         predictor, chars, notes = self.planner.read_passages, self.planner.read_chars, state["notes"]
         read = partial(reading.read_and_note, self.session, predictor, chars=chars, notes=notes, **self.about)
         parts = zip(state["plan"], state["unread"], strict=True)
@@ -186,7 +181,6 @@ class _Work:
         }
 
     def reflect(self, state: _State) -> _State:
-        """Plan the next round's sub-questions."""
         predictor, earlier = self.planner.reflect, state["searches"]
         about = {**self.about, "selected_so_far": len(state["selected"]), "most": self.planner.parts}
         inputs = reading.look_back(self.session, predictor, earlier, "notes", state["notes"], **about)

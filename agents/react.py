@@ -1,18 +1,17 @@
 """A model with search and read as tools, which decides itself what to do next (Yao et al. 2023, arXiv 2210.03629).
 
-The tools are called through the openai client's tool interface where the model has it, else through DSPy's: a typed
-field of tool calls in an ordinary prompt, which any model can fill. `interface=auto` takes the first, and the second
-when the server says that it takes no tools, or the model never uses them. Instructions are those of one DSPy signature
-either way; its demonstrations reach DSPy's interface alone.
+Tools are called through the openai client's interface where the model has it, else through DSPy's: a typed field in an
+ordinary prompt. `interface=auto` takes the first, and the second when the server takes no tools or the model never uses
+them. Both have the instructions of one DSPy signature; its demonstrations reach DSPy's interface alone.
 
 The ranking is what the model selected, in the order that it gave on finishing or else of selection, then the rest by
-the best rank that a search gave it. So an agent that runs out of steps loses nothing that it kept.
+their best rank. So an agent that runs out of steps loses nothing that it kept.
 """
 
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, TypedDict
 
 import dspy
@@ -210,10 +209,8 @@ class _Desk:
 
     def read(self, doc_id: str) -> str:
         """Read one document that a search returned, by its doc_id."""
-        text = self.session.read(
-            doc_id, self.read_chars or None, fit=lambda text: prompting.cut_to_share(text, A_READING)
-        )
-        return _json({"doc_id": doc_id, "text": text})
+        fit = partial(prompting.cut_to_share, share=A_READING)
+        return _json({"doc_id": doc_id, "text": self.session.read(doc_id, self.read_chars or None, fit=fit)})
 
     def select(self, doc_ids: list[str]) -> str:
         """Keep documents that fit, likeliest first; give the doc_ids of documents that you have seen."""
@@ -237,10 +234,7 @@ class _Desk:
         return "done"
 
     def answer(self, turn: _Turn) -> list[str]:
-        """Return what the calls of a turn give back.
-
-        What is wrong with a call is its result, so that the model can mend it. UnusableAnswer when it does not.
-        """
+        """Return the results of a turn's calls; UnusableAnswer when the model does not mend a fault."""
         if not turn["calls"] and self.selected and turn["thought"].strip():
             self.why = "done"  # it says in words that it is through
             return []
@@ -257,7 +251,6 @@ class _Desk:
         return [result for result, _ in answers]
 
     def _call(self, name: str, arguments: dict[str, Any] | None) -> tuple[str, Fault | None]:
-        """Return what one call gives back to the model, and what was wrong with it if it could not be used."""
         tool = next((tool for tool in self.tools if tool.name == name), None)
         if self.why:
             return "the search has ended", None
@@ -282,7 +275,6 @@ class _Desk:
             return f"{name}: {error}", Fault("wrong type", f"{name}: {error}")
 
     def rank_all(self) -> list[str]:
-        """Return selected documents in their order, then the others by their best rank."""
         return list(dict.fromkeys(self.selected + sorted(self.best_rank, key=self.best_rank.__getitem__)))
 
 

@@ -1,11 +1,9 @@
 """Search wide, verify in small batches, and search on with what the verified documents have in common.
 
-OBLIQ-Bench finds that models recognise relevant documents which no search brings up, and names as what is missing a
-searcher that learns from what it has recognised (sections 5 and 6); no paper has this program. In each round a model
-writes search texts, each goes to several retrievers, the new documents are fused by reciprocal ranks, and the first of
-them are graded from 0 to 3, a few at a time, in a seeded shuffle so that place tells nothing. Then the model says what
-the verified ones (grade 2 and 3) share that the description does not say, for the searches of the next round.
-
+OBLIQ-Bench (sections 5 and 6) asks for a searcher that learns from what it has recognised; no paper has this program.
+In each round a model writes search texts, each goes to several retrievers, the new documents are fused by reciprocal
+ranks, and the first of them are graded from 0 to 3, a few at a time, in a seeded shuffle so that place tells nothing.
+Then the model says what the verified ones (grade 2 and 3) share beyond the description, for the next round's searches.
 The ranking: by grade down to 1; then what was never read, by fused score; then what was read and does not fit.
 """
 
@@ -146,7 +144,6 @@ class _Work:
         self.about = {"objective": query.objective, "description": query.text}
 
     def graph(self) -> Any:
-        """Return the graph: in each round reformulate, search, verify and learn."""
         return connect(
             _State,
             {
@@ -158,7 +155,6 @@ class _Work:
         )
 
     def reformulate(self, state: _State) -> _State:
-        """Write the round's search texts, none that was made before. The first round has to have one."""
         number = self.session.hop = state["round"] + 1
         predictor, most = self.verifier.reformulate, self.verifier.texts
         about = {**self.about, "most": most}
@@ -168,7 +164,6 @@ class _Work:
         return {"round": number, "texts": texts[:most]}
 
     def search(self, state: _State) -> _State:
-        """Search for each text with each retriever, and pick the best of what was not read, by fused score."""
         verifier = self.verifier
         pairs = ((text, name) for text in state["texts"] for name in verifier.engines)
         jobs = [partial(reading.search, self.session, text, verifier.per_search, name) for text, name in pairs]
@@ -186,7 +181,6 @@ class _Work:
         }
 
     def verify(self, state: _State) -> _State:
-        """Verify what was picked, batch by batch, and say whether there is another round."""
         verifier, picked = self.verifier, state["picked"]
         shuffled = list(picked)
         random.Random(f"{verifier.seed}:{self.session.query_id}:{state['round']}").shuffle(shuffled)
@@ -203,7 +197,6 @@ class _Work:
         return {"grades": grades, "sure": sure, "why": why or ("" if sure or state["new"] else "done")}
 
     def learn(self, state: _State) -> _State:
-        """Say what the surest of the verified documents have in common, a batch of them at most."""
         predictor, verifier = self.verifier.learn_common, self.verifier
         grades = state["grades"]
         sure = sorted((one for one in grades if grades[one] >= VERIFIED), key=lambda one: -grades[one])
@@ -216,7 +209,7 @@ class _Work:
         return {"learned": [*state["learned"], common]}
 
     def _verify_batch(self, doc_ids: list[str]) -> dict[str, int]:
-        """Return the grades that are named, in one call, or in as many as the model's window makes necessary."""
+        """Return the grades that the model names, in as many calls as its window makes necessary."""
         predictor, chars = self.verifier.verify_passages, self.verifier.read_chars
         grades: dict[str, int] = {}
         for shown, answer in reading.read(self.session, predictor, doc_ids, chars, _check_ids, **self.about):

@@ -104,8 +104,6 @@ class _Losses(TypedDict):
 
 
 class _Used(TypedDict):
-    """Of all queries; null where it is not known."""
-
     calls: Count | None
     input_tokens: Count | None
     output_tokens: Count | None
@@ -114,8 +112,6 @@ class _Used(TypedDict):
 
 
 class _Read(TypedDict):
-    """What was left out of the documents that models read: evals.measuring.scoring.describe_cuts."""
-
     documents: Count
     cut: Count
     characters: Count
@@ -149,8 +145,6 @@ class ScoresForm(TypedDict):
 
 
 class _Relevant(TypedDict):
-    """A relevant document: evals.measuring.traces.attribute."""
-
     unit: str
     grade: Number
     place: Count

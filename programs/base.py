@@ -25,8 +25,8 @@ class About(dspy.Signature):
 class Program(dspy.Module):
     """A search program: `forward` takes a Query and returns a Submission.
 
-    Its parameters are annotated in the class as in a dataclass, each with a default; `__post_init__` makes of them what
-    it needs. What the class says of itself are class variables, which have a default here.
+    Its parameters are annotated in the class as in a dataclass, each with a default; `__post_init__` uses them. Facts
+    about the class are class variables.
     """
 
     toolbox: Toolbox = field(kw_only=False)

@@ -1,13 +1,11 @@
 """What does the model know by heart? It guesses the wanted documents without the corpus; each guess is looked up.
 
-BIRCO's test for contamination (section 3.3, appendix I): a query that a model answers without seeing a candidate no
-longer measures retrieval. The signs are a guessed title like the document's, and five words in a row shared with a
-guessed text. The ranking is nothing but the documents that the guesses name, so recall and reciprocal rank say how
-often a gold document was known by heart: a lower bound, because a paraphrase from memory has neither sign.
+BIRCO's test for contamination (section 3.3, appendix I). A guess names a document by its title, or by five words in a
+row that both share. The ranking is the documents that the guesses name, so recall and reciprocal rank say how often a
+gold document was known by heart: a lower bound, because a paraphrase from memory has neither sign.
 
-A shared run is weak evidence where texts share phrases: forms, licences, the usual eligibility criteria of trials.
-There a guess names the document with the longest piece of the phrase, which mostly costs rank, and in a small pool can
-hit by chance. The trace says of each guess what it named and why.
+A shared run is weak evidence where texts share phrases (forms, licences, eligibility criteria of trials): there a guess
+names the document with the longest piece of the phrase, which in a small pool can hit by chance. The trace has the why.
 """
 
 import re
@@ -61,9 +59,8 @@ class ClosedBook(Program):
         """Return the documents that the guesses name, in their order; maybe none. The answer is the guesses."""
         session = self.toolbox.open(query)
         inputs = {"objective": query.objective, "kind": self.document, "description": query.text, "most": self.guesses}
-        lines = [" ".join(text.split()) for text in ask(self.guess, filled("guesses"), **inputs).guesses]
-        guesses = list(filter(None, lines))[: self.guesses]
-        named, why = [], "done"
+        lines = (" ".join(text.split()) for text in ask(self.guess, filled("guesses"), **inputs).guesses)
+        guesses, named, why = list(filter(None, lines))[: self.guesses], [], "done"
         for hop, guess in enumerate(guesses, start=1):
             session.hop = hop
             try:
@@ -90,8 +87,7 @@ class ClosedBook(Program):
 def sign(guess: str, title: str, text: str, query: str) -> int:
     """Return how strongly `guess` names a document: TITLE for its title, else the words of the longest run, or 0.
 
-    A document without a `title` has its first line as one, without marks. What stands in the query is no evidence: it
-    could be copied from there, above all where the query is itself a document of the collection.
+    The title of a document without one is its first line. What stands in the query is no evidence: it could be copied.
     """
     guessed, request = split_words(guess), split_words(query)
     heading = split_words(title or next(iter(text.strip().splitlines()), ""))
@@ -103,10 +99,7 @@ def sign(guess: str, title: str, text: str, query: str) -> int:
 
 
 def longest_run(guess: Sequence[str], text: Sequence[str], query: Sequence[str]) -> int:
-    """Return the length of the longest run of `guess` and `text` of which no five words in a row are in `query`.
-
-    0 when it is under five.
-    """
+    """Return the length of the longest shared run of which no five words in a row are in `query`; 0 if under five."""
     copied = set(_list_runs(query))
     places: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for place, run in enumerate(_list_runs(text)):

@@ -1,12 +1,10 @@
 """Compiled programs: what an optimizer found, as one readable JSON file, and how a program takes it up.
 
-The file has instructions and demonstrations of every predictor, the program's parameters, and where all that came from
-(optimizers/compilation.py). It is read strictly: what was made for another program, version or signature is refused
-with the reason, because a prompt that silently does not fit is worse than none. Nothing in it is code.
-
-Two forms hold more than one set of prompts. An ensemble runs every member on the query, each in a session of its own,
-and fuses the rankings by reciprocal ranks (Cormack, Clarke and Buettcher, SIGIR 2009). Neighbours are DSPy's
-KNNFewShot, but demonstrations are made once, when compiling, and BM25 finds the training queries that are near.
+The file has instructions and demonstrations of every predictor, the program's parameters, and their origin
+(optimizers/compilation.py). What was made for another program, version or signature is refused. Nothing in it is code.
+An ensemble runs every member on the query, each in a session of its own, and fuses the rankings by reciprocal ranks
+(Cormack, Clarke and Buettcher, SIGIR 2009). Neighbours are DSPy's KNNFewShot, but demonstrations are made once, when
+compiling, and BM25 finds the near training queries.
 """
 
 import hashlib
@@ -43,14 +41,13 @@ def _get_versions() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What of one predictor is compiled."""
+    """The compiled part of one predictor, and what it was compiled for."""
 
     instructions: str
     demos: tuple[Demo, ...] = ()
-    # What it was compiled for: the signature's name, its fields, and a digest of the instructions it had before.
-    signature: str = ""
+    signature: str = ""  # its name
     fields: tuple[str, ...] = ()
-    before: str = ""
+    before: str = ""  # a digest of the instructions that it had
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +105,15 @@ class Compiled:
 
 def _check_prompt(prompt: Prompt, now: Prompt, place: str, where: str) -> None:
     if now.signature != prompt.signature:
-        raise UsageError(
-            f"{where}: the signature of {place} was {prompt.signature}, and is {now.signature}; compile again"
-        )
+        change = f"was {prompt.signature}, and is {now.signature}"
+        raise UsageError(f"{where}: the signature of {place} {change}; compile again")
     if changed := sorted({*map(_bare, prompt.fields)} ^ {*map(_bare, now.fields)}):
         raise UsageError(f"{where}: {prompt.signature} has other fields now ({', '.join(changed)}); compile again")
     if prompt.before and now.before != prompt.before:
         raise UsageError(f"{where}: the instructions of {place} that it started from have changed since; compile again")
 
 
-def _bare(field: str) -> str:
-    """Return a field without the modules of its type, which may move."""
+def _bare(field: str) -> str:  # without the modules of its type, which may move
     return re.sub(r"\b(?:\w+\.)+", "", field)
 
 
@@ -139,10 +134,7 @@ def _digest(text: str) -> str:
 
 
 def read(path: Path) -> Compiled:
-    """Return the compiled program in a file, or in the folder that it is in.
-
-    DataError when there is none, or it is torn or was edited; UsageError when it is of another version.
-    """
+    """Return the compiled program in a file or its folder. DataError for none or a damaged one."""
     file = path / NAME if path.is_dir() else path
     mend = "it is torn or no compiled program; compile again"
     try:
@@ -153,10 +145,8 @@ def read(path: Path) -> Compiled:
         raise DataError(f"there is no compiled program {file}; python -m optimizers.compile makes one") from None
     digest = body.pop("digest", None)
     if digest != _digest(json.dumps(body, sort_keys=True))[:16]:
-        raise DataError(
-            f"{file} was edited after it was compiled; compile again, or copy the prompts that you changed into the "
-            "program itself"
-        )
+        mend = "compile again, or copy the prompts that you changed into the program itself"
+        raise DataError(f"{file} was edited after it was compiled; {mend}")
     return TypeAdapter(Compiled).validate_python(body)
 
 
@@ -175,26 +165,21 @@ def _check_versions(file: Path, made_with: Mapping[str, Any]) -> None:
 
 def prompts_of(program: Any) -> dict[str, Prompt]:
     """Return what each predictor of a program has now, by name; its own signature is what it is compiled for."""
-    found = {}
+    prompts = {}
     for name, predictor in program.named_predictors():
         signature = predictor.signature
-        known = signature.fields
+        known, instructions = signature.fields, signature.instructions
         demos = [{key: plain(one) for key, one in dict(demo).items() if key in known} for demo in predictor.demos]
-        found[name] = Prompt(
-            signature.instructions,
-            tuple(demos),
-            signature.__name__,
-            tuple(_list_fields("in", signature.input_fields) + _list_fields("out", signature.output_fields)),
-            _digest(signature.instructions)[:8],
-        )
-    return found
+        fields = _list_fields("in", signature.input_fields) + _list_fields("out", signature.output_fields)
+        before = _digest(instructions)[:8]
+        prompts[name] = Prompt(instructions, tuple(demos), signature.__name__, tuple(fields), before)
+    return prompts
 
 
 def _list_fields(side: str, fields: Mapping[str, Any]) -> list[str]:
-    types = {name: one.annotation for name, one in fields.items()}
+    types = ((name, one.annotation) for name, one in fields.items())
     return [
-        f"{side} {name}: {kind if '[' in str(kind) else getattr(kind, '__name__', '') or kind}"
-        for name, kind in types.items()
+        f"{side} {name}: {kind if '[' in str(kind) else getattr(kind, '__name__', '') or kind}" for name, kind in types
     ]
 
 
@@ -214,16 +199,12 @@ def plain(value: Any) -> Any:
 
 
 def fuse(submissions: Sequence[Submission]) -> Submission:
-    """Make one submission of several for a query: the ranking by reciprocal ranks, the traces one after another.
-
-    Equal sums keep the order of the first submission that has the document.
-    """
+    """Fuse submissions for a query: the ranking by reciprocal ranks, of equal sums the first, and all traces."""
     points: dict[str, float] = defaultdict(float)
     for submission in submissions:
         for rank, doc_id in enumerate(submission.ranking, start=1):
             points[doc_id] += 1 / (CONSTANT + rank)
-    first = submissions[0]
-    order = sorted(points, key=lambda doc_id: -points[doc_id])  # stable
+    first, order = submissions[0], sorted(points, key=lambda doc_id: -points[doc_id])  # stable
     trace = Trace(first.trace.query_id)
     for submission in submissions:
         _append(trace, submission.trace)
@@ -233,8 +214,7 @@ def fuse(submissions: Sequence[Submission]) -> Submission:
     return Submission(ranking, trace, first.answer, usage, scores)
 
 
-def _append(trace: Trace, other: Trace) -> None:
-    """Add what happened in another session of the same query; its hops and times go on where these end."""
+def _append(trace: Trace, other: Trace) -> None:  # hops and times of the other session go on where these end
     last = max((step.hop for step in trace.steps), default=0)
     end = max((step.started + step.seconds for step in trace.steps), default=0.0)
     for step in other.steps:

@@ -2,9 +2,8 @@
 
 OBLIQ-Bench (related work) points to ReDI (Zhong et al. 2026, arXiv:2509.06544): sub-queries, each with a reading of
 what is meant, searched one by one and fused. CRUMB (section 5.2.4) finds that retrievers don't grasp "and", "or" and
-"not". So here each sub-query has a role, and the fusion does the set operation. Left out: ReDI's trained models and its
-use of readings in the searches; here a reading goes into the trace. Where a corpus has passages, it is passages that
-meet conditions, not whole documents.
+"not"; so each sub-query has a role, and the fusion does the set operation, on passages where a corpus has those. Left
+out: ReDI's trained models and its readings in the searches; here a reading goes into the trace.
 """
 
 import math
@@ -69,7 +68,7 @@ class Decompose(Program):
         self.split = dspy.Predict(SplitRequest)
 
     def forward(self, query: Query) -> Submission:
-        """The fused documents of all sub-queries."""
+        """Return the fused documents of all sub-queries."""
         session = self.toolbox.open(query)
         inputs = {"objective": query.objective, "description": query.text, "most": self.parts}
         subqueries = ask(self.split, filled("subqueries"), check_usable(self.parts), **inputs).subqueries[: self.parts]
@@ -93,12 +92,11 @@ class Part(NamedTuple):
 
 
 def fuse(parts: Sequence[Part], exclude_depth: int) -> list[str]:
-    """The documents of the must and may parts, best first.
+    """Return the documents of the must and may parts, best first; what only a not part found is left out.
 
-    Documents among the first `exclude_depth` of a not part come last. Before that, those in more must parts come
-    before those in fewer. Among equals the sum of weight / (60 + rank) decides, ranks from 1 and over must and may
-    alike, and then the doc_id. So may parts alone make a union, must parts an intersection whose near misses follow,
-    and a not part takes a set away. What only a not part found is left out.
+    Documents among the first `exclude_depth` of a not part come last; before that, those in more must parts first.
+    Among equals the sum of weight / (60 + rank) decides, ranks from 1 and over must and may alike, then the doc_id. So
+    may parts alone make a union, must parts an intersection whose near misses follow.
     """
     unwanted = {doc_id for part in parts if part.role == "not" for doc_id in part.doc_ids[:exclude_depth]}
     met: Counter[str] = Counter()
@@ -115,10 +113,7 @@ def fuse(parts: Sequence[Part], exclude_depth: int) -> list[str]:
 
 
 def check_usable(most: int) -> Check:
-    """Every sub-query has a search text and a weight from 0 to 1, and one at least is for something.
-
-    More than `most` are tolerable: the first ones are used.
-    """
+    """Return the check that each has a search text and a weight from 0 to 1, and one is no "not"; `most` are used."""
 
     def check(outputs: Outputs) -> None:
         subqueries: list[SubQuery] = outputs["subqueries"]

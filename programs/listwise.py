@@ -1,16 +1,14 @@
 """Programs that have a model order several documents of a pool in one call.
 
 Rank is RankGPT's window that slides up the retriever's order (Sun et al. 2023), which is BIRCO's Rank (section 4.1).
-Rank+O is the run with the objective, Rank that with `--instruction none`. The last window begins at the top, whatever
-the size of the pool.
+Rank+O is the run with the objective, Rank that with `--instruction none`. The last window begins at the top.
 
 Tournament is OBLIQ-Bench's GPT-5.2 Tournament (appendix C; prompts in D.3.6 and D.4.1). The pool is shuffled and cut
-into batches of 20; a model orders each in one call; the first 4 of each go on to the next round, until those that are
-left fit one batch, which is ordered directly. The others follow, the last round's first. In which order those stand
-that leave in one round, and survivors are batched, is ours. `think` is the paper's two-stage variant (D.3.6): an
-analysis of the query and of each candidate before the ranking, in the same call. `solutions` is for the oracle variant,
-Tournament+Soln (D.3.6): a file of the user's own, because the public release has none, with a JSON object a line,
-{"_id", "solution"}, where _id is that of a query or of a document.
+into batches of 20; the first 4 of each go on, until one batch holds all that are left. The others follow, the last
+round's first; their order within a round, and how survivors are batched, is ours. `think` is the two-stage variant
+(D.3.6): an analysis of the query and each candidate before the ranking, in the same call. `solutions` is for
+Tournament+Soln (D.3.6): the user's own file, because the public release has none, of JSON Lines {"_id", "solution"},
+where _id is that of a query or a document.
 """
 
 import json
@@ -68,9 +66,8 @@ class Rank(Program):
         at_least(0, "rank", read_chars=self.read_chars)
         at_least(2, "rank", window=self.window)
         if self.step > self.window:
-            raise UsageError(
-                f"rank needs a step of at most window={self.window}, not {self.step}: it would pass documents over"
-            )
+            bound = f"rank needs a step of at most window={self.window}"
+            raise UsageError(f"{bound}, not {self.step}: it would pass documents over")
         self.rank_candidates = dspy.Predict(RankCandidates)
 
     def forward(self, query: Query) -> Submission:
@@ -91,11 +88,11 @@ RankBatch = Callable[[list[str], int, int], Sequence[str]]
 def tournament(
     doc_ids: Collection[str], rank_batch: RankBatch, batch: int, promote: int, shuffle: Callable[[list[str]], None]
 ) -> list[str]:
-    """`doc_ids` ranked by rounds of batches; a permutation of them, whatever `rank_batch` answers. promote < batch.
+    """Rank `doc_ids` by rounds of batches: a permutation of them, whatever `rank_batch` answers; promote < batch.
 
-    They are put in order by id before `shuffle`, so that only it decides who meets whom. Survivors stand in the order
-    of their batches, and inside one in its order. Those who leave in one round stand by their places: first all that
-    were next after the promoted, in the order of their batches, and so on. A batch of one is not asked about.
+    They are sorted by id before `shuffle`, so that only it decides who meets whom. Survivors keep the order of their
+    batches and inside them. Those who leave in one round stand by their places: first all that were next after the
+    promoted, in the order of their batches, and so on. A batch of one is not ranked.
     """
     left, tails, number = sorted(doc_ids), list[list[str]](), 1
     shuffle(left)
@@ -164,9 +161,8 @@ class Tournament(Program):
         at_least(0, "tournament", read_chars=self.read_chars)
         at_least(2, "tournament", batch=self.batch)
         if self.promote >= self.batch:
-            raise UsageError(
-                f"tournament needs promote below batch={self.batch}, not {self.promote}: no round would end"
-            )
+            bound = f"tournament needs promote below batch={self.batch}"
+            raise UsageError(f"{bound}, not {self.promote}: no round would end")
         self.solved = read_solutions(self.solutions) if self.solutions else {}
         seen_through = lens(self.lens)
         advice = (self.solved and seen_through.solved) or seen_through.recognise
@@ -181,7 +177,6 @@ class Tournament(Program):
             have = sum(doc_id in self.solved for doc_id in pool)
             own = "has one" if query.query_id in self.solved else "has none"
             session.note(f"solutions: {have} of {len(pool)} candidates have one, the query {own}")
-
         shuffle = random.Random(f"{self.seed}:{query.query_id}").shuffle
         order = tournament(pool, partial(self._rank_batch, session, query), self.batch, self.promote, shuffle)
         session.rank(order)

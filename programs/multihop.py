@@ -1,10 +1,9 @@
 """Search, read, note, search again: OBLIQ-Bench's multi-hop agent (section 5; prompts in appendices D.4.2 and D.5.4).
 
-Four hops of 25 documents, as there. In each hop a model writes a search from the description and the notes so far,
-reads what it has not read before, selects candidates and writes notes. The ranking is the selected documents in the
-order of their selection, then the rest by the best rank that a search gave them. `lens` is the paper's per-task
-prompts; `rerank` is the listwise reranking at the end (D.5.4), which the paper's main text and the default leave out.
-Ours: the model also sees its earlier searches, and may end before the last hop by writing none.
+In each of four hops a model writes a search from the description and its notes, reads those of 25 documents that it has
+not read, selects candidates and writes notes. The ranking is the selected documents in the order of selection, then the
+rest by their best rank. `lens` is the paper's per-task prompts; `rerank` the listwise reranking at the end (D.5.4),
+which the paper's main text and the default leave out. Ours: the model sees its earlier searches, and may write none.
 """
 
 from dataclasses import dataclass, field
@@ -126,11 +125,9 @@ class Reader(dspy.Module):
     def hop(self, session: Session, query: Query, found: Found, per_hop: int, *, hops_left: int) -> str:
         """Add one search and one reading to `found`; return why, when nothing more can be searched."""
         about = {"objective": query.objective, "description": query.text}
-        inputs = reading.look_back(
-            session, self.next_search, found.searches, "notes", found.notes, **about, hops_left=hops_left
-        )
-        text = ask(self.next_search, **inputs).search.strip()
-        if not text:
+        writer, more = self.next_search, {**about, "hops_left": hops_left}
+        inputs = reading.look_back(session, writer, found.searches, "notes", found.notes, **more)
+        if not (text := ask(writer, **inputs).search.strip()):
             return "done"
         found.searches.append(text)
         if (doc_ids := reading.search(session, text, per_hop)) is None:

@@ -62,10 +62,7 @@ class Pointwise(Program):
         raise NotImplementedError
 
     def judge(self, session: Session, predictor: dspy.Predict, doc_id: str, why: str = "", **inputs: Any) -> float:
-        """Return the score, from 0 to 10, that `predictor` gives one document, shown to it alone.
-
-        It is written down in the trace, with what stands in the answer's field `why`, where one is named.
-        """
+        """Return the score, from 0 to 10, of one document shown alone; the trace has it, with the answer's `why`."""
         passages = show_all(session, predictor, [doc_id], self.read_chars, **inputs)
         answer = ask(predictor, within("score", 0, 10), **inputs, passages=passages)
         reason = f": {answer[why].strip()}" if why else ""
@@ -75,7 +72,7 @@ class Pointwise(Program):
     def _break_ties(
         self, session: Session, query: Query, pool: Sequence[Hit], scores: Mapping[str, float]
     ) -> dict[str, float]:
-        """Search with `ties` where scores are equal; without it, or a search left, the pool's order decides."""
+        """Search with `ties` where scores are equal; without it, or without a search left, keep the pool's order."""
         found: Sequence[Any] = pool
         if self.ties and len({round(score, _DECIMALS) for score in scores.values()}) < len(scores):
             with suppress(LimitReached):
@@ -86,9 +83,8 @@ class Pointwise(Program):
 def order_by_score(scores: Mapping[str, float], ties: Mapping[str, float]) -> list[Hit]:
     """Order documents by `scores`, best first, equal ones by `ties`, those equal there too as they came.
 
-    The scores returned say the same as the order: of two documents that `ties` told apart, the later has less, by a
-    billionth a place. So two are equal only where nothing has told them apart, such as copies of one text, and a
-    protocol that counts ties as losses (MultiConIR's) counts those.
+    Of two documents that `ties` told apart, the later gets a score less by a billionth a place. So equal scores are
+    left for copies of one text and the like, which a protocol that counts ties as losses (MultiConIR's) counts.
     """
     rounded = {doc_id: round(score, _DECIMALS) for doc_id, score in scores.items()}
     order = sorted(rounded, key=lambda doc_id: (-rounded[doc_id], -ties.get(doc_id, UNFOUND)))
@@ -128,8 +124,8 @@ ThinkThenScore.__name__ = "ThinkThenScore"  # DSPy calls it StringSignature, and
 class Score(Pointwise):
     """BIRCO's Score: a score from 0 to 10 for each document of a pool, one call a document.
 
-    It comes after some thinking and direct quotes, which nothing uses, as the prompt asks that the paper prints
-    (appendix L.1, figure 12). Section 4.2 says that it comes without reasoning: that is `think=false`.
+    It comes after thinking and quotes, which nothing uses, as in the paper's prompt (appendix L.1, figure 12). Section
+    4.2 says that it comes without reasoning: that is `think=false`.
     """
 
     offline: ClassVar = {"thinking": rules.assess, "quotes": rules.quote, "score": rules.score}
@@ -171,8 +167,8 @@ class FollowCriteria(Judging):
 class Reason(Pointwise):
     """BIRCO's Reason: criteria for the query, then a reasoned score from 0 to 10 for each document of a pool.
 
-    The criteria are one set for all documents, as in appendix G. Then the model goes through them for each document, in
-    writing, and ends in direct quotes, which nothing uses, and a score (section 4.2, appendix L.2).
+    One set of criteria for all documents, as in appendix G. For each document the model writes how it meets them, then
+    quotes, which nothing uses, and a score (section 4.2, appendix L.2).
     """
 
     offline: ClassVar = {
@@ -221,10 +217,9 @@ class JudgeRequirement(Judging):
 class Subtask(Pointwise):
     """BIRCO's Subtask: the query in requirements, each judged on each document of a pool, and averaged.
 
-    The query is taken apart once; each judgement is a call of its own, which sees the query for context (section 4.3,
-    appendix L.3). How many requirements there are is the model's choice, as in the paper, unless `requirements` limits
-    it. The paper's judgements say whether a requirement is met, and are not told the objective; ours say how far, from
-    0 to 10, as in the other programs, and are.
+    Each judgement is a call of its own, which sees the query for context (section 4.3, appendix L.3). The model chooses
+    how many requirements there are, as in the paper, unless `requirements` limits it. The paper's judgements say
+    whether a requirement is met, without the objective; ours how far, from 0 to 10, with it.
     """
 
     offline: ClassVar = {"requirements": rules.list_criteria, "score": rules.score}
@@ -239,14 +234,14 @@ class Subtask(Pointwise):
         self.judge_requirement = dspy.Predict(JudgeRequirement)
 
     def most_calls(self, pool: int) -> int:
-        """One for the requirements, then one for each of them and document."""
+        """Return one for the requirements, and one for each of them and document."""
         return 1 + pool * (self.requirements or FACETS)
 
     def scorer(self, session: Session, inputs: dict[str, Any]) -> Callable[[str], float]:
         """Make one call for the requirements, then one for each of them and document."""
         most = self.requirements
-        requirements = ask(self.list_requirements, filled("requirements"), **inputs, most=most).requirements
-        requirements = requirements[: most or None]
+        answer = ask(self.list_requirements, filled("requirements"), **inputs, most=most)
+        requirements = answer.requirements[: most or None]
         session.note("\n".join(requirements))
 
         def score(doc_id: str) -> float:

@@ -18,10 +18,9 @@ UNFOUND = float("-inf")  # the score of what a search did not return
 
 
 def find_candidates(session: Session, query: Query, most: int) -> list[Hit]:
-    """Return the documents to be ranked, best first by the run's retriever; this search is hop 1.
+    """Return the query's candidates, or else the first `most` documents, best first by the run's retriever, in hop 1.
 
-    All of the query's candidates where it has any; those that the search does not return follow by id, without a score.
-    Else the first `most` documents that the search returns.
+    Candidates that the search does not return follow by id, without a score.
     """
     session.hop = 1
     own = (query.candidates or frozenset()) - query.excluded

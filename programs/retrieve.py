@@ -8,7 +8,7 @@ class Retrieve(Program):
     """The shared retriever, bare: the floor."""
 
     def forward(self, query: Query) -> Submission:
-        """The first `depth` documents for the query's own text."""
+        """Return the first `depth` documents for the query's own text."""
         session = self.toolbox.open(query)
         found = session.search(query.text, self.depth)
         return session.submit([hit.doc_id for hit in found], scores=[hit.score for hit in found])

@@ -2,8 +2,7 @@
 
 Rewrite is OBLIQ-Bench's (section 5; for Congress, appendix D.5.3). The other three are CRUMB's (section 4.2.2, appendix
 A, Tables 4 and 10); as in section 4.4 the model may write 8,192 tokens, at temperature 0 where it takes one. Thinking
-is in fields before what is kept, not in a free text with a mark at its end. What is blank is an unusable answer:
-nothing else is searched with in its place.
+is in fields before what is kept, not in a free text with a mark at its end. A blank answer is unusable.
 """
 
 from typing import Any, ClassVar
@@ -43,8 +42,7 @@ class Rewrite(Program):
     lens: str = ""  # a name of tools/models/prompting.py: what makes a document relevant in this task
 
     def __post_init__(self) -> None:
-        advice = lens(self.lens).search
-        self.rewrite = dspy.Predict(through(RewriteDescription, advice))
+        self.rewrite = dspy.Predict(through(RewriteDescription, lens(self.lens).search))
 
     def forward(self, query: Query) -> Submission:
         """Return the first `depth` documents for the rewritten text."""
@@ -145,7 +143,7 @@ class WriteDocument(dspy.Signature):
 class QueryToDoc(Rewriter):
     """CRUMB's Query-to-Doc: think, write the wanted document, search once with it.
 
-    It has the length and form of a real one. In the paper it is the rewriting that helps recall.
+    In the paper it is the rewriting that helps recall.
     """
 
     offline: ClassVar = {**Rewriter.offline, "document": rules.write_document}
@@ -178,7 +176,7 @@ class ReasoningTrace(Rewriter):
     """CRUMB's Query-as-Reasoning-Trace: think aloud, search once with all that was said.
 
     The request's own words are left out. The paper's prompt (Figure 9) ends with the draft of an answer; its Table 10
-    says that the trace has an example document: here both are asked for.
+    also has an example document.
     """
 
     offline: ClassVar = {

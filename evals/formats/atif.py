@@ -98,7 +98,6 @@ def _write_step(number: int, step: Step, one: Answered) -> dict[str, Any]:
 
 
 def _arguments(step: Step) -> dict[str, Any]:
-    """Return the arguments of a tool call."""
     if step.tool == "search":
         instruction = {"instruction": step.instruction} if step.instruction else {}
         return {"query": step.argument, "k": step.k, "retriever": step.retriever} | instruction
@@ -106,7 +105,6 @@ def _arguments(step: Step) -> dict[str, Any]:
 
 
 def _observation(step: Step, one: Answered) -> dict[str, Any]:
-    """Return what came back: ids, best first, and how much of each was shown."""
     extra: dict[str, Any] = {"doc_ids": list(step.doc_ids), "gold": one.gold(step.doc_ids)}
     if step.shown:
         extra |= {"shown": list(step.shown), "lengths": list(step.lengths)}
@@ -199,7 +197,6 @@ def to_ours(row: dict[str, Any], queries: Container[str], documents: Corpus) -> 
 
 
 def _convert_step(row: dict[str, Any], documents: Corpus) -> list[dict[str, Any]]:
-    """Return the steps of ours that one step of the agent is, its usage with the first."""
     extra, usage = _extra(row), _step_usage(row)
     if calls := row.get("tool_calls"):
         results = (row.get("observation") or {}).get("results") or []
@@ -283,7 +280,6 @@ def _total_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _step_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the usage of one step; None where it does not say."""
     calls, metrics = row.get("llm_call_count"), row.get("metrics")
     if not metrics:
         return usage_json(Usage()) if calls == 0 else None

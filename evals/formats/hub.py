@@ -114,7 +114,6 @@ def _run(source: Source) -> dict[str, Any]:
 
 
 def _card(source: Source) -> str:
-    """Write README.md: YAML that the Hub reads, and a description for people."""
     run, config = source.run, source.run.config
     task, split = config["task"], config["split"]
     mini = "The data is the bundled miniature: invented, not comparable with published figures."

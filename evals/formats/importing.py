@@ -39,13 +39,11 @@ TOOLS = get_args(Tool)
 
 
 class _Usage(TypedDict):
-    """A price that is left out is not known."""
-
     calls: Count
     repairs: NotRequired[Count]
     input_tokens: Count
     output_tokens: Count
-    paid_usd: NotRequired[Amount | None]
+    paid_usd: NotRequired[Amount | None]  # a price that is left out is not known
     list_usd: NotRequired[Amount | None]
 
 
@@ -119,7 +117,6 @@ def as_name(text: str) -> str:
 def _make_outcomes(
     file: RunFile, trajectories: Path | None, environment: "Environment", counts: Counter[str]
 ) -> Iterator[bytes]:
-    """Yield a line of outcomes.jsonl for every query, those with a trajectory first."""
     traced = set[str]()
     for number, row in read_trajectories(trajectories, environment) if trajectories else ():
         try:
@@ -201,7 +198,6 @@ def _make_step(row: Mapping[str, Any], query: "Query", environment: "Environment
 
 
 def _make_usage(row: Mapping[str, Any]) -> Usage:
-    """Return what model calls used, as far as the form has been checked; a price that is left out is not known."""
     return usage_from_json({name: row.get(name, 0 if name == "repairs" else None) for name in _Usage.__annotations__})
 
 
@@ -247,7 +243,6 @@ def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counte
 
 
 def _make_notes(counts: Counter[str], environment: "Environment") -> list[str]:
-    """Return notes for a reader of the scores."""
     many = len(environment.queries)
     untraced = many - counts["traced"] - counts["unmapped"]
     notes = [

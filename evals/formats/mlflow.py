@@ -55,7 +55,6 @@ def write(source: Source, address: str, *, force: bool) -> list[str]:
 
 
 def _connect(address: str) -> tuple[Any, Any]:
-    """Return (MLflow's package, its client)."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nothing may phone home
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_ALLOW_HTTP_REDIRECTS", "false")  # a run and a token go to the address that is given
@@ -100,7 +99,6 @@ def list_metrics(source: Source) -> dict[str, float]:
 
 
 def _name(name: str) -> str:
-    """Return a name as MLflow allows it."""
     plain = name.replace(" [", "/").replace("]", "").replace("@", "_at_")
     return re.sub(r"[^A-Za-z0-9_./ :-]", "_", plain)[:250]
 

@@ -66,8 +66,6 @@ def make_spans(one: Answered, source: Source, ended: int) -> list[dict[str, Any]
 
 
 class _Trace:
-    """The spans of one trace as they are made."""
-
     def __init__(self, name: str, began: int) -> None:
         self._digest = sha256(name.encode("utf-8", "surrogatepass"))
         self._began = began
@@ -124,7 +122,6 @@ def _of_step(step: Step, one: Answered) -> dict[str, Any]:
 
 
 def _documents(prefix: str, step: Step, one: Answered) -> dict[str, Any]:
-    """A step's documents, each with its rank, how much of it was shown, and its grade where it has one."""
     gold, attributes = one.gold(step.doc_ids), dict[str, Any]()
     for place, doc_id in enumerate(step.doc_ids):
         known: dict[str, Any] = {"rank": place + 1}

@@ -61,7 +61,6 @@ def write(source: "Source", folder: Path) -> list[str]:
 
 
 def _qrels_lines(query_id: str, grades: Mapping[str, float]) -> Iterator[str]:
-    """Yield the lines of a qrels file for one query: query, 0, document, grade."""
     start = f"{encode_id(query_id)} 0 "
     return (f"{start}{encode_id(unit)} {grade:.12g}\n" for unit, grade in grades.items())
 

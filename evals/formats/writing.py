@@ -154,7 +154,6 @@ def fill_folder(place: Path, *, force: bool) -> Iterator[Path]:
 
 
 def _is_replaceable(place: Path) -> bool:
-    """Return whether there is nothing at `place`, or only an export."""
     if not place.exists():
         return True
     files = files_in(place) if place.is_dir() else [""]

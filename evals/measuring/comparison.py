@@ -201,7 +201,6 @@ def _group(runs: list[Run], paths: Sequence[Path]) -> list[System]:
 
 
 def _group_repeats(runs: Sequence[Run]) -> list[System]:
-    """The runs, repeats of one system together, in the order in which systems were first named."""
     grouped: dict[str, list[Run]] = {}
     for run in runs:
         config = {key: value for key, value in run.config.items() if key != run_folder.PROVENANCE}
@@ -222,7 +221,6 @@ def _measure_spread(runs: Sequence[Run], metric: str, query_ids: Collection[str]
 def _check_contracts(
     baseline: Run, others: list[Run], metrics: Sequence[str], *, force: bool
 ) -> tuple[list[str], list[str]]:
-    """(what differs of the contracts, what to say of it). UsageError when something does, and `force` is not given."""
     forced, notes = list[str](), list[str]()
     for run in others:
         differ = differences(baseline, run)
@@ -255,7 +253,6 @@ def _choose_metrics(baseline: System, system: System, metrics: Sequence[str]) ->
 
 
 def _compare_metric(baseline: System, system: System, metric: str) -> Result:
-    """One row of the comparison; everything is None where no query has the metric in both."""
     row: Result = {"run": system.name, "metric": metric, "baseline_mean": None, "mean": None}
     pairs = pair(baseline.values(metric), system.values(metric))
     if not pairs:
@@ -327,7 +324,6 @@ def _flatten(config: run_folder.Config) -> dict[str, Any]:
 
 
 def _identity(value: Any) -> Any:
-    """What makes it that value: of a compiled program its digest, wherever its file lies."""
     return value["digest"] if isinstance(value, dict) and "digest" in value else value
 
 

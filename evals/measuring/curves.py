@@ -42,8 +42,6 @@ class Course(NamedTuple):
 
 
 class _Curve(NamedTuple):
-    """One run on one axis."""
-
     run: str
     label: str
     courses: list[Course]  # of the queries for which the metric is defined, in the order of the run
@@ -201,7 +199,6 @@ def _average(values: "np.ndarray[Any, Any]") -> list[float]:
 
 
 def _dominates(one: Result, other: Result) -> bool:
-    """Whether a run is at its end no worse and no dearer than another, and either better or cheaper."""
     better, cheaper = float(one["end"] - other["end"]), float(other["cost"] - one["cost"])
     return better >= 0 and cheaper >= 0 and (better > 0 or cheaper > 0)
 
@@ -257,8 +254,6 @@ def _costs(usage: Row | None, axes: Collection[str], *, searched: bool = False) 
 
 
 class _RankedValue:
-    """A metric of the ranking so far."""
-
     def __init__(self, row: Row, metric: str, depth: int) -> None:
         self._metric, self._depth, self._grades = metric, depth, row["grades"]
         self._ideal = sorted(self._grades.values(), reverse=True)

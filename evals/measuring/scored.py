@@ -400,8 +400,6 @@ def bounds_among(own: Run, others: Iterable[Run], metric: str) -> Bounds:
 
 
 def _differ(one: Run, own: Run) -> tuple[bool, ...]:
-    """In what of a system two runs differ: program, model, parameters, retriever."""
-
     def parts(run: Run) -> tuple[Any, ...]:
         parameters = run.config["parameters"], (run.config.get("compiled") or {}).get("digest")
         return run.config["program"], run.config["lm"]["name"], parameters, run.retriever

@@ -159,9 +159,8 @@ def run_lines(query_id: str, ranking: Sequence[str], tag: str) -> str:
     return "".join([f"{start}{doc_id}{end}" for doc_id, end in zip(map(encode_id, ranking), ends, strict=True)])
 
 
-@lru_cache(8)
+@lru_cache(8)  # rankings of a run are of few lengths
 def _line_ends(many: int, tag: str) -> list[str]:
-    """Return what follows the documents in so many lines; rankings of a run are of few lengths."""
     return [f"\t{rank}\t{many + 1 - rank}\t{tag}\n" for rank in range(1, many + 1)]
 
 
@@ -328,17 +327,14 @@ def count_looks(config: run_folder.Config) -> int:
 
 
 def _data_of(config: run_folder.Config) -> str:
-    """Whose queries they are: mini, full, or the folder that they were read from."""
     return str(config[run_folder.PROVENANCE]["folder"] or config[run_folder.PROVENANCE]["data"])
 
 
-def _identity(look: dict[str, Any]) -> tuple[Any, ...]:
-    """What makes two lines the same look: a run folder's name has a digest of the configuration in it."""
+def _identity(look: dict[str, Any]) -> tuple[Any, ...]:  # a run folder's name has its configuration's digest in it
     return look.get("run"), look.get("task"), look.get("data_fingerprint")
 
 
 def _read_looks() -> dict[tuple[Any, ...], dict[str, Any]]:
-    """The looks that can be read, by what identifies them."""
     lines, looks = list[bytes](), dict[tuple[Any, ...], dict[str, Any]]()
     with suppress(OSError, SextantError):
         lines = disk.read_lines(home() / "looks.jsonl")

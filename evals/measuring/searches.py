@@ -114,8 +114,6 @@ def _add_up(relevant: Sequence[Result], hops: Mapping[int, int]) -> Result:
 
 
 class _Searcher:
-    """Issues the searches of a run again."""
-
     def __init__(self, config: Mapping[str, Any], environment: Environment, retriever: str, depth: int | None) -> None:
         spec = retrievers.check(retriever) if retriever else None
         for lens in retrievers.lenses(spec) if spec else ():

@@ -48,8 +48,6 @@ class NoSuchAnswer(DataError):
 
 
 class _Judged(NamedTuple):
-    """What attribution.jsonl has for all queries of a run."""
-
     texts: dict[str, str]  # the beginning of each
     fates: dict[str, list[str]]  # of the relevant documents, at the headline cutoff
     rows: Mapping[str, Mapping[str, Any]]
@@ -58,8 +56,6 @@ class _Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class _Opened:
-    """A run, and those of its queries that the page shows."""
-
     run: scored.Run
     query_ids: list[str]
 
@@ -100,8 +96,6 @@ class _Opened:
 
 
 class _Entry(NamedTuple):
-    """A run folder, and what came of reading it."""
-
     path: Path
     stamp: dict[str, tuple[int, ...]]
     opened: _Opened | None
@@ -335,7 +329,6 @@ class _Texts:
         self._loads: dict[str, Future[Environment | str]] = {}
 
     def load(self, config: run_folder.Config) -> "Environment | str":
-        """What the run of `config` was made on, or why it is not there."""
         keys = ("task", "data", "data_fingerprint", "split", "asked", "instruction")  # what load_environment reads
         provenance = config[run_folder.PROVENANCE]
         key = json.dumps([*(config[key] for key in keys), provenance["folder"], provenance["judgements"]])
@@ -356,7 +349,6 @@ class _Texts:
             load.set_result(f"no texts of documents: {problem}")
 
     def of(self, config: run_folder.Config, answer: Answer) -> Answer:
-        """The task's objective and the documents of an answer, or why they are not there."""
         data = self.load(config)
         if isinstance(data, str):
             return {"documents": {}, "no_documents": data, "reading": data == READING}
@@ -386,7 +378,6 @@ def _documents(corpus: "Corpus", answer: Answer) -> Answer:
 
 
 def _stamp(path: Path) -> dict[str, tuple[int, ...]]:
-    """The state of a run's files; another one when one of them changes."""
     states: dict[str, tuple[int, ...]] = {}
     for name in ("config.json", "scores.json", "scores.csv", "attribution.jsonl", "outcomes.jsonl"):
         with suppress(OSError):

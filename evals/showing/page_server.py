@@ -40,7 +40,6 @@ def _read(name: str) -> str:
 
 
 def _program() -> str:
-    """The page's program, in a scope of its own."""
     parts = [_read(f"{name}.js") for name in SCRIPTS]
     return '(() => {\n"use strict";\n' + "\n".join(parts) + "})();\n"
 
@@ -142,7 +141,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer what http.server itself refuses: another method, a malformed request."""
         self.close_connection = True
         self._refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
 

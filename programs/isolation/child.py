@@ -1,8 +1,8 @@
 """The child's side of an isolated run (programs/isolation/parent.py): a program, and stand-ins for session and model.
 
-The process has no corpus, index, key or judgement. What the stand-ins are asked goes to the parent as one JSON object,
-and the answer is waited for: parallel lines of work take turns. The engine without a model works here, on statistics
-of the parent's corpus, because it reads a call's inputs and not its prompt; the call is counted over there.
+The process has no corpus, index, key or judgement. The stand-ins send each call to the parent as one JSON object and
+wait for the answer: parallel lines of work take turns. The engine without a model works here, because it reads a call's
+inputs and not its prompt, on statistics of the parent's corpus; the parent counts the call.
 """
 
 import builtins
@@ -57,7 +57,7 @@ class _Parent:
 
 
 def _make_error(name: str, words: str, number: int) -> Exception:
-    """Make the parent's exception again, as one of the same kind; `number` is how the parent knows it."""
+    """Make the parent's exception again; `number` is how the parent knows it."""
     kinds = (getattr(module, name, None) for module in (errors, dspy, builtins))
     kind = next((one for one in kinds if isinstance(one, type) and issubclass(one, Exception)), Exception)
     made: Any = kind.__new__(kind, words)
@@ -66,8 +66,6 @@ def _make_error(name: str, words: str, number: int) -> Exception:
 
 
 class _Session:
-    """Stands in for tools.session.Session."""
-
     def __init__(self, parent: _Parent, query_id: str) -> None:
         self.query_id = query_id
         self._ask, self._turn = parent.ask, parent.turn
@@ -109,8 +107,6 @@ class _Session:
 
 
 class _Toolbox:
-    """Stands in for tools.session.Toolbox."""
-
     checkpoints: Path | None = None  # an agent that would keep some keeps none
 
     def __init__(self, parent: _Parent) -> None:
@@ -163,7 +159,6 @@ class _Host:
         return [(one.name, one.annotation.__name__, one.default) for one in parameters if one.kind is one.KEYWORD_ONLY]
 
     def begin(self, program: str, parameters: Mapping[str, Any]) -> list[str]:
-        """Make the program; return the fields for which it has no answer without a model."""
         self._system = self._constructor(_Toolbox(self._parent), **parameters)
         lacking: list[str] = getattr(self._system, "unanswerable", [])
         if Path(NAME).exists():
@@ -173,7 +168,6 @@ class _Host:
         return lacking
 
     def answer(self, query: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the program hands in for a query."""
         sets = {name: None if query[name] is None else frozenset(query[name]) for name in ("excluded", "candidates")}
         self._model = self._model or _Model(self._parent, model)
         with lm.Model("", {}, self._model).active():

@@ -1,9 +1,9 @@
 """`--isolated`: a program in a process of its own, which has its query and neither judgements nor the data's paths.
 
-Corpus, index, session, model, key, cache and budget stay here. A child asks for what its session and its model do, in
-JSON: nothing of a child is unpickled. It is a fresh interpreter and no fork, in whose memory judgements would still
-lie, and it alone imports the program's module (docs/decisions/isolation.md). A child that ends by itself is a fault of
-the program; one that hangs is ended when the time of its query is up, and the query stays pending.
+Corpus, index, session, model, key, cache and budget stay here; a child asks for their work in JSON, so nothing of it is
+unpickled. It is a fresh interpreter, because a fork's memory would hold judgements, and it alone imports the program's
+module (docs/decisions/isolation.md). A child that ends by itself is a fault of the program; one that hangs is ended
+when the time of its query is up, and the query stays pending.
 """
 
 import inspect
@@ -107,7 +107,7 @@ class Isolated:
 
 
 def _list_readable(hidden: Sequence[Path]) -> dict[str, list[str]]:
-    """List what a child may read: Python, its libraries, our code, and what $PYTHONPATH names, but what is hidden."""
+    """List what a child may read: Python, its libraries, our code and $PYTHONPATH, less what is hidden."""
     packages = [path for path in sys.path if path.endswith("-packages")]
     added = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     code = [_ROOT / name for name in _CODE]
@@ -121,7 +121,7 @@ def _list_readable(hidden: Sequence[Path]) -> dict[str, list[str]]:
 
 
 def _add_around(place: Path, hidden: Iterable[Path], readable: list[str], listable: list[str]) -> None:
-    """Add what there is in `place` but for what is hidden, and the folders whose names alone may be seen for that."""
+    """Add `place` if nothing in it is hidden; else what is not, and that the names in its folders can be listed."""
     if place in hidden or not place.exists():
         return
     if not any(place in one.parents for one in hidden):
@@ -147,8 +147,6 @@ def reaping() -> Iterator[None]:
 
 
 class _Child:
-    """One process, which one thread at a time has do something."""
-
     def __init__(self, reference: str, files: Mapping[str, list[str]], compiled: Compiled | None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="sextant-isolated-"))
         self._connection, theirs = Pipe()
@@ -216,7 +214,6 @@ class _Child:
         raise ProcessEnded(f"the program's process {why}")
 
     def end(self) -> None:
-        """End it, and what it has started."""
         _CHILDREN.discard(self)
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -226,7 +223,7 @@ class _Child:
 
 
 def _make_error(failed: dict[str, Any], raised: list[Exception]) -> Exception:
-    """Return the exception that ended a program: our own, where it came from here; else one of its name and words."""
+    """Return the exception that ended a program: the one raised here, or one of its name and words."""
     number: int = failed["number"]
     if 0 <= number < len(raised):
         return raised[number]
@@ -239,7 +236,7 @@ def _make_error(failed: dict[str, Any], raised: list[Exception]) -> Exception:
 
 
 class _Desk:
-    """Where one query's child has its questions answered, with the session and the model of the calling context."""
+    """Answers the questions of one query's child, with the session and the model of the calling context."""
 
     def __init__(self, toolbox: Toolbox, query: Query) -> None:
         self.raised: list[Exception] = []
@@ -271,7 +268,6 @@ class _Desk:
         return replace(done, ranking=tuple(made["ranking"]), answer=made["answer"], scores=tuple(made["scores"]))
 
     def answer(self, call: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer to one question of the child's."""
         try:
             make = getattr(_current(), call) if call in CALLS else self._answers[call]
             return {"value": make(*arguments, **named)}
@@ -293,7 +289,7 @@ class _Desk:
 
 
 def _ask_model(prompt: Any, messages: Any, settings: dict[str, Any], written: str | None) -> tuple[Any, str, str]:
-    """Return the model's answer, its text and its end; for the engine without a model, what the child has `written`."""
+    """Return the model's answer, its text and its end; the engine without a model returns what is `written`."""
     if strange := sorted(settings.keys() - _SETTINGS):
         raise UsageError(f"an isolated program cannot set {strange[0]} of a call")
     with nullcontext() if written is None else publish(written):

@@ -1,8 +1,7 @@
-"""What a process gives up for good before it runs what nobody vouches for: files, TCP and the powers of root.
+"""Take files, TCP and the powers of root away from a process for good, before it runs untrusted code.
 
-Linux's Landlock does it, from kernel 5.13 on (TCP and signals to other processes from 6.7 and 6.12 on); it needs no
-rights, and holds for root as well. Elsewhere nothing is given up, and `shield` says so. As a script, this is how a
-child process begins: it shields itself and goes on with programs/isolation/child.py.
+By Linux's Landlock, from kernel 5.13 on (TCP from 6.7, signals to other processes from 6.12); it needs no rights, and
+holds for root as well. Elsewhere nothing is taken, and `shield` says so. A child process begins with this as a script.
 """
 
 import ctypes
@@ -21,9 +20,9 @@ _CAPABILITIES = 0x20080522  # the version of capset(2)
 
 
 def shield(readable: Iterable[str], listable: Iterable[str], own: str) -> bool:
-    """From here on, let this thread and what it starts open only what is below these paths, and connect to nothing.
+    """Let this thread and its children open only what is below these paths, write below `own`, and connect to nothing.
 
-    They write below `own`. Return whether that is so; call it before there are other threads. OSError where it fails.
+    Return whether the system can; call it before there are other threads. OSError where it fails.
     """
     kernel = ctypes.CDLL(None, use_errno=True)
     version = kernel.syscall(_CREATE, None, 0, 1) if sys.platform == "linux" else 0
