@@ -8,10 +8,9 @@ Win(x)   the share of a query's comparisons of that label that are won: strictly
 Win      of all its comparisons; Triplets is the label of BIRCO's dev triplets (appendix D), averaged over triplets
 Flip     the share of comparisons that come out otherwise for the query's twin
 
-Any whole number above 0 may stand for k; without @k the whole ranking counts. Undefined metrics are None, and their
-query is left out of the mean: recall where nothing is relevant, Win(3) where no comparison has that label. To add a
-metric of a ranking, write its function and name it in RANKING; tests/fast/measuring/test_metrics.py then holds it to
-ir_measures.
+k is any whole number above 0; without @k the whole ranking counts. An undefined metric is None, and its query is left
+out of the mean: recall where nothing is relevant, Win(3) where no comparison has that label. To add a metric of a
+ranking, name its function in RANKING; tests/fast/measuring/test_metrics.py then holds it to ir_measures.
 """
 
 import dataclasses
@@ -42,7 +41,7 @@ class Ranking:
         return {doc_id: place for place, doc_id in enumerate(self.doc_ids)}
 
     def prefers(self, better: str, worse: str) -> bool:
-        """Whether `better` is strictly above `worse`; what is not ranked is below everything that is."""
+        """Return whether `better` is strictly above `worse`; what is not ranked is below everything that is."""
         first, second = self._places.get(better), self._places.get(worse)
         if first is None or second is None:
             return first is not None
@@ -61,7 +60,7 @@ class Judged:
 
 
 def ndcg(judged: Judged, k: int) -> float | None:
-    """Normalised discounted cumulated gain (Järvelin and Kekäläinen 2002), linear; 0 where nothing can be gained."""
+    """Return normalised discounted cumulated gain (Järvelin and Kekäläinen 2002), linear; 0 without any gain."""
     ideal = _discount(judged.ideal[:k])
     return _discount(judged.gains[:k]) / ideal if ideal else 0.0
 
@@ -71,28 +70,28 @@ def _discount(gains: Sequence[float]) -> float:
 
 
 def recall(judged: Judged, k: int) -> float | None:
-    """The share of the relevant documents that are among the first `k`."""
+    """Return the share of the relevant documents that are among the first `k`."""
     return sum(judged.hits[:k]) / judged.relevant if judged.relevant else None
 
 
 def precision(judged: Judged, k: int) -> float | None:
-    """The share of `k` places that hold a relevant document."""
+    """Return the share of `k` places that hold a relevant document."""
     return sum(judged.hits[:k]) / k
 
 
 def average_precision(judged: Judged, k: int) -> float | None:
-    """The mean over all relevant documents of the precision at their rank, 0 for those not among the first `k`."""
+    """Return the mean over relevant documents of the precision at their rank, 0 for those not among the first `k`."""
     ranks = [rank for rank, hit in enumerate(judged.hits[:k], start=1) if hit]
     return math.fsum(n / rank for n, rank in enumerate(ranks, start=1)) / judged.relevant if judged.relevant else None
 
 
 def reciprocal_rank(judged: Judged, k: int) -> float | None:
-    """1 / the rank of the first relevant document, 0 where none is among the first `k`."""
+    """Return 1 / the rank of the first relevant document, 0 where none is among the first `k`."""
     return next((1 / rank for rank, hit in enumerate(judged.hits[:k], start=1) if hit), 0.0)
 
 
 def judged_share(judged: Judged, k: int) -> float | None:
-    """The share of the first `k` documents that have a judgement; 0 for an empty ranking."""
+    """Return the share of the first `k` documents that have a judgement; 0 for an empty ranking."""
     return sum(judged.judged[:k]) / max(1, len(judged.judged[:k]))
 
 
@@ -120,10 +119,9 @@ def check_metric(name: str) -> None:
 
 
 def add_metrics(environment: "Environment", names: Sequence[str]) -> "Environment":
-    """The environment with the metrics in `names` after its own.
+    """Return the environment with the metrics in `names` after its own.
 
-    UnknownName or UsageError for a name that is no metric, or that the task cannot have: Win without comparisons of
-    that label, Flip without twins.
+    UnknownName for no metric, UsageError for one that the task cannot have: Win without its label, Flip without twins.
     """
     labels = {comparison.label for every in environment.comparisons.values() for comparison in every}
     for name in names:
@@ -136,7 +134,7 @@ def add_metrics(environment: "Environment", names: Sequence[str]) -> "Environmen
 
 
 def compute_all(query_id: str, rankings: Mapping[str, Ranking], environment: "Environment") -> dict[str, float | None]:
-    """Every metric of `environment` for one query; a ranking that is missing is an empty one.
+    """Compute every metric of `environment` for one query; a missing ranking is empty.
 
     By judgements other than those that lead, a metric of a ranking is under "<metric> [<judgements>]".
     """
@@ -153,7 +151,7 @@ def compute_all(query_id: str, rankings: Mapping[str, Ranking], environment: "En
 
 
 def compute(name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment") -> float | None:
-    """One metric for one query, by the headline judgements; None where it is undefined, or not known yet."""
+    """Compute one metric for one query, by the headline judgements; None where it is undefined, or not known yet."""
     if is_pairwise(name):
         twin = environment.twins.get(query_id, query_id)
         return _compare_pairs(name, query_id, rankings, environment) if twin in rankings else None
@@ -162,25 +160,25 @@ def compute(name: str, query_id: str, rankings: Mapping[str, Ranking], environme
 
 
 def is_pairwise(name: str) -> bool:
-    """Whether a metric is counted over comparisons; such a one has nothing to do with judgements."""
+    """Return whether a metric is counted over comparisons, without judgements."""
     return name.partition("(")[0] in PAIRWISE
 
 
 def ranking_metric(name: str, judged: Judged) -> float | None:
-    """One metric of one ranking, its name as `check_metric` takes it."""
+    """Compute one metric of one ranking, its name as `check_metric` takes it."""
     kind, _, depth = name.partition("@")
     return RANKING[kind](judged, int(depth or _WHOLE))
 
 
 def ranking_value(name: str, ranking: Sequence[str], row: Mapping[str, Any]) -> float | None:
-    """A metric of a ranking of documents; `row` is the query's line of attribution.jsonl."""
+    """Compute a metric of a ranking of documents; `row` is the query's line of attribution.jsonl."""
     units = row.get("units", {})
     collapsed = list(dict.fromkeys(units.get(doc_id, doc_id) for doc_id in ranking))
     return ranking_metric(name, judge_units(collapsed, row["grades"], {one["unit"] for one in row["relevant"]}))
 
 
 def judge(ranking: Sequence[str], judgements: "Judgements", query_id: str) -> Judged:
-    """What the judgements say of a ranking; unjudged documents count as grade 0, and so do negative grades."""
+    """Judge a ranking; unjudged documents count as grade 0, and so do negative grades."""
     known, gains = judgements.by_unit(judgements.qrels.get(query_id, {})), judgements.gains(query_id)
     return judge_units(collapse(ranking, judgements), gains, judgements.recalled(query_id), known)
 
@@ -188,7 +186,7 @@ def judge(ranking: Sequence[str], judgements: "Judgements", query_id: str) -> Ju
 def judge_units(
     units: Sequence[str], grades: Mapping[str, float], relevant: Collection[str], known: Collection[str] = ()
 ) -> Judged:
-    """A ranking of units with what nDCG gains from (grades above 0), what recall counts, and what is judged at all."""
+    """Judge units by what nDCG gains from (grades above 0), what recall counts, and what is judged at all."""
     return Judged(
         gains=[grades.get(unit, 0.0) for unit in units],
         ideal=sorted(grades.values(), reverse=True),
@@ -199,7 +197,7 @@ def judge_units(
 
 
 def collapse(ranking: Sequence[str], judgements: "Judgements") -> list[str]:
-    """The ranking in the units that are scored: each where its best placed document is (MaxP, Dai and Callan 2019)."""
+    """Return the ranking of scored units: each where its best placed document is (MaxP, Dai and Callan 2019)."""
     if judgements.unit_of is None:
         return list(ranking)
     return list(dict.fromkeys(map(judgements.unit_of, ranking)))
@@ -220,10 +218,10 @@ def _compare_pairs(
 
 
 def won(comparisons: Iterable["Comparison"], ranking: Ranking) -> list[bool]:
-    """Which comparisons a ranking wins."""
+    """Return which comparisons a ranking wins."""
     return [ranking.prefers(comparison.better, comparison.worse) for comparison in comparisons]
 
 
 def share(outcomes: Sequence[bool]) -> float | None:
-    """The share of true ones; None of none."""
+    """Return the share of true ones; None of none."""
     return sum(outcomes) / len(outcomes) if outcomes else None

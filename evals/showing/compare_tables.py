@@ -17,7 +17,7 @@ DIGITS = 4  # of means, as in the table of a run
 
 
 def lay_out_comparison(result: Result) -> list[Part]:
-    """A comparison: what was asked, what answered, each comparison, what a query cost, what to know."""
+    """Lay out a comparison: the task, the systems, each comparison, what a query cost, notes."""
     labels = ["baseline", *(f"run {number}" for number in range(1, len(result["runs"]) + 1))]
     parts: list[Part] = [task_line(result)]
     for label, system in zip(labels, result["systems"], strict=True):
@@ -35,7 +35,7 @@ def lay_out_comparison(result: Result) -> list[Part]:
 
 
 def render_comparison(result: Result, form: str) -> str:
-    """A comparison as text: for the terminal, as markdown or as latex."""
+    """Return a comparison as text: for the terminal, as markdown or as latex."""
     return FORMS[form](lay_out_comparison(result))
 
 
@@ -88,8 +88,7 @@ def _interval(row: Result) -> str:
 
 
 def _round(value: float, digits: int, sign: str = "-") -> str:
-    """A number with so many digits, and no minus before a zero."""
-    return f"{round(value, digits) + 0.0:{sign}.{digits}f}"
+    return f"{round(value, digits) + 0.0:{sign}.{digits}f}"  # no minus before a zero
 
 
 def _round_p(p: float) -> str:
@@ -145,7 +144,7 @@ FRONT = 12  # points of the front that are printed
 
 
 def render_curves(result: Result) -> str:
-    """Curves for equal budgets: the tables, with what was asked above them and what is not shown below."""
+    """Return the tables of curves for equal budgets, with the task above them and what is not shown below."""
     parts: list[Part] = [task_line(result)]
     parts += [f"{run['label']}: {system_line(run)}" for run in result["runs"]]
     for axis, found in result["axes"].items():
@@ -172,7 +171,7 @@ def _curves_table(axis: str, found: Result) -> Grid:
 
 
 def _choose_columns(budgets: list[float]) -> list[int]:
-    """The places of the budgets in a table: 0, and 1, 2, 4, 8 ... units, or 1, 4, 16 ... where those are too many."""
+    """Choose the places of the budgets in a table: 0, and 1, 2, 4, 8 ... units, or 1, 4, 16 ... if too many."""
     unit = next(budget for budget in budgets if budget)
     kept = [place for place, budget in enumerate(budgets) if budget and math.log2(round(budget / unit)).is_integer()]
     while len(kept) > COLUMNS:
@@ -198,7 +197,7 @@ def _amount(axis: str, amount: float, *, mean: bool = False) -> str:
 
 
 def curves_csv(result: Result) -> str:
-    """Curves for equal budgets as CSV: a line for each run, axis and budget."""
+    """Return curves for equal budgets as CSV: a line for each run, axis and budget."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     columns = ("mean", "low", "high", "spent", "ended")
@@ -218,7 +217,7 @@ TEXT = 70  # characters of a search that are printed
 
 
 def render_replay(result: Result) -> str:
-    """A replay: what surfaced then and now, in which hop, and which documents were gained and lost."""
+    """Return a replay as text: what surfaced then and now, in which hop, and which documents were gained and lost."""
     replayed, test = result["replayed"], result["recall"]["paired"]
     on = replayed["retriever"] or "the retriever that each had"
     depth = f"{replayed['depth']} documents each" if replayed["depth"] else "to the depth that each had"
@@ -243,9 +242,8 @@ def render_replay(result: Result) -> str:
         if moved := [row for row in result["relevant"] if row[when] and not row[other]]:
             more = f", the {SHOWN} that came first" if len(moved) > SHOWN else ""
             parts += [f"{word}: {len(moved)} relevant documents{more}", _moved(moved, when)]
-    return printed(
-        [*parts, "the searches are the run's: with other results, its searcher would have gone on otherwise"]
-    )
+    last = "the searches are the run's: with other results, its searcher would have gone on otherwise"
+    return printed([*parts, last])
 
 
 def _moved(moved: Sequence[Result], when: str) -> Grid:

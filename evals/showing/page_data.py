@@ -1,7 +1,7 @@
 """The page's data as JSON: the runs, one run, one query of a run. Made on request, from run folders alone.
 
-Outcomes are found by where their lines begin, so that a run of 10,000 trajectories opens at once. Texts of documents
-are there where the corpus is; without it there are their ids.
+Outcomes are found by where their lines begin, so that a run of 10,000 trajectories opens at once. Documents have their
+texts where the corpus is at hand, else only ids.
 """
 
 import hashlib
@@ -88,11 +88,9 @@ class _Opened:
 
     @property
     def notes(self) -> list[str]:
-        notes = list(self.run.scores.get("notes") or ())
         here, of = len(self.query_ids), len(self.run.query_ids)
-        if here < of:
-            notes.append(f"this file has {here} of the {of} queries; means and losses are over all of them")
-        return notes
+        part = f"this file has {here} of the {of} queries; means and losses are over all of them"
+        return [*(self.run.scores.get("notes") or ()), *([part] if here < of else [])]
 
 
 class _Entry(NamedTuple):
@@ -117,9 +115,7 @@ class Answers:
 
         Without `texts` there are none of documents. DataError for a path without a run.
         """
-        self._paths = list(paths)
-        self._exported = exported
-        self._chosen = chosen
+        self._paths, self._exported, self._chosen = list(paths), exported, chosen
         self._texts = _Texts(wait=exported, documents=texts)
         self._lock = threading.Lock()
         self._ids: dict[Path, str] = {}  # once given, the id of a folder stays
@@ -128,7 +124,7 @@ class Answers:
         self._scan()
 
     def __call__(self, path: str) -> bytes:
-        """The answer at `path`, as the browser wrote it. NoSuchAnswer where there is none."""
+        """Return the answer at `path`, as the browser wrote it. NoSuchAnswer where there is none."""
         if path == "runs.json":
             return self._runs()
         if found := re.fullmatch(r"run/(.*?)(?:/query/(.*))?\.json", path, re.DOTALL):
@@ -258,7 +254,7 @@ class Answers:
         return _Entry(path, stamp, _Opened(run, list(self._chosen(run.query_ids))))
 
     def _id(self, given: Path, path: Path) -> str:
-        """How links name a run folder: its place below `given`, in letters that need no escape anywhere."""
+        """Return how links name a run folder: its place below `given`, in letters that need no escape anywhere."""
         place = path.resolve()
         if place not in self._ids:
             below = path.relative_to(given).parts or place.parts[-2:]
@@ -320,7 +316,7 @@ def _describe_query(opened: _Opened, query_id: str) -> Answer:
 
 
 class _Texts:
-    """Texts of queries and documents: the data of each run is loaded once, in a thread that nobody has to wait for."""
+    """Texts of queries and documents; the data of each run is loaded once, in a thread."""
 
     def __init__(self, *, wait: bool, documents: bool) -> None:
         """`wait` for a corpus, however long it takes; without `documents` there are no texts of these."""
@@ -363,7 +359,7 @@ class _Texts:
 
 
 def _documents(corpus: "Corpus", answer: Answer) -> Answer:
-    """Title and beginning of the documents that a reader wants to see: gold, shown, selected, or near a top."""
+    """Return title and beginning of the documents that are gold, shown, selected, or near a top."""
     gold = {one["unit"] for one in answer["relevant"]} | answer["grades"].keys()
     named = [*answer["grades"], *(one["doc_id"] for one in answer["relevant"]), *answer["ranking"][:NAMED]]
     for step in answer["steps"]:
@@ -387,7 +383,7 @@ def _stamp(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def list_answers(answers: Answers) -> Iterator[tuple[str, bytes]]:
-    """Every answer with its path, one after the other."""
+    """Yield every answer with its path."""
     paths = ["runs.json"]
     for run_id in answers.run_ids:
         names = [quote(name, safe="!'()*") for name in answers.query_ids(run_id)]  # as encodeURIComponent does
@@ -399,12 +395,12 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _well_formed(text: str) -> str:
-    """`text` with lone surrogates, which are in no UTF-8 and no address, written out."""
+    """Return `text` with lone surrogates, which are in no UTF-8 and no address, written out."""
     return _SURROGATE.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", text)
 
 
 def plain_json(value: Any) -> bytes:
-    """JSON that every browser reads: UTF-8 and no NaN, whatever the data holds; TypeError for what is too deep."""
+    """Return JSON that every browser reads: UTF-8, no NaN, whatever the data holds. TypeError for what is too deep."""
     try:
         return orjson.dumps(value)
     except TypeError:

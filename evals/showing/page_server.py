@@ -1,8 +1,7 @@
 """The page, served on 127.0.0.1 and nowhere else, or in one file that carries every answer inside.
 
-That address is open to every user of the machine and to every page in the browser, so each path begins with a secret,
-without which nothing is answered. Texts of corpora and models are data: a content security policy lets no script run
-but ours.
+That address is open to every user of the machine and every page in the browser, so each path begins with a secret.
+Texts of corpora and models are data: a content security policy lets no script run but ours.
 """
 
 import base64
@@ -39,9 +38,8 @@ def _read(name: str) -> str:
     return (PAGE / name).read_text(encoding="utf-8")
 
 
-def _program() -> str:
-    parts = [_read(f"{name}.js") for name in SCRIPTS]
-    return '(() => {\n"use strict";\n' + "\n".join(parts) + "})();\n"
+def _program() -> str:  # in a scope of its own
+    return '(() => {\n"use strict";\n' + "\n".join(_read(f"{name}.js") for name in SCRIPTS) + "})();\n"
 
 
 _FILES: dict[str, tuple[str, Callable[[], str]]] = {
@@ -79,7 +77,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def address_once(self) -> str:
-        """An address that works once: the arguments of a browser can be seen by every user of the machine."""
+        """An address that works once: every user of the machine can see the arguments of a browser."""
         return f"http://{HOST}:{self.server_port}{self.once[0]}"
 
     def service_actions(self) -> None:
@@ -127,8 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         raise NoSuchAnswer(f"there is no {path[:200]!r}")
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
-        line = json.dumps({"error": " ".join(why.split())}) + "\n"
-        self._send(status, "application/json", line.encode())
+        self._send(status, "application/json", json.dumps({"error": " ".join(why.split())}).encode() + b"\n")
 
     def _send(self, status: HTTPStatus, kind: str, content: bytes, **more: str) -> None:
         self.send_response(status)
@@ -149,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def open_server(answers: Answers, port: int | None) -> Server:
-    """Open the server, at `port` or else at the first that is free from PORT on. UsageError where there is none."""
+    """Open the server at `port`, or else at the first free one from PORT on. UsageError where there is none."""
     for one in range(PORT, PORT + PORTS) if port is None else [port]:
         try:
             return Server(one, answers)
@@ -160,7 +157,7 @@ def open_server(answers: Answers, port: int | None) -> Server:
 
 
 def write_page(answers: Answers, path: Path) -> int:
-    """Write the page with every answer in it into one file; its size in bytes. The same bytes for the same runs."""
+    """Write the page with all answers into one file, the same bytes for the same runs; return its size in bytes."""
     style, program = _read("page.css"), _program()
     if re.search("</script|</style|<!--", style + program, re.IGNORECASE):
         raise DataError(f"a file in {PAGE} would end its block early; write </script and <!-- otherwise")
@@ -189,7 +186,7 @@ def _hash(text: str) -> str:
 
 
 def _hidden(answers: Answers) -> list[tuple[bytes, bytes]]:
-    """Keys and places on this machine, as JSON has them, and what is sent instead; the longest first."""
+    """Return keys and places on this machine, as JSON has them, and what replaces them; the longest first."""
     words, least = ("KEY", "TOKEN", "SECRET", "PASSWORD"), 12  # characters: a shorter one may be any word
     named = {
         value: f"[{name}]"

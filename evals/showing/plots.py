@@ -20,17 +20,17 @@ INCHES = (7.0, 4.2)
 
 
 def figure(inches: tuple[float, float] = INCHES) -> Figure:
-    """An empty figure; `figure().add_subplot()` has the axes."""
+    """Return an empty figure; `figure().add_subplot()` has the axes."""
     return Figure(figsize=inches, layout="constrained")
 
 
 def style(number: int) -> dict[str, str]:
-    """Colour and marker of the series with this number, from 0; they repeat after 49."""
+    """Return colour and marker of the series with this number, from 0; they repeat after 49."""
     return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[(number + number // 7) % len(MARKERS)]}
 
 
 def svg(made: Figure, title: str) -> str:
-    """The figure as SVG, the same for the same data; `title` is what a screen reader says."""
+    """Return the figure as SVG, the same for the same data; `title` is what a screen reader says."""
     text = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "sextant", "font.family": "sans-serif"}):
         made.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Title": title})
@@ -38,7 +38,7 @@ def svg(made: Figure, title: str) -> str:
 
 
 def curves_svg(result: dict[str, Any]) -> str:
-    """Curves for equal budgets: a panel for each axis, with all runs, their bands, and the front."""
+    """Draw curves for equal budgets: a panel for each axis, with all runs, their bands, and the front."""
     axes = result["axes"]
     made = figure((7.0, 1.0 + 3.0 * len(axes)))
     numbers = {run["label"]: number for number, run in enumerate(result["runs"])}
@@ -74,6 +74,5 @@ def _draw_panel(panel: Any, axis: str, found: dict[str, Any], numbers: dict[str,
     panel.set_ylim(bottom=0)
 
 
-def _escape(text: str) -> str:
-    """Text as it is: matplotlib sets what is between two dollar signs as a formula."""
+def _escape(text: str) -> str:  # matplotlib sets what is between two dollar signs as a formula
     return clean(text).replace("$", r"\$")

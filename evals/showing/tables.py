@@ -1,8 +1,7 @@
 """Lines and tables in three forms: printed in the terminal, as GitHub's Markdown, and as LaTeX with booktabs.
 
-Ids, paths and names come from data. In each form they are text and nothing else: no markup, no control character, no
-column more. The terminal has colours where it takes them; rich itself honours NO_COLOR. A run's scores are printed from
-here: its metrics, where relevant documents were lost, what it used.
+Ids, paths and names come from data: in each form they are text, without markup, control characters or further columns.
+The terminal has colours where it takes them; rich honours NO_COLOR. A run's scores are printed from here.
 """
 
 import io
@@ -14,8 +13,8 @@ from typing import Any
 
 import rich.box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from evals.measuring.scored import list_bounds
 from evals.measuring.traces import WORDS
@@ -32,7 +31,7 @@ class Best(str):
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: its title, its head, its rows. The columns in `names` hold words, the others numbers."""
+    """A table. The columns in `names` hold words, the others numbers."""
 
     title: str
     heads: Sequence[str]
@@ -45,10 +44,10 @@ Part = str | Grid
 
 
 def printed(parts: Iterable[Part]) -> str:
-    """Lines and tables as they are printed on stdout; control characters and markup in lines are made harmless."""
+    """Return lines and tables as they are printed on stdout; text of the data is shown as it is, never as markup."""
     text = io.StringIO()
-    # Rich looks at the real stdout for width and colours, but writes into the text, so that it meets no closed pipe.
-    # A file or pipe has no width; rich takes 80 then, and would fold the cells of a wide table.
+    # Rich writes into the text, so that it meets no closed pipe, with the width and colours of the real stdout. A file
+    # or pipe has no width; rich takes 80 then, and would fold the cells of a wide table.
     real = Console()
     console = Console(
         file=text,
@@ -60,14 +59,13 @@ def printed(parts: Iterable[Part]) -> str:
     )
     for part in parts:
         if isinstance(part, Grid) and part.title:
-            console.print(plain(part.title))
-        console.print(plain(part) if isinstance(part, str) else _draw(part))
+            console.print(_plain(part.title))
+        console.print(_plain(part) if isinstance(part, str) else _draw(part))
     return text.getvalue()
 
 
-def plain(text: str) -> str:
-    """Text of the data in a cell: no markup, no control characters."""
-    return escape(clean(text))
+def _plain(text: str) -> Text:
+    return Text(clean(text), style="bold" if isinstance(text, Best) else "")
 
 
 def _draw(grid: Grid) -> Table:
@@ -75,14 +73,14 @@ def _draw(grid: Grid) -> Table:
     padding = (0, 0 if sum(widths) + 3 * len(widths) > WIDTH else 1)
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=padding, collapse_padding=False)
     for place, head in enumerate(grid.heads):
-        table.add_column(plain(head), justify="left" if place in grid.names else "right", no_wrap=not head)
+        table.add_column(_plain(head), justify="left" if place in grid.names else "right", no_wrap=not head)
     for row in grid.rows:
-        table.add_row(*(_embolden(cell, plain(cell), "[bold]", "[/]") for cell in row))
+        table.add_row(*map(_plain, row))
     return table
 
 
 def to_markdown(parts: Sequence[Part]) -> str:
-    """Lines and tables; the notes of tables are left out, because the lines say the same."""
+    """Return lines and tables as Markdown; the notes of tables are left out, because the lines say the same."""
     blocks = [""]
     for part in parts:
         if isinstance(part, str):
@@ -98,14 +96,14 @@ def to_markdown(parts: Sequence[Part]) -> str:
 
 
 def in_markdown(text: str) -> str:
-    """Text that GitHub shows as it is: what has a meaning there has a backslash, also the bar between cells."""
+    """Return text that GitHub shows as it is: what has a meaning there has a backslash, also the bar between cells."""
     text = re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", clean(text))
-    # The begin of a list is made text: its sign, or the point after its number, has a backslash.
+    # So has the sign that begins a list, or the point after its number.
     return re.sub(r"^(\s*)(\d*)([-+]|(?<=\d)[.)])(\s)", r"\1\2\\\3\4", text).strip()
 
 
 def to_latex(parts: Sequence[Part]) -> str:
-    """Floats with captions and booktabs' rules; lines are comments, because a paper says it in its own words."""
+    """Return floats with captions and booktabs' rules; lines are comments, because a paper has its own words."""
     blocks = [_float(part) if isinstance(part, Grid) else f"% {clean(part)}".rstrip() for part in parts if part]
     return "\n".join(["% \\usepackage{booktabs}", *blocks]) + "\n"
 
@@ -117,15 +115,10 @@ def _float(grid: Grid) -> str:
     caption = ". ".join(_in_latex(text) for text in (grid.title, grid.note) if text)
     columns = "".join("l" if place in grid.names else "r" for place in range(len(grid.heads)))
     rows = [" & ".join(cell(text, place) for place, text in enumerate(row)) for row in grid.rows]
-    lines = [
-        "\\begin{table}",
-        "\\centering",
-        f"\\caption{{{caption}}}",
-        f"\\begin{{tabular}}{{{columns}}}",
-        "\\toprule",
-    ]
-    lines += [f"{' & '.join(map(_in_latex, grid.heads))} \\\\", "\\midrule", *(f"{row} \\\\" for row in rows)]
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"])
+    head = f"{' & '.join(map(_in_latex, grid.heads))} \\\\"
+    begin = f"\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n\\begin{{tabular}}{{{columns}}}\n\\toprule"
+    end = "\\bottomrule\n\\end{tabular}\n\\end{table}"
+    return "\n".join([begin, head, "\\midrule", *(f"{row} \\\\" for row in rows), end])
 
 
 _NAMED = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater", "|": "bar"}
@@ -138,7 +131,7 @@ _LATEX = str.maketrans(
 
 
 def _in_latex(text: str, *, number: bool = False) -> str:
-    """Text that LaTeX sets as it is; in a number, signs are those of mathematics."""
+    """Return text that LaTeX sets as it is; in a number, signs are those of mathematics."""
     escaped = clean(text).translate(_LATEX)
     if number:
         return re.sub(r"(?<!\w)([-+])(?=[\d.])", r"$\1$", escaped).replace("\\textless{}", "$<$")
@@ -149,20 +142,16 @@ def _embolden(cell: str, text: str, start: str, end: str) -> str:
     return f"{start}{text}{end}" if isinstance(cell, Best) else text
 
 
-FORMS: dict[str, Callable[[Sequence[Part]], str]] = {
-    "terminal": printed,
-    "markdown": to_markdown,
-    "latex": to_latex,
-}
+FORMS: dict[str, Callable[[Sequence[Part]], str]] = {"terminal": printed, "markdown": to_markdown, "latex": to_latex}
 
 
 def model(name: str) -> str:
-    """A model's name; `offline` is none."""
+    """Return a model's name as it is shown."""
     return "offline, no language model" if name == "offline" else name
 
 
 def task_line(scores: dict[str, Any]) -> str:
-    """The task, split and judgements of a run, and whether its data is invented."""
+    """Return the task, split and judgements of a run, and whether its data is invented."""
     kind = scores["data"]
     note = "mini: bundled, invented; not comparable with published figures" if kind == "mini" else kind
     judgements = f", {scores['judgements']} judgements" if scores.get("judgements", "gold") != "gold" else ""
@@ -170,7 +159,7 @@ def task_line(scores: dict[str, Any]) -> str:
 
 
 def system_line(scores: dict[str, Any]) -> str:
-    """The program, retriever and model of a run."""
+    """Return the program, retriever and model of a run."""
     compiled = scores.get("compiled")
     prompts = f", compiled by {compiled['optimizer']} ({compiled['digest']})" if compiled else ""
     return f"{scores['program']} over {scores['retriever']}, model: {model(scores['lm'])}{prompts}"
@@ -205,7 +194,7 @@ def _headings(scores: dict[str, Any]) -> list[str]:
 
 
 def _metrics_table(metrics: dict[str, dict[str, Any]], judgements: str) -> Grid:
-    """One row a metric; other judgements of the same metric, "nDCG@10 [pooled]", are columns of its row."""
+    """Draw a row a metric; other judgements of it, such as "nDCG@10 [pooled]", are columns of its row."""
     names = [name for name in metrics if "[" not in name]
     others = list(dict.fromkeys(name[name.index("[") + 1 : -1] for name in metrics if "[" in name))
     resampled = any("resampled" in metrics[name] for name in names)
@@ -216,8 +205,7 @@ def _metrics_table(metrics: dict[str, dict[str, Any]], judgements: str) -> Grid:
         value = metrics[name]
         low, high, means = value["low"], value["high"], value.get("resampled")
         if value["mean"] is None:
-            row = [name, "undefined", "for all of these queries"]
-            rows.append(row + [""] * (len(heads) - len(row)))
+            rows.append([name, "undefined", "for all of these queries", *[""] * (len(heads) - 3)])
             continue
         row = [name + (f" ({queries(value['queries'])})" if "queries" in value else ""), f"{value['mean']:.4f}"]
         row += ["too few queries" if low is None or high is None else f"{low:.4f} to {high:.4f}"]
@@ -232,7 +220,7 @@ BAR = 30  # characters of a waterfall: all of the recall
 
 
 def _losses_table(losses: dict[str, Any]) -> Grid:
-    """A waterfall: what of recall was found, and where the rest was lost; fates that no document had are left out."""
+    """Draw recall as a waterfall: what was found, and where the rest was lost, by the fates that occur."""
     k = losses["cutoff"]
     shares, documents = losses["at"][str(k)], losses["documents"]
     rows, reached = [], 0.0

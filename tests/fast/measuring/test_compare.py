@@ -15,6 +15,7 @@ from scipy import stats as scipy_stats
 
 from evals import compare as module
 from evals.measuring.comparison import compare
+from evals.showing.tables import Grid, printed
 from tools.errors import DataError, RunIncomplete, UnknownName, UsageError
 
 
@@ -337,6 +338,11 @@ def hostile(made):
             name = HOSTILE if file == "scores.csv" else json.dumps(HOSTILE)[1:-1]
             (path / file).write_text(text.replace("q0", name))
     return paths
+
+
+def test_the_terminal_shows_names_as_they_are():
+    name = f"[bold]x[/] :warning: {HOSTILE} [y]\\"
+    assert printed([name, Grid(name, [name, "mean"], [[name, "1"]])]).count(name) == 4
 
 
 def test_markdown_shows_names_as_they_are_in_the_same_tables(hostile, command):
