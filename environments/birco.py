@@ -1,17 +1,15 @@
 """BIRCO: five reranking tasks with complex objectives. Every query has a small pool, and only that is ranked.
 
 Labels are kept as released, fractions included (DORIS-MAE's are means over annotators), and gain is linear. Queries
-without a label of 1 or more have no recall, and are left out of its mean, as in the official script. The paper's
-figures are means over 1,000 bootstrap resamples with seed 42; both that and the plain mean are given
-(evals/measuring/stats.py).
+without a label of 1 or more are left out of mean recall, as in the official script. The paper's figures are means over
+1,000 bootstrap resamples with seed 42; both these and plain means are given (evals/measuring/stats.py).
 
-The dev split is the release's: another set of queries and documents. There the paper counts triplets (appendix D): how
-often the more relevant of two documents is ranked higher. `:corpus` ranks all documents of the split instead of the
-pool, with a query's own text left out where it is a document, too.
+The dev split is the release's: other queries and documents, for which the paper counts triplets (appendix D): how often
+the more relevant of two documents is ranked higher. `:corpus` ranks all documents of the split instead of the pool,
+without a query's own text where it is a document, too.
 
-A split is one object {"query": {id: text}, "corpus": {id: text}, "qrel": {id: {id: label}}}. The release has it as a
-pickle, which environments/plain_pickle.py makes into JSON without running anything in it. The same object as JSON is
-read, too; the miniature has that form, because it can be reviewed.
+A split is one object {"query": {id: text}, "corpus": {id: text}, "qrel": {id: {id: label}}}: in the release a pickle,
+which environments/plain_pickle.py converts without running anything in it; in the miniature reviewable JSON.
 """
 
 import json
@@ -40,7 +38,6 @@ RELEASE = Release(
 METRICS = ("nDCG@10", "R@5", "R@20")
 TRIPLETS = "Triplets"  # the metric of dev triplets; their comparisons have this label
 POOL, CORPUS = "pool", "corpus"
-PLAIN_PICKLE = str(Path(__file__).with_name("plain_pickle.py"))
 DEV = "the release's: other queries over other documents"
 
 Labels = Mapping[str, float]
@@ -140,7 +137,6 @@ def load(request: Request) -> Environment:
     task = TASKS[request.name]
     parts = _parts(request, task)
     objective = request.objective(task.objective)
-    documents = _documents(parts, request)
     queries = [
         Query(query_id, text, objective, *_scope(request.variant, query_id, part))
         for part in parts.values()
@@ -153,7 +149,7 @@ def load(request: Request) -> Environment:
     }
     return request.make(
         RELEASE,
-        documents=documents,
+        documents=_documents(parts, request),
         queries=tuple(queries),
         judgements={"gold": Judgements(qrels)},
         metrics=(*METRICS, TRIPLETS) if request.split == "dev" else METRICS,
@@ -182,9 +178,8 @@ def _from_beir(request: Request, splits: tuple[str, ...]) -> dict[str, Collectio
     if splits != ("test",):
         raise UsageError(f"{request.folder} is a port without dev queries; use --split test")
     port = read_beir(request.folder, request.home)
-    if request.name == "doris_mae" and all(
-        grade == int(grade) for labels in port.gold.values() for grade in labels.values()
-    ):
+    grades = [grade for labels in port.gold.values() for grade in labels.values()]
+    if request.name == "doris_mae" and all(map(float.is_integer, grades)):
         raise DataError(
             f"{request.folder} has DORIS-MAE's labels cut to whole numbers, which makes other figures of them; "
             "use the release's test_set.pickle"
@@ -211,14 +206,13 @@ def _documents(parts: Mapping[str, Collection], request: Request) -> Corpus:
 
 
 def _scope(variant: str, query_id: str, part: Collection) -> tuple[frozenset[str], frozenset[str] | None]:
-    """Return what a query must not and may be shown: its own text, and its pool."""
+    """Return (the documents that a query excludes, its pool)."""
     own = frozenset({query_id} & part.documents.keys())
     pool = frozenset(part.gold[query_id])
     return (own - pool, None) if variant == CORPUS else (frozenset(), pool)
 
 
 def _read(folder: Path, split: str) -> Collection:
-    """Read the split ("test" or "dev") of the task in `folder`. DataError for one missing, damaged or hostile."""
     for ending, load in ((".pickle", _unpickle), (".pkl", _unpickle), (".json", tables.read_json)):
         path = folder / f"{split}_set{ending}"
         if path.is_file():
@@ -230,15 +224,16 @@ def _unpickle(path: Path) -> Any:
     """Read an object in a process of its own: a hostile pickle can bring Python down."""
     try:
         with path.open("rb") as file:
-            done = subprocess.run([sys.executable, "-I", PLAIN_PICKLE], stdin=file, capture_output=True)
-        said = json.loads(done.stdout)
+            command = [sys.executable, "-I", str(Path(__file__).with_name("plain_pickle.py"))]
+            done = subprocess.run(command, stdin=file, capture_output=True)
+        answer = json.loads(done.stdout)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     except ValueError:  # it died, or gave up
         raise DataError(f"{path} is damaged and cannot be unpickled; fetch it again") from None
-    if "refused" in said:
-        raise DataError(f"{path} is refused: {said['refused']}")
-    return said["content"]
+    if "refused" in answer:
+        raise DataError(f"{path} is refused: {answer['refused']}")
+    return answer["content"]
 
 
 def _check(content: Any, path: Path) -> Collection:

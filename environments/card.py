@@ -24,10 +24,7 @@ _BEST_THREE = ("crumb/paper_retrieval", "birco/doris_mae")
 
 
 def state(task: str) -> str:
-    """Return "full" where a task's data has been fetched, else "mini", or "none" where the suite has no miniature.
-
-    "outdated" is a release at another revision.
-    """
+    """Return "full" (fetched), "outdated" (fetched at another revision), "mini", or "none" (without a miniature)."""
     try:
         return environments.folder_of(task, None)[0]
     except DataError:
@@ -35,7 +32,7 @@ def state(task: str) -> str:
 
 
 def _known(task: str) -> tuple[Suite, Facts, int | None]:
-    """Return (the suite, what is known of the task, the documents in the paper) for a full name."""
+    """Return (the suite, the task's facts, the documents in the paper) for a full name."""
     suite_name, name, variant = environments.parts(task)
     suite = environments.suite(suite_name)
     return suite, suite.tasks[name], suite.tasks[name].documents.get(variant or suite.variants[0])
@@ -90,18 +87,18 @@ def card(task: str, data: str | None = None) -> dict[str, Any]:
 def _sample(environment: Environment, query: Query) -> dict[str, Any]:
     """Return a query with a relevant document and one that is not: judged so, else unjudged in its pool or corpus."""
     grades, unit = environment.qrels[query.query_id], environment.judgements[environment.headline].unit_of or str
-    doc_ids = sorted(query.candidates) if query.candidates else environment.documents.doc_ids
-    # Another one for every query: in MultiConIR, what stands next to a document differs from it in a sentence.
+    documents = environment.documents
+    doc_ids = sorted(query.candidates) if query.candidates else documents.doc_ids
+    # The start differs by query: in MultiConIR, a document and its neighbours differ in a sentence.
     start = zlib.crc32(query.query_id.encode("utf-8", "surrogatepass"))
     turned = (doc_ids[(start + step) % len(doc_ids)] for step in range(len(doc_ids)))
     unjudged = (one for one in turned if unit(one) not in grades and one not in query.excluded)
     irrelevant = next((one for one, grade in grades.items() if grade <= 0), None) or next(unjudged, None)
 
     def show(identifier: str) -> dict[str, str]:
-        documents = environment.documents
-        found = documents.get(identifier) or documents.get(f"{identifier}:0")  # the first passage of a parent (MaxP)
-        found = found or next((one for one in documents.stream() if unit(one.doc_id) == identifier), None)
-        return {"doc_id": identifier, "text": found.text if found else ""}
+        document = documents.get(identifier) or documents.get(f"{identifier}:0")  # the first passage of a parent (MaxP)
+        document = document or next((one for one in documents.stream() if unit(one.doc_id) == identifier), None)
+        return {"doc_id": identifier, "text": document.text if document else ""}
 
     return {
         "query_id": query.query_id,
@@ -112,7 +109,7 @@ def _sample(environment: Environment, query: Query) -> dict[str, Any]:
 
 
 class Finding(NamedTuple):
-    """One thing that `check` looked at."""
+    """The result of one check."""
 
     what: str
     fine: bool
@@ -139,8 +136,8 @@ def findings(task: str, data: str | None = None) -> Iterator[Finding]:
     dev = parts["dev"]
     both = {query.query_id for query in dev.queries} & {query.query_id for query in test.queries}
     repeated = len(dev.queries) + len(test.queries) - len({query.text for query in (*dev.queries, *test.queries)})
-    said = f"{min(both)!r} is in both" if both else f"no query in both; {repeated} query texts that come again"
-    yield Finding("dev and test", not both, said)
+    text = f"{min(both)!r} is in both" if both else f"no query in both; {repeated} query texts that come again"
+    yield Finding("dev and test", not both, text)
     for name, judgements in test.judgements.items():
         unit_of = judgements.unit_of if judgements.judged_by_unit else None
         units = unit_of and {unit_of(doc_id) for doc_id in test.documents}
@@ -159,7 +156,6 @@ def findings(task: str, data: str | None = None) -> Iterator[Finding]:
 
 
 def _files(task: str) -> Finding:
-    """Return whether the fetched files are still what they were when they were checked."""
     marker = environments.marker_of(task)
     try:
         marked = json.loads(marker.read_text(encoding="utf-8"))["files"]
@@ -187,7 +183,7 @@ def _counts(parts: dict[str, Environment], task: str) -> Finding:
 
 
 def _judgements(part: Environment, split: str, name: str, known: Container[str]) -> Iterator[Finding]:
-    """Yield whether all that is judged is `known`, and whether every query has something relevant."""
+    """Yield whether all judged documents are `known`, and whether every query has a relevant one."""
     judgements = part.judgements[name]
     lost, without, given = list[str](), 0, Counter[float]()
     for query in part.queries:
@@ -210,7 +206,7 @@ def _judgements(part: Environment, split: str, name: str, known: Container[str])
 
 
 def _masks(environment: Environment) -> Finding:
-    """Documents that a query must not be shown have to exist, and nothing that counts may be among them."""
+    """Return whether all excluded documents exist and none is judged relevant."""
     masked = [(query.query_id, doc_id) for query in environment.queries for doc_id in query.excluded]
     unknown = sum(doc_id not in environment.documents for _, doc_id in masked)
     positive = sum(
@@ -234,7 +230,7 @@ def _golden(test: Environment) -> Finding:
 
 
 def digest_records(environment: Environment) -> dict[str, str]:
-    """Return digests of the first, the tenth and the last document and query: these show wrong order or form."""
+    """Return digests of the first, tenth and last document and query, which show a wrong order or form."""
     documents, queries = environment.documents, environment.queries
     chosen: dict[str, tuple[str, ...]] = {}
     for place, at in (("first", 0), ("tenth", 9), ("last", -1)):
@@ -247,20 +243,19 @@ def digest_records(environment: Environment) -> dict[str, str]:
 
 
 def count_agreement(task: str, read: dict[str, Any]) -> tuple[int, int, str]:
-    """Return (answers of blind readers that agree with the judgements, all their answers, how many queries they read).
+    """Return (blind readers' answers that agree with the judgements, all their answers, how many queries they read).
 
-    `read` has for each query the documents that were found relevant, or a grade for each; what is not in a list
-    of grades was read as 0 (docs/decisions/miniatures.md).
+    `read` has each query's relevant documents, or grades, where a missing one is 0 (docs/decisions/miniatures.md).
     """
     environment = environments.load(task, "mini", "all")
     agreed = answers = 0
-    for query_id, found in read.items():
+    for query_id, reading in read.items():
         grades = environment.qrels[query_id]
-        if isinstance(found, dict):
+        if isinstance(reading, dict):
             answers += len(grades)
-            agreed += sum(found.get(doc_id, 0) == grade for doc_id, grade in grades.items())
+            agreed += sum(reading.get(doc_id, 0) == grade for doc_id, grade in grades.items())
         else:
             enough = sorted(grades.values())[-3] if task in _BEST_THREE else 1
-            answers += len(found)
-            agreed += sum(grades.get(doc_id, 0) >= enough for doc_id in found)
+            answers += len(reading)
+            agreed += sum(grades.get(doc_id, 0) >= enough for doc_id in reading)
     return agreed, answers, f"{len(read)} of {len(environment.queries)} queries"

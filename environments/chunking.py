@@ -1,14 +1,13 @@
 """Documents cut as CRUMB's paper cuts them (`chunks`), and lengthened as MultiConIR's lengthens them (`pad`).
 
 Section 3.2 and Figure 2 of CRUMB's paper: blocks are added to a chunk until it would have more than 512 BERT tokens; a
-block that is longer than that alone becomes a chunk of its own, whole. Before its content each chunk has the headings
-above its first block, from the title down; a heading that comes later in the chunk stays where it is. Made for your own
-Markdown:
+longer block is a chunk of its own, whole. Each chunk begins with the headings above its first block, from the title
+down; later headings stay where they are. For your own Markdown:
 
     from environments.chunking import bert_tokens, chunks
     passages = chunks(Path("page.md").read_text(), count=bert_tokens())
 
-Left out: tables, lists and fenced code are blocks like any other, never cut inside; headings are those of ATX form (#).
+Tables, lists and fenced code are never cut; headings are of ATX form (#).
 
 Section 5.2 of MultiConIR's paper pads documents to 512 and 1,024 words with short sentences that mean nothing, after
 Wang et al. 2023. The release has the padded texts ready; this made the miniature's.
@@ -34,8 +33,8 @@ _FENCE = re.compile(r"\s*(```|~~~)")
 def chunks(markdown: str, count: Count, limit: int = LIMIT) -> list[str]:
     """Return the passages of `markdown`, in order; none of a text without any content.
 
-    `count` gives the number of tokens of a text; a chunk has at most `limit` of them, headings included, unless
-    it is a single block that is longer with its headings. Blank lines tell paragraphs apart, as in Markdown.
+    `count` gives the number of tokens of a text; a chunk has at most `limit`, headings included, unless it is a single
+    block.
     """
     made: list[str] = []
     chunk = ""
@@ -51,10 +50,7 @@ def chunks(markdown: str, count: Count, limit: int = LIMIT) -> list[str]:
 
 
 def _blocks(markdown: str) -> Iterator[tuple[list[str], list[str], str]]:
-    """Yield (the headings above it from the title down, those that no block stands under yet, text) of each block.
-
-    A heading that the next one closes before any content came is a block: its words are content enough to keep.
-    """
+    """Yield (headings above, those of them that have had no block yet, text) of each block; a bare heading is one."""
     path: list[str] = []
     fresh: list[str] = []
     for text in [*_parts(markdown), ""]:
@@ -76,7 +72,7 @@ def _level(heading: str) -> int:
 
 
 def _parts(markdown: str) -> Iterator[str]:
-    """Yield headings, and the runs of lines between headings and blank lines; those inside a fence don't count."""
+    """Yield headings, and the runs of lines between headings and blank lines, with fenced code whole."""
     lines: list[str] = []
     fence = ""  # what opened the code block at hand
     for line in markdown.splitlines():
@@ -107,7 +103,7 @@ def bert_tokens() -> Count:
 
 # --- Padding --------------------------------------------------------------------------------------------------------
 
-# Twelve short sentences of our own that say nothing; repeated as often as it takes.
+# Of our own; repeated as often as it takes.
 FILLER = (
     "The clock on the wall is round.",
     "Some days are longer than others.",
@@ -127,8 +123,7 @@ FILLER = (
 def pad(text: str, words: int) -> str:
     """Return `text` with filler spread evenly between its sentences, to at least `words` words; never shortened.
 
-    Every sentence of `text` stays whole, and in order. The filler is taken in turn, so the same text gets the
-    same padding, and two texts with as many sentences of the same lengths differ only where they did before.
+    Every sentence of `text` stays whole, and in order. Texts with as many sentences and words get the same padding.
     """
     parts = sentences(text)
     missing = words - len(text.split())

@@ -1,9 +1,9 @@
 """CRUMB: eight complex retrieval tasks in one form, as passages and as whole documents.
 
 `crumb/legal_qa` searches passages, `crumb/legal_qa:document` whole documents; three tasks were never cut, and have the
-same text in both. Three other tasks are judged by document when passages are searched (MaxP, section 3.1 of the paper):
-2,000 passages are retrieved, and a document is ranked where its best passage is. The official script keeps the
-passage's id there, which no judgement has; here it is the parent's. Validation queries are the dev split.
+same text in both. Three others are judged by document when passages are searched (MaxP, section 3.1 of the paper):
+2,000 passages are retrieved, and a document takes its best passage's rank. The official script keeps the passage's id,
+which no judgement has; here it is the parent's. Validation queries are the dev split.
 
 Raw, the release has <task>/passage_corpus.jsonl, <task>/full_document_corpus.jsonl, <task>/eval/query_labels.jsonl and
 <task>/val/query_labels.jsonl. As Parquet, as the hub converts it, it has <config>/<task>/*.parquet with the configs
@@ -188,7 +188,7 @@ def _judgements(request: Request, task: Task, rows: list[LabelledQuery], documen
 
     if bare := [row.query_id for row in rows if not row.full_document]:
         raise DataError(f"{request.folder}: query {bare[0]!r} has no full_document_qrels, which {request.task} needs")
-    for row in rows[:5]:  # a look at a few: parents that no judgement names would score 0 without a word
+    for row in rows[:5]:  # parents that no judgement names would score 0 without a word
         judged = [passage for passage, label in row.passage.items() if label > 0 and passage in documents]
         if judged and not any(parent(passage) in row.full_document for passage in judged):
             raise DataError(
@@ -224,27 +224,27 @@ def _read_corpus(request: Request, task: Task) -> Corpus:
 
 def read_queries(folder: Path, names: Sequence[str], split: str) -> list[LabelledQuery]:
     """Read the queries of "dev", "test" or "all" of the task called one of `names`, in the release's order."""
-    found: dict[str, LabelledQuery] = {}
+    queries: dict[str, LabelledQuery] = {}
     for part, config, raw in (("test", "evaluation_queries", "eval"), ("dev", "validation_queries", "val")):
         if split not in (part, "all"):
             continue
-        files, many = _find(folder, names, config, f"{raw}/query_labels"), len(found)
+        files, many = _find(folder, names, config, f"{raw}/query_labels"), len(queries)
         for where, row in tables.read_rows(files, ("query_id", "query_content", "instruction", *_QRELS)):
             query_id = tables.check_id(tables.pick_column(where, row, "query_id"), where)
-            if query_id in found:
+            if query_id in queries:
                 raise DataError(f"{where}: the id {query_id!r} was there before")
             text = tables.check_text(tables.pick_column(where, row, "query_content"), where, "query_content")
             instruction = tables.check_text(row.get("instruction"), where, "instruction", optional=True).strip()
             row.setdefault("passage_binary_qrels")  # few tasks have it
             grades = (_read_grades(tables.pick_column(where, row, name), f"{where}, {name}") for name in _QRELS)
-            found[query_id] = LabelledQuery(query_id, text, instruction, *grades)
-        if len(found) == many:
+            queries[query_id] = LabelledQuery(query_id, text, instruction, *grades)
+        if len(queries) == many:
             raise DataError(f"{files[0]} has no queries in it")
-    return list(found.values())
+    return list(queries.values())
 
 
 def _find(folder: Path, names: Sequence[str], config: str, raw: str) -> list[Path]:
-    """Find a table, in the release, in its Parquet form, or in the task's own folder."""
+    """Return the files of a table: of the release, of its Parquet form, or in the task's own folder."""
     return tables.find_tables(folder, *(f"{n}/{raw}" for n in names), *(f"{config}/{n}" for n in names), raw)
 
 

@@ -12,9 +12,8 @@ TREC: topics.txt or topics.xml, qrels.txt of four columns, and corpus.jsonl with
 "text"}. Topics are <top><num>...<title>...<desc>...</top>, closed or not, or <topic number="1">...</topic>; a query's
 text is the title, with the description and the narrative after it where there are any.
 
-Large corpora are stored under the home, in the form of tools/corpus.py, and open at once. What is stored is
-named by the content of the files that it was read from and by the code that read it, so that another content or
-another reader never meets it. Small corpora are read again every time.
+Large corpora are stored under the home, in the form of tools/corpus.py, and open at once. A stored corpus is named by
+the content of its source files and by the code that read them. Small corpora are read again every time.
 """
 
 import hashlib
@@ -37,12 +36,11 @@ from tools.corpus import FORMAT, Corpus, open_or_store
 from tools.errors import DataError
 from tools.records import Document
 
-LARGE = 8_000_000  # characters of documents from which on a corpus is kept: about a quarter of a second of reading
+LARGE = 8_000_000  # characters of documents from which on a corpus is stored: about a quarter of a second of reading
 _SETTLED = 2_000_000_000  # nanoseconds after which another change of a file has another time, on every file system
-_DIGESTS = ".digests.json"  # beside what is stored
+_DIGESTS = ".digests.json"  # beside the stored corpora
 
-# Where a document stands, for messages ("FILE, line 7"), and the document.
-Placed = tuple[str, Document]
+Placed = tuple[str, Document]  # the document's place, for messages ("FILE, line 7"), and the document
 Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 
 
@@ -65,18 +63,18 @@ def open_corpus(home: Path, files: Sequence[Path], read: Callable[[], Iterator[P
 
     DataError when an id comes twice, or when there is no word in all of them.
     """
-    # What was made of an earlier state of the same files is in the same folder, and goes when a new one is made.
-    # Another version of this program has a folder of its own, so that two of them don't undo each other's.
+    # A folder holds the corpus of the files' newest state alone. Each version of this program has its own folder, so
+    # that two of them don't undo each other's work.
     code = _hash_code(read)
     folder = home / "corpora" / _digest([code, *(str(path.resolve()) for path in files)])
     if not folder.is_dir():
-        held, size = list[Document](), 0
+        documents, size = list[Document](), 0
         for document in _check_documents(read(), files):
-            held.append(document)
+            documents.append(document)
             if (size := size + len(document.title) + len(document.text)) >= LARGE:  # counted: files may be compressed
                 break
         else:
-            return Corpus(held)
+            return Corpus(documents)
     place = folder / _digest({"format": FORMAT, "code": code, "files": _hash_files(folder / _DIGESTS, files)})
     return open_or_store(place, lambda: _check_documents(read(), files))
 
@@ -88,22 +86,22 @@ def forget_digests(home: Path) -> None:
 
 
 def _hash_files(digests: Path, files: Sequence[Path]) -> list[str]:
-    """Return the SHA-256 of each file. `digests` has those of files whose inode, size and times are unchanged."""
+    """Return the SHA-256 of each file. The file `digests` has those of files with unchanged inode, size and times."""
     known: dict[str, str] = {}
     with suppress(OSError, ValueError, TypeError):
         known = dict(json.loads(digests.read_bytes()))
-    found, settled = list[str](), dict[str, str]()
+    hashes, settled = list[str](), dict[str, str]()
     for path in files:
         s = path.stat()
         name = f"{s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns}"
-        found.append(known.get(name) or disk.sha256(path))
+        hashes.append(known.get(name) or disk.sha256(path))
         if time.time_ns() - s.st_ctime_ns > _SETTLED:  # else it may yet change within the same tick of the clock
-            settled[name] = found[-1]
+            settled[name] = hashes[-1]
     if settled != known:
         with suppress(OSError):  # a home that cannot be written: they are read again next time
             digests.parent.mkdir(parents=True, exist_ok=True)
             disk.replace(digests, json.dumps(settled), disk.SHARED)
-    return found
+    return hashes
 
 
 def _digest(key: object) -> str:
@@ -111,15 +109,12 @@ def _digest(key: object) -> str:
 
 
 def _hash_code(read: Callable[[], Iterator[Placed]]) -> str:
-    """Return a digest over the readers: an edited one reads again."""
     paths = sorted({__file__, str(tables.__file__), inspect.getfile(read)})
     return hashlib.blake2b(b"\0".join(Path(path).read_bytes() for path in paths), digest_size=8).hexdigest()
 
 
 def _check_documents(placed: Iterator[Placed], files: Sequence[Path]) -> Iterator[Document]:
-    seen = set[str]()
-    has_words = False
-    left = tables.most_unpacked(*files)
+    seen, has_words, left = set[str](), False, tables.most_unpacked(*files)
     for where, document in placed:
         check_interrupts()
         if document.doc_id in seen:
@@ -161,7 +156,7 @@ def read_obliq(folder: Path, home: Path) -> Collection:
         raise DataError(f"{queries_file}: query {min(unjudged)!r} has no judgement in {qrels_file}")
     pooled, excluded = None, dict[str, frozenset[str]]()
     if pool_file := tables.seek_file(inside, "qrels_pool.tsv"):
-        # These lead no environment where the gold ones do, so their documents are checked here.
+        # `environments.check` sees the headline judgements alone, so their documents are checked here.
         pooled = _read_qrels(_tsv(pool_file), documents)
         _keep_judged(queries, pooled, pool_file, "queries.jsonl")
     if masks := tables.seek_file(inside, "per_query_excluded_ids.json"):
@@ -211,9 +206,9 @@ def read_beir(folder: Path, home: Path) -> Collection:
     others = sorted((place / "qrels").glob("*.tsv"))
     if not named and len(others) > 1:
         raise DataError(f"{place / 'qrels'} holds several splits and no test.tsv; leave only the one that is meant")
-    found = next(iter(named or others), None)
-    qrels = _read_qrels(_tsv(found) if found else tables.read_rows(tables.find_tables(place, "qrels", "default")))
-    return Collection(documents, _keep_judged(queries, qrels, found or place, "queries.jsonl"), qrels)
+    path = next(iter(named or others), None)
+    qrels = _read_qrels(_tsv(path) if path else tables.read_rows(tables.find_tables(place, "qrels", "default")))
+    return Collection(documents, _keep_judged(queries, qrels, path or place, "queries.jsonl"), qrels)
 
 
 def _beir_root(folder: Path) -> Path:
@@ -221,7 +216,6 @@ def _beir_root(folder: Path) -> Path:
 
 
 def _open_tables(home: Path, folder: Path) -> Corpus:
-    """Open a corpus of rows with an id, a text, and a title where there is one."""
     files = tables.find_tables(folder, "corpus")
 
     def read() -> Iterator[Placed]:
@@ -234,7 +228,7 @@ def _open_tables(home: Path, folder: Path) -> Corpus:
 
 
 def _read_qrels(rows: Iterator[tuple[str, dict[str, Any]]], documents: Container[str] = ()) -> Grades:
-    """Read judgements of a query, a document and a grade; of `documents`, where these are given."""
+    """Read judgements of a query, a document and a grade. DataError for one that is not of `documents`, if given."""
     qrels: Grades = {}
     for where, row in rows:
         query_id, doc_id, score = (tables.pick_column(where, row, *names) for names in (_QUERY, _DOCUMENT, _SCORE))
@@ -252,7 +246,7 @@ def _tsv(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _keep_judged(queries: Mapping[str, str], qrels: Qrels, judged_in: Path, asked_in: str) -> dict[str, str]:
-    """Return the queries that are judged: files often have those of other splits. DataError for an unknown one."""
+    """Return the queries with judgements: files often have those of other splits. DataError for an unknown one."""
     if not qrels:
         raise DataError(f"{judged_in} has no judgements in it")
     if strangers := qrels.keys() - queries.keys():
@@ -311,7 +305,6 @@ def _read_topics(path: Path) -> dict[str, str]:
 
 
 def _parse_topic(attributes: str, inside: str, where: str, *, of_xml: bool) -> tuple[str, str]:
-    """Return (number, text) of one topic."""
     outside, *rest = _TAG.split(inside)
     fields = list[tuple[str, str]]()
     if of_xml and not rest:  # the query stands in the element itself

@@ -8,8 +8,8 @@ domain) and four protocols of the paper (section 3.3), as variants:
 - `:format`         the same with the query told as a list and as prose: Flip, how often the two disagree
 - `:length512`, `:length1024`   monotonicity with documents padded to that many words
 
-A comparison is won when the better document's score is strictly higher; a tie is a loss. In the files HN{i} of Task 1
-belongs to Query{i}; elsewhere i of its ten conditions are replaced, so the wanted order is Positive, HN1, ... HN10.
+A comparison is won when the better document's score is strictly higher; a tie is a loss. In the files, HN{i} of Task 1
+belongs to Query{i}; elsewhere HN{i} fails i of the ten conditions, so the right order is Positive, HN1, ... HN10.
 """
 
 import csv
@@ -75,7 +75,7 @@ TASKS = {
 
 @dataclass(slots=True)
 class _Draft:
-    """What a protocol gathers, record by record, for queries with the same objective."""
+    """The parts of an environment, gathered record by record."""
 
     objective: str
     documents: dict[str, str] = field(default_factory=dict)  # doc_id -> text
@@ -91,9 +91,8 @@ class _Draft:
 
         The same text in two files is one document; in one pool, `beside`, it stays two, as published.
         """
-        chosen = self.ids.setdefault(text, doc_id)
-        if chosen in beside:
-            chosen = doc_id
+        known = self.ids.setdefault(text, doc_id)
+        chosen = doc_id if known in beside else known
         self.documents.setdefault(chosen, text)
         return chosen
 
@@ -103,7 +102,7 @@ class _Draft:
         self.grades[query_id] = grades
 
     def ask_ladder(self, query_id: str, text: str, ladder: Sequence[str]) -> None:
-        """Add a query over documents of which each meets a condition fewer than the one before, from all ten on."""
+        """Add a query over eleven documents: the first meets all ten conditions, each next one fewer."""
         self.ask(query_id, text, {doc_id: 10.0 - failed for failed, doc_id in enumerate(ladder)})
         self.comparisons[query_id] = tuple(Comparison(f"Win({k})", ladder[k - 1], ladder[k]) for k in TENS)
 
@@ -127,9 +126,9 @@ def load(request: Request) -> Environment:
             draft.notes.append(f"Task1 and Task2_&_3 of {task.name} have no positive document in common")
         _all_documents(draft, single, rows)
         ask = {SEARCH: _search, COMPLEXITY: _complexity, MONOTONICITY: _monotonicity, FORMAT: _format}[variant]
-        asked = single if variant == COMPLEXITY else rows
-        for record in _chosen(asked, request):
-            ask(draft, asked[record - 1], record)
+        records = single if variant == COMPLEXITY else rows
+        for record in _chosen(records, request):
+            ask(draft, records[record - 1], record)
     return _make(
         request,
         documents=Corpus(Document(doc_id, text) for doc_id, text in draft.documents.items()),
@@ -149,7 +148,7 @@ def _chosen(rows: Sequence[Row], request: Request) -> list[int]:
 
 
 def _all_documents(draft: _Draft, single: Sequence[Row], rows: Sequence[Row]) -> None:
-    """Add every document of the domain, unpadded: what an index over the corpus holds, whatever is asked."""
+    """Add every document of the domain, unpadded, so that all variants but the padded ones share a corpus."""
     for record, row in enumerate(rows, start=1):
         _ladder(draft, row, record)
     for record, row in enumerate(single, start=1):
@@ -170,7 +169,7 @@ def _ladder(draft: _Draft, row: Row, record: int, prefix: str = "") -> list[str]
 
 def _search(draft: _Draft, row: Row, record: int) -> None:
     positive = _ladder(draft, row, record)[0]
-    draft.ask(f"{record}", row["Query10"], {positive: 1.0}, pooled=False)
+    draft.ask(str(record), row["Query10"], {positive: 1.0}, pooled=False)
 
 
 def _complexity(draft: _Draft, row: Row, record: int) -> None:
@@ -194,7 +193,7 @@ def _format(draft: _Draft, row: Row, record: int) -> None:
 
 
 def _make(request: Request, **fields: Any) -> Environment:
-    """The environment, with the metrics of its variant; the headline is the first."""
+    """Make the environment with the metrics of its variant, the headline first."""
     wins = ("Win", *WINS)
     metrics = {
         SEARCH: ("nDCG@10", "R@1", "R@10", "R@100", "R@1000", "RR@10"),
@@ -205,7 +204,7 @@ def _make(request: Request, **fields: Any) -> Environment:
 
 
 def _ported(request: Request, task: Task) -> Environment:
-    """A port of the domain in BEIR's form, as the hub's second version has it: a search task and nothing else."""
+    """Read a port in BEIR's form, as the hub's second version has it: a search task and nothing else."""
     if request.variant != SEARCH:
         raise DataError(f"{request.folder} holds no datasets/ of the release, and :{request.variant} needs them")
     place = request.place([task.name], [other.name for other in TASKS.values()])

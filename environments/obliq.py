@@ -1,11 +1,9 @@
 """OBLIQ-Bench: queries whose relevance is latent and verifiable, but hard to surface.
 
 Five tasks over five corpora (section 4 of the paper, appendix D). The release has no dev split, and the paper reports
-all queries (`--split all`). Ours is 20 % of them by hash, a third of a miniature's.
-
-Three tasks have pooled judgements beside the gold ones; both are scored in every run. In WildChat half of the
-documents repeat the text of another. They are judged by id, so nothing is merged before scoring; a third set of
-figures, in which equal texts count as one document, stands beside the official two.
+all queries (`--split all`). Ours is 20 % of them by hash, a third of a miniature's. Three tasks have pooled judgements
+beside the gold ones; both are scored in every run. In WildChat half of the documents repeat the text of another. They
+are judged by id; a third set of figures counts equal texts as one document.
 """
 
 from dataclasses import dataclass
@@ -117,11 +115,8 @@ def load(request: Request) -> Environment:
     """Load one task from the release, the task's own folder in it, or a copy in BEIR's or TREC's form."""
     task = TASKS[request.name]
     place = request.place([task.folder], [other.folder for other in TASKS.values()])
-    read = layouts.read_obliq
-    if layouts.is_trec(place):
-        read = layouts.read_trec
-    elif layouts.is_beir(place):
-        read = layouts.read_beir
+    trec, beir = layouts.is_trec(place), layouts.is_beir(place)
+    read = layouts.read_trec if trec else layouts.read_beir if beir else layouts.read_obliq
     files = read(place, request.home)
     if task.masked and not files.excluded:
         raise DataError(

@@ -15,7 +15,7 @@ from typing import Any
 from tools.errors import DataError
 
 LONGEST = 64 << 20  # bytes in a line; a file that has lost its line ends must not fill the memory
-UNPACKED = 100  # times its own size that a compressed file may hold, and LONGEST more; text comes to 3 to 10 times
+UNPACKED = 100  # times its own size that a compressed file may hold, plus LONGEST; text comes to 3 to 10 times
 LARGEST_GRADE = 10_000  # trec_eval counts gains in 32 bits
 LONGEST_ID = 500  # characters; a longer one is a text that slipped into the wrong column
 
@@ -40,9 +40,9 @@ def seek_file(folder: Path, name: str) -> Path | None:
 
 
 def find_tables(folder: Path, *stems: str) -> list[Path]:
-    """Return the files of the first of `stems` that is there: `stem.jsonl`, `.gz`, `.parquet`, or parts in `stem/`.
+    """Return the files of the first of `stems` that exists: `stem.jsonl`, `.gz`, `.parquet`, or parts in `stem/`.
 
-    DataError that lists what was looked for when none is, and for parts of which one is missing.
+    DataError when none exists, and when a part is missing.
     """
     if found := seek_tables(folder, *stems):
         return _check_parts(found)
@@ -52,7 +52,7 @@ def find_tables(folder: Path, *stems: str) -> list[Path]:
 
 
 def seek_tables(folder: Path, *stems: str) -> list[Path]:
-    """Return the files of the first of `stems` that is there, complete or not; none when there is none."""
+    """Return the files of the first of `stems` that exists, complete or not; an empty list when none does."""
     for stem in stems:
         for ending in (".jsonl", ".gz", ".parquet"):
             if (path := folder / f"{stem}{ending}").is_file():
@@ -64,7 +64,7 @@ def seek_tables(folder: Path, *stems: str) -> list[Path]:
 
 
 def _check_parts(parts: list[Path]) -> list[Path]:
-    """Return all of `parts`, or those of the test split where it is told apart. DataError where one is missing."""
+    """Return `parts`, or only those named as the test split. DataError where one is missing."""
     chosen = [path for path in parts if re.match(r"test\b", path.name)] or parts
     for path in chosen:
         if of := re.search(r"-(\d+)-of-(\d+)\.", path.name):
@@ -79,12 +79,12 @@ def _check_parts(parts: list[Path]) -> list[Path]:
 
 
 def most_unpacked(*paths: Path) -> int:
-    """Return how many bytes files may hold in all once they are unpacked; a plain file never holds more."""
+    """Return how many bytes the files may have in all once unpacked; plain files never have more."""
     return LONGEST + UNPACKED * sum(path.stat().st_size for path in paths)
 
 
 def unpacks_too_far(where: str) -> DataError:
-    """Return the error for a file that unpacks to more than that, such as one made to fill a disk."""
+    """Return the error for a file that unpacks to more, such as one made to fill a disk."""
     return DataError(f"{where}: it unpacks to more than {UNPACKED} times its size, so it is none of this data")
 
 
@@ -115,9 +115,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 def read_cells(
     path: Path, many: int = 0, separator: str | None = "\t", form: str = ""
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield (where it stands, cells) of each line of a table, which has `many` columns, or as many as its first line.
+    """Yield (place, cells) of each line of a table of `many` columns (0: as many as its first line has).
 
-    Cells are separated by blanks where `separator` is None; `form` ends the message of DataError for another number.
+    A `separator` of None is any run of blanks; `form` ends the DataError's message for a line of other columns.
     """
     for number, text in read_lines(path):
         row = text.split(separator)
@@ -128,11 +128,10 @@ def read_cells(
 
 
 def read_objects(path: Path, *required: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (where it stands, object) of each line; every field in `required` is there and is a string."""
+    """Yield (place, object) of each line; every field in `required` is there and is a string."""
     for number, text in read_lines(path):
         where = f"{path}, line {number}"
-        row = _parse(text, where)
-        if not isinstance(row, dict):
+        if not isinstance(row := _parse(text, where), dict):
             raise DataError(f"{where}: not a JSON object")
         for name in required:
             if not isinstance(row.get(name), str):
@@ -158,22 +157,22 @@ def _parse(text: str, where: str) -> Any:
 
 
 class _KeyTwice(ValueError):
-    """An object has a key twice, of which JSON readers keep the last and say nothing."""
+    """An object has a key twice, of which Python's reader keeps the last without a word."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    read = dict(pairs)
-    if len(read) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise _KeyTwice(f"the key {twice[:60]!r} is there twice")
-    return read
+    return content
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def read_rows(paths: Sequence[Path], columns: Sequence[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (where it stands, row) of each row of the files, in order; `columns` are all that a caller needs."""
+    """Yield (place, row) of each row of the files, in order; of Parquet, read only `columns`, if given."""
     for path in paths:
         yield from _read_parquet(path, columns) if path.suffix == ".parquet" else read_objects(path)
 
@@ -201,7 +200,7 @@ def _read_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[tuple[s
 
 
 def pick_column(where: str, row: dict[str, Any], *names: str) -> Any:
-    """Return the value of the first of `names` that the row has. DataError lists its columns when it has none."""
+    """Return the value of the first of `names` that the row has. DataError when it has none of them."""
     for name in names:
         if name in row:
             return row[name]
@@ -210,12 +209,12 @@ def pick_column(where: str, row: dict[str, Any], *names: str) -> Any:
 
 
 def brief(value: Any) -> str:
-    """Describe `value` in a message: briefly, on one line, and quickly whatever it is."""
+    """Describe any `value` for a message, briefly and on one line."""
     if isinstance(value, str):
         return f"{value[:60]!r:.60}"
     if isinstance(value, int) and abs(value) > 10**20:  # Python refuses to write out the longest
         return "a huge number"
-    # What a container holds can be nested without end, or hold itself.
+    # A container can be nested without end, or hold itself.
     return repr(value) if value is None or isinstance(value, (int, float)) else f"a {type(value).__name__}"
 
 
@@ -231,7 +230,7 @@ def check_id(value: Any, where: str) -> str:
 
 
 def check_text(value: Any, where: str, name: str = "text", *, optional: bool = False) -> str:
-    """Return `value` if it is a text, with lone surrogates replaced; an empty one for None if it is `optional`."""
+    """Return `value` if it is a text, with lone surrogates replaced; "" for None if it is `optional`."""
     if optional and value is None:
         return ""
     if not isinstance(value, str):
