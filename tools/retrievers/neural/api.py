@@ -1,8 +1,8 @@
 """Embeddings from a provider's API, or from any server that speaks OpenAI's embeddings protocol.
 
-`api:openai/text-embedding-3-large` and `api:gemini/gemini-embedding-2` go to the provider, and
-`api:MODEL@http://host:port/v1` to a server. A key is read from the environment, and is in no name, index or message.
-Left out: the providers' batch jobs (half the price, a day's wait), and several requests at a time.
+`api:openai/text-embedding-3-large` asks the provider, `api:MODEL@http://host:port/v1` a server. Keys are read from the
+environment, and are in no name, index or message. Left out: the providers' batch jobs (half the price, a day's wait),
+and several requests at a time.
 """
 
 import threading
@@ -23,12 +23,12 @@ from tools.records import Usage
 from tools.retriever import Search
 from tools.retrievers import Value, spell
 from tools.retrievers.neural.models import Row, find_row
-from tools.retrievers.vectors.embedding import Vectors
+from tools.retrievers.vectors.embedding import Vectors, require_finite
 from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
 from tools.text import encodable
 
-# What every provider takes in one request: Gemini 100 texts, OpenAI 2,048 texts of 300,000 tokens together, and a token
-# has at least one byte. A server that takes fewer is found out by its refusal.
+# Accepted by every provider in one request: Gemini takes 100 texts, OpenAI 2,048 texts of 300,000 tokens together, and
+# a token has at least one byte. A server that takes fewer refuses, and is then sent fewer.
 MOST_TEXTS = 100
 MOST_BYTES = 1 << 18
 
@@ -44,8 +44,8 @@ class _Embedded(NamedTuple):
 class ApiEmbedder:
     """Vectors from an API. Threads share it.
 
-    A provider may change a model under its name, and does not promise the same bits twice. So the vectors of documents
-    are kept as they came, and a query's text is asked for once in a process.
+    A provider may change a model, and need not give the same bits twice. So documents' vectors are kept as they came,
+    and a query is sent once in a process.
     """
 
     sends: ClassVar[bool] = True
@@ -53,10 +53,9 @@ class ApiEmbedder:
     needs_lens: ClassVar[bool] = False
 
     def __init__(self, model: str, *, dimensions: int = 0, like: str = "", terms: Terms | None = None) -> None:
-        """`dimensions` asks for shorter vectors, 0 for the model's own; `like` takes the row of another model.
+        """`dimensions` asks for shorter vectors (0: the model's own); `like` takes the row of another model.
 
-        Requests are made on the `terms` of a run, where there is one. UsageError when `model` names no provider and no
-        server.
+        UsageError when `model` names no provider and no server.
         """
         if dimensions < 0:
             raise UsageError(
@@ -75,23 +74,23 @@ class ApiEmbedder:
 
     @property
     def dimension(self) -> int:
-        """Numbers in a vector. The model is asked when it has not given one yet."""
+        """Numbers in a vector, for which a first vector is asked for."""
         if not self._api.dimension:
             with _resumable():
                 self._embed(["dimension"], kept=False)
         return self._api.dimension
 
     def key(self) -> Mapping[str, object]:
-        """All that shapes a document's vector, as far as a client knows."""
+        """Return all that shapes a document's vector, as far as a client knows."""
         row, api = self._row, self._api
         shaped = {"max_tokens": row.max_document_tokens, "normalize": row.normalize, "document": row.document}
         return {"kind": "api", "model": api.model, "url": api.url, **self._options, **shaped, "format": _FORMAT}
 
     def documents(self, texts: Sequence[str]) -> Vectors:
-        """The vectors of documents, in order; a blank one is not sent, and gets the zero vector.
+        """Return the vectors of documents, in order; a blank one is not sent, and gets the zero vector.
 
         RunIncomplete when the API stops answering, ProviderRefused when it never will, DataError for a text that it
-        refuses or an answer that is not one vector a text. What was used is kept for `take_usage`.
+        refuses or an answer that is not one vector a text.
         """
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         rows = [row for row, text in enumerate(texts) if text.strip()]
@@ -102,32 +101,31 @@ class ApiEmbedder:
         return vectors
 
     def queries(self, searches: Sequence[Search]) -> Vectors:
-        """The vectors of the texts, in order. What they cost is booked on the open session; a repeated one is free.
+        """Return the vectors of the texts, in order; the open session pays. A repeated text is free.
 
-        ValueError for a text that the API refuses, which is the fault of who wrote it; else as for `documents`.
+        ValueError for a text that the API refuses, which is its writer's fault; else as for `documents`.
         """
         texts = [self._row.query_text(search.text, search.instruction) for search in searches]
         with self._lock:
-            found = {text: self._queries[text] for text in texts if text in self._queries}
-        new = [text for text in dict.fromkeys(texts) if text not in found]
+            known = {text: self._queries[text] for text in texts if text in self._queries}
+        new = [text for text in dict.fromkeys(texts) if text not in known]
         for batch in self._batches(new):
             for text, one in zip(new[batch], self._embed(new[batch], kept=True), strict=True):
-                if not np.isfinite(one.vector).all():
-                    raise DataError(f"{self.name} gave NaN or infinity for the query {_beginning(text)}")
+                require_finite(one.vector, self.name, f"the query {_beginning(text)}")
                 with self._lock:  # of several answers, the first
-                    found[text] = self._queries.setdefault(text, one)
+                    known[text] = self._queries.setdefault(text, one)
                     while len(self._queries) > _KEPT_QUERIES:
                         del self._queries[next(iter(self._queries))]  # the oldest
-        return np.stack([found[text].vector for text in texts])
+        return np.stack([known[text].vector for text in texts])
 
     def left_out(self, text: str, instruction: str = "") -> int:
-        """About how many tokens of a query were left out for the API to take it; 0 when it was not searched for."""
+        """Return about how many tokens of a query were cut off for the API; 0 for one that was not searched for."""
         with self._lock:
             embedded = self._queries.get(self._row.query_text(text, instruction))
         return embedded.left_out if embedded else 0
 
     def take_usage(self) -> Usage:
-        """Return what documents have used since the last call of this."""
+        """Return the usage of documents since the last call."""
         with self._lock:
             used, self._used = self._used, Usage()
         return used
@@ -137,7 +135,6 @@ class ApiEmbedder:
         self._api.terms.resume(self._api.name, spent)
 
     def _batches(self, texts: Sequence[str]) -> Iterator[slice]:
-        """Yield which texts go into one request."""
         first = size = 0
         for last, text in enumerate(texts):
             length = len(text.encode("utf-8", "replace"))
@@ -151,7 +148,7 @@ class ApiEmbedder:
     def _embed(self, texts: Sequence[str], *, kept: bool) -> list[_Embedded]:
         """Embed a few texts that are not blank, in order; the vectors of queries are `kept` in the ledger.
 
-        What the API does not accept is sent in halves, and a single text that is too long without its end.
+        Refused texts are sent again in halves, and a single text that is too long without its end.
         """
         try:
             return [_Embedded(vector) for vector in self._request(texts, kept)]
@@ -165,9 +162,9 @@ class ApiEmbedder:
         return embedded
 
     def _shortened(self, text: str, refusal: NotAccepted, kept: bool) -> _Embedded:
-        """Send a text that was refused again, nine tenths of it at a time, until it is accepted.
+        """Send a refused text again and again, each time without its last tenth, until it is accepted.
 
-        The tokens cannot be counted here, so this keeps between 90 and 100 per cent of what the model takes.
+        Tokens cannot be counted here. Between 90 and 100 per cent of what the model takes is kept.
         """
         name, whole, longest = self._api.name, len(text), self._row.max_document_tokens
         while refusal.about == "length" and longest and len(text) > longest:  # a character may be a token
@@ -186,14 +183,13 @@ class ApiEmbedder:
         raise RunIncomplete(f"{name} does not answer for the text {_beginning(text)}: {refusal}") from None
 
     def _request(self, texts: Sequence[str], kept: bool) -> Vectors:
-        """The vectors of one request, shape (texts, dimension); the session, or the index, hears what they cost."""
+        """Return the vectors of one request, shape (texts, dimension), and book it on the session or the index."""
         vectors, used = self._api.embed(encodable(texts), kept=kept)
-        payer = session.current()
-        if kept and payer:
-            payer.charge(used)
-        elif not kept:
+        if not kept:
             with self._lock:
                 self._used += used
+        elif payer := session.current():
+            payer.charge(used)
         made: Vectors = np.stack(vectors)
         if not self._row.normalize:
             return made
@@ -203,7 +199,7 @@ class ApiEmbedder:
 
 @contextmanager
 def _resumable(kept: str = "") -> Iterator[None]:
-    """Say of what ends the embedding of documents inside that the same command goes on, and what is `kept`."""
+    """Add to errors of embedding documents that the same command goes on, and what is `kept`."""
     try:
         yield
     except NotAccepted as refusal:
@@ -241,7 +237,7 @@ class Api(VectorRetriever):
 
 
 def _row(spec: str, like: str) -> Row:
-    """A provider's model is in the table by its whole name; a server may have any model of vectors."""
+    """Return a model's row: a provider's is in the table by its whole name; a server may have any model of vectors."""
     provider, model, _ = place(spec)
     if provider:
         return find_row(spec, "api", like)
@@ -252,7 +248,7 @@ def _row(spec: str, like: str) -> Row:
 
 
 def list_price(spec: str, like: str = "", file: Path | None = None) -> Price | None:
-    """Return the price of a token of `api:SPEC`, of the user's own `file` or else the table, which has no servers."""
+    """Return the price of `api:SPEC` from the user's own `file`, else from the table, which has no servers."""
     if own := price(spec, file):
         return own
     usd = _row(spec, like).price / 1e6 if place(spec)[0] else 0.0

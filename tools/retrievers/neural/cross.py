@@ -1,12 +1,12 @@
-"""Cross-encoders: a transformer that reads a search and a document together and says how well they fit.
+"""Cross-encoders: a transformer reads a search and a document together and scores them.
 
 Two families, told apart by the model's row in models.toml. A model with a head for one number reads a pair of texts
 (BERT, XLM-RoBERTa, and Llama with an adapter, as RankLLaMA), and the number is the score. A language model reads one
-prompt made of both texts, and the score is what it gives the token that means "relevant": the log-probability against
-the token that means "irrelevant" (monoT5, FollowIR), or the logit alone (bge-reranker-v2-gemma).
+prompt made of both texts, and the score is that of the token that means "relevant": the log-probability against the
+token that means "irrelevant" (monoT5, FollowIR), or the logit alone (bge-reranker-v2-gemma).
 
-Every document it is given is read, so it is for candidate pools, or the second part of `rerank`. Nothing is kept on
-disk. Prompts with examples, several documents in one prompt, and answers of more than one token are not here.
+Every document is read, so this is for candidate pools, or the second part of `rerank`. Nothing is kept on disk. Left
+out: prompts with examples, several documents in one prompt, and answers of more than one token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,7 +87,6 @@ class CrossEncoder(Retriever):
         return [doc_id for doc_id in pool if doc_id in self._corpus and doc_id not in search.excluded]
 
     def _scored(self, query: str, pool: Sequence[str], workers: ThreadPoolExecutor) -> dict[str, float]:
-        """The score of every document of the pool; one that was computed before is not computed again."""
         scores = {doc_id: known for doc_id in pool if (known := self._scores.get((query, doc_id))) is not None}
         new = [doc_id for doc_id in pool if doc_id not in scores]
         for doc_id, score in zip(new, workers.map(lambda doc_id: self._score(query, doc_id), new), strict=True):

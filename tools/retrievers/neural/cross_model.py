@@ -31,10 +31,10 @@ from tools.text import encodable
 def workers() -> Iterator[ThreadPoolExecutor]:
     """Start as many threads as there are cores, each of which computes alone.
 
-    A pair is computed by one thread and not in a batch, which makes its score the same to the last bit wherever it is
-    asked for. Batches do not, even of equal lengths and without padding: a head multiplies one row a pair, and that
-    product's last bits depend on the number of rows. They would save a CPU a fifth of its time at 128 tokens a pair and
-    less at more (measured with MiniLM's shape; sentence-transformers, which pads, takes 1.4 times as long as this).
+    One thread computes a pair, without a batch, so its score is the same to the last bit everywhere. In a batch, even
+    of equal lengths, a head multiplies one row a pair, and that product's last bits depend on the number of rows.
+    Batches would save a CPU at most a fifth of its time, at 128 tokens a pair (measured with MiniLM's shape;
+    sentence-transformers, which pads, takes 1.4 times as long as this).
     """
     count = cores() if device() == "cpu" else 1
     with threads(1), ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
@@ -47,13 +47,13 @@ def workers() -> Iterator[ThreadPoolExecutor]:
 
 @keep_loaded
 def load(found: LocalModel) -> tuple[Any, Any]:
-    """The model with its head, ready to compute, and its tokenizer."""
+    """Return the model with its head, ready to compute, and its tokenizer."""
     folder, row = found.folder, found.row
     base = find_base(folder, row.base)
     model, missing = _with_head(base or folder, row, labels=1 if base else None)
     if base:
-        brought = import_peft(folder).load_peft_weights(str(folder), device="cpu")
-        missing = [name for name in missing if not any(key.endswith(f".{name}") for key in brought)]
+        adapter = import_peft(folder).load_peft_weights(str(folder), device="cpu")
+        missing = [name for name in missing if not any(key.endswith(f".{name}") for key in adapter)]
         model = merge_adapter(model, folder)
     if missing:
         raise DataError(
@@ -68,7 +68,7 @@ def load(found: LocalModel) -> tuple[Any, Any]:
 
 
 def _with_head(folder: Path, row: Row, labels: int | None) -> tuple[Any, list[str]]:
-    """The model of a folder, and which of its weights are not there."""
+    """Return the model of a folder, and the names of its missing weights."""
     options = from_files(row)
     with loading("model", folder, row):
         config = transformers.AutoConfig.from_pretrained(folder, **options)
@@ -84,7 +84,7 @@ def _with_head(folder: Path, row: Row, labels: int | None) -> tuple[Any, list[st
 
 
 class PairReader:
-    """A loaded model and what it reads: a query and a document, as the row formats them, to a score."""
+    """Scores a query and a document, as the row formats them, with a loaded model."""
 
     def __init__(self, model: Any, tokenizer: Any, row: Row, max_tokens: int) -> None:
         self._model, self._row = model, row
@@ -100,11 +100,11 @@ class PairReader:
         self._most_of_query = min(self._most * 3 // 4, self._most - fixed)
 
     def left_out(self, query: str) -> int:
-        """How many tokens of a query are cut off."""
+        """Return how many tokens of a query are cut off."""
         return max(0, self._tokens(query, "").parts.count(0) - self._most_of_query)
 
     def score(self, query: str, document: str) -> float:
-        """The model's score of a pair: a logit, or a log-probability, of any size."""
+        """Return the model's score of a pair: a logit or a log-probability."""
         with torch.inference_mode():
             ids, types = self._cut(self._tokens(query, document))
             inputs = {"input_ids": torch.tensor([ids], device=self._model.device)}
@@ -120,7 +120,7 @@ class PairReader:
             return float(logits.log_softmax(0)[0] if len(self._answers) > 1 else logits[0])
 
     def _cut(self, tokens: "_Tokens") -> tuple[list[int], list[int]]:
-        """The ids and types that the model reads: at most as many as it takes."""
+        """Return the ids and types that the model reads, cut to its length."""
         places = {part: [place for place, of in enumerate(tokens.parts) if of == part] for part in (0, 1)}
         gone = set(places[0][self._most_of_query :])
         excess = max(0, len(tokens.ids) - len(gone) - self._most)
@@ -129,7 +129,7 @@ class PairReader:
         return [tokens.ids[place] for place in kept], [tokens.types[place] for place in kept]
 
     def _tokens(self, query: str, document: str) -> "_Tokens":
-        """All tokens of a pair, or of the prompt made of it, and which of the two texts each one is from."""
+        """Return all tokens of a pair, or of the prompt made of it, with the text that each is from."""
         query, document = encodable([query, document])
         if not self._row.prompt:
             pair = self._tokenizer.encode(query, document)
@@ -143,12 +143,11 @@ class PairReader:
         return _Tokens(read.ids, read.type_ids, parts)
 
     def _id_of(self, token: str) -> int:
-        found = self._tokenizer.token_to_id(token)
-        if found is None:
+        if (token_id := self._tokenizer.token_to_id(token)) is None:
             raise DataError(
                 f"the tokenizer of {self._row.name} has no token {token!r}; is it a model of another family?"
             )
-        return int(found)
+        return int(token_id)
 
 
 class _Tokens(NamedTuple):
@@ -158,5 +157,5 @@ class _Tokens(NamedTuple):
 
 
 def _within(token: tuple[int, int], text: tuple[int, int]) -> bool:
-    """Whether a token has characters of a text; both are spans of characters in the prompt."""
+    """Return whether a token's span of characters in the prompt overlaps a text's."""
     return token[0] < text[1] and token[1] > text[0]

@@ -1,7 +1,6 @@
-"""One vector a text, from a transformer that runs here: any model folder of sentence-transformers, or of transformers
-with a row in models.toml.
+"""One vector a text, from a local model folder of sentence-transformers, or of transformers with a row in models.toml.
 
-Where vectors are kept and searched is in vectors/, and the model itself in encoder.py.
+Vectors are kept and searched in vectors/; the model itself is in encoder.py.
 """
 
 import re
@@ -51,11 +50,10 @@ class Dense(VectorRetriever):
 
 
 class SentenceEmbedder:
-    """Texts to the vectors of one model; an Embedder. The model is loaded when the first text comes.
+    """An Embedder by one local model, which is loaded for the first text.
 
-    `like` takes another model's row, for a folder whose name says nothing. `weights` pins the digest of the model's
-    files; `run_code` allows code of the model's own, see require_model. With `encoder="int8"` the transformer computes
-    with 8-bit weights, see quantized.py, and is kept in `home`.
+    `like` takes another model's row. `weights` pins the digest of the model's files; `run_code` allows code of the
+    model's own, see require_model. `encoder="int8"` computes with 8-bit weights, kept in `home`, see quantized.py.
     """
 
     sends: ClassVar[bool] = False
@@ -89,17 +87,17 @@ class SentenceEmbedder:
         return self._encoder.dimension
 
     def key(self) -> Mapping[str, object]:
-        """All that shapes a document's vector."""
+        """Return all that shapes a document's vector."""
         in_8_bits = ("onnx", "onnxruntime") if self._precision == "int8" else ()
         return index_key("vectors", self.name, self._found.row, "dense quantized", *in_8_bits)
 
     def documents(self, texts: Sequence[str]) -> Vectors:
-        """The vectors of documents, shape (texts, dimension); a text of no tokens gets the zero vector."""
+        """Return the vectors of documents, shape (texts, dimension); a text of no tokens gets the zero vector."""
         row = self._found.row
         return self._vectors(texts, [row.document_text(text) for text in texts], "document", row.document_prefix())
 
     def queries(self, searches: Sequence[Search]) -> Vectors:
-        """The vectors of searches, shape (searches, dimension); each is the same, to the last bit, in any batch."""
+        """Return the vectors of searches, shape (searches, dimension), the same to the last bit in any batch."""
         row, vectors = self._found.row, np.empty((len(searches), self.dimension), dtype=np.float32)
         for place, search in enumerate(searches):
             whole, before = row.query_text(search.text, search.instruction), row.query_prefix(search.instruction)
@@ -107,11 +105,11 @@ class SentenceEmbedder:
         return vectors
 
     def left_out(self, text: str, instruction: str = "") -> int:
-        """How many tokens at the end of a query are more than the model takes."""
+        """Return how many tokens at the end of a query are more than the model takes."""
         return self._encoder.left_out(self._found.row.query_text(text, instruction))
 
     def _vectors(self, texts: Sequence[str], formatted: Sequence[str], task: str, before: str) -> Vectors:
-        """The vectors of `texts`, which the model reads as `formatted`; there, they stand after `before`."""
+        """Return the vectors of `texts`, which the model reads as `formatted`, where they follow `before`."""
         prompt = before.rstrip(" ")  # a blank at its end belongs to the word after it
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         filled = [place for place, text in enumerate(texts) if _WORD.search(text) or self._encoder.has_tokens(text)]
