@@ -1,10 +1,9 @@
 """What every command shares: one-line errors and exit codes, argument types, Ctrl-C, progress, and numbers in words.
 
-Ctrl-C, SIGTERM and a closed terminal: Python drops what is raised inside a finalizer or the callback of a weak
-reference, and a signal may land in one. So a handler only notes the signal. The command works in a thread of its own,
-and calls `check_interrupts` where it waits or works for long, which raises KeyboardInterrupt. The main thread only
-waits, and so hears every signal. A command that has not called it within UNHEARD, as inside a library, is left as by a
-kill, which everything on disk is made to survive.
+Signals (Ctrl-C, SIGTERM, a closed terminal): a handler only notes them, because Python drops what is raised inside a
+finalizer. The command works in a thread of its own and calls `check_interrupts`, which raises KeyboardInterrupt, where
+it waits or works for long. One that has not called it within UNHEARD, as inside a library, is ended as by a kill, which
+everything on disk survives.
 """
 
 import argparse
@@ -40,11 +39,9 @@ _woken: SimpleQueue[None] = SimpleQueue()  # its put() may be called in a handle
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Help that shows defaults, unless they are empty."""
-
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        nothing = action.default is None or action.default is False or action.default in ("", [])
-        return action.help if nothing else super()._get_help_string(action)
+        empty = action.default is None or action.default is False or action.default in ("", [])
+        return action.help if empty else super()._get_help_string(action)
 
 
 class Parser(argparse.ArgumentParser):
@@ -56,13 +53,11 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, "formatter_class": _Help, **kwargs})
 
     def error(self, message: str) -> NoReturn:
-        """Exit code 2, without the usage block; --help has that."""
+        """Raise UsageError, for exit code 2 without the usage block."""
         raise UsageError(f"{message}; see --help")
 
 
 def _number(read: Callable[[str], Number], fits: Callable[[Number], bool], what: str) -> Callable[[str], Number]:
-    """Make an argument type from a reader of text and a test of its result."""
-
     def argument(text: str) -> Number:
         with suppress(ValueError):
             if fits(number := read(text)):
@@ -78,11 +73,11 @@ temperature = _number(float, lambda number: 0 <= number <= 2, "a number from 0 t
 
 
 def clock(text: str) -> float:
-    """An argument type: a time above 0 as 90, 90s, 30m or 2h, in seconds."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    if not found or not float(found[1]):
+    """Read a time above 0, as 90, 90s, 30m or 2h; return seconds. An argument type."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    if not match or not float(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0, as 90s, 30m or 2h")
-    return float(found[1]) * {"m": 60.0, "h": 3600.0}.get(found[2], 1.0)
+    return float(match[1]) * {"m": 60.0, "h": 3600.0}.get(match[2], 1.0)
 
 
 def run_and_leave(parser: Parser, command: Callable[[argparse.Namespace], int]) -> NoReturn:
@@ -119,7 +114,7 @@ def run_command(
 
 
 def _fail(error: SextantError | OSError) -> int:
-    """Print an error in one line; returns its exit code."""
+    """Print an error in one line; return its exit code."""
     text, remedy = " ".join(str(error).split()), ""
     if isinstance(error, OSError):  # a path that may not be read, or is of the wrong kind
         text = f"{error.filename}: {error.strerror or error}" if error.filename else error.strerror or str(error)
@@ -158,7 +153,7 @@ def note_signal(number: int, frame: object) -> None:
 
 
 def _run_in_thread(work: Callable[[], int]) -> int | None:
-    """Run `work` in a thread of its own. Returns its result, or None where it did not end in time after a signal."""
+    """Return the result of `work`, or None where it did not end in time after a signal."""
     global _working
     ended = list[int | BaseException]()
 
@@ -215,7 +210,7 @@ _LOG.addHandler(_Talk())
 def put_out(text: str, kept: str = "") -> None:
     """Write the command's result on stdout. A reader that has gone, as in `| head`, and a closed stdout are no errors.
 
-    DataError when it cannot be written, or RunIncomplete where it is also `kept`, e.g. "in the run folder".
+    DataError when it cannot be written, or RunIncomplete where it is also `kept` elsewhere, e.g. "in the run folder".
     """
     if sys.stdout is None:
         return
@@ -234,11 +229,8 @@ def put_out(text: str, kept: str = "") -> None:
 class Progress:
     """Counts what is done of `total`, e.g. `Progress("dense", 28_315)`; threads may share it.
 
-    At most every five seconds, and once at the end of work that took longer than that, it logs
-
-        dense: 12,288 of 28,315 documents, 31.2/s, 8 min 34 s to go
-
-    `done` is how many were there before, from work that was interrupted: they count as done and not as speed.
+    Logs at most every five seconds: "dense: 12,288 of 28,315 documents, 31.2/s, 8 min 34 s to go". `done` is how many
+    were there before, from work that was interrupted: they do not count for the speed.
     """
 
     def __init__(self, what: str, total: int, unit: str = "documents", done: int = 0) -> None:
@@ -248,7 +240,7 @@ class Progress:
         self._lock = threading.Lock()
 
     def add(self, n: int = 1) -> None:
-        """Count `n` more as done. KeyboardInterrupt where the command is to stop."""
+        """Count `n` more as done. KeyboardInterrupt after a signal."""
         check_interrupts()
         with self._lock:
             self._done += n

@@ -10,8 +10,7 @@ passages. Its folder has
     order.bin               row numbers in the order of the ids, which are searched by bisection
     meta.json               a CRC-32 of every other file but fields.bin, compared when the folder is opened
 
-The small files are memory-mapped. The texts are read with pread instead: pages of a map that were touched would count
-as this process's memory until the system wants them back.
+The small files are memory-mapped. Texts are read with pread: touched pages of a map count as this process's memory.
 """
 
 import hashlib
@@ -37,9 +36,7 @@ from tools.records import Document
 _LOG = logging.getLogger("sextant")
 
 FORMAT = 3  # raised when the files above change their meaning
-# So many bytes of documents stay in memory: what a search has found is shown in the next moment, and searches of a run
-# find much the same.
-_KEPT_BYTES = 32_000_000
+_KEPT_BYTES = 32_000_000  # of documents, in memory: a hit is shown next, and searches of a run find much the same
 _KEPT = (1024, 32_768)  # documents, at least and at most
 
 
@@ -75,7 +72,7 @@ class Corpus(Mapping[str, Document]):
         yield from map(indexed_text, self.stream())
 
     def repeats(self) -> dict[str, str]:
-        """Map each repeated document to the first one with the same title and text; other documents are left out."""
+        """Map each repeated document to the first one with the same title and text."""
         first, repeats = dict[bytes, str](), dict[str, str]()
         for document in self.stream():
             _, title, text, _ = encode_document(document)
@@ -86,7 +83,7 @@ class Corpus(Mapping[str, Document]):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Sixteen hex digits over every id, title, text and parent, in order; corpora with equal ones index alike."""
+        """Sixteen hex digits over every id, title, text and parent, in order."""
         digest = hashlib.blake2b(digest_size=8)
         for document in self.stream():
             digest.update(_with_lengths(encode_document(document)))
@@ -136,9 +133,8 @@ class StoredCorpus(Corpus):
         self._file = (folder / "fields.bin").open("rb")
         if len(self._ends) != 4 * self._count + 1 or os.fstat(self._file.fileno()).st_size != self._ends[-1]:
             raise ValueError(f"{folder} is not whole")
-        kept = _KEPT_BYTES * self._count // max(1, self._ends[-1])
-        read = lru_cache(maxsize=min(max(kept, _KEPT[0]), _KEPT[1]))
-        self._read = read(lambda doc_id: self._document(self._row(doc_id)))
+        kept = min(max(_KEPT_BYTES * self._count // max(1, self._ends[-1]), _KEPT[0]), _KEPT[1])
+        self._read = lru_cache(maxsize=kept)(lambda doc_id: self._document(self._row(doc_id)))
 
     def __getitem__(self, doc_id: str) -> Document:
         return self._read(doc_id)
@@ -179,10 +175,8 @@ class StoredCorpus(Corpus):
                 f"{self._file.name} has been damaged since it was made; "
                 "the same command makes it again, or else remove its folder"
             )
-        fields = (
-            data[start - ends[0] : end - ends[0]].decode("utf-8", "surrogatepass") for start, end in pairwise(ends)
-        )
-        doc_id, title, text, parent = fields
+        parts = (data[start - ends[0] : end - ends[0]] for start, end in pairwise(ends))
+        doc_id, title, text, parent = (part.decode("utf-8", "surrogatepass") for part in parts)
         return Document(doc_id, text, title, parent)
 
 
@@ -219,10 +213,10 @@ def store(documents: Iterable[Document], folder: Path) -> None:
 
 
 def open_or_store(place: Path, documents: Callable[[], Iterable[Document]]) -> Corpus:
-    """Open the corpus kept in `place`; where there is none yet, `documents()` are written there first.
+    """Open the corpus kept in `place`; where there is none yet, write `documents()` there first.
 
-    `place` is alone in its folder: what else is there is outdated, and is removed when a new one is made. Where it
-    cannot be written, for lack of room or permission, the documents are read once more and held in memory.
+    Whatever else is in the folder of `place` is outdated, and is removed when a new one is made. Where it cannot be
+    written, for lack of room or permission, the documents are held in memory.
     """
     with suppress(OSError, ValueError, KeyError, EOFError, TypeError, AttributeError):
         return StoredCorpus(place)
@@ -234,7 +228,7 @@ def open_or_store(place: Path, documents: Callable[[], Iterable[Document]]) -> C
             shutil.rmtree(place, ignore_errors=True)  # a damaged one, or that of another process, no worse than ours
             beside.rename(place)
         for outdated in place.parent.glob("[!.]*"):
-            if outdated != place:  # who has it open keeps it: an open file outlives its name
+            if outdated != place:  # a process that has it open keeps it
                 shutil.rmtree(outdated, ignore_errors=True)
         return StoredCorpus(place)
     except OSError as error:

@@ -1,8 +1,7 @@
 """Files that survive a crash: lines are on disk once appended, and files are replaced whole or not at all.
 
 Files with answers or texts can be read by their owner alone (PRIVATE); in $SEXTANT_HOME, which several people may
-share, the umask decides (SHARED). A draft is locked while its writer lives, which tells it from the drafts of killed
-writers. On a file system without locks, those are not removed.
+share, the umask decides (SHARED). A draft is locked while its writer lives; unlocked ones are removed.
 """
 
 import errno
@@ -38,8 +37,7 @@ def read_lines(path: Path, *, repair: bool = False) -> list[bytes]:
 def lines(path: Path, *, repair: bool = False) -> Iterator[bytes]:
     """Yield the whole lines of a file that is appended to, with their line ends; none when it is absent.
 
-    What follows the last line end was cut off while it was written, and is left out; with `repair`, it is
-    also cut off the file, so that the next line does not join it.
+    A torn last line is left out; with `repair`, it is also cut off the file, so that the next line does not join it.
     """
     if not path.exists():
         return
@@ -119,10 +117,10 @@ def drafting(path: Path, mode: int = PRIVATE, *, folder: bool = False) -> Iterat
 
     Drafts that killed writers left beside it are removed.
     """
-    for left in path.parent.glob(f".*{_DRAFT}"):
-        with suppress(OSError), _opened(left, os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
+    for old in path.parent.glob(f".*{_DRAFT}"):
+        with suppress(OSError), _opened(old, os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
             if lock(descriptor):  # else somebody is writing it
-                remove(left)
+                remove(old)
     draft, descriptor = _make_draft(path, mode, folder)
     try:
         yield draft
@@ -133,7 +131,7 @@ def drafting(path: Path, mode: int = PRIVATE, *, folder: bool = False) -> Iterat
 
 
 def _make_draft(path: Path, mode: int, folder: bool) -> tuple[Path, int]:
-    """Make a draft; returns it and the descriptor that holds its lock."""
+    """Make a draft; return it and the descriptor that holds its lock."""
     while True:
         draft = path.with_name(f".{path.name[:50]}-{secrets.token_hex(4)}{_DRAFT}")
         with naming(path):
@@ -141,7 +139,7 @@ def _make_draft(path: Path, mode: int, folder: bool) -> tuple[Path, int]:
                 draft.mkdir(mode | (mode & 0o444) >> 2)
             else:
                 draft.touch(mode, exist_ok=False)
-        with suppress(FileNotFoundError):  # another writer has swept it away before it was locked
+        with suppress(FileNotFoundError):  # another writer removed it before it was locked
             descriptor = os.open(draft, os.O_RDONLY)
             with suppress(OSError):  # a file system without locks, on which no other can lock it either
                 lock(descriptor, wait=True)
@@ -176,10 +174,10 @@ def remove(path: Path) -> None:
 
 
 def hold(path: Path, busy: Callable[[], None], mode: int = SHARED) -> IO[bytes]:
-    """Lock the file `path` among processes until it is closed; the lock goes with the process, however that ends.
+    """Lock the file `path` among processes until it is closed, or the process ends.
 
-    Where another process holds it, `busy` is called, which raises something or says that it is waited for. In a home
-    that several people use, whoever may read the file may lock it.
+    Where another process holds it, `busy` is called, which raises, or logs that this one waits. Whoever may read the
+    file may lock it.
     """
     while True:
         try:
@@ -232,7 +230,7 @@ def sha256(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or a folder's list of names, to disk. A new file is safe only once its name is."""
+    """Flush a file, or a folder's list of names, to disk. A new file needs both."""
     with _opened(path) as descriptor:
         os.fsync(descriptor)
 

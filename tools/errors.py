@@ -65,7 +65,7 @@ class RunIncomplete(SextantError):
 
 
 class Interrupted(RunIncomplete):
-    """The first Ctrl-C: what is in flight is waited for, and nothing more is sent."""
+    """The first Ctrl-C: calls in flight are waited for, and nothing more is sent."""
 
     def __init__(self) -> None:
         super().__init__("interrupted")
@@ -109,10 +109,7 @@ def at_least(least: int, who: str, **values: int) -> None:
 
 
 def pick(kind: str, name: str, table: Mapping[str, str]) -> Any:
-    """Import and return what a table of "module:attribute" calls `name`; UnknownName, with the nearest names, else.
-
-    Tables are plain data, so the whole list is in one place and nothing heavy is imported until it is asked for.
-    """
+    """Import and return what a table of "module:attribute" calls `name`; UnknownName, with the nearest names, else."""
     if name not in table:
         raise UnknownName(kind, name, table)
     module, _, attribute = table[name].partition(":")

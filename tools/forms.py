@@ -1,7 +1,6 @@
 """Forms of JSON files that others may have written or edited, and one reader that checks a file against its form.
 
-Pydantic validates strictly: a text is not taken for a number, and NaN and numbers beyond 2**53 are refused. Keys that a
-form does not name are ignored, so later versions may add some.
+Strictly: a text is no number, NaN and numbers beyond 2**53 are refused. Keys that a form does not name are ignored.
 """
 
 import json
@@ -89,7 +88,7 @@ def read(form: Any, data: bytes | str, loads: Callable[[bytes | str], Any] = dis
         value = loads(data)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
-    except (ValueError, TypeError) as error:  # the line is the caller's to name, where it is one of many
+    except (ValueError, TypeError) as error:  # the caller names the line
         raise ValueError(f"no JSON: {str(error).replace('line 1 column', 'column')}") from None
     check(form, value)
     return value
@@ -107,7 +106,7 @@ def check(form: Any, value: Any) -> None:
 
 
 def read_whole(form: Any, data: bytes | str) -> Any:
-    """Parse as `read` does, keeping every digit of numbers, and refuse what is nested too deep to be written again."""
+    """Parse as `read` does, keeping every digit of numbers; ValueError for what is nested too deep to be written."""
     value = read(form, data, json.loads)  # orjson makes floats of numbers beyond 64 bits
     if not _is_shallow(value, NESTED):
         raise ValueError(f"it is nested deeper than {NESTED} levels")
@@ -120,7 +119,7 @@ def _is_shallow(value: Any, levels: int) -> bool:
 
 
 def read_file(form: Any, path: Path, mend: str) -> Any:
-    """Read a JSON file. DataError, with its name, the place and how to `mend` it, where it does not fit the form."""
+    """Read a JSON file. DataError, with the place and how to `mend` it, where it does not fit the form."""
     try:
         return read_whole(form, path.read_bytes())
     except ValueError as error:

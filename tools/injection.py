@@ -1,15 +1,12 @@
-"""Prompt injection: which texts speak to the model that reads them, and which documents a model followed.
+"""Prompt injection: which texts speak to the model that reads them, by a list of phrases and forms.
 
-Texts are recognised by a list of phrases and forms. It misses an appeal in other words, and it finds texts that only
-quote one: a document that has an appeal and is selected counts, even where it was selected on its merits.
+It misses an appeal in other words, and finds texts that only quote one. tools/session.py notes what a model followed: a
+document that has an appeal and is selected counts, even where it was selected on its merits.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Literal
-
-from tools.records import Document, Trace
 
 Appeal = Literal["", "task", "rank", "tool", "prompt", "form"]
 
@@ -32,27 +29,3 @@ _PATTERNS = {what: re.compile(pattern, re.IGNORECASE) for what, pattern in _PHRA
 def appeal(text: str) -> Appeal:
     """Return what `text` asks of a model that reads it; "" where it asks nothing that the phrases know."""
     return next((what for what, pattern in _PATTERNS.items() if pattern.search(text)), "")
-
-
-class Followed:
-    """Notes in a trace which documents a model followed, with the first thing that it did for each."""
-
-    def __init__(self, trace: Trace, documents: Mapping[str, Document]) -> None:
-        self._trace, self._documents = trace, documents
-
-    def note(self, doc_ids: Iterable[str], what: str, asks: Callable[[str], object] = appeal) -> None:
-        """Note that `what` happened, for those of the documents shown to a model whose text `asks` for it."""
-        for doc_id in doc_ids:
-            if asks(self._documents[doc_id].text):
-                self._trace.followed.setdefault(doc_id, what)  # one step of the interpreter: no lock is needed
-
-    def blame(self, shown: Iterable[str], words: str, what: str) -> None:
-        """Note the documents that have `words`, which a model can only have from one, and an appeal."""
-        if words := words.strip():
-            whole = re.compile(rf"(?<!\w){re.escape(words)}(?!\w)")  # "d1" is not in "d12"
-            # Most texts lack the words, and a pattern takes a hundred times as long to find that out.
-            self.note(shown, what, lambda text: words in text and whole.search(text) and appeal(text))
-
-    def note_leak(self, shown: Iterable[str]) -> None:
-        """Note the documents that ask for the prompt, with which a model has answered."""
-        self.note(shown, "printed the prompt", lambda text: appeal(text) == "prompt")

@@ -45,8 +45,6 @@ class Option:
 
 
 class _Field(NamedTuple):
-    """A field of a request, with what its annotation says."""
-
     name: str
     option: Option
     kind: Any  # the type, without the option
@@ -65,13 +63,13 @@ class _Field(NamedTuple):
 
 
 def _fields(kind: Any) -> dict[str, _Field]:
-    found, hints = {}, get_type_hints(kind, include_extras=True)
+    known, hints = {}, get_type_hints(kind, include_extras=True)
     for one in fields(kind):
         own, option = get_args(hints[one.name])
         made = one.default_factory is not MISSING
         default = cast(Any, one.default_factory)() if made else one.default
-        found[one.name] = _Field(one.name, option, own, default, fixed=not made)
-    return found
+        known[one.name] = _Field(one.name, option, own, default, fixed=not made)
+    return known
 
 
 def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
@@ -105,7 +103,7 @@ def make(kind: type[T], given: Mapping[str, Any]) -> T:
 
 
 def from_options(kind: type[T], arguments: Mapping[str, Any]) -> T:
-    """Return the request that a parsed command line makes; options of the command that are no field are passed over."""
+    """Return the request that a parsed command line makes; other options of the command are ignored."""
     given = {}
     for field in _fields(kind).values():
         given[field.name] = value = arguments[field.name]
@@ -134,7 +132,6 @@ def check(request: object) -> None:
 
 @lru_cache
 def _model(kind: Any) -> Any:
-    """Return the pydantic model that checks the values of a request."""
     from pydantic import WrapValidator, create_model  # takes longer to import than --help may
 
     def typed(field: _Field) -> Any:
@@ -144,7 +141,7 @@ def _model(kind: Any) -> Any:
 
 
 def words(request: object, leave_out: Iterable[str] = ()) -> list[str]:
-    """Return the command line that makes a request, defaults left out, and so are the fields `leave_out`."""
+    """Return the command line that makes a request, without defaults and the fields `leave_out`."""
     found = list[str]()
     for name, field in _fields(type(request)).items():
         value = getattr(request, name)

@@ -21,12 +21,9 @@ class Query:
 
     query_id: str
     text: str
-    # What counts as a find in this task, in words; programs show it to the model.
-    objective: str = ""
-    # Documents that must not be shown for this query: Writing-Style masks snippets of the same post.
-    excluded: frozenset[str] = frozenset()
-    # The pool, where the task ranks one (BIRCO); None means the whole corpus.
-    candidates: frozenset[str] | None = None
+    objective: str = ""  # what counts as a find in this task, in words; programs show it to the model
+    excluded: frozenset[str] = frozenset()  # must not be shown: Writing-Style masks snippets of the same post
+    candidates: frozenset[str] | None = None  # the pool, where the task ranks one (BIRCO); None is the whole corpus
 
 
 class Hit(NamedTuple):  # which is made faster than a dataclass: a search at depth 1,000 makes a thousand
@@ -78,9 +75,7 @@ Tool = Literal["search", "read", "judge", "select", "drop", "note", "rank", "sho
 class Step:
     """One thing that happened in a session, and to which documents.
 
-    search  `argument` is the text; `doc_ids` came back, best first; `retriever` and `k` say from what; `shown`
-            is there when the snippets went to a model as they are; `among` when it could return only what
-            had surfaced before
+    search  `argument` is the text; `doc_ids` came back, best first; `shown` is there when a model saw the snippets
     read    one document; `shown` of its `lengths` characters
     judge   documents shown together to a model; `shown` and `lengths` for each
     select  ids that were kept; drop: ids that were shown and passed over
@@ -114,8 +109,7 @@ class Trace:
     notes: list[str] = field(default_factory=list)
     invented_ids: int = 0  # ids that a model named without having been shown them; dropped
     unusable: dict[str, int] = field(default_factory=dict)  # answers that could not be used, by kind
-    # Documents whose text speaks to the model, and what happened that they ask for (tools/injection.py).
-    followed: dict[str, str] = field(default_factory=dict)
+    followed: dict[str, str] = field(default_factory=dict)  # documents that speak to the model -> what it then did
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,12 @@ class Search(NamedTuple):
 class Retriever(ABC):
     """Ranks a fixed corpus for one text. Immutable once built, so threads share it.
 
-    `--retriever` (tools/retrievers/__init__.py) reads the constructor: after `(corpus, home)` it takes a model or other
-    retrievers by position, and options, with defaults, by keyword.
+    After `(corpus, home)` the constructor takes a model or other retrievers by position, and options by keyword.
     """
 
     name: str  # with every parameter that changes a ranking, e.g. "bm25(k1=0.9,b=0.4)"
     parts: tuple["Retriever", ...] = ()  # those that it is made of
-    # What it needs and does itself, its parts aside.
+    # Of itself, not of its parts:
     needs_pool: ClassVar[bool] = False  # is only for tasks that rank candidate pools
     gives_pool: ClassVar[bool] = False  # its first part finds the pool that the others rank
     sends: ClassVar[bool] = False  # sends texts to an API
@@ -38,10 +37,7 @@ class Retriever(ABC):
 
     @classmethod  # noqa: B027  # most kinds need nothing
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
-        """Refuse what cannot be built, such as a missing model, before any part of an expression is built.
-
-        `options` has all of them, `parts` is how many retrievers it is made of.
-        """
+        """Refuse what cannot be built, e.g. for want of a model. It has all `options` and so many `parts`."""
 
     def search(
         self,
@@ -102,8 +98,7 @@ def find_floor(scores: NDArray[Any], k: int) -> float:
     """Return a score that at least `k` documents reach and not many more, or -inf; `scores` has shape (documents,)."""
     groups = 16 * k
     if 2 * groups <= len(scores):
-        # The k-th best of the best of each group: k documents reach it, and only the leaders that share a group with
-        # a better one are missing. A group's documents are far apart, because neighbours are alike.
+        # The k-th best of the best of each group. A group's documents are far apart, because neighbours are alike.
         scores = scores[: len(scores) // groups * groups].reshape(-1, groups).max(axis=0)
     return float(np.partition(scores, len(scores) - k)[len(scores) - k]) if k < len(scores) else -np.inf
 
@@ -111,8 +106,7 @@ def find_floor(scores: NDArray[Any], k: int) -> float:
 class Ranker:
     """Turns scores into hits for one corpus. Cut, order and ties are decided here for every retriever.
 
-    `tie_order` has one integer a document, shape (documents,), all different: of two equal scores the smaller one goes
-    first. It defaults to the order of the doc_ids.
+    Of equal scores the smaller `tie_order` goes first, shape (documents,), by default the order of the doc_ids.
     """
 
     def __init__(self, doc_ids: Sequence[str], tie_order: NDArray[np.int64] | None = None) -> None:

@@ -1,11 +1,11 @@
 """A search session: the only way a program or an agent touches a corpus.
 
 A `Toolbox` is the shared, read-only side (documents and retriever); `open` starts a `Session`, the private side of one
-query. A session keeps to its limits, hides excluded documents and those outside the candidate pool,
-writes its trace (tools/trace.py) and notes which documents a model followed (tools/injection.py). Neither leads to a
-judgement, so no searcher comes by one by mistake (docs/decisions/isolation.md).
+query. A session keeps to its limits, hides excluded documents and those outside the candidate pool, writes its trace
+(tools/trace.py) and notes which documents a model followed. Neither holds judgements (docs/decisions/isolation.md).
 """
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from tools.errors import (
     RunIncomplete,
     UsageError,
 )
-from tools.injection import Followed
+from tools.injection import appeal
 from tools.records import Document, Query, Snippet, Step, Submission, Tool
 from tools.trace import Recorder
 
@@ -130,7 +130,6 @@ class Session(Recorder):
         self._calls = snapshot["usage"]["calls"] if snapshot else 0  # that were allowed
         self._used = Counter[str](snapshot.get("used", {}))  # searches and reads
         self._requests = Counter[str](snapshot.get("asked", {}))
-        self._followed = Followed(self.trace, documents)
         self._surfaced = set(query.candidates or ()) - query.excluded
         self._shown = set[str]()
         for step in self.trace.steps:  # of the snapshot
@@ -151,8 +150,8 @@ class Session(Recorder):
     def allow_call(self) -> None:
         """Take one call of a model, before its answer is looked up or it is sent. Several tries are one call.
 
-        LimitReached when there is none left; only `submit` and `abandon` are left to do then. UsageError when tokens
-        are limited and a call has not said how many it used.
+        LimitReached when there is none left; only `submit` and `abandon` work then. UsageError when tokens are limited
+        and a call did not report how many it used.
         """
         limits = self.limits
         with self._lock:
@@ -182,9 +181,9 @@ class Session(Recorder):
     ) -> list[Snippet]:
         """Return the `k` documents that best match `text`, best first; fewer when there are fewer.
 
-        `shown` says that the snippets go to a model as they are. `instruction` reaches retrievers that were trained
-        with one; it is the query's objective where none is given. `retriever` is one of the toolbox' others. `among`
-        orders what has surfaced: of those documents, only what a search of the session returned comes back.
+        `shown` says that the snippets go to a model as they are. `instruction`, by default the query's objective, is
+        for retrievers trained with one. `retriever` is one of the toolbox' others. With `among`, only those of these
+        documents come back that an earlier search returned.
         """
         if retriever not in self._retrievers:
             raise UsageError(f"the toolbox has no retriever {retriever!r}; give it as one of its others")
@@ -216,13 +215,12 @@ class Session(Recorder):
             lengths=tuple(len(document.text) for document in found) if shown else (),
         )
         parts = zip(found, texts, hits, strict=True)
-        return [Snippet(document.doc_id, document.title, text, hit.score) for document, text, hit in parts]
+        return [Snippet(document.doc_id, document.title, snippet, hit.score) for document, snippet, hit in parts]
 
     def read(self, doc_id: str, chars: int | None = None, *, fit: Callable[[str], str] = lambda text: text) -> str:
         """Return one document's text, cut to `chars`, and then by `fit`, which may shorten it further.
 
-        DocumentNotFound unless a search of this session returned it: an id that was guessed, or that is excluded for
-        this query, does not exist.
+        DocumentNotFound unless a search of this session returned it.
         """
         self._take("read", doc_id)
         try:
@@ -257,22 +255,22 @@ class Session(Recorder):
         return shown
 
     def select(self, doc_ids: Iterable[str], among: Sequence[str]) -> list[str]:
-        """Keep `doc_ids` out of the shown documents `among`; the rest of `among` is recorded as dropped.
+        """Keep those `doc_ids` that were shown `among` others, each once; record the rest of `among` as dropped.
 
-        What a model named without having been shown it is left out and counted; repeats are left out.
+        What a model named without having been shown it is counted as invented.
         """
         named = list(dict.fromkeys(doc_ids))
         kept = [doc_id for doc_id in named if doc_id in among and doc_id in self._shown]
         self.count_invented(named)
         self._record("select", "", tuple(kept))
-        self._followed.note(kept, "selected")
+        self._note_followed(kept, "selected")
         self._record("drop", "", tuple(doc_id for doc_id in among if doc_id in self._shown and doc_id not in kept))
         return kept
 
     def rank(self, doc_ids: Sequence[str]) -> None:
         """Record an order that a model gave."""
         self._record("rank", "", tuple(doc_ids))
-        self._followed.note(self._shown.intersection(doc_ids[:1]), "ranked first")
+        self._note_followed(self._shown.intersection(doc_ids[:1]), "ranked first")
 
     def note(self, text: str) -> None:
         """Write `text` into the trace."""
@@ -294,19 +292,29 @@ class Session(Recorder):
 
     def blame(self, words: str, what: str) -> None:
         """Note the shown documents that speak to the model and have the `words` with which it did `what`."""
-        self._followed.blame(self._list_shown(), words, what)
+        if words := words.strip():
+            whole = re.compile(rf"(?<!\w){re.escape(words)}(?!\w)")  # "d1" is not in "d12"
+            # Most texts lack the words, and a pattern takes a hundred times as long to find that out.
+            shown = self._list_shown()
+            self._note_followed(shown, what, lambda text: words in text and whole.search(text) and appeal(text))
 
     def note_leak(self) -> None:
         """Note the shown documents that ask for the prompt: a model has answered with it."""
-        self._followed.note_leak(self._list_shown())
+        self._note_followed(self._list_shown(), "printed the prompt", lambda text: appeal(text) == "prompt")
+
+    def _note_followed(self, doc_ids: Iterable[str], what: str, asks: Callable[[str], object] = appeal) -> None:
+        """Note that a model did `what`, for those of the documents whose text `asks` for it."""
+        for doc_id in doc_ids:
+            if asks(self._documents[doc_id].text):
+                self.trace.followed.setdefault(doc_id, what)  # one step of the interpreter: no lock is needed
 
     def submit(
         self, ranking: Sequence[str], *, scores: Sequence[float] = (), why: str = "done", answer: str = ""
     ) -> Submission:
         """End the session with `ranking`, best first, and its `scores` where the system has any.
 
-        ValueError when it repeats or invents a document, or when the scores don't fit it. Raises `fault` where a call
-        was left unanswered and the program went on: such a ranking says nothing about the program.
+        ValueError when it repeats or invents a document, or when the scores don't fit it. Raises `fault` where a
+        provider left a call unanswered: such a ranking says nothing about the program.
         """
         if self.fault:
             raise self.fault

@@ -1,9 +1,9 @@
 """The sources that a program, a retriever or a task depends on: its module, and all that this imports of ours.
 
-Imports inside functions count, those under TYPE_CHECKING do not, and neither do the modules in a table of names
-("module:attribute"). Of a user's own program, what it imports from its own folder counts as well. Sources are compared
-without comments, formatting and docstrings, but for those that a model is shown: of signatures, of the types of their
-fields, and of functions in a module that makes tools of them. A data file counts where its name stands in the source.
+Imports inside functions count, those under TYPE_CHECKING and tables of names ("module:attribute") do not. Of a user's
+own program, what it imports from its own folder counts as well. Comments, formatting and docstrings do not count, but
+for docstrings that a model is shown: of signatures, of the types of their fields, and of functions in a module that
+makes tools of them. A data file counts where its name stands in the source.
 """
 
 import ast
@@ -68,8 +68,7 @@ class Sources:
 def reach(modules: Iterable[str], *, without: Collection[str] = (), root: Path = _ROOT) -> Sources:
     """Return the sources of `modules`, and of all that they import of ours or from their own folder.
 
-    Packages in `without` are left out with what only they import. `root` is the folder of our packages. What is not
-    found counts as a library.
+    Packages in `without` are left out with what only they import. `root` is the folder of our packages.
     """
     found, data, libraries = dict[str, Module](), dict[str, Path](), set[str]()
     pending = [(name, _home(name, root)) for name in modules]
@@ -99,7 +98,7 @@ def _home(name: str, root: Path) -> Path:
 
 
 def _file(name: str, folder: Path, root: Path) -> Path | None:
-    """Return the file of a module: ours under `root`, others in the `folder` of who imports them; else None."""
+    """Return the file of a module: ours under `root`, others in the `folder` of their importer; else None."""
     ours = name.partition(".")[0] in PACKAGES
     if folder in _INSTALLED and not ours:
         return None
@@ -130,7 +129,7 @@ def _shown(classes: list[_Class]) -> frozenset[str]:
 
 
 def read(path: Path) -> Module:
-    """Return what the file contributes; it is read once while it stays as it is."""
+    """Return what the file contributes; it is read again only when it has changed."""
     state = path.stat()
     return _read(path, state.st_mtime_ns, state.st_size)
 
@@ -179,7 +178,6 @@ def _is_reference(node: ast.expr) -> bool:
 
 
 def _cut_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """Take the docstring away, and return it; empty where there is none."""
     text = ast.get_docstring(node)
     if text is not None:
         node.body = node.body[1:] or [ast.Pass()]

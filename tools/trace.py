@@ -40,7 +40,6 @@ class Recorder:
 
     @property
     def _line(self) -> _Line:
-        """The line of work of this context."""
         line = _LINE.get()
         return line if line and line.recorder is self else self._root
 
@@ -55,10 +54,10 @@ class Recorder:
 
     @contextmanager
     def branch(self, hop: int | None = None, *, line: int | None = None) -> Iterator[None]:
-        """Start a line of work beside others, such as a node of a graph: its own hop, start times and pending usage.
+        """Start a line of work in this context, such as a node of a graph: its own hop, start times and pending usage.
 
-        Holds for the calling context. What it leaves pending goes to the line that it branched off. Steps of a numbered
-        `line` reach the trace when the lines are joined, so that their order does not depend on the threads.
+        Usage that no step took goes to the line that it branched off. Steps of a numbered `line` reach the trace when
+        the lines are joined, so that their order does not depend on the threads.
         """
         parent = self._line
         with self._lock:
@@ -74,7 +73,7 @@ class Recorder:
                 parent.last = max(parent.last, mine.last)
 
     def join(self) -> None:
-        """Put the steps of all numbered lines into the trace, line by line, once none of them is at work."""
+        """Put the steps of all numbered lines into the trace, line by line, once all of them have ended."""
         with self._lock:
             for number in sorted(self._numbered):
                 steps = self._numbered.pop(number)
@@ -98,7 +97,6 @@ class Recorder:
             }
 
     def _add(self, step: Step) -> None:
-        """Record `step` with its hop, times and usage."""
         now, line = self._clock(), self._line
         started, seconds = line.last - self._opened, now - line.last
         line.steps.append(replace(step, hop=line.hop, started=started, seconds=seconds, usage=line.pending))

@@ -7,8 +7,8 @@
     rerank(fusion(bm25,dense),cross:PATH,depth=50)
     splade:"a folder, with a comma"                       quotes around what has commas or brackets in it
 
-What a kind takes is read off its constructor: the annotation of a positional parameter says whether it is a model, an
-embedder, another retriever or what makes one, and keyword parameters are the options, with their types and defaults.
+What a kind takes is read off its constructor: a positional parameter is, by its annotation, a model, an embedder,
+another retriever or what makes one; keyword parameters are the options, with their types and defaults.
 """
 
 import inspect
@@ -54,11 +54,7 @@ EMBEDDERS = {
     "api": "tools.retrievers.neural.api:ApiEmbedder",
 }
 
-# What a constructor takes that no expression says: the corpus, where indexes are kept, how models may be asked.
-_GIVEN = ("corpus", "home", "terms")
-
-
-# Expressions
+_GIVEN = ("corpus", "home", "terms")  # parameters of constructors that no expression has
 
 
 class Expression(str):
@@ -174,9 +170,6 @@ class _Reader:
         return match[1]
 
 
-# Kinds
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A class of one of the tables, and what an expression says to its constructor."""
@@ -197,9 +190,8 @@ def kind_of(name: str, *, embedder: bool = False) -> Kind:
     typed = [one.replace(annotation=hints[key]) for key, one in parameters.items() if key not in _GIVEN]
     positional = tuple(one for one in typed if one.kind is not one.KEYWORD_ONLY)
     subject = positional[0].annotation.__name__ if positional else ""
-    model = (
-        str(positional[0].default) if subject == "str" and positional[0].default is not inspect.Parameter.empty else ""
-    )
+    has_default = subject == "str" and positional[0].default is not inspect.Parameter.empty
+    model = str(positional[0].default) if has_default else ""
     many = any(one.kind is one.VAR_POSITIONAL for one in positional)
     return Kind(made, positional, {one.name: one for one in typed if one not in positional}, subject, model, many)
 
@@ -215,13 +207,13 @@ def check(text: str) -> Spec:
 def build(spec: str | Spec, corpus: "Corpus", home: Path | None = None, *, terms: "Terms | None" = None) -> "Retriever":
     """Build the retriever that `spec` describes over `corpus`. Indexes are kept under `home`, or not kept when None.
 
-    Models are asked on the `terms` of a run; a lens needs them.
+    A lens needs the `terms` on which a run asks models.
     """
     spec = check(spec) if isinstance(spec, str) else spec
     require(spec)
-    if terms is None and (found := lenses(spec)):
+    if terms is None and (needy := lenses(spec)):
         raise UsageError(
-            f"{found[0]} needs a model that annotates, which evals.run connects; take another retriever here"
+            f"{needy[0]} needs a model that annotates, which evals.run connects; take another retriever here"
         )
     return typing.cast("Retriever", _make(spec, corpus, home, terms))
 
@@ -319,7 +311,6 @@ def _check(spec: Spec, *, embedder: bool = False) -> Spec:
 
 
 def _check_number(spec: Spec, kind: Kind) -> None:
-    """UsageError when `spec` is made of too few or too many retrievers."""
     found, needed = len(spec.parts), len(kind.positional)
     if not needed and found:
         raise UsageError(f"{spec.kind} is not made of other retrievers; {spec.parts[0]} does not belong in it")
@@ -331,7 +322,7 @@ def _check_number(spec: Spec, kind: Kind) -> None:
 
 
 def _read_value(what: str, value: Value, kind: Any) -> Value:
-    """Read the text `value` as the type of an option: str, int, float, bool, a choice, or a tuple of numbers."""
+    """Read the text `value` as an option's type: str, int, float, bool, a choice, or a tuple of these."""
     choices = typing.get_args(kind)
     if typing.get_origin(kind) is tuple:
         return tuple(_read_value(what, one, choices[0]) for one in (value if isinstance(value, tuple) else (value,)))
@@ -366,14 +357,12 @@ def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None"
 
 
 def _make_embedder(spec: Spec, home: Path | None = None, terms: "Terms | None" = None) -> Any:
-    """Make the embedder of a retriever that stores vectors. It loads nothing until it is given a text."""
     inner = _embedder_of(spec)
     made, model = kind_of(inner.kind, embedder=True).made, [inner.subject] if inner.subject else []
     return made(*model, **inner.options, **_select(made, home=home, terms=terms))
 
 
 def _embedder_of(spec: Spec) -> Spec:
-    """Return the expression of the embedder that fills the vectors of `spec`."""
     return _check(spec.parts[0] if spec.parts else parse(spec.subject), embedder=True)
 
 

@@ -21,7 +21,7 @@ from tools.retrievers.neural.models import rows
 
 
 def parser() -> Parser:
-    """The command line."""
+    """Return the command line."""
     made = Parser(prog="python -m tools.retrievers", description="Kinds of retrievers, models, and kept indexes.")
     verbs = made.add_subparsers(dest="verb", metavar="VERB")
     listing = verbs.add_parser("list", help="kinds and models, and what each needs (the default)")
@@ -84,7 +84,6 @@ def _kind(name: str) -> dict[str, Any]:
 
 
 def _default(parameter: inspect.Parameter) -> Any:
-    """Return an option's default, before the other choices where it is one of some."""
     if typing.get_origin(parameter.annotation) is typing.Literal:
         return "|".join(dict.fromkeys([parameter.default, *typing.get_args(parameter.annotation)]))
     return list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default

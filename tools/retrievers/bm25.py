@@ -8,9 +8,8 @@ and this one of dl words `count` times, adds
 for every time that the query has it. "Accurate" is that dl is exact: Lucene's own index rounds it to one byte.
 The arithmetic is that of the package bm25s with NumPy 2, and scores and rankings are equal to the last bit.
 
-Compiled loops (tools/retrievers/kernels.py) count the words of about a megabyte of texts at a time. They read ASCII
-alone: a text with any other character is split by the analyzer's Python function, and its words then go the same way.
-The hash table of words is part of the index, memory-mapped like the rest, and reads queries too.
+Compiled loops (tools/retrievers/kernels.py) count the words of about a megabyte of ASCII texts at a time; a text with
+any other character is split by the analyzer's Python function first. The hash table of words is part of the index.
 """
 
 import json
@@ -43,13 +42,12 @@ class Analyzer(NamedTuple):
     """How texts are split into words."""
 
     words: Callable[[str], list[str]]  # in order, with repeats; no word is empty or has a blank in it
-    # Where the words of an ASCII text are the runs of two or more of these characters, in lower case, without the stop
-    # words, the compiled loop reads it; else empty.
+    # Words of ASCII texts are runs of two or more of these, in lower case, for the compiled loop; "" if they are not.
     characters: str = ""
     stop_words: frozenset[str] = frozenset()
 
     def reading(self) -> Reading:
-        """Return the table of bytes for the compiled loop: of ASCII texts, and of words joined by blanks."""
+        """Return the table of bytes for the compiled loop."""
         table = np.zeros((2, 256), dtype=np.uint8)
         for character in self.characters:
             table[0, ord(character)] = ord(character.lower())
@@ -124,7 +122,7 @@ class WordRetriever(Retriever):
         self._average_length = float(json.loads((folder / "summary.json").read_text())["average_length"])
 
     def _build(self, corpus: Corpus, folder: Path) -> None:
-        """Write vocabulary, postings, ordered by word and then by document, and `summary.json`."""
+        """Write vocabulary, postings by word and then by document, and `summary.json`."""
         counter = _Counter(self._analyzer)
         counter.add(corpus)
         statistics = counter.save(folder)
@@ -187,7 +185,7 @@ class _Counter:
         return counts._replace(rows=rows[:postings].copy(), numbers=numbers[:postings].copy())
 
     def _make_room(self, words: int, letters: int) -> None:
-        """Make room for so many more words, of so many letters together; what grows at least doubles."""
+        """Make room for so many more words and letters; what grows at least doubles."""
         table, needed = self._words, self._known + words
         if needed > len(table.codes):
             codes, self._place = (_grow(array, needed, 0) for array in (table.codes, self._place))
@@ -219,7 +217,7 @@ class _Counter:
         return Statistics(frequency, np.concatenate(lengths))
 
     def take(self) -> Iterator[Counts]:
-        """Yield the counts of each block, in order, each forgotten when the next one is taken."""
+        """Yield the counts of each block, in order, and forget them."""
         while self._counts:
             yield self._counts.pop(0)
 

@@ -37,18 +37,14 @@ _POSSESSIVE = ("'s", "'S", "\u2019s", "\u2019S", "\uff07s", "\uff07S")
 
 
 def words(text: str) -> list[str]:
-    """The stems of the words of `text`, in order, with repeats."""
-    found = (_stem(word) for match in _WORD.findall(text) for word in _pieces(match))
-    return [stem for stem in found if stem]
-
-
-def _pieces(word: str) -> list[str]:
-    return [word[start : start + _LONGEST] for start in range(0, len(word), _LONGEST)]
+    """Return the stems of the words of `text`, in order, with repeats."""
+    pieces = (word[start : start + _LONGEST] for word in _WORD.findall(text) for start in range(0, len(word), _LONGEST))
+    return [stem for piece in pieces if (stem := _stem(piece))]
 
 
 @cache
 def _stem(word: str) -> str:
-    """The stem of a word of a text; empty for a stop word. A corpus has few words of which it has many."""
+    """Return the stem of a word of a text; empty for a stop word."""
     if word.endswith(_POSSESSIVE):
         word = word[:-2]
     word = "".join("i" if letter == "\u0130" else letter.lower() for letter in word)  # one for one, as in Java

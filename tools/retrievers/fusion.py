@@ -17,12 +17,10 @@ CONSTANT = 60  # k in the formula of Cormack et al., who found it near the best 
 class Fusion(Retriever):
     """The documents that several retrievers put high, by the weighted sum of what each one's list gives them.
 
-    Every part is searched to `depth` hits, or to `k` where that is larger, with the exclusions and the pool of the
-    search; a document outside a part's list gets nothing from that part. `method="rrf"` is reciprocal rank fusion
-    (Cormack, Clarke & Buettcher, SIGIR 2009): a list gives 1 / (constant + rank), ranks counted from 1. With
-    `method="scores"` it gives the score, moved and scaled so that the best of the list has 1 and the last 0 (all have 1
-    when all scores are equal). `weights` has one number of at least 0 for each part; empty, all are 1. UsageError for
-    other values.
+    Every part is searched to `depth` hits, or to `k` where that is larger; a document outside a part's list gets none
+    of its weight. `method="rrf"` is reciprocal rank fusion (Cormack, Clarke & Buettcher, SIGIR 2009): a list gives
+    1 / (constant + rank), ranks counted from 1. With `method="scores"` it gives the score, scaled so that the best of
+    the list has 1 and the last 0 (all 1 when all are equal). `weights` has a number for each part; empty, all are 1.
     """
 
     def __init__(
@@ -55,7 +53,7 @@ class Fusion(Retriever):
 
     def _fuse(self, lists: Iterable[list[Hit]], k: int) -> list[Hit]:
         scores = dict[str, float]()
-        # Sums are made in the order of the parts, so that they are the same to the last bit wherever they are made.
+        # In the order of the parts, so that sums are the same to the last bit.
         for weight, hits in zip(self._weights, lists, strict=True):
             highest, lowest = (hits[0].score, hits[-1].score) if hits else (0.0, 0.0)
             for rank, hit in enumerate(hits, start=1):
@@ -84,11 +82,9 @@ def check_options(kind: str, parts: int, options: Mapping[str, Any]) -> None:
 class Rerank(Retriever):
     """The best `depth` documents of `first` in the order of `second`, then the rest in the order of `first`.
 
-    The first is searched to `depth` hits, or to `k` where that is larger. Documents that the second does not rank (a
-    lexical one leaves out those that share no word with the search) follow the ranked ones, and the first's beyond
-    `depth` follow those. The ranked ones have the second's scores. The followers' scores go down by exactly 1 a place
-    from the last of these, so that scores keep the order and say nothing more; where the second ranks nothing at all,
-    all have the first's. UsageError for a depth below 1.
+    The first is searched to `depth` hits, or to `k` where that is larger. The documents that the second ranks have its
+    scores. Those that it does not rank, such as texts without a word of the search, and the first's beyond `depth`
+    follow, their scores going down by exactly 1 a place; where the second ranks nothing at all, all have the first's.
     """
 
     gives_pool = True

@@ -3,13 +3,11 @@
 The loops hold no lock of the interpreter, so threads run them side by side. Their machine code is kept on disk where
 numba finds a place for it, so only the first process on a machine waits some seconds for the compiler.
 
-A score is the sum of the weights of the query's terms, added up in the query's order, a repeated term as often as it is
-there. Additions are never reordered and never contracted: a sum in another order differs in the last digits, and would
-rank documents that are nearly equal differently.
+A score is the sum of the weights of the query's terms, in the query's order and with its repeats. Additions are never
+reordered and never contracted: that would change the last digits, and so the order of nearly equal documents.
 
 Most postings that a query reads are of terms that a large part of the documents have. Such a term also has a weight for
-every document, 0 where it is not. Adding that row to all scores takes a quarter of the time, and adding 0 changes no
-sum.
+every document, 0 where it is not: adding that row to all scores takes a quarter of the time.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -143,7 +141,7 @@ def rehash(slots: Rows, codes: Ints, words: int) -> None:
 
 @_compiled
 def look_up(data: Bytes, prepared: bool, reading: Reading, words: Words, found: Rows) -> int:
-    """Put the rows of those words of `data` that are known into `found`, in order; returns how many they are."""
+    """Put the rows of those words of `data` that are known into `found`, in order; return how many they are."""
     word, number, at = np.empty(len(data), np.uint8), 0, 0
     letter, shortest = (reading.table[1], 1) if prepared else (reading.table[0], 2)
     while True:
@@ -161,7 +159,7 @@ def look_up(data: Bytes, prepared: bool, reading: Reading, words: Words, found: 
 def count(
     block: Block, reading: Reading, words: Words, known: int, first: int, seen: Ints, place: Ints, counts: Counts
 ) -> tuple[int, int]:
-    """Count the words of a block of documents, and enter the new ones; returns the numbers of words and of postings.
+    """Count the words of a block of documents, and enter the new ones; return the numbers of words and of postings.
 
     Text n of the block is document `first` + n of the corpus. `known` words are in the table. `seen` and `place` say of
     each word in which document it was last, and where its count is.
@@ -218,8 +216,8 @@ def place_postings(counts: Counts, first: int, weigh: Weights, free: Ints, docum
 def _add_list(documents: Rows, weights: Floats, amount: float, end: int, scores: Floats) -> int:
     """Add the postings of the documents before `end`; returns how many they are."""
     i = 0
-    # Four at a time, of which no two are the same document, so that they need not wait for each other; and as
-    # unsigned numbers, because a signed index is compared with 0 first. Together that halves the time.
+    # Half the time: four different documents at a time, which need not wait for each other, and unsigned numbers,
+    # because a signed index is compared with 0 first.
     while i < len(documents) - 3 and documents[i + 3] < end:
         a, b = np.uint32(documents[i]), np.uint32(documents[i + 1])
         c, d = np.uint32(documents[i + 2]), np.uint32(documents[i + 3])
@@ -264,10 +262,10 @@ def map_array(path: Path) -> NDArray[Any]:
 def complete_lists(folder: Path, size: int) -> None:
     """Complete the postings of a corpus of `size` documents in `folder`, for `Postings` to open.
 
-    There are `indptr.npy` (int64, shape (terms + 1,)), `documents.npy` (int32) and `weights.npy` (float32 or
-    float64), both of shape (postings,): the list of term t is documents[indptr[t]:indptr[t + 1]], positions in the
-    corpus in ascending order, with the weights at the same places. No list is empty. What this adds are the weights of
-    common terms in all documents (`common.npy`), and which of its rows each term has, -1 for none (`places.npy`).
+    There are `indptr.npy` (int64, shape (terms + 1,)), `documents.npy` (int32) and `weights.npy` (float32 or float64),
+    both of shape (postings,): the list of term t is documents[indptr[t]:indptr[t + 1]], ascending positions in the
+    corpus, with the weights at the same places. No list is empty. This adds the weights of common terms in all
+    documents (`common.npy`), and which of its rows each term has, -1 for none (`places.npy`).
     """
     indptr, documents, weights = (map_array(folder / f"{name}.npy") for name in ("indptr", "documents", "weights"))
     terms = np.flatnonzero(np.diff(indptr) >= _COMMON * size)
@@ -281,10 +279,7 @@ def complete_lists(folder: Path, size: int) -> None:
 
 
 class Postings:
-    """The posting lists of a corpus, as `complete_lists` has left them in `folder`; immutable, so threads share it.
-
-    Scores are added up in the precision of the weights, float32 or float64.
-    """
+    """The posting lists of a corpus, from `complete_lists`; threads share it. Scores have the weights' precision."""
 
     def __init__(self, folder: Path, ranker: Ranker) -> None:
         self._lists = Lists(*(map_array(folder / f"{name}.npy") for name in Lists._fields))
@@ -307,8 +302,7 @@ class Postings:
     ) -> list[Hit]:
         """Return the `k` documents with the largest scores, best first, of those that score over `above`.
 
-        `terms`, shape (n,), are the query's, in order, with repeats; `amounts`, shape (n,), positive, is what their
-        weights are multiplied by, 1 by default.
+        `terms`, shape (n,), are the query's, with repeats; `amounts`, shape (n,), positive, multiply their weights.
         """
         dtype = self._lists.weights.dtype
         factors = np.ones(len(terms), dtype) if amounts is None else amounts.astype(dtype)
@@ -318,7 +312,7 @@ class Postings:
 
 
 def run_in_threads(function: Callable[[A], B], items: Sequence[A]) -> list[B]:
-    """Return the function's results, in order, made by two threads. The compiled loops let the other one run."""
+    """Return the function's results, in order, made by two threads."""
     if len(items) == 1:
         return [function(items[0])]
     with ThreadPoolExecutor(2) as pool:

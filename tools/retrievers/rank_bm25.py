@@ -2,15 +2,13 @@
 
 OBLIQ-Bench and MultiConIR publish their BM25 rows with `rank_bm25.BM25Okapi` and its defaults (k1=1.5, b=0.75,
 epsilon=0.25). Its idf is ln((N - n + 0.5) / (n + 0.5)), and a negative one (a word in more than half of the documents)
-is replaced by epsilon times the mean idf. All of it is done in double precision and in the library's own order of
-operations, so the scores are equal to the last bit.
+is replaced by epsilon times the mean idf. All of it is done in double precision and in the library's order of
+operations, so the scores are equal to the last bit. As in the library, and unlike the other retrievers, every document
+is a hit, also one that shares no word with the query, and of equal scores the later document goes first.
 
-Two things follow the library where the other retrievers differ. Every document is a hit, also one that shares no
-word with the query. Of equal scores the later document goes first, as in the library where its reversed sort is stable.
-
-MultiConIR's script makes an index of the two or eleven documents of a row, with `text.lower().split()` as words. With
-two documents a word that one of them has weighs nothing, and a word of both has a negative weight that the package
-replaces, so a changed word is never seen: that is what the published figures measure. `PoolBM25` repeats it.
+MultiConIR's script makes an index of the two or eleven documents of a row, with `text.lower().split()` as words. Of two
+documents, a word of one weighs nothing, and the negative weight of a word of both is replaced, so a changed word is
+never seen: that is what the published figures measure. `PoolBM25` repeats it.
 """
 
 import math
@@ -30,8 +28,8 @@ from tools.retrievers import spell
 from tools.retrievers.bm25 import Analyzer, Statistics, WordRetriever, check
 from tools.retrievers.kernels import Weights
 
-# As the release's WildChat script does it, the only one there that calls rank_bm25: lower case, everything but
-# ASCII letters, digits and blanks becomes a blank, words of one character are dropped, no stop words.
+# As OBLIQ-Bench's WildChat script, the only one there that calls rank_bm25: lower case, everything but ASCII letters,
+# digits and blanks becomes a blank, words of one character are dropped, no stop words.
 _OTHER = re.compile(r"[^a-z0-9\s]")
 
 
@@ -50,13 +48,7 @@ class RankBM25(WordRetriever):
     above = -np.inf
 
     def __init__(
-        self,
-        corpus: Corpus,
-        home: Path | None = None,
-        *,
-        k1: float = 1.5,
-        b: float = 0.75,
-        epsilon: float = 0.25,
+        self, corpus: Corpus, home: Path | None = None, *, k1: float = 1.5, b: float = 0.75, epsilon: float = 0.25
     ) -> None:
         check(k1, b)
         self._k1, self._b, self._epsilon = k1, b, epsilon
@@ -95,7 +87,6 @@ class PoolBM25(Retriever):
         return [self._search(search, k) for search in searches]
 
     def _search(self, search: Search, k: int) -> list[Hit]:
-        """The documents of the pool; without one, the corpus is the pool."""
         among = self._corpus if search.among is None else search.among
         pool = sorted(doc_id for doc_id in set(among) - set(search.excluded) if doc_id in self._corpus)
         texts = [self._corpus[doc_id].text.lower().split() for doc_id in pool]

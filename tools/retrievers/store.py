@@ -1,9 +1,9 @@
 """Built indexes on disk, each in a folder named by what determines it. Knows no kind of index.
 
 A folder is complete or absent: an index is written into a draft beside its place, under a lock, and moved there in one
-step with the sizes and checksums of its files. So two processes that need the same index build it once, a crash never
-leaves half an index, and altered bytes are noticed before they rank anything. A draft outlives the process that wrote
-it: a build that can, goes on from there. Several people may write one home: locks are only read.
+step with the sizes and checksums of its files. So two processes that need the same index build it once, and altered
+bytes are noticed. A draft outlives the process that wrote it, for the next build to go on from. Several people may
+write one home.
 """
 
 import hashlib
@@ -55,9 +55,9 @@ def open_index(
     """Load the index for `key` from under `home`, where it is built first if it is not there.
 
     `key` must hold all that shapes the index: its kind, its parameters, the corpus fingerprint, the versions of the
-    libraries, and the `code` that makes it. `build` fills a folder, in which it finds what an earlier call left when it
-    was killed, or, with `salvage`, a damaged index. What `load` returns may keep files of the folder open or mapped.
-    With no home, or one that cannot be written, the folder is a temporary one, which goes away when it is loaded.
+    libraries, and the `code` that makes it. `build` fills a folder, in which it finds what a killed call left, or, with
+    `salvage`, a damaged index. With no home, or one that cannot be written, the folder is a temporary one, removed when
+    it is loaded: what `load` returns may keep its files open or mapped.
     """
     place = home and home / "indexes" / name_of(key)
     if place and _writable(place.parent):
@@ -110,7 +110,7 @@ class Kept:
 
 
 def list_kept(home: Path) -> list[Kept]:
-    """Return every index under `home`, and every draft of one, by name, but for those that vanish meanwhile."""
+    """Return every index under `home`, and every draft of one, by name."""
     found = []
     for folder in sorted((home / "indexes").glob("*")):
         finished = not folder.name.startswith(".")
@@ -164,7 +164,7 @@ def _build(place: Path, key: Mapping[str, object], build: Callable[[Path], None]
 
 @contextmanager
 def _naming_room(folder: Path) -> Iterator[None]:
-    """Turn an OSError of filling a folder into a DataError, which says how much room there is."""
+    """Turn an OSError of the disk into a DataError, which says how much room there is."""
     try:
         yield
     except (ConnectionError, TimeoutError):
@@ -205,7 +205,7 @@ def _checksum(path: Path) -> int:
 
 
 def _draft(place: Path) -> Path:
-    """Where it is built: a place of one's own where another person's process was killed over the common one."""
+    """Return where it is built: one's own place where another person's draft is at the common one."""
     draft = place.with_name(f".{place.name}.draft")
     if draft.exists() and not os.access(draft, os.W_OK):
         return place.with_name(f".{place.name}-{os.geteuid()}.draft")
