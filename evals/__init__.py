@@ -13,10 +13,9 @@ from typing import Any
 
 
 def refuse_shadows(*packages: str) -> None:
-    """ImportError where a file or folder of the user's has the name of one of our packages and is found first.
+    """Raise ImportError where a file or folder of the user's has the name of one of our packages and is found first.
 
-    `python -m evals.run` looks into the current folder before it looks at what is installed. There it is one line on
-    stderr and exit code 2.
+    For `python -m evals.run`, which looks into the current folder first, it is one line on stderr and exit code 2.
     """
     ours = Path(__file__).parents[1]
     for package in packages:
@@ -35,7 +34,7 @@ refuse_shadows("tools", "environments", "programs", "agents")
 
 
 def __getattr__(name: str) -> Any:
-    """What is for Python, imported when it is asked for: a command that answers --help does not wait for it."""
+    """Import what is for Python when it is used: --help does not wait for it."""
     modules = {"evaluate": "evaluation", "Request": "request", "Result": "evaluation"}
     if name not in modules:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

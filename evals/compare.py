@@ -12,7 +12,7 @@ from tools.console import Parser, put_out, run_and_leave
 
 
 def parser() -> Parser:
-    """The command line."""
+    """Return the command line."""
     made = Parser(prog="python -m evals.compare", description="Compare runs with a baseline, paired by query.")
     add = made.add_argument
     add("baseline", type=Path, metavar="RUN", help="the run folder that the others are compared with")

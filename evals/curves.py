@@ -14,7 +14,7 @@ from tools.errors import UsageError
 
 
 def parser() -> Parser:
-    """The command line."""
+    """Return the command line."""
     made = Parser(prog="python -m evals.curves", description="A metric after each search, call, token and cent.")
     add = made.add_argument
     add("runs", type=Path, nargs="+", metavar="RUN", help="run folders, or folders with run folders in them")

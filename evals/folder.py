@@ -2,9 +2,9 @@
 
 A folder belongs to one configuration, and to one process at a time. Scoring is in evals/measuring/scoring.py.
 
-Digests tell edits, and files of another run, from what a run has found: the last key of a line of outcomes.jsonl is a
-digest over the line and its run's configuration, and scores.json names the files that it was made of. They are no
-signatures: who means to deceive can make them again. Folders of old versions have none, which is no error.
+Digests show edits and files of another run: the last key of a line of outcomes.jsonl is a digest over the line and its
+run's configuration, and scores.json has digests of the files that it was made of. They are no signatures: anybody can
+make them again. Folders of old versions have none, which is no error.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ def place(runs: Path, config: Config) -> Path:
 
 
 def check_place(runs: Path) -> None:
-    """Raise UsageError when no run folder can be made in `runs`; called before any work that costs."""
+    """Raise UsageError when no run folder can be made in `runs`."""
     try:
         disk.make_private(runs)
         if not os.access(runs, os.W_OK | os.X_OK):
@@ -115,7 +115,7 @@ class RunFolder:
     def ask_failed_again(self) -> dict[str, int]:
         """Mark failed queries to be asked again. Their outcomes stay in the file, and count until new ones follow.
 
-        Returns a number for each query whose answers could not be used, which tells its new calls from the old.
+        Return a number for each query whose answers could not be used, which tells its new calls from the old.
         """
         errors = {query_id: row["error"] for query_id, row in self.outcomes.items() if row["error"] is not None}
         starts = {query_id: self.outcomes.starts.pop(query_id) for query_id in errors}
@@ -144,8 +144,7 @@ class RunFolder:
 def claim(path: Path, config: Config) -> Iterator[RunFolder]:
     """Reserve `path` for this configuration and this process while the block runs.
 
-    RunConflict when it holds another configuration, or when another process is writing it; UsageError
-    when it cannot be written.
+    RunConflict when it holds another configuration, or another process is writing it; UsageError when nobody can.
     """
 
     def busy() -> None:
@@ -159,14 +158,13 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
     with lock:
         if (path / "config.json").exists():
             _check_same(path, config)
-        # Written again on resuming, because the provenance may have changed: the data may have moved.
+        # Written again on resuming: the data may have moved, and so the provenance may have changed.
         write(path / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
         config_digest = digest(config)
         yield RunFolder(path, config_digest, _outcomes(path, config_digest, repair=True))
 
 
 def _check_same(path: Path, config: Config) -> None:
-    """RunConflict, which names the keys that differ, unless `path` is a run of `config`."""
     old, new = read_config(path, named=False), json.loads(json.dumps(config))
     if changed := sorted(key for key in old | new if key != PROVENANCE and old.get(key) != new.get(key)):
         raise RunConflict(
@@ -198,15 +196,11 @@ def read_config(path: Path, *, named: bool = True) -> Config:
 
 
 def read_outcomes(path: Path, *, skim: bool = False) -> Rows:
-    """Read the outcomes of the queries answered so far by the run in `path`. DataError for a damaged line.
-
-    With `skim` only the query ids are read; a line is checked on access.
-    """
+    """Read the outcomes so far of the run in `path`. DataError for a damaged line; `skim` checks it on access only."""
     return _outcomes(path, digest(read_config(path, named=False)), skim=skim)
 
 
 def _outcomes(path: Path, config_digest: str, *, skim: bool = False, repair: bool = False) -> Rows:
-    """Read what is on disk. A torn last line is a pending query."""
     read = partial(check_outcome, config_digest=config_digest)
 
     def query_of(line: bytes) -> str:
@@ -243,7 +237,7 @@ def read_rows(
 ) -> Rows:
     """Index the lines of a JSON Lines file, if there is one, by `query_of`; the last one of each query counts.
 
-    DataError for a line for which `query_of` raises ValueError. `read` parses a line on access.
+    DataError where `query_of` raises ValueError. `read` parses a line on access.
     """
     starts, start = dict[str, int](), 0
     for number, line in enumerate(disk.lines(path, repair=repair), start=1):
@@ -339,7 +333,7 @@ def check_ranking(
 ) -> None:
     """Raise BadRanking for a document that is there twice, not in the corpus, or not to be found for the query.
 
-    `known` are documents that were looked up before, and gets those that are: a corpus may be on disk.
+    `known` documents are not looked up again, and new ones are added to it.
     """
     if len(set(ranking)) < len(ranking):
         twice = next(doc_id for doc_id, count in Counter(ranking).items() if count > 1)

@@ -1,7 +1,7 @@
 """What other searching would have brought: `python -m evals.replay RUN --retriever SPEC`. No model is called.
 
-evals/measuring/searches.py issues the searches of the run again. A searcher with other results would have gone on
-otherwise, so this says what a retriever could have given it, and not what it would have scored.
+evals/measuring/searches.py issues the searches of the run again. This says what a retriever could have given the
+searcher, and not what it would have scored: with other results it would have searched for other things.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from tools.console import Parser, positive, put_out, run_and_leave
 
 
 def parser() -> Parser:
-    """The command line."""
+    """Return the command line."""
     made = Parser(prog="python -m evals.replay", description="Issue the searches of a run again; no model is called.")
     made.add_argument("run", type=Path, metavar="RUN", help="a run folder that has been scored")
     made.add_argument(

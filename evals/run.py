@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def parser() -> Parser:
-    """The command line."""
+    """Return the command line."""
     made = Parser(prog="python -m evals.run", description="Run a search system on a task and score it.")
     options.add_options(made, Request)
     add = made.add_argument

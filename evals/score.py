@@ -11,7 +11,7 @@ from tools.console import Parser, run_and_leave
 
 
 def parser() -> Parser:
-    """The command line."""
+    """Return the command line."""
     made = Parser(prog="python -m evals.score", description="Score a run again; nothing is run.")
     made.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     made.add_argument("--qrels", default="", metavar="NAME", help="which judgements lead; those of the run")

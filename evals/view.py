@@ -20,7 +20,7 @@ PORT = 8017  # as page_server has it, which takes longer to import than --help m
 
 
 def parser() -> Parser:
-    """The command line."""
+    """Return the command line."""
     made = Parser(prog="python -m evals.view", description="Look at runs in a browser, or write them into one file.")
     made.add_argument("runs", type=Path, nargs="+", metavar="RUNS", help="run folders, or folders with some in them")
     made.add_argument("--port", type=_port, metavar="N", help=f"{PORT}, or the next that is free; 0 is any")
@@ -59,7 +59,7 @@ def serve(arguments: argparse.Namespace) -> None:
     say(f"{plural(len(answers.run_ids), 'run')}; Ctrl-C ends the page")
     with page_server.open_server(answers, arguments.port) as server, suppress(KeyboardInterrupt):
         put_out(f"{server.address}\n")
-        # A browser is opened where a person sees it: not in a script, nor over a line to a machine without a screen.
+        # A browser is opened where a person sees it: not in a script, nor on a machine without a screen.
         screens = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
         screen = sys.platform != "linux" or any(os.environ.get(name) for name in screens)
         if screen and not arguments.no_open and sys.stdout is not None and sys.stdout.isatty():

@@ -96,9 +96,8 @@ def load_environment(config: run_folder.Config, qrels: str = "") -> "Environment
 def identity(resolved: Resolved, task: str) -> dict[str, Any]:
     """Return "code" and "versions" of a configuration: a digest of the sources used, and versions of libraries.
 
-    `task` is a full name. Pools, what hands in at a limit, and what takes up compiled prompts count where they are
-    used; of the engine without a model and what sends, the one that is used. So an edited program does not resume the
-    run of the program before the edit, which a git revision cannot tell before a commit.
+    `task` is a full name. Modules that only some runs use count where they are used. So an edited program does not
+    resume the run of the program before the edit, also before a commit.
     """
     pool, offline = resolved.pool, resolved.request.lm == "offline"
     references = [SYSTEMS[resolved.request.program], environments.SUITES[environments.parts(task)[0]][0]]
@@ -110,7 +109,7 @@ def identity(resolved: Resolved, task: str) -> dict[str, Any]:
 
 
 def uses(modules: Collection[str], *, without: Collection[str] = (), libraries: Collection[str] = ()) -> dict[str, Any]:
-    """Return the same of any modules, `without` some packages; with `libraries` that others of theirs import."""
+    """Return "code" and "versions" of any modules `without` some packages; more `libraries` may be counted."""
     found = sources.reach(modules, without=without)
     used = found.libraries.union(libraries)
     named = {one for name in used & _LIBRARIES for one in (name, *_BESIDE.get(name, ())) if find_spec(name)}
@@ -119,7 +118,7 @@ def uses(modules: Collection[str], *, without: Collection[str] = (), libraries: 
 
 
 def origin() -> dict[str, str | None]:
-    """Return where the run was made, for the reader of config.json: nothing is compared with it."""
+    """Return where the run was made, for the reader of config.json alone."""
     return {"git_revision": _git_revision(), "python": platform.python_version(), "system": platform.platform()}
 
 

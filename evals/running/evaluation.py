@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-# Nothing may phone home or spin idle cores; said before the libraries that look here are imported. LiteLLM's own
-# switch is in tools/models/spec.py. NumPy's threads are off; those of the encoders are counted where they work, and
-# $OMP_NUM_THREADS bounds them.
+# Before the libraries that look here are imported: nothing may phone home or spin idle cores. LiteLLM's own switch is
+# in tools/models/spec.py; $OMP_NUM_THREADS bounds the threads of encoders.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -118,8 +117,8 @@ class Ready:
 def evaluate(*, program: str, task: str, **fields: Any) -> Result:
     """Run a program on a task and score it; `fields` are those of evals.running.request.Request.
 
-    What was answered before, in the same run folder, is not asked again. SextantError, of the kind that says what to
-    do, where the request is wrong or queries are left pending; `run` gives back a result for these, too.
+    Queries that were answered before, in the same run folder, are not asked again. SextantError where the request is
+    wrong or queries are left pending; `run` returns a result for the latter, too.
     """
     result = run(options.make(Request, {"program": program, "task": task, **fields}))
     if result.problem:
@@ -128,7 +127,7 @@ def evaluate(*, program: str, task: str, **fields: Any) -> Result:
 
 
 def run(request: Request, report: Report | None = None) -> Result:
-    """Answer what is pending of a request's run, and score it. Queries may be pending afterwards: see `problem`."""
+    """Answer the pending queries of a request's run, and score it; `problem` says why some are still pending."""
     if not request.isolated:
         return _run(request, report)
     from programs.isolation.parent import reaping  # few runs need it
@@ -138,7 +137,7 @@ def run(request: Request, report: Report | None = None) -> Result:
 
 
 def open_task(request: Request) -> "tuple[Resolved, Environment]":
-    """Look up the names of a request, load its task, and see that they fit."""
+    """Look up the names of a request, load its task, and check that they fit."""
     read_keys()
     resolved = resolve(request)
     environment = environments.load(
@@ -248,7 +247,7 @@ def make_system(
 
 
 def _answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None) -> SextantError | None:
-    """Answer what is pending; return why some of it still is, if it is."""
+    """Answer what is pending; return why some of it still is."""
     environment, hooks = ready.environment, dict[str, Any]()
     try:
         with report(ready, folder) if report else nullcontext() as watch:
@@ -270,7 +269,7 @@ def _answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None) -
 
 
 def _conclude(ready: Ready, folder: run_folder.RunFolder, problem: SextantError | None, started: float) -> Result:
-    """Score the run; of one with pending queries, say how far it came."""
+    """Score the run, or say how far one with pending queries came."""
     environment, config = ready.environment, run_folder.read_config(folder.path)
     query_ids = [query.query_id for query in environment.queries]
     pending = [query_id for query_id in query_ids if query_id not in folder.outcomes]

@@ -4,10 +4,9 @@
 
     {"event": NAME, "time": ISO 8601 in UTC, ...}
 
-The names and what stands beside them are the classes in EVENTS; docs/decisions/watching.md shows a run's. Add keys and
-events, don't rename them. None means not known, in a price as well; it never means 0.
-
-Left out: single model calls, which the ledger of answers has, and the steps of a query, which its trace has.
+The names and their keys are the classes in EVENTS; docs/decisions/watching.md shows a run's. Add keys and events, don't
+rename them. None means not known, in a price as well; it never means 0. Left out: single model calls, which the ledger
+of answers has, and the steps of a query, which its trace has.
 """
 
 import json
@@ -106,15 +105,15 @@ class Progress:
     mean: float | None  # of the metric over what is done, which need not be like the rest
     elapsed: float  # seconds of this sitting
     left: float | None  # seconds for the other queries, if they take as long
-    # Mean dollars of the queries finished in this sitting, times those not done. Of the latter, some are under way,
-    # and what they have spent is in the usage already: so this is rather too much than too little.
+    # Mean dollars of the queries finished in this sitting, times those not done; rather too much, because what those
+    # under way have spent is in the usage already.
     to_come: Dollars
     status: Status  # of the calls, and what the run has used so far
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The command is about to end with this exit code. Always the last event, also where nothing was started."""
+    """The command is about to end with this exit code. Always the last event, even if nothing was started."""
 
     code: int
     error: str | None  # what stderr says, where it ends with an error
@@ -137,20 +136,19 @@ Tell = Callable[..., None]  # tell(event), and tell(progress, last=True) at the 
 
 
 def line(event: Event, at: float) -> str:
-    """Return an event as it is written: in one line, ASCII alone. `at` is in seconds since 1970."""
+    """Write an event in one line of ASCII; `at` is in seconds since 1970."""
     when = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
     return json.dumps({"event": _NAMES[type(event)], "time": when, **asdict(event)}) + "\n"
 
 
 class Events:
-    """Writes events in a thread of its own, so that a slow reader holds nothing up. `ended` it tells by itself.
+    """Writes events in a thread of its own, so that a slow reader holds nothing up; `Ended` by itself.
 
         with Events(put_out) as events:
             events.tell(Started(...))
             events.result, events.code = result, 0
 
-    A reader that goes away ends nothing. At the end the rest is written, however long the reader takes for it, except
-    after Ctrl-C.
+    A reader that goes away ends nothing. The end waits until all is written, except after Ctrl-C.
     """
 
     def __init__(self, write: Callable[[str], None] = put_out) -> None:
@@ -227,7 +225,7 @@ class Waits:
         self._reason = ""  # that was told last
 
     def look(self, calls: Status, now: float) -> Waiting | Resumed | None:
-        """Return what has changed, `now` in seconds by any clock that does not jump."""
+        """Return what has changed since the last look; `now` in seconds by a monotonic clock."""
         if not (calls.waiting and calls.reason):
             resumed = Resumed(round(now - self._since, 3)) if self._reason and self._since is not None else None
             self._since, self._reason = None, ""
@@ -241,10 +239,7 @@ class Waits:
 
 
 class Watch:
-    """Counts the queries of a run while the block runs, and tells what happens.
-
-    One thread looks at the run four times a second. Each look tells the progress, and before it what has changed.
-    """
+    """Counts the queries of a run while the block runs; a thread tells changes and progress four times a second."""
 
     def __init__(
         self,
@@ -257,7 +252,7 @@ class Watch:
         failed: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`earlier` are the values of queries that were answered before, `failed` how many of them failed."""
+        """`earlier` are the values of queries that were answered before, of which so many `failed`."""
         known = [value for value in earlier if value is not None]
         self.queries = queries
         self.earlier = len(earlier)
@@ -286,7 +281,7 @@ class Watch:
         return cls(*counts, tell, ready.model.terms.status, earlier=earlier, failed=failed)
 
     def add(self, outcome: Outcome, value: float | None) -> None:
-        """Count an answered query, with its value of the headline metric; None where that is undefined for it."""
+        """Count an answered query, with its value of the headline metric, None where undefined."""
         query_id, error, usage = outcome["query_id"], outcome["error"], outcome["usage"]
         with self._counting:
             self._finished += 1

@@ -1,10 +1,9 @@
 """`--dry-run`: what a run would ask of its model, what that would cost, and how long it would take.
 
 The program runs as it is on two of the pending queries (evals/running/rehearsal.py), those at one third and two thirds
-by length. The means are taken for all queries; where calls grow with the pool, a query counts as much as its pool is
-large. What is not measured is assumed, and every assumption is printed: how much a model writes and thinks, how fast
-it is, and how far it goes on searching. Where the answers of earlier runs of the program with this model lie beside
-the runs, their length and their seconds are taken.
+by length. Their means stand for all queries; where calls grow with the pool, a query counts as much as its pool is
+large. How much a model writes and thinks, how fast it is, and how far it goes on searching is taken from earlier
+answers of the program with this model, or assumed; every assumption is printed.
 
 Left out: what an index costs (annotations, embeddings), input that a provider has cached, and retries.
 """
@@ -166,7 +165,7 @@ def _levels(name: str, figure: Range | None) -> dict[str, float] | None:
 
 
 def _read_answered(request: Request, config: "Config") -> Mapping[str, Any]:
-    """Return the outcomes in the folder of the same run that are not asked again; none where there is none."""
+    """Return the outcomes in the folder of the same run that are not asked again."""
 
     def comparable(config: "Config") -> Any:
         # The complete names of retrievers are not compared: only building them would tell.
@@ -189,7 +188,7 @@ def _choose(pending: Sequence[Query]) -> list[Query]:
 
 
 def _habits(request: Request, model: "Model", rehearsal: Rehearsal) -> Habits:
-    """Take them from earlier answers of the same program and model, where there are enough; else assume them."""
+    """Take the habits from earlier answers of the same program and model, where there are enough; else assume them."""
     if request.lm == "offline":
         return Habits(np.ones(3), NONE, NONE)
     calls = rehearsal.all_calls
@@ -216,7 +215,7 @@ def _habits(request: Request, model: "Model", rehearsal: Rehearsal) -> Habits:
 
 
 def _read_earlier(path: Path, program: str, model: str) -> tuple[int, float, float, float] | None:
-    """Return how many earlier answers of the program with the model there are, and mean seconds, tokens, thinking."""
+    """Return the number of earlier answers of the program with the model, and mean seconds, tokens, thinking."""
     if not path.is_file():
         return None
     statement = (
@@ -237,7 +236,7 @@ def _read_earlier(path: Path, program: str, model: str) -> tuple[int, float, flo
 def _project(
     rehearsal: Rehearsal, pending: Sequence[Query], habits: Habits, price: "Price | None", factors: Range, workers: int
 ) -> Figures:
-    """Go from the calls of the rehearsal to those of all queries; the calls of one query come one after another."""
+    """Project the calls of the rehearsal to all queries; the calls of one query come one after another."""
     program, calls = rehearsal.program, rehearsal.all_calls
     chosen = {query.query_id for query in rehearsal.queries}
     weights = {query.query_id: 1.0 for query in pending}
@@ -252,13 +251,10 @@ def _project(
     if price is not None:
         rates = zip(PROMPTS, habits.answers, np.rint(habits.thinking), strict=True)
         # Some models take more a token for long prompts, so calls are priced one by one.
-        each = [
-            sum(
-                price.of(round(one.prompt * long), 0, round(one.answer * more) + int(thought), int(thought))
-                for one in calls
-            )
-            for long, more, thought in rates
-        ]
+        each = []
+        for long, more, thought in rates:
+            tokens = ((round(one.prompt * long), round(one.answer * more) + int(thought)) for one in calls)
+            each.append(sum(price.of(prompt, 0, output, int(thought)) for prompt, output in tokens))
         usd = factors * shrinks * share * np.array(each)
     longest = factors * max(map(len, rehearsal.calls), default=0)
     in_turn = np.maximum(many / workers, longest)
@@ -284,7 +280,7 @@ def _factors(resolved: Resolved, rehearsal: Rehearsal) -> tuple[Range, bool]:
 
 
 def _notes(rehearsal: Rehearsal, habits: Habits, factors: Range, *, decides: bool) -> list[str]:
-    """Return what is assumed, the most important first, and what was otherwise than in the run."""
+    """Return what is assumed, the most important first, and what differs from the run."""
     if not rehearsal.all_calls:
         return [*rehearsal.notes, *habits.notes]
     why = "because a model decides when it has enough" if decides else "for answers asked for again"
@@ -296,9 +292,9 @@ def _notes(rehearsal: Rehearsal, habits: Habits, factors: Range, *, decides: boo
 
 
 def _check_budgets(request: Request, figures: Figures, pending: int, spent: Usage) -> list[dict[str, Any]]:
-    """Return of each budget that is given whether it will do, and for how many queries it is likely to last.
+    """Return of each budget whether it will do, and for how many queries it is likely to last.
 
-    What earlier sittings used counts in it; a time limit is for each sitting.
+    What earlier sittings used counts; a time limit is for each sitting.
     """
     tokens = figures.input_tokens + figures.output_tokens
     needs: dict[str, tuple[Range | None, float]] = {

@@ -1,11 +1,10 @@
 """`--pool oracle:300`: candidate pools as a condition of a run, built before any program sees a query.
 
 After OBLIQ-Bench, section 3, which measures how well a system ranks when it need not find. `union:K` has the first K
-documents of several retrievers together; what is reached over it is a lower bound on the best possible system.
-`oracle:K` has every relevant document as well; it is an upper bound on these retrievers with this system behind them.
-Searching in a pool tells ranks in it and no scores (`RanksOnly`), and relevant documents that were put in stand among
-neighbours, so that their ranks do not give them away (docs/decisions/pools.md). This is the one place outside of
-scoring that reads judgements.
+documents of several retrievers together: a lower bound on the best possible system. `oracle:K` has every relevant
+document as well: an upper bound on these retrievers with this system behind them. Searches in a pool give ranks and no
+scores (`RanksOnly`), and relevant documents that were put in stand among neighbours, so that their ranks do not give
+them away (docs/decisions/pools.md). Only this and scoring read judgements.
 """
 
 import hashlib
@@ -81,7 +80,7 @@ class Pool:
 def read(text: str, retriever: Spec) -> Pool:
     """Return the pool that `text` describes: "oracle:300", or "oracle:300(bm25,dense)" to name the retrievers.
 
-    Without names they are the run's own `retriever`, or the parts of it where it is a fusion. UsageError otherwise.
+    By default they are the run's own `retriever`, or its parts where it is a fusion. UsageError for another form.
     """
     spec = parse(text)
     size = int(spec.subject) if spec.subject.isdecimal() and len(spec.subject) < 10 else 0
@@ -94,7 +93,7 @@ def read(text: str, retriever: Spec) -> Pool:
 
 
 def _merge(rankings: Iterable[Sequence[str]]) -> list[str]:
-    """Return the documents of several rankings, which are gone through together, rank by rank."""
+    """Return the documents of several rankings, rank by rank, each once."""
     return list(dict.fromkeys(doc_id for rank in zip_longest(*rankings) for doc_id in rank if doc_id is not None))
 
 
@@ -131,11 +130,10 @@ def _put_in_relevant(
 
 
 def _relevant(environment: "Environment", query: "Query") -> list[str]:
-    """Return what the leading judgements grade above 0 for a query: documents, or parents where these are judged."""
+    """Return what the leading judgements grade above 0: documents, or parents where these are judged."""
     return [judged for judged, grade in environment.qrels.get(query.query_id, {}).items() if grade > 0]
 
 
 def _unit_of(environment: "Environment") -> Callable[[str], str]:
-    """Return the function from a document to what the leading judgements judge in its place."""
     judgements = environment.judgements[environment.headline]
     return judgements.unit_of if judgements.unit_of and judgements.judged_by_unit else str

@@ -43,7 +43,7 @@ class Call(NamedTuple):
 
 
 class Rehearsal(NamedTuple):
-    """What the program did, query by query, and what it says of its calls."""
+    """What the program did, query by query."""
 
     program: Program
     queries: Sequence[Query]
@@ -52,15 +52,14 @@ class Rehearsal(NamedTuple):
 
     @property
     def all_calls(self) -> list[Call]:
-        """Those of all queries together."""
+        """The calls of all queries together."""
         return [call for calls in self.calls for call in calls]
 
 
 def rehearse(resolved: Resolved, environment: "Environment", model: "Model", queries: Sequence[Query]) -> Rehearsal:
     """Ask the program these queries, and `model` nothing. RunIncomplete where all of them fail."""
-    # Of a module that is no Program, nothing is known beforehand.
     plain = trial(resolved.constructor, resolved.values)
-    program = plain if isinstance(plain, Program) else Program(plain.toolbox, depth=0)
+    program = plain if isinstance(plain, Program) else Program(plain.toolbox, depth=0)  # of which nothing is known
     if not queries:
         return Rehearsal(program, ())
     environment = dataclasses.replace(environment, queries=tuple(queries))
@@ -89,9 +88,9 @@ def rehearse(resolved: Resolved, environment: "Environment", model: "Model", que
 
 
 class StandIn(dspy.LM):
-    """In the real model's place: it has that one's window and interface, counts what it is asked, and makes up answers.
+    """Takes the real model's place, with its window and interface: counts calls, and answers as `offline` does.
 
-    The answers are those of the engine without a model. What they used is booked on the query, so that its limits hold.
+    What they used is booked on the query, so that its limits hold.
     """
 
     def __init__(self, statistics: "Callable[[], TermStatistics]", model: "Model") -> None:
@@ -149,11 +148,9 @@ class StandIn(dspy.LM):
             payer.charge(Usage(calls=1, input_tokens=call.prompt, output_tokens=call.answer))
 
     def __deepcopy__(self, memo: object) -> "StandIn":
-        # DSPy copies the model with a program; what was counted is one.
-        return self
+        return self  # DSPy copies the model with a program, and there is one count
 
 
 def _texts(message: Mapping[str, Any]) -> list[str]:
-    """Return what is counted of a message."""
     calls = [one["function"] for one in message.get("tool_calls", ())]
     return [str(message["content"]), *(text for one in calls for text in (one["name"], one["arguments"]))]

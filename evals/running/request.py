@@ -3,10 +3,8 @@
     Request(program="multihop", task="congress", split="dev", parameters={"hops": 2})
 
 A field that is None leaves the choice to the task, the model or the program. Values are checked when a request is made
-(UsageError); whether there is such a task or retriever is the business of evals/running/resolve.py.
-
-`-P name=value` sets what a program's constructor lets the command line set, or one of the `LIMITS` of each query, which
-every program and agent has.
+(UsageError); names are looked up in evals/running/resolve.py. `-P name=value` sets a keyword parameter of a program's
+constructor, or one of the `LIMITS` of each query.
 """
 
 import difflib
@@ -153,11 +151,10 @@ def list_parameters(constructor: Any) -> dict[str, inspect.Parameter]:
 def parse_parameters(
     program: str, constructor: Any, given: Mapping[str, Any], kept: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return every parameter of the program: as it is `given`, or in `kept`, or with its default.
+    """Return every parameter of the program: as `given`, or as `kept` in a compiled program, or with its default.
 
-    `kept` are those of a compiled program. UnknownName for another name, UsageError for a value that is not of the
-    annotated type. `LIMITS` are passed over, but where there are any, lines of work that could be `parallel` go one
-    after another: which of them a limit ends must not depend on their threads.
+    UnknownName for another name, UsageError for a value of another type. `LIMITS` are ignored, but with one, lines of
+    work that could be `parallel` go one after another: which of them it ends must not depend on their threads.
     """
     known, limited = list_parameters(constructor), query_limits(given)
     values = {name: _checked(parameter.default, parameter.annotation) for name, parameter in known.items()}
@@ -180,7 +177,7 @@ def parse_parameters(
 
 
 def query_limits(given: Mapping[str, Any]) -> dict[str, int]:
-    """Return those of `LIMITS` that are `given`, in their order there. UsageError for one that is no number from 1."""
+    """Return those of `LIMITS` that are `given`, in their order. UsageError for one that is no number from 1."""
     found = {name: _value(name, str(given[name]), int) for name in LIMITS if name in given}
     for name, most in found.items():
         if most < 1:
@@ -210,7 +207,7 @@ def find_retrievers(values: Mapping[str, Any]) -> list[str]:
 
 
 def digest_files(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the SHA-256 of every file that the values name, by the parameter. DataError for one that is not there."""
+    """Return the SHA-256 of every file that the values name, by parameter. DataError for one that is not there."""
     found = {}
     for name, value in values.items():
         if isinstance(value, InputFile) and value:
@@ -222,7 +219,6 @@ def digest_files(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _json_types(kind: Any) -> type | tuple[type, ...]:
-    """Return the types that JSON gives back for a parameter of this type."""
     return (int, float) if kind is float else str if issubclass(kind, str) else kind
 
 

@@ -1,7 +1,6 @@
 """A request with every name looked up (`resolve`), fitted to its task (`fit`), and its retrievers, opened (`Engines`).
 
-Every check that needs no data comes first (`resolve`), every check that needs no index second (`fit`), so that a
-misspelt word does not wait for a corpus, nor a wrong value for an index.
+Checks that need no data come first (`resolve`), then those that need no index (`fit`): a misspelt word does not wait.
 """
 
 import logging
@@ -57,12 +56,12 @@ class Resolved:
 
     @property
     def all_retrievers(self) -> "tuple[Spec, ...]":
-        """Those that the program may search with, the run's own first, and those of the pool."""
+        """The run's own retriever, those of parameters, and those of the pool."""
         return (self.retriever, *self.others.values(), *(self.pool.parts if self.pool else ()))
 
     @property
     def sends(self) -> bool:
-        """Whether the run may send something to a model: its program's, or one of a retriever."""
+        """Whether the program or a retriever may send something to a model."""
         lenses = [lens for spec in self.all_retrievers for lens in retrievers.lenses(spec)]
         models = [self.request.lm, *(lens.options.get("model", "offline") for lens in lenses)]
         return any(model != "offline" for model in models) or any(map(retrievers.apis, self.all_retrievers))
@@ -118,7 +117,7 @@ def _isolate(request: Request, compiled: "Compiled | None") -> Any:
 
 
 def _check_prices(resolved: Resolved) -> None:
-    """UsageError where a budget in dollars cannot be kept, because nobody knows what the model or an API takes."""
+    """Raise UsageError where a budget in dollars cannot be kept, for want of a price."""
     request = resolved.request
     unknown = [] if price_is_known(request.lm, request.prices) else [request.lm]
     for api in [api for spec in resolved.all_retrievers for api in retrievers.apis(spec)]:
@@ -134,7 +133,6 @@ def _check_prices(resolved: Resolved) -> None:
 
 
 def _read_compiled(request: Request) -> "Compiled | None":
-    """Return the compiled program of the request, if it has one; DataError or UsageError where it cannot be used."""
     if request.compiled is None:
         return None
     from programs.compiled import read  # few runs need it
@@ -170,7 +168,7 @@ def trial(constructor: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _check_pools(resolved: Resolved, environment: "Environment") -> None:
-    """UsageError for retrievers, a pool or a depth that do not fit the task's pools, before any index is built."""
+    """Raise UsageError for retrievers, a pool or a depth that do not fit the task's pools."""
     pool, k = resolved.pool, resolved.request.k
     has_pools = all(query.candidates is not None for query in environment.queries)
     if pool and has_pools:

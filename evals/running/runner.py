@@ -32,7 +32,6 @@ ALIKE = 5  # queries that failed alike, and are most of those that ended, after 
 GRACE = 3.0  # seconds that calls in flight are waited for after a Ctrl-C, and a query after its time is up
 TICK = 0.1  # seconds between two looks at what the threads do, where none of them has finished anything
 
-
 System = Callable[..., Submission]  # a program or an agent: system(query=...) searches in a session of its own
 
 
@@ -49,10 +48,10 @@ def run(
 ) -> str | None:
     """Answer every query that is pending in `folder`, `workers` at a time; return the last provider fault, if any.
 
-    Outcomes are written by the calling thread, in the order in which they finish; `on_pending` hears of queries that
-    the provider left unanswered, and why. BudgetReached and ProviderRefused end the run after the queries in flight.
-    KeyboardInterrupt stops each query at its next call: what was sent is waited for, GRACE seconds at most, so
-    that it is not paid for in vain; at the second one nothing is waited for.
+    Outcomes are written by the calling thread, in the order in which they finish; `on_pending` gets queries that the
+    provider left unanswered, and why. BudgetReached and ProviderRefused end the run after the queries in flight.
+    KeyboardInterrupt stops each query at its next call; answers in flight are waited for, GRACE seconds at most, or not
+    at all at the second one.
     """
 
     def take(query_id: str, result: Outcome | Exception) -> None:
@@ -93,10 +92,7 @@ def run(
 
 @contextmanager
 def _collecting_seldom() -> Iterator[None]:
-    """Look for garbage in cycles seldom, and not in what is there already: the corpus, the index, the modules.
-
-    With 64 queries at work such looks take a tenth of the time, and what a query leaves behind has few cycles.
-    """
+    """Collect garbage seldom, and not in what is there already: else it takes a tenth of the time of 64 workers."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
@@ -129,7 +125,7 @@ class _Crew:
         thread.start()
 
     def give_up_overdue(self) -> None:
-        """Give up queries that hang outside of any call, which has a deadline of its own; others go on."""
+        """Give up queries that hang outside of any call; calls have deadlines of their own."""
         now = time.monotonic()
         with self._giving_up:
             late = {thread: query_id for thread, (query_id, due) in list(self._at.items()) if now > due}
@@ -150,12 +146,11 @@ class _Crew:
                     in_time = self._at.pop(me, None)
                 if in_time:
                     self.done.put((query.query_id, result))
-        finally:  # whatever happens: who waits for this thread must not wait forever
+        finally:  # nobody must wait for this thread forever
             self.working.discard(me)
 
 
 def _collect(crew: _Crew, take: Callable[[str, Outcome | Exception], None]) -> None:
-    """Hand on the results of a crew until all of it is done."""
     looked = 0.0
     while crew.working or not crew.done.empty():
         check_interrupts()
@@ -189,7 +184,7 @@ class _Faults:
     def __init__(self, model: str, earlier: Iterable[str | None]) -> None:
         """`earlier` are the errors of outcomes that are there already."""
         counts = Counter(generalize(error) for error in earlier if error is not None)
-        # An earlier sitting has stopped at these; who gives the command again wants to go on.
+        # An earlier sitting has stopped at these, and the command was given again.
         self._known = {kind for kind, count in counts.items() if count >= ALIKE}
         self._model = model
         self._ended = 0
@@ -261,7 +256,7 @@ def answer(system: System, query: Query, documents: Mapping[str, Document]) -> O
 
 
 def _fields(submission: Submission, query: Query, documents: Mapping[str, Document]) -> Outcome:
-    """Return the record of a submission. Raises when it is none for this query, or cannot be scored or written."""
+    """Return the record of a submission. Raise when it does not fit the query, or cannot be scored or written."""
     if not isinstance(submission, Submission):
         raise TypeError(f"the system handed in {type(submission).__name__!r}, not a Submission")
     ranking = list(submission.ranking)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from evals.running.evaluation import Ready
 
 # A plain line is due when this share of the queries has ended since the last one; when some have, after so many
-# seconds; and when none has, after so many more, because their calls and dollars may have gone on.
+# seconds; and when none has, after STILL_SECONDS.
 PLAIN_SHARE = 0.25
 PLAIN_SECONDS = 5.0
 STILL_SECONDS = 60.0
@@ -58,7 +58,7 @@ class Lines:
         if not isinstance(event, Progress):
             self._change = event if isinstance(event, Waiting | Resumed) else self._change
             return
-        # Many short waits in a row are one wait to a reader, and the lines below count those that wait.
+        # Many short waits in a row are one wait to a reader.
         if isinstance(self._change, Waiting) and event.elapsed - self._waited >= PLAIN_SECONDS:
             self._waited, self._waiting = event.elapsed, True
             say(waiting_words(event.status))
@@ -132,13 +132,12 @@ def columns(progress: Progress) -> list[Column]:
 
 
 def _cells(*texts: str) -> tuple[str, str, str]:
-    """Return the three cells of a column, without a gap between those that say something."""
     first, second, third = [*filter(None, texts), "", "", ""][:3]
     return first, second, third
 
 
 def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableType:
-    """Return as many of the columns as `width` characters hold, and below them what is waited for, if it `waits`."""
+    """Return as many columns as `width` characters hold, and below them what is waited for, if it `waits`."""
     shown = columns(progress)
     while len(shown) > 1 and sum(column.width + GAP for column in shown) - GAP > width:
         shown.remove(max(shown, key=lambda column: column.place))
@@ -194,7 +193,7 @@ def _is_paid(usage: Usage) -> bool:
 
 
 def _apart(calls: Status) -> list[str]:
-    """Return the calls that are counted apart: those that had been paid for before, and those without an answer."""
+    """Return in words the calls that had been paid for before, and those without an answer."""
     return list(filter(None, (_some(calls.usage.cached_calls, "cached"), _some(calls.failed, "failed"))))
 
 
@@ -217,7 +216,7 @@ def _some(count: int, what: str) -> str:
 
 
 def _count(number: float) -> str:
-    """Write a count in at most four characters: whole up to 9,999, then thousands, millions, billions."""
+    """Write a count in at most four characters: 9999, 10k, 1.2M, 3B."""
     if number < 10_000:
         return str(number)
     thousands = 0
