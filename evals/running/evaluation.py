@@ -35,7 +35,7 @@ from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplet
 from tools.models import lm
 from tools.models.gate import Gate
 from tools.models.spec import check_key, read_keys
-from tools.models.terms import QUERY_SECONDS, Budget, Patience, Terms
+from tools.models.terms import QUERY_SECONDS, Budget, Cassette, Patience, Terms
 from tools.records import Usage, usage_from_json
 from tools.retriever import RanksOnly
 from tools.retrievers.bm25 import BM25
@@ -149,11 +149,7 @@ def open_task(request: Request) -> "tuple[Resolved, Environment]":
 def _run(request: Request, report: Report | None) -> Result:
     started, terms = time.monotonic(), make_terms(request)
     resolved, environment = open_task(request)
-    cassette = None
-    if request.cassette:
-        from tools.models.cassette import Cassette  # few runs have one
-
-        cassette = Cassette(request.cassette, terms, sends=resolved.sends)
+    cassette = Cassette(request.cassette, terms, sends=resolved.sends) if request.cassette else None
     engines = Engines(environment, terms)
     ready = _prepare(resolved, environment, engines, terms)
     place = run_folder.place(request.runs, ready.config)

@@ -1,8 +1,8 @@
 """Every request sent to a model and every answer that came back, on disk before the program sees it.
 
-One SQLite file, RUNS/answers.sqlite3, is the cache of answers, under a key of everything that shapes an answer, and the
-ledger of each run (what it sent, what failed and why, what it paid), so that a crash cannot part them. Each request is
-a row; an answer that had been paid for before is a row without text. Prompts are not kept: they are twenty times as
+One SQLite file, RUNS/answers.sqlite3, is both the cache of answers, under a key of everything that shapes an answer, and
+the ledger of each run (what it sent, what failed and why, what it paid), so that a crash cannot part them. Each request
+is a row; an answer that was paid for before is a row without text. Prompts are not kept: they are twenty times as
 large, and traces say what was shown. Left out: several machines, and file systems without locks, which WAL needs.
 """
 
@@ -31,8 +31,8 @@ from tools.records import Usage, usage_from_json, usage_json
 
 _LOG = logging.getLogger("sextant")
 NAME = "answers.sqlite3"
-CACHED = "cached"  # in the place of a fault: nothing was sent, because an answer was there
-INDEX = "index"  # in the place of a fault: embeddings and annotations for an index, and the vectors of queries
+# In the place of a fault: nothing was sent because an answer was there; work for an index, and vectors of queries.
+CACHED, INDEX = "cached", "index"
 
 # A key is 16 hex digits of BLAKE2b: among a million answers, two are the same by chance once in 37 million times.
 _TABLE = """
@@ -55,7 +55,7 @@ CREATE INDEX IF NOT EXISTS calls_run ON calls (run);
 """
 _UNWRITTEN = 100  # rows that nobody waits for, and that a kill may lose
 _LONGEST_WORD = 100  # characters kept of why an answer ended or failed: servers may send anything
-_SHORT = 15.0  # seconds; a query with less left may have given up for that: no pause between two attempts is longer
+_SHORT = 15.0  # seconds; a query with less time left may fail for that alone: no pause between two attempts is longer
 
 
 class Answer(NamedTuple):
@@ -68,16 +68,13 @@ class Answer(NamedTuple):
 
 
 class Books(NamedTuple):
-    """The number of requests that one run has sent, and what they used.
-
-    `usage` is of its answered requests, and of failed ones that reported any; at list price, of cached answers as well.
-    """
+    """The number of requests that one run has sent, and what they used."""
 
     sent: int = 0
     answered: int = 0
     cached: int = 0
     faults: Mapping[str, int] = {}
-    usage: Usage = Usage()
+    usage: Usage = Usage()  # of answered requests, and failed ones that reported any; list prices of cached ones, too
 
     def json(self) -> dict[str, Any]:
         """Return the books as --json prints them."""
@@ -107,10 +104,10 @@ class Answers:
     """The file of answers. Threads and processes share it."""
 
     def __init__(self, path: Path) -> None:
-        """DataError when there is a file that is none of ours, or damaged."""
+        """Open the file, or make it. DataError when it is none of ours, or damaged."""
         self.path = path
         self._lock = threading.Lock()
-        self._pending = list[_Batch]()  # to be written, by whoever comes first
+        self._pending = list[_Batch]()  # to be written, by the first thread that gets the lock
         self._writing = threading.Lock()
         with _readable(path):
             disk.make_private(path.parent)
@@ -122,8 +119,7 @@ class Answers:
     def take(self, key: str, run: str = "", query_id: str = "") -> tuple[Answer, str, str] | None:
         """Return an answer to a request, with the run and the query that paid for it; None where there is none.
 
-        Where several have paid, as runs side by side do, it is the one that this query of this run has paid for; else
-        one of this run; else the first.
+        Of several, that of this query of this run comes first, then one of this run, then the oldest.
         """
         columns = ("key", "outputs", "usage", "finish", "seconds", "run", "query_id")
         best = "WHERE key = ? AND fault = '' AND outputs IS NOT NULL "
@@ -134,10 +130,10 @@ class Answers:
         return None
 
     def write(self, rows: list[_Row], *, wait: bool = True) -> None:
-        """Put rows on disk; they are safe when this returns, if it waits. RunIncomplete when they cannot be.
+        """Put rows on disk; with `wait`, they are safe when this returns. RunIncomplete when they cannot be.
 
-        A transaction costs twenty times what a row does. While one is under way, rows of other threads gather, and
-        the first of these writes them all.
+        A transaction costs twenty times what a row does: while one is under way, rows of other threads gather, and the
+        first of these threads writes them all.
         """
         done = Future[None]()
         with self._lock:
@@ -150,11 +146,11 @@ class Answers:
             raise RunIncomplete(f"{self.path}: {error}; an answer could not be written; make room") from None
 
     def settle(self) -> None:
-        """Wait until all that was written so far is on disk, those rows too that nobody waited for."""
+        """Wait until all rows so far are on disk, those that nobody waited for included."""
         self.write([])
 
     def ledger(self, run: str) -> "Ledger":
-        """Return the ledger of one run, with all that this process has written in it."""
+        """Return the ledger of one run, which has all that this process has written."""
         self.settle()
         return Ledger(self, run)
 
@@ -165,14 +161,12 @@ class Answers:
     def books_and_marks(self, run: str) -> tuple[Books, set[int]]:
         """Return a run's books, and a hash of query and key for each cached answer in them, which counts once."""
         sent, usage, marks = Counter[str](), Usage(), set[int]()
-        damage = (
-            f"the books of {run} are damaged; remove the file run-id of its folder to begin them anew: the answers "
-        )
-        damage += "stay, and are not paid for again"
-        for found in self.select(("fault", "usage", "query_id", "key"), "WHERE run = ?", (run,), damage=damage):
-            fault, used = found["fault"], usage_from_json(found["usage"])
+        damage = f"the books of {run} are damaged; remove the file run-id of its folder to begin them anew: "
+        damage += "the answers stay, and are not paid for again"
+        for row in self.select(("fault", "usage", "query_id", "key"), "WHERE run = ?", (run,), damage=damage):
+            fault, used = row["fault"], usage_from_json(row["usage"])
             if fault == CACHED:
-                if (mark := hash((found["query_id"], found["key"]))) in marks:
+                if (mark := hash((row["query_id"], row["key"]))) in marks:
                     continue
                 marks.add(mark)
                 used = Usage(list_usd=used.list_usd)
@@ -182,24 +176,21 @@ class Answers:
         return Books(sent.total() + answered, answered, cached, dict(sent), usage), marks
 
     def of_run(self, run: str) -> Iterator[tuple[str, Answer]]:
-        """Yield each answer that a run has used, paid by it or not, with its key and in the order of the keys.
-
-        Where it has paid, the answer is its own, whatever others have got for the same request.
-        """
+        """Yield the key and the answer of each request of a run, by key; its own answer, where it has paid for one."""
         self.settle()
         statement = "SELECT DISTINCT key FROM calls WHERE run = ? AND fault IN ('', ?) ORDER BY key"
         for (key,) in self.query(statement, (run, CACHED)):
-            found = self.take(key, run)
-            if found is None:
+            taken = self.take(key, run)
+            if taken is None:
                 raise DataError(f"the answer {key} of this run was cleared away, so the run cannot be recorded")
-            yield key, found[0]
+            yield key, taken[0]
 
     def select(
         self, columns: Sequence[str], rest: str, values: Sequence[Any] = (), *, damage: str = ""
     ) -> Iterator[dict[str, Any]]:
         """Yield columns of the rows that the `rest` of a statement picks, by name and with their JSON read.
 
-        DataError for a damaged one; `damage` says what to do, else the answer is to be cleared away.
+        DataError for a damaged one; `damage` says what to do, by default to clear the answer away.
         """
         with self._lock, _readable(self.path):
             statement = f"SELECT {', '.join(columns)} FROM calls {rest}"
@@ -212,7 +203,7 @@ class Answers:
                     raise DataError(f"{self.path}: {mend} ({error})") from None
 
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement, for the command that lists and clears answers, and return what it finds."""
+        """Run a statement of the command that lists and clears answers; return its rows."""
         with self._lock, _readable(self.path):
             return self._reader.execute(statement, [_storable(value) for value in parameters]).fetchall()
 
@@ -232,9 +223,10 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError) and "disk" in str(error):
+        operational = isinstance(error, sqlite3.OperationalError)
+        if operational and "disk" in str(error):
             raise RunIncomplete(f"{path}: {error}; make room") from None
-        if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
+        if operational and "locked" in str(error):
             raise RunIncomplete(f"{path}: {error} by another process; the same command goes on") from None
         raise DataError(
             f"{path}: {error}; keep it, as its answers were paid for: sqlite3 {path} .recover | sqlite3 NEWFILE saves "
@@ -245,7 +237,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _write_pending(pending: list[_Batch], writing: threading.Lock, writer: sqlite3.Connection) -> None:
-    """Write all batches that are `pending`, all or none; another thread may have done so by now."""
+    """Write all `pending` batches, or none; another thread may have done so by now."""
     statement = f"INSERT INTO calls ({', '.join(_Row._fields)}) VALUES ({', '.join('?' * len(_Row._fields))})"
     with writing:
         together = pending[:]
@@ -265,7 +257,7 @@ def _write_pending(pending: list[_Batch], writing: threading.Lock, writer: sqlit
 def _close(
     path: Path, pending: list[_Batch], writing: threading.Lock, writer: sqlite3.Connection, reader: sqlite3.Connection
 ) -> None:
-    """Put everything into the one file. Where another process has it open as well, the last of them completes that."""
+    """Put everything into the one file; of several processes that have it open, the last one completes that."""
     _write_pending(pending, writing, writer)
     try:
         writer.close()
@@ -278,7 +270,7 @@ def _close(
 
 
 def _storable(value: Any) -> Any:
-    """Return a value that SQLite takes: in a text, lone surrogates, as of a name not in UTF-8, are question marks."""
+    """Return a value that SQLite takes: lone surrogates, as in a name not in UTF-8, become question marks."""
     return value.encode("utf-8", "replace").decode("utf-8") if isinstance(value, str) else value
 
 
@@ -290,17 +282,14 @@ def open_answers(path: Path) -> Answers:
     """Open the answers kept in the file `path`, once in a process: its rows are written by one thread."""
     path = path.resolve()
     with _OPENING:
-        found = _OPENED.get(path)
-        if found is None or not found.close.alive:
-            found = _OPENED[path] = Answers(path)
-        return found
+        answers = _OPENED.get(path)
+        if answers is None or not answers.close.alive:
+            answers = _OPENED[path] = Answers(path)
+        return answers
 
 
 def open_ledger(folder: Path, *, runs: Path | None = None) -> "Ledger":
-    """Open the ledger of the run in `folder`, RUNS/task/name, or of a compilation anywhere in `runs`.
-
-    It is new when the folder is.
-    """
+    """Open the ledger of the run in `folder`, RUNS/task/name, or of a compilation anywhere in `runs`; new for a new one."""
     mark = folder / "run-id"
     try:
         if not mark.exists():
@@ -319,19 +308,19 @@ _Failure = tuple[Exception, TracebackType | None]  # of a request that others wa
 
 
 class Ledger:
-    """The ledger of one run: it takes answers that are there and books what the run sends. Threads share it."""
+    """The ledger of one run: it takes answers that are kept and books what the run sends. Threads share it."""
 
     def __init__(self, answers: Answers, run: str) -> None:
         self.answers = answers
         self.run = _storable(run)
         self._lock = threading.Lock()
-        self._sent = dict[str, Future[_Failure | None]]()  # by key: requests on their way, for all who ask the same
+        self._sent = dict[str, Future[_Failure | None]]()  # by key: requests on their way; equal ones wait for them
         self._books, self._marks = answers.books_and_marks(self.run)
         self._replayed: Mapping[str, Answer] | None = None
         self._source = ""
 
     def replay(self, answers: Mapping[str, Answer], source: str) -> None:
-        """From here on, answer every request from these, which are of `source`, and send none."""
+        """Answer every request from these, which are of the file `source`, and send none."""
         self._replayed, self._source = answers, source
 
     @property
@@ -352,10 +341,10 @@ class Ledger:
     ) -> Iterator[Answer | None]:
         """Give the block an answer to its request; None where there is none, and the block has to send and book it.
 
-        `price` says what an answer is worth at list price, where that was not known when it came. Who asks what is on
-        its way waits for it, until its own `deadline` by time.monotonic; TimeoutError then. When the block raises an
-        Exception, all who wait raise it, too: else each would ask the same in vain, one after the other. They try
-        themselves where it may be of this query alone: a limit of its session, or its own deadline, which is near.
+        `price` gives the list price of an answer, where that was not known when it came. An equal request that is in
+        flight is waited for, until the `deadline` by time.monotonic; TimeoutError then. An Exception of the block is
+        raised by all that wait, which would else fail one after the other. They try themselves where it may be of this
+        query alone: a limit of its session, or a deadline that is near.
         """
         mine, failure = self._wait_for_turn(key, deadline), None
         try:
@@ -370,7 +359,7 @@ class Ledger:
             mine.set_result(failure)
 
     def _wait_for_turn(self, key: str, deadline: float) -> "Future[_Failure | None]":
-        """Wait until nobody else asks for `key`. Raises the failure of whoever did, where it is for all."""
+        """Wait until no other request for `key` is in flight. Raises its failure, where that is for all."""
         while True:
             with self._lock:
                 other = self._sent.get(key)
@@ -382,21 +371,21 @@ class Ledger:
             except TimeoutError:
                 raise TimeoutError("the same request of another query is not answered yet") from None
             if failure:
-                raise failure[0].with_traceback(failure[1])  # where it went wrong, without who else has waited
+                raise failure[0].with_traceback(failure[1])  # where it went wrong, without those that have waited
 
     def _take(self, query_id: str, key: str, model: str, price: Callable[[Usage], float | None]) -> Answer | None:
         if self._replayed is None:
-            found = self.answers.take(key, self.run, query_id)
+            taken = self.answers.take(key, self.run, query_id)
         elif key in self._replayed:
-            found = self._replayed[key], "", ""
+            taken = self._replayed[key], "", ""
         else:
             raise ProviderRefused(
                 f"{self._source} has no answer to a call of query {query_id!r}: it was recorded with another "
                 "command, data or version; name a new file to record"
             )
-        if found is None:
+        if taken is None:
             return None
-        answer, run, payer = found
+        answer, run, payer = taken
         if run == self.run and payer == query_id:
             return answer  # this query's own, from an earlier sitting: paid for by it, then as now
         listed = answer.usage.list_usd
@@ -413,16 +402,16 @@ class Ledger:
         return answer._replace(usage=usage)
 
     def answered(self, query_id: str, key: str, model: str, answer: Answer) -> None:
-        """Book a request that was answered; the answer is safe when this returns. RunIncomplete when it cannot be."""
+        """Book an answered request; the answer is on disk when this returns. RunIncomplete when it cannot be."""
         self.answers.write([self._row(query_id, key, model, answer, "")])
         self._book(sent=1, answered=1, usage=answer.usage)
 
     def book(
         self, model: str, usage: Usage, *, fault: str = "", seconds: float = 0.0, query_id: str = "", key: str = ""
     ) -> None:
-        """Book a request that was left without an answer, by its `fault`; without one, what an index has cost."""
+        """Book a request without an answer, by its `fault`; without one, what an index has cost."""
         row = self._row(query_id, key, model, Answer([], usage, "" if fault else "stop", seconds), fault or INDEX)
-        with suppress(RunIncomplete) if fault else nullcontext():  # what is told is the failure
+        with suppress(RunIncomplete) if fault else nullcontext():  # the failure itself is reported
             self.answers.write([row])
         calls = 0 if fault else usage.calls
         self._book(sent=1 if fault else calls, answered=calls, fault=fault and row.fault, usage=usage)

@@ -111,12 +111,12 @@ def _show(answers: "Answers", arguments: argparse.Namespace) -> None:
 
 
 def _export(answers: "Answers", arguments: argparse.Namespace) -> None:
-    from tools.models import cassette  # as answers, above
+    from tools.models.terms import write_cassette  # as answers, above
 
     where, values = _where(answers, arguments)
     keys = [key for (key,) in answers.query(f"SELECT DISTINCT key FROM calls WHERE {where} ORDER BY key", values)]
     run = _run(answers, arguments.run) if arguments.run else ""  # whose own answers come first
-    count = cassette.write(arguments.file, ((key, found[0]) for key in keys if (found := answers.take(key, run))))
+    count = write_cassette(arguments.file, ((key, found[0]) for key in keys if (found := answers.take(key, run))))
     _done(arguments, f"{count} answers are in {arguments.file}", {"answers": count, "file": str(arguments.file)})
 
 

@@ -1,8 +1,8 @@
-"""What happens to one request to a model: cache, gate, budget, sending, books. Nothing that is sent gets past it.
+"""What happens to one request to a model: ledger, gate, budget, sending, books. Everything that is sent passes here.
 
-In this order: an answer that is there already is taken from the ledger; else the gate gives a place and the budget a
-request; it is sent; what it used is booked, in the ledger before anybody sees the answer. A request that was left
-without an answer is sent again, a bounded number of times; each time it asks the budget and is booked.
+An answer that the ledger has is taken from there. Otherwise the request waits for the gate and the budget, is sent,
+and is booked before anybody sees its answer. A request without an answer is sent again, a bounded number of times; each
+attempt asks the budget and is booked.
 """
 
 import random
@@ -61,7 +61,7 @@ class Caller:
         output_tokens: float = 500.0,
         longest: float = float("inf"),
     ) -> None:
-        """A call without a known `cost` has an unknown price, unless it is `free`; then it is not in the ledger.
+        """Without a `cost` the price of a call is unknown; a `free` call costs 0 and is not in the ledger.
 
         `output_tokens` is the guess at an answer's length until some have come, and `longest` bounds a call in seconds.
         """
@@ -83,10 +83,10 @@ class Caller:
         return not self.free and self.terms.ledger is not None
 
     def ask(self, owner: str, key: str, made: bytes, send: Send) -> Answer:
-        """Return the answer to the request `made`: from the ledger, from who asks the same just now, or by sending it.
+        """Return the answer to the request `made`: from the ledger, from an equal request in flight, or by sending it.
 
-        `key` stands for everything that shapes the answer; "" is for one that is not kept in the ledger, because an
-        index keeps it. `owner` is the query that pays, "" for none. Raises DSPy's LM errors and those of tools.errors.
+        `key` stands for everything that shapes the answer; "" is for an answer that an index keeps, not the ledger.
+        `owner` is the query that pays, "" for none. Raises DSPy's LM errors and those of tools.errors.
         """
         ledger = None if self.free or not key else self.terms.ledger
         if ledger is None:
@@ -94,8 +94,8 @@ class Caller:
                 self.terms.check_sends(f"a call of {self.model}" + (f" for query {owner!r}" if owner else ""))
             return self._ask_provider(owner, "", made, send)
         try:
-            with ledger.turn(owner, key, self.model, self._list_price, deadline=DEADLINE.get()) as found:
-                return found or self._ask_provider(owner, key, made, send)
+            with ledger.turn(owner, key, self.model, self._list_price, deadline=DEADLINE.get()) as kept:
+                return kept or self._ask_provider(owner, key, made, send)
         except TimeoutError as waited:
             raise _out_of_time(str(waited)) from None
 
@@ -128,29 +128,24 @@ class Caller:
         terms, expected, usage = self.terms, self._expected(made), Usage()
         try:
             terms.budget.take(expected, deadline=DEADLINE.get(), check=terms.gate.check)
-        except TimeoutError as waited:
+        except BaseException as error:
             terms.gate.leave()
-            raise _out_of_time(f"its calls waited for {waited}") from None
-        except BaseException:
-            terms.gate.leave()
+            if isinstance(error, TimeoutError):
+                raise _out_of_time(f"its calls waited for {error}") from None
             raise
         started = time.monotonic()  # the budget may have let it wait since it entered
         try:
             sent = send(min(started + self._longest, DEADLINE.get()))
             usage = self.usage_of(sent.usage)
-        except dspy.LMNotConfiguredError:  # nothing was sent
-            terms.gate.leave()
-            raise
-        except dspy.LMError as error:
+        except BaseException as error:
+            if not isinstance(error, dspy.LMError) or isinstance(error, dspy.LMNotConfiguredError):
+                terms.gate.leave()  # no failure of the provider
+                raise
             usage = self._usage_of_failure(error)
             if not self.free:
-                seconds = time.monotonic() - started
-                kind = faults.kind(error)
-                terms.book(self.model, usage, fault=kind, seconds=seconds, query_id=owner, key=key)
+                fault, seconds = faults.kind(error), time.monotonic() - started
+                terms.book(self.model, usage, fault=fault, seconds=seconds, query_id=owner, key=key)
             return error
-        except BaseException:
-            terms.gate.leave()
-            raise
         finally:
             terms.budget.spend(usage, expected)
         self._answered = True
@@ -163,13 +158,13 @@ class Caller:
         return answer
 
     def _wait_for_another(self, error: dspy.LMError, entered: float, failures: _Failures) -> None:
-        """Tell the gate of a failure, and wait until another attempt is worth it. Raises the failure where none is."""
+        """Tell the gate of a failure, then wait until the next attempt; raise the failure where there is to be none."""
         gate, patience = self.terms.gate, self.terms.patience
         if not dspy.is_retryable_lm_error(error):
             gate.refused()
             raise error
-        rest: float | None = getattr(error, "retry_after", None)
-        gate.failed(entered, overload=faults.overload(error), asked=rest, reason=faults.kind(error))
+        rest: float | None = getattr(error, "retry_after", None)  # seconds that the provider asks for
+        gate.failed(entered, overload=faults.overload(error), rest=rest, reason=faults.kind(error))
         now = time.monotonic()
         failures.since = failures.since or now
         failures.count, failures.last = failures.count + 1, error
@@ -194,13 +189,10 @@ class Caller:
         if not self.terms.budget.limited:
             return Expected()
         tokens_in, tokens_out = len(made) // 4, round(self._output_tokens)
-        usd = self.cost.of(tokens_in, 0, tokens_out) if self.cost else 0.0
-        return Expected(tokens_in + tokens_out, usd)
+        return Expected(tokens_in + tokens_out, self.cost.of(tokens_in, 0, tokens_out) if self.cost else 0.0)
 
     def _list_price(self, usage: Usage) -> float | None:
-        if self.cost is None:
-            return None
-        return self.cost.of(usage.input_tokens, 0, usage.output_tokens, usage.reasoning_tokens)
+        return self.cost.of(usage.input_tokens, 0, usage.output_tokens, usage.reasoning_tokens) if self.cost else None
 
     def usage_of(self, reported: Any) -> Usage:
         """Return what an answered request used; unknown where that is not `reported`, or cannot be true."""
@@ -217,12 +209,9 @@ class Caller:
         return Usage(1, 0, tokens_in, tokens_out, paid, at_list_price, cached_tokens=cached, reasoning_tokens=reasoning)
 
     def _usage_of_failure(self, error: dspy.LMError) -> Usage:
-        """Return what a request without an answer used: nothing, unless the provider says otherwise.
-
-        Where nobody knows a price, nobody knows what it cost either.
-        """
+        """Return what a request without an answer used: nothing, unless the provider reports usage."""
         reported = getattr(error, "usage", None)
-        nothing = 0.0 if self.free or self.cost else None
+        nothing = 0.0 if self.free or self.cost else None  # without a price, its cost is not known either
         usage = self.usage_of(reported) if reported else Usage(paid_usd=nothing, list_usd=nothing)
         return replace(usage, calls=0, unmetered=0)
 
@@ -235,24 +224,21 @@ def _out_of_time(why: str = "") -> dspy.LMTimeoutError:
     return dspy.LMTimeoutError(f"the query's time is up (--query-timeout){why and ': '}{why}")
 
 
-# What a call used, out of the usage block of a provider's answer. Read are OpenAI's Chat Completions ("prompt_tokens")
-# and Responses ("input_tokens"), what DSPy and LiteLLM make of other providers, and Anthropic's own block. They differ
-# in three points that cost money when they are missed:
-#
+# Usage blocks are OpenAI's Chat Completions ("prompt_tokens") and Responses ("input_tokens"), DSPy's and LiteLLM's for
+# other providers, and Anthropic's own. They differ in three points that cost money when they are missed:
 # - Anthropic counts what was read from its cache, or written to it, beside "input_tokens"; everybody else within it.
 # - xAI, and Gemini's OpenAI-compatible endpoint, count thinking beside "completion_tokens" and only in "total_tokens";
 #   it is billed as output (https://docs.x.ai/docs/key-information/consumption-and-rate-limits), so it is output here.
 # - Where the provider's cache was used: "cached_tokens" in the details, or DeepSeek's "prompt_cache_hit_tokens".
-#
-# A block that is wrong in one place is believed in none: then the call's usage is unknown. What a total has beside its
-# parts is taken for thinking up to the count of thinking, or up to THINKING where none is told apart; more is something
-# else (a whole conversation, say). Left out: tokens of sound and pictures, and dollars that a few providers report.
+# A block that is wrong in one place makes the call's usage unknown. What a total has beside its parts is thinking, up
+# to the count of thinking, or up to THINKING where none is given; more is something else (a whole conversation, say).
+# Left out: tokens of sound and pictures, and dollars that a few providers report.
 
 MOST_TOKENS = 10_000_000  # of one call; the largest windows have 2 million, so a report of more is a mistake
 # Gemini, which counts thinking in the total alone, ends an answer at 65,536 tokens. Four times that leaves room.
 THINKING = 262_144
-# Some servers count thinking by tokenising its text a second time, its marks included, and come out a few tokens
-# higher than the output that it is part of. So much more than the output is taken for all of the output.
+# Some servers count thinking by tokenising its text again, its marks included, and come out a few tokens higher than
+# the output that it is part of. Up to so much more than the output counts as all of the output.
 RECOUNT_TOKENS = 8
 RECOUNT_SHARE = 0.02
 
@@ -267,10 +253,6 @@ class Metered(NamedTuple):
     cache_write_tokens: int = 0  # of the input: what the provider put into its cache at a price of its own
 
 
-class _Absurd(Exception):
-    """A report that cannot be true."""
-
-
 def read_report(usage: Any) -> Metered | None:
     """Read a provider's usage block, as parsed from JSON; None when it is missing or cannot be true."""
     if not isinstance(usage, dict):
@@ -281,11 +263,12 @@ def read_report(usage: Any) -> Metered | None:
         return None
     try:
         return _read(usage, name_in, name_out)
-    except _Absurd:
+    except ValueError:
         return None
 
 
 def _read(usage: dict[str, Any], name_in: str, name_out: str) -> Metered:
+    """Return the counts of a block. ValueError where they cannot be true."""
     tokens_in, tokens_out = _count(usage, name_in), _count(usage, name_out)
     of_input, of_output = _details(usage, f"{name_in}_details"), _details(usage, f"{name_out}_details")
     read = _count(usage, "cache_read_input_tokens")
@@ -295,14 +278,14 @@ def _read(usage: dict[str, Any], name_in: str, name_out: str) -> Metered:
     cached = _count(of_input, "cached_tokens") or read or _count(usage, "prompt_cache_hit_tokens")
     written = written or _count(of_input, "cache_creation_tokens") or _count(of_input, "cache_write_tokens")
     if not tokens_in or cached + written > tokens_in:
-        raise _Absurd  # a prompt of no tokens comes from a server that does not count
+        raise ValueError  # a prompt of no tokens comes from a server that does not count
     reasoning = _count(of_output, "reasoning_tokens")
     beside = max(0, _count(usage, "total_tokens") - tokens_in - tokens_out)
     if beside > (_recounted(reasoning) if reasoning else THINKING):
-        raise _Absurd
+        raise ValueError
     tokens_out += beside
     if reasoning > _recounted(tokens_out):
-        raise _Absurd
+        raise ValueError
     return Metered(tokens_in, cached, tokens_out, min(reasoning, tokens_out), written)
 
 
@@ -316,13 +299,12 @@ def _count(block: dict[str, Any], name: str) -> int:
     if count is None:
         return 0
     if type(count) is not int or not 0 <= count <= MOST_TOKENS:  # isinstance would let True through
-        raise _Absurd
+        raise ValueError
     return count
 
 
 def _details(usage: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a block in the block; {} where there is none. Some gateways write an empty one as []."""
-    details = usage.get(name) or {}
+    details = usage.get(name) or {}  # some gateways write an empty one as []
     if not isinstance(details, dict):
-        raise _Absurd
+        raise ValueError
     return details

@@ -1,11 +1,11 @@
 """How many requests may be in flight, and when: one gate for all workers of a run.
 
 Additive increase, multiplicative decrease, as TCP avoids congestion (Chiu and Jain 1989; RFC 5681): the limit starts
-at the most that is allowed, comes down to 0.7 of itself when the provider says that it is too much (429, 503, 529, a
-timeout), at most once for the requests that were in flight together, and grows by one for each round of answers. What
-a provider asks for, in Retry-After or in rate headers, holds for everybody. After several failures in a row without an
-answer in between the circuit is open: all wait, longer each time, and one request is sent to see; with its answer the
-limit grows from one again, doubling up to half of what it was.
+at the most that is allowed, falls to 0.7 of itself when the provider is overloaded (429, 503, 529, a timeout), at most
+once for the requests that were in flight together, and grows by one for each round of answers. A rest that a provider
+asks for, in Retry-After or in rate headers, holds for everybody. After several failures in a row the circuit opens: all
+wait, longer each time, and one request at a time is sent; after its answer the limit grows from one again, doubling up
+to half of what it was.
 """
 
 import math
@@ -22,7 +22,7 @@ DECREASE = 0.7  # as CUBIC has it (RFC 9438): against a provider that has no que
 CIRCUIT = 8  # failures in a row, without an answer in between, after which all wait
 LONGEST_PROBE = 15.0  # seconds between two tries while the circuit is open
 LONGEST_WAIT = 60.0  # seconds; a provider that asks for more is not waited for
-_LOOK = 5.0  # seconds after which who waits looks again, whether it was told of something or not
+_LOOK = 5.0  # seconds after which a waiting request looks again, whether it was notified or not
 
 
 class Gate:
@@ -34,7 +34,7 @@ class Gate:
         self.in_flight = 0
         self.waiting = 0
         self._limit = float(most)
-        self._threshold = float(most)  # until where the limit doubles, on its way back
+        self._threshold = float(most)  # up to which the limit doubles, on its way back
         self._clock = clock
         self._unit = unit
         self._free = threading.Condition()
@@ -43,10 +43,10 @@ class Gate:
         self._failures = 0  # in a row
         self._openings = 0  # of the circuit, since the last answer
         self._opened = 0.0  # when the circuit last was opened
-        self._decreased = 0.0  # when the limit was
-        self._answered = -math.inf  # when a request last was
-        self._rest_ends = -math.inf  # of the rest that the provider asked for
-        self._shut_until = -math.inf  # as it asked, where that is too long to wait
+        self._decreased = 0.0  # when the limit last fell
+        self._answered = -math.inf  # when a request was last answered
+        self._rest_ends = -math.inf  # when the rest that the provider asked for ends
+        self._shut_until = -math.inf  # when a rest ends that is too long to wait for
         self._halted = threading.Event()
 
     @property
@@ -62,9 +62,8 @@ class Gate:
     def enter(self, until: float, *, patience: float = 0.0, deadline: float = math.inf) -> float:
         """Wait for a place, and return the time at which it was given. TimeoutError; Interrupted after `halt`.
 
-        The wait ends at `until`, or `patience` seconds after an answer to somebody, or after the end of a rest that the
-        provider has asked for, whichever is last. It does not end while requests are in flight, which are answered or
-        cut off in their own time, unless the circuit is open. It ends at the `deadline` anyway.
+        The wait ends at `until`, or `patience` seconds after any answer or after a rest that the provider asked for,
+        whichever is last; while requests are in flight and the circuit is closed, only at the `deadline`.
         """
         with self._free:
             self.waiting += 1
@@ -94,31 +93,28 @@ class Gate:
                 self._limit = min(float(self.most), self._limit + step)
             if headers and (wait := read_rate(headers)):
                 self._rest(wait, "the provider's rate is used up")
-                self._free.notify_all()  # who waits has to wait longer
+                self._free.notify_all()  # the waiting ones have to wait longer
             if self.waiting:
                 self._free.notify(2)
 
-    def failed(self, entered: float, *, overload: bool, asked: float | None, reason: str) -> None:
-        """Take note of a request that `entered` then and was left without an answer.
-
-        `asked` is how many seconds the provider wants to rest.
-        """
+    def failed(self, entered: float, *, overload: bool, rest: float | None, reason: str) -> None:
+        """Take note of a request without an answer; the provider asks for a `rest` of so many seconds, or none."""
         with self._free:
             self.in_flight -= 1
             self._failures += 1
             if overload and entered >= self._decreased:
                 self._threshold = self._limit = max(1.0, self._limit * DECREASE)
                 self._decreased = self._clock()
-            if asked is not None and asked > LONGEST_WAIT:
-                self._shut_until = self._clock() + asked
-            elif asked is not None:
-                self._rest(asked, f"the provider asks to wait ({reason})")
+            if rest is not None and rest > LONGEST_WAIT:
+                self._shut_until = self._clock() + rest
+            elif rest is not None:
+                self._rest(rest, f"the provider asks to wait ({reason})")
             if self._failures >= CIRCUIT and entered >= self._opened:
                 self._open(reason)
             self._free.notify_all()
 
     def refused(self) -> None:
-        """Take note that a request was answered with a refusal, which waiting would not mend."""
+        """Take note that a request was refused, which waiting would not mend."""
         with self._free:
             self.in_flight -= 1
             self._failures = self._openings = 0
@@ -131,16 +127,16 @@ class Gate:
             self._free.notify()
 
     def rest(self, seconds: float) -> None:
-        """Wait so long outside of the gate. Interrupted after `halt`."""
-        if self._halted.wait(seconds):  # not on `_free`, where each wake-up is for somebody who waits for a place
+        """Wait outside of the gate. Interrupted after `halt`."""
+        if self._halted.wait(seconds):  # not on `_free`, where each wake-up is for a request that waits for a place
             raise Interrupted
 
     def check(self) -> None:
-        """Interrupted after `halt`, for who has waited for something else with a place."""
+        """Raise Interrupted after `halt`, for a request that has waited elsewhere with a place."""
         self.rest(0.0)
 
     def halt(self) -> None:
-        """Let nothing more through; what is in flight goes on."""
+        """Let nothing more through; requests in flight go on."""
         with self._free:
             self._halted.set()
             self._free.notify_all()
@@ -152,7 +148,7 @@ class Gate:
         return self.in_flight < self.limit and self._clock() >= self._paused_until
 
     def _open(self, reason: str) -> None:
-        """Open the circuit, or keep it open for longer: one request at a time from here on, until one is answered."""
+        """Open the circuit, or keep it open for longer: one request at a time until one is answered."""
         if not self._openings:
             self._threshold = max(1.0, self._limit / 2)
         self._limit, self._opened = 1.0, self._clock()
@@ -190,14 +186,13 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def read_rate(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds until a rate that is used up is there again, as OpenAI's headers have it; None where it lasts.
+    """Return the seconds until a used-up rate is renewed, as OpenAI's headers say; None where something is left of it.
 
-    Nor is a rest of more than LONGEST_WAIT taken by itself: whether it is meant, a 429 will tell.
+    None, too, for more than LONGEST_WAIT: a 429 will tell whether that is meant.
     """
     for what in ("requests", "tokens"):
-        if headers.get(f"x-ratelimit-remaining-{what}") == "0":
-            parts = _PARTS.findall(headers.get(f"x-ratelimit-reset-{what}", ""))
-            if parts:
-                seconds = sum(float(many) * _UNITS[unit] for many, unit in parts)
-                return seconds if seconds <= LONGEST_WAIT else None
+        used_up = headers.get(f"x-ratelimit-remaining-{what}") == "0"
+        if used_up and (parts := _PARTS.findall(headers.get(f"x-ratelimit-reset-{what}", ""))):
+            seconds = sum(float(many) * _UNITS[unit] for many, unit in parts)
+            return seconds if seconds <= LONGEST_WAIT else None
     return None

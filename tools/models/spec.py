@@ -33,10 +33,7 @@ SECRET = 16  # letters from which on a key is taken out of answers, too: "token"
 
 
 def parse(spec: str, option: str = "--lm") -> tuple[str, str]:
-    """Return (LiteLLM name, base URL), or "" for what there is not; quick, before anything is loaded.
-
-    UsageError for a spec that names no model, the value of `option`.
-    """
+    """Return (LiteLLM name, base URL) of a spec, the value of `option`; "" for a part that it lacks. UsageError."""
     if spec == "offline":
         return "", ""
     name, at, url = spec.partition("@")
@@ -59,12 +56,12 @@ def parse(spec: str, option: str = "--lm") -> tuple[str, str]:
 
 
 def is_openai(name: str, url: str) -> bool:
-    """Whether the model speaks OpenAI's protocol, which our own client does, too."""
+    """Whether the model speaks OpenAI's protocol, as our own client does."""
     return bool(url) or name.startswith("openai/")
 
 
 def check_provider(name: str, url: str) -> None:
-    """UnknownName for a provider that nobody knows."""
+    """Raise UnknownName for a provider that LiteLLM does not know."""
     if is_openai(name, url):
         return
     litellm = _litellm()
@@ -76,7 +73,7 @@ def check_provider(name: str, url: str) -> None:
 
 
 def check_key(spec: str) -> None:
-    """ProviderRefused where the environment lacks the key that a model needs; nothing is sent."""
+    """Raise ProviderRefused where the environment lacks the key that a model needs; nothing is sent."""
     name, url = parse(spec)
     if not name or url:
         return
@@ -105,7 +102,7 @@ def price_is_known(spec: str, file: Path | None = None) -> bool:
 def read_keys(folder: Path = Path()) -> None:
     """Take keys that the environment lacks from the file `.env` in `folder`, if there is one.
 
-    UsageError for a file that cannot be used. It shows nothing of a line, because that may be a key.
+    UsageError for a file that cannot be used, without the text of a line, which may be a key.
     """
     file = folder / ".env"
     try:
@@ -132,10 +129,7 @@ def secret(variable: str) -> str:
 
 
 def hide_keys(text: str, least: int = 8) -> str:
-    """Return `text` without keys: what the environment has under a name that ends like that of a secret.
-
-    Values of fewer than `least` letters are words like others.
-    """
+    """Return `text` without the values of secrets in the environment that have `least` letters; shorter are words."""
     for name, value in os.environ.items():
         if name.endswith(("_KEY", "_TOKEN", "_SECRET")) and len(value) >= least:
             text = text.replace(value, "***")
@@ -143,10 +137,7 @@ def hide_keys(text: str, least: int = 8) -> str:
 
 
 def is_server(url: str) -> bool:
-    """Whether `url` is that of a server, as in http://host:port/v1, without a password, `?key=...` or `#...`.
-
-    It stands in names of folders and in reports.
-    """
+    """Whether `url` is that of a server, as in http://host:port/v1, and has no secret, as it stands in reports."""
     try:
         parts = urlsplit(url)
         named = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -160,7 +151,8 @@ def openai_account(url: str) -> dict[str, str]:
     parts = urlsplit(url)
     if (parts.scheme, parts.hostname) != ("https", "api.openai.com"):
         return {}
-    organization = secret("OPENAI_ORG_ID") or secret("OPENAI_ORGANIZATION")
-    project = secret("OPENAI_PROJECT_ID") or secret("OPENAI_PROJECT")
-    headers = {"openai-organization": organization, "openai-project": project}
+    headers = {
+        "openai-organization": secret("OPENAI_ORG_ID") or secret("OPENAI_ORGANIZATION"),
+        "openai-project": secret("OPENAI_PROJECT_ID") or secret("OPENAI_PROJECT"),
+    }
     return {name: value for name, value in headers.items() if value}

@@ -1,23 +1,28 @@
 """What the models of a run share: one budget, gate, ledger, patience and cassette.
 
-Whoever asks a model (a program, a lens, an index of embeddings) is handed these terms and connects by them:
-`tools.models.lm.connect` for chat, `tools.models.embeddings.Embeddings` for vectors.
+Whatever asks a model (a program, a lens, an index of embeddings) connects by these terms: `tools.models.lm.connect` for
+chat, `tools.models.embeddings.Embeddings` for vectors.
 """
 
+import json
 import math
+import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from tools.errors import BudgetReached, ProviderRefused, UsageError
+from tools import disk, forms
+from tools.console import say
+from tools.errors import BudgetReached, DataError, ProviderRefused, UsageError
 from tools.models.answers import Answer, Books, Ledger, open_ledger
+from tools.models.forms import CassetteLine
 from tools.models.gate import Gate
-from tools.records import Usage, total
+from tools.records import Usage, total, usage_from_json, usage_json
 
-QUERY_SECONDS = 3600.0  # until a query is given up for this time, where nobody says otherwise
+QUERY_SECONDS = 3600.0  # until a query is given up in this sitting, by default
 _LOOK = 0.25  # seconds after which a call that waits for the budget looks whether the time is up
 
 
@@ -32,9 +37,9 @@ NOTHING = Expected()
 
 
 class Budget:
-    """Limits on requests, tokens, dollars and time, asked before each request is sent. Threads share it.
+    """Limits on requests, tokens, dollars and time, checked before each request is sent. Threads share it.
 
-    A call in flight counts with what it is expected to use, so that calls side by side do not go over a limit together:
+    A call in flight counts with what it is expected to use, so that calls side by side do not exceed a limit together:
     near it, they wait for each other.
     """
 
@@ -46,15 +51,13 @@ class Budget:
         tokens: int | None = None,
         seconds: float | None = None,
     ) -> None:
-        """None is no limit. `calls` are requests sent, whether they are answered or not; `seconds` from now on."""
+        """None is no limit. `calls` are requests sent, answered or not; `seconds` count from now on."""
         self._calls, self._usd, self._tokens, self._seconds = calls, usd, tokens, seconds
         self.ends = math.inf if seconds is None else time.monotonic() + seconds  # by time.monotonic
-        self.limited = usd is not None or tokens is not None  # whether what a call is expected to use matters at all
+        self.limited = usd is not None or tokens is not None  # whether what a call is expected to use matters
         self.calls = 0  # requests sent so far, those in flight included
-        self._spent_usd = 0.0
-        self._spent_tokens = 0
-        self._unpriced = False  # whether something was spent whose price nobody knows
-        self._unmetered = False  # whether something was spent whose tokens nobody knows
+        self._spent_usd, self._spent_tokens = 0.0, 0
+        self._unpriced = self._unmetered = False  # whether a price, or a number of tokens, is unknown
         self._in_flight = list[Expected]()
         self._settled = threading.Condition()  # a call that was in flight is booked
 
@@ -65,16 +68,12 @@ class Budget:
             self._book(spent)
 
     def take(
-        self,
-        expected: Expected = NOTHING,
-        *,
-        deadline: float = math.inf,
-        check: Callable[[], None] = lambda: None,
+        self, expected: Expected = NOTHING, *, deadline: float = math.inf, check: Callable[[], None] = lambda: None
     ) -> None:
         """Take one request before it is sent. BudgetReached when none is left; waits where that may change.
 
         Each `take` is followed by one `spend`. TimeoutError at the `deadline`, by time.monotonic; `check` is called
-        before it is taken, and may raise why nothing is to be sent any more.
+        first, and raises why nothing is to be sent any more.
         """
         with self._settled:
             while True:
@@ -97,7 +96,7 @@ class Budget:
                 self._settled.notify_all()
 
     def allow(self, calls: int, usd: float | None) -> None:
-        """BudgetReached when work of so many calls and dollars is more than what is left; before any of it is sent.
+        """Raise BudgetReached when planned work needs more calls or dollars than are left.
 
         UsageError where there is a budget in dollars and the price is not known.
         """
@@ -113,7 +112,7 @@ class Budget:
                 raise BudgetReached(f"it takes about ${usd:.4f}, and ${left:.4f} are left in the budget")
 
     def check(self) -> None:
-        """BudgetReached where something is used up already, or where nobody knows whether it is."""
+        """Raise BudgetReached where a limit is reached, or where that cannot be known."""
         if time.monotonic() >= self.ends:
             raise BudgetReached(f"the time limit of {self._seconds:g} s is reached", larger=False)
         if self._calls is not None and self.calls >= self._calls:
@@ -149,8 +148,8 @@ class Patience:
 
     attempts: int = 6
     first: float = 0.5  # seconds before the second attempt, unless the provider says how many; doubled each time
-    before: float = 5.0  # seconds from its first failure on, for a model that has not answered anything yet
-    after: float = 30.0  # the same, once it has; and for one that says it is asked too much
+    before: float = 5.0  # seconds from the first failure on, for a model that has not answered anything yet
+    after: float = 30.0  # the same, once it has, and for one that is overloaded
     call: float = 600.0  # seconds until a request is cut off
 
 
@@ -174,7 +173,7 @@ class Status:
 class Terms:
     """The budget, gate, ledger and patience that all models of a run or a compilation share. Threads share it.
 
-    An index may be built before there is a run folder. What was used until then is booked when the ledger is there.
+    An index may be built before there is a run folder; what it used is booked once there is a ledger.
     """
 
     def __init__(
@@ -187,9 +186,9 @@ class Terms:
         query_seconds: float = QUERY_SECONDS,
         repeats: bool = False,
     ) -> None:
-        """`prices` is the user's own file; without one, the default file is read.
+        """`prices` is the user's own file, None for the default one.
 
-        With `repeats`, a call that is made again in one session is answered with the same answer.
+        With `repeats`, a call that is made again in one session gets the same answer.
         """
         self.budget = budget or Budget()
         self.gate = gate or Gate(1024)
@@ -211,15 +210,15 @@ class Terms:
         return self.ledger.books if self.ledger else None
 
     def open(self, folder: Path, runs: Path | None = None) -> None:
-        """Work for the run in `folder` from here on, RUNS/TASK/NAME, or for a compilation anywhere in `runs`.
+        """Work for the run in `folder`, RUNS/TASK/NAME, or for a compilation anywhere in `runs`.
 
-        Its ledger is opened as soon as a model is connected that sends something; what it has counts in the budget.
+        Its ledger is opened once a model is connected that sends something; what it has counts in the budget.
         """
         self._place = folder, runs
         self._open_ledger()
 
     def join(self) -> None:
-        """Take note that a model is connected that sends something, so the run needs a ledger."""
+        """Note that a model is connected that sends something, so the run needs a ledger."""
         self._sends = True
         self._open_ledger()
 
@@ -233,8 +232,7 @@ class Terms:
         if self._cassette:
             ledger.replay(*self._cassette)
         with self._lock:
-            self.ledger, unbooked = ledger, self._unbooked
-            self._unbooked = []
+            self.ledger, unbooked, self._unbooked = ledger, self._unbooked, []
         for model in dict.fromkeys(one[0] for one in unbooked):
             used = total(usage for name, fault, usage, _ in unbooked if name == model and not fault)
             if used.calls:
@@ -253,14 +251,14 @@ class Terms:
         return self._cassette is not None
 
     def check_sends(self, what: str) -> None:
-        """ProviderRefused where nothing may be sent, because a cassette is replayed that has no answer to `what`."""
+        """Raise ProviderRefused for `what` when a cassette is replayed, because nothing may be sent."""
         if self._cassette:
             raise ProviderRefused(f"{self._cassette[1]} has no answer to {what}, and nothing is sent beside it")
 
     def book(
         self, model: str, usage: Usage, *, fault: str = "", seconds: float = 0.0, query_id: str = "", key: str = ""
     ) -> None:
-        """Book a request that was left without an answer, by its `fault`, or whose answer an index keeps."""
+        """Book a request without an answer, by its `fault`, or one whose answer an index keeps."""
         with self._lock:
             if self.ledger is None:
                 self._unbooked.append((model, fault, usage, seconds))
@@ -268,13 +266,13 @@ class Terms:
         self.ledger.book(model, usage, fault=fault, seconds=seconds, query_id=query_id, key=key if fault else "")
 
     def resume(self, model: str, spent: Usage) -> None:
-        """Count what an index has cost in an earlier process. Once there is a ledger, it is in that."""
+        """Count what an index has cost in an earlier process, unless the ledger, once there, has it already."""
         if self.ledger is None and spent.calls:
             self.budget.resume(spent)
             self.book(model, spent)
 
     def settle(self) -> None:
-        """Wait until the books of what was sent are on disk, those rows too that no call waited for."""
+        """Wait until the books are on disk, with the rows that no call waited for."""
         if self.ledger:
             self.ledger.answers.settle()
 
@@ -298,3 +296,78 @@ class Terms:
     def __deepcopy__(self, memo: object) -> Self:
         # DSPy's optimizers copy the language model with the program; the books stay one.
         return self
+
+
+class Cassette:
+    """All model calls of a run in one file, to be shown to somebody without a key: `--cassette FILE`.
+
+    Where there is no such file, the run is recorded into it once it is complete; where there is one, every call of
+    programs and lenses and every embedding of a query is answered from it, and nothing is sent. The file is JSON Lines,
+    in the order of the keys, each of which stands for everything that shapes an answer. Left out: indexes that a model
+    writes, which are kept under $SEXTANT_HOME/indexes.
+    """
+
+    def __init__(self, path: Path, terms: Terms, *, sends: bool) -> None:
+        """Replay the file at `path` where there is one. UsageError or DataError when it can be neither made nor read.
+
+        `sends` says whether the run sends anything.
+        """
+        if not sends:
+            raise UsageError("--cassette is for runs with a model; offline needs none, nor does the retriever")
+        self._path, self._terms = path, terms
+        folder = path.absolute().parent
+        if path.is_dir():
+            raise UsageError(f"--cassette {path} is a folder; name a file")
+        if path.exists():
+            terms.replay(dict(read_cassette(path)), str(path))
+        elif not folder.is_dir():
+            raise UsageError(f"--cassette {path}: there is no folder {path.parent}")
+        elif not os.access(folder, os.W_OK):
+            raise UsageError(f"--cassette {path}: nothing can be written there; choose another place")
+
+    def record(self, *, complete: bool) -> None:
+        """Write what the run has used, if it is complete and not replayed."""
+        ledger = self._terms.ledger
+        if ledger is None or self._terms.replays:
+            return
+        if not complete:
+            say(f"{self._path} is written when the run is complete")
+            return
+        say(f"{write_cassette(self._path, ledger.answers.of_run(ledger.run))} answers are in {self._path}")
+
+
+_HEAD = {"cassette": 1}  # the first line; the number is the format's
+
+
+def write_cassette(path: Path, answers: Iterable[tuple[str, Answer]]) -> int:
+    """Write answers by key, and return how many there were. The file appears when all of it is written."""
+    count = 0
+    with disk.replacing(path) as file:
+        file.write(json.dumps(_HEAD) + "\n")
+        for key, answer in answers:
+            row = {"key": key, "outputs": answer.outputs, "usage": usage_json(answer.usage)}
+            file.write(json.dumps(row | {"finish": answer.finish, "seconds": answer.seconds}) + "\n")
+            count += 1
+    return count
+
+
+def read_cassette(path: Path) -> Iterator[tuple[str, Answer]]:
+    """Yield the keys and answers of a cassette. DataError when the file is something else."""
+
+    def damaged(why: str) -> DataError:
+        return DataError(f"{path}, line {number} is no line of a cassette ({why}); record it again, under another name")
+
+    size = number = 0
+    for number, text in enumerate(disk.lines(path), start=1):
+        size += len(text)
+        try:
+            row = forms.read(dict[str, Any] if number == 1 else CassetteLine, text)
+        except ValueError as error:
+            raise damaged(str(error)) from None
+        if number > 1:
+            yield row["key"], Answer(row["outputs"], usage_from_json(row["usage"]), row["finish"], row["seconds"])
+        elif row != _HEAD:
+            raise damaged(f"it begins with {json.dumps(_HEAD)}")
+    if not number or size < path.stat().st_size:
+        number += 1
+        raise damaged("it has no end")

@@ -7,7 +7,7 @@ import pytest
 from openai_server import sensible
 
 from tools.models.answers import Answer
-from tools.models.cassette import write
+from tools.models.terms import write_cassette
 from tools.records import Usage
 
 TASK = ("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", 3, "-P", "hops=2", "--json")
@@ -83,7 +83,7 @@ def test_a_call_that_is_not_in_it_ends_the_run_with_one_line_that_says_what_to_d
     ],
 )
 def test_a_damaged_file_is_named_with_its_line_and_nothing_is_sent(spoil, number, run, server, cassette):
-    write(cassette, [(f"{key:016x}", Answer(["yes"], Usage(1, 0, 5, 1, 0.0, 0.0))) for key in range(2)])
+    write_cassette(cassette, [(f"{key:016x}", Answer(["yes"], Usage(1, 0, 5, 1, 0.0, 0.0))) for key in range(2)])
     cassette.write_text("".join(spoil(cassette.read_text().splitlines(keepends=True))))
     result = run(*TASK, "--lm", server.spec, "--cassette", cassette)
     assert result.code == 3 and result.err.count("\n") == 1 and not server.requests

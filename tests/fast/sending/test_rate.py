@@ -44,7 +44,7 @@ def enter_all(gate, clock):
 
 
 def fail(gate, entered, *, overload=False, asked=None, reason="500"):
-    gate.failed(entered, overload=overload, asked=asked, reason=reason)
+    gate.failed(entered, overload=overload, rest=asked, reason=reason)
 
 
 def test_the_limit_comes_down_once_for_all_that_were_in_flight_together(clock):

@@ -27,8 +27,7 @@ from tools.console import run_command
 from tools.errors import SextantError
 from tools.models.answers import NAME, Answer, Answers
 from tools.models.cache_command import command, parser
-from tools.models.cassette import read as read_cassette
-from tools.models.cassette import write as write_cassette
+from tools.models.terms import read_cassette, write_cassette
 from tools.records import Usage
 
 MANY = 1000  # mutations of a form
