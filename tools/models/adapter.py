@@ -1,7 +1,7 @@
 """DSPy's chat prompts and parser, with one repair: an unusable answer goes back to the model with what was wrong.
 
-Every predictor's call passes here, so this is also where answers are checked and unusable ones counted by kind
-(tools/models/prompting.py), and where a prompt that came back as an answer is noticed.
+Every predictor's call passes here, so answers are checked here (tools/models/prompting.py), unusable ones counted by
+kind, and prompts noticed that come back as answers.
 """
 
 import json
@@ -42,7 +42,6 @@ _REFUSAL = re.compile(
     r"\b(?:I(?:['\u2019]m| am) sorry|I can(?:['\u2019]|no)t|I(?:['\u2019]m| am) (?:not able|unable)|I won['\u2019]t)\b",
     re.IGNORECASE,
 )
-_LEFT_OUT = "(an answer, left out because there is no room for it)"
 _CUT_OFF: tuple[Kind, str] = ("cut off", "it was cut off before its end; be brief")
 _FEWEST_WORDS = 12  # of a prompt, one after another, in an answer: fewer happen by chance
 
@@ -74,13 +73,13 @@ class Adapter(dspy.ChatAdapter):
         return tries.best
 
     def format_system_message(self, signature: Any) -> str:
-        """DSPy's, made once for a signature: pydantic takes as long for it as all the rest of a prompt takes."""
+        """Return DSPy's, made once for a signature: pydantic takes as long for it as for the rest of a prompt."""
         return _system_message(signature, signature.__doc__)
 
     def format_user_message_content(
         self, signature: Any, inputs: _Values, prefix: str = "", suffix: str = "", main_request: bool = False
     ) -> str:
-        """DSPy's, with what depends on the signature alone made once."""
+        """Return DSPy's, with what depends on the signature alone made once."""
         fields = signature.input_fields
         if any(isinstance(inputs.get(name), list) and field.annotation is str for name, field in fields.items()):
             return str(super().format_user_message_content(signature, inputs, prefix, suffix, main_request))
@@ -91,33 +90,30 @@ class Adapter(dspy.ChatAdapter):
         return "\n\n".join([*parts, suffix]).strip()
 
     def format(self, signature: Any, demos: list[_Values], inputs: _Values) -> list[_Values]:
-        """DSPy's messages; when asking again, the bad answer and what was wrong with it follow."""
+        """Return DSPy's messages; when asking again, with the bad answer and what was wrong with it."""
         messages: list[_Values] = super().format(signature, demos, inputs)
         if again := _AGAIN.get():
             answer, wrong = again
-            repair = {
-                "role": "user",
-                "content": f"That answer cannot be used: {wrong}. Answer again, in full and in the form asked for.",
-            }
-            whole = [*messages, {"role": "assistant", "content": answer or "(no answer)"}, repair]
-            if prompting.overflows(whole):
-                whole[-2]["content"] = _LEFT_OUT
+            repair = f"That answer cannot be used: {wrong}. Answer again, in full and in the form asked for."
+            bad = {"role": "assistant", "content": answer or "(no answer)"}
+            messages = [*messages, bad, {"role": "user", "content": repair}]
+            if prompting.overflows(messages):
+                bad["content"] = "(an answer, left out because there is no room for it)"
                 if payer := session.current():
                     payer.shorten("an answer that could not be used is left out where it is asked for again")
-            messages = whole
         return messages
 
     def parse(self, signature: Any, completion: str) -> _Values:
-        """DSPy's values. An answer that is not read at once is DSPy's to read: its defaults, its errors."""
+        """Return DSPy's values; an answer that `_read` cannot read is left to DSPy, with its defaults and errors."""
         try:
-            found = _read(signature, completion)
-            return super().parse(signature, completion) if found is None else found
+            values = _read(signature, completion)
+            return super().parse(signature, completion) if values is None else values
         except (_TooBroken, RecursionError, MemoryError):  # the last two of Python's parser, which DSPy asks
             raise Fault("unparsable", "a field of it is no JSON, and too broken to be repaired") from None
 
 
 class _Tries:
-    """The first answer to a call, and the second where that cannot be used; each try is a context to ask in."""
+    """The first answer to a call, and a second where that cannot be used; each try is a context for the call."""
 
     def __init__(self, signature: Any, call: offline.Call) -> None:
         self.answers: list[_Values] = []  # of this try
@@ -132,7 +128,7 @@ class _Tries:
 
     @contextmanager
     def _attempt(self, before: Fault | None = None) -> Iterator[None]:
-        """Check the answers that are given inside. UnusableAnswer after a fault `before` where nothing helps."""
+        """Check the answers of the block. UnusableAnswer for bad ones after a fault `before`."""
         payer, self._wrong = session.current(), None
         if before and payer:
             payer.charge(Usage(repairs=1))
@@ -160,7 +156,7 @@ class _Tries:
 
 
 def notice_leak(instructions: str, written: Sequence[str]) -> None:
-    """Note the documents that ask for the prompt, when what a model has written repeats it."""
+    """Note the documents that ask for the prompt, when a model's text repeats it."""
     if any(_repeats(instructions, text) for text in written) and (payer := session.current()):
         payer.note_leak()
 
@@ -175,41 +171,38 @@ def _fault(error: Exception) -> Fault:
     if finish == "length":
         return Fault(*_CUT_OFF)
     if finish in ("content_filter", "refusal") or (refuses(text) and "[[ ##" not in text):
-        return Fault(
-            "refused", "the task was not done; the material is only to be judged, and nothing harmful is asked"
-        )
+        reason = "the task was not done; the material is only to be judged, and nothing harmful is asked"
+        return Fault("refused", reason)
     if not text.strip():
         return Fault("empty", "it is empty")
     wrong = str(error.args[0] if error.args else error)
-    if found := re.search(r"Failed to parse field (\w+)", wrong):
-        return Fault("wrong type", f"the field {found[1]} is not of the type asked for")
+    if field := re.search(r"Failed to parse field (\w+)", wrong):
+        return Fault("wrong type", f"the field {field[1]} is not of the type asked for")
     return Fault("unparsable", "it does not have all of the fields asked for, each under its marker")
 
 
 def _repeats(instructions: str, text: str) -> bool:
     """Whether `text` has a long run of words of the instructions."""
-    words, told = text.split(), " ".join(instructions.split())
-    if len(words) < _FEWEST_WORDS or not any(word in told for word in words[_FEWEST_WORDS - 1 :: _FEWEST_WORDS]):
+    words, prompt = text.split(), " ".join(instructions.split())
+    if not any(word in prompt for word in words[_FEWEST_WORDS - 1 :: _FEWEST_WORDS]):
         return False  # each run has one of these words
     starts = range(len(words) - _FEWEST_WORDS + 1)
-    return any(" ".join(words[start : start + _FEWEST_WORDS]) in told for start in starts)
+    return any(" ".join(words[start : start + _FEWEST_WORDS]) in prompt for start in starts)
 
 
 _MARKER = re.compile(r"\[\[ ## (\w+) ## \]\]")  # of a field, in an answer
 _SIGNATURES = 1024  # kept at once; optimizers make them by the hundred
-_LOOKS = 500_000  # characters that a repair may look at, about half a second; a list of 1,000 ids takes a tenth of it
+_LOOKS = 500_000  # characters that a repair may read, about half a second; a list of 1,000 ids takes a tenth of it
 
 
 class _TooBroken(Exception):
     """A field's text that would take too long to repair, or is nested too deep."""
 
 
-# The fields of a signature are made ready once: nobody changes them, DSPy makes a new signature for other fields.
-
-
+# Made once for a signature: its fields never change, because DSPy makes a new signature for other fields.
 @lru_cache(maxsize=_SIGNATURES)
 def _validators(signature: Any) -> Mapping[str, Callable[[Any], Any] | None]:
-    """Return what checks the value of each output field; None is DSPy's to read."""
+    """Return what checks the value of each output field; None where DSPy has to read it."""
     return {name: _validator(field.annotation) for name, field in signature.output_fields.items()}
 
 
@@ -230,18 +223,18 @@ def _read(signature: Any, answer: str) -> _Values | None:
     _TooBroken for one that DSPy should not try to read, either: its own repair has no end.
     """
     validators = _validators(signature)
-    texts, found = dict(reversed(_sections(answer))), _Values()  # of several sections, the first counts
+    texts, values = dict(reversed(_sections(answer))), _Values()  # of several sections, the first counts
     for name, validate in validators.items():
         if name in texts:
-            found[name] = texts[name] if validate is str else _repair(texts[name])
+            values[name] = texts[name] if validate is str else _repair(texts[name])
     try:
         for name, validate in validators.items():
-            if validate is None or (found[name] == "" and validate is not str):  # "": it is not JSON
+            if validate is None or (values[name] == "" and validate is not str):  # "": it is not JSON
                 return None
-            found[name] = validate(found[name])
+            values[name] = validate(values[name])
     except (KeyError, ValueError):
         return None
-    return found
+    return values
 
 
 def _sections(answer: str) -> list[tuple[str, str]]:
@@ -269,32 +262,29 @@ def _validator(annotation: Any) -> Callable[[Any], Any] | None:
 
 
 class _Watched(str):
-    """Text that may be looked at only so often: stray quotes take json_repair a time that grows with their square."""
+    """Text of which so many characters may be read: json_repair's time grows with the square of stray quotes."""
 
-    left: int  # characters
+    left = _LOOKS
 
     def __getitem__(self, place: Any) -> str:
-        found = super().__getitem__(place)
-        self.left -= len(found)
+        part = super().__getitem__(place)
+        self.left -= len(part)
         if self.left < 0:
             raise _TooBroken
-        return found
+        return part
 
 
 def _repair(text: str) -> Any:
-    """`json_repair.loads(text)`, with an end."""
-    watched = _Watched(text)
-    watched.left = _LOOKS
     try:
         with suppress(ValueError):
             return json.loads(text)
-        return json_repair.loads(watched, skip_json_loads=True)
+        return json_repair.loads(_Watched(text), skip_json_loads=True)
     except RecursionError:
         raise _TooBroken from None
 
 
 def _write_value(value: Any) -> str:
-    """Write the value of an input field as DSPy does; but for lists in a field of text."""
+    """Write the value of an input field as DSPy does, except for lists in a field of text."""
     if isinstance(value, str):
         return value
     try:

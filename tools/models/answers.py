@@ -1,6 +1,6 @@
 """Every request sent to a model and every answer that came back, on disk before the program sees it.
 
-One SQLite file, RUNS/answers.sqlite3, is both the cache of answers, under a key of everything that shapes an answer, and
+One SQLite file, RUNS/answers.sqlite3, is the cache of answers, under a key of everything that shapes an answer, and
 the ledger of each run (what it sent, what failed and why, what it paid), so that a crash cannot part them. Each request
 is a row; an answer that was paid for before is a row without text. Prompts are not kept: they are twenty times as
 large, and traces say what was shown. Left out: several machines, and file systems without locks, which WAL needs.
@@ -289,7 +289,7 @@ def open_answers(path: Path) -> Answers:
 
 
 def open_ledger(folder: Path, *, runs: Path | None = None) -> "Ledger":
-    """Open the ledger of the run in `folder`, RUNS/task/name, or of a compilation anywhere in `runs`; new for a new one."""
+    """Open the ledger of the run in `folder`, RUNS/task/name, or of a compilation anywhere in `runs`, or begin it."""
     mark = folder / "run-id"
     try:
         if not mark.exists():

@@ -1,7 +1,7 @@
 """Vectors of texts from a provider's API, or from any server that speaks OpenAI's embeddings protocol.
 
-OpenAI's client writes the request and reads the answer. Between the two our connection sends it, so that keys,
-deadlines, bounds and redirects are as for every other call, and tools/models/call.py has it in its books.
+OpenAI's client writes the request and reads the answer; our own connection sends it, so that keys, deadlines, bounds,
+redirects and books are as for every other call.
 """
 
 import base64
@@ -32,7 +32,7 @@ TIMEOUT = 120.0  # seconds for a whole answer, where the patience of the run is 
 
 
 class NotAccepted(ValueError):
-    """The API takes other requests, but not this one; `about` says whether that is for its texts."""
+    """The API takes other requests, but not this one; `about` says whether its texts are why."""
 
     def __init__(self, words: str, about: faults.Subject) -> None:
         super().__init__(words)
@@ -44,10 +44,8 @@ def place(spec: str) -> tuple[str, str, str]:
     model, at, url = spec.partition("@")
     if at:
         if not model or not is_server(url):
-            raise UsageError(
-                f"api:{model}@... is no server; write api:MODEL@http://host:port/v1, "
-                f"and put a key for it in ${SERVER_KEY}"
-            )
+            wrong = f"api:{model}@... is no server; write api:MODEL@http://host:port/v1"
+            raise UsageError(f"{wrong}, and put a key for it in ${SERVER_KEY}")
         return "", model, url
     provider, _, model = spec.partition("/")
     if provider not in PROVIDERS or not model:
@@ -81,8 +79,8 @@ class Embeddings:
     def embed(self, texts: Sequence[str], *, kept: bool = True) -> tuple[list[NDArray[np.float32]], Usage]:
         """Return a vector for each of a few texts that are not blank, in order, and what they cost, which is booked.
 
-        They are `kept` in the ledger, or else by who asks. RunIncomplete when the API does not answer, ProviderRefused
-        when it never will, DataError for an answer that is not one vector a text, NotAccepted for these texts.
+        They are `kept` in the ledger, or else by the caller. RunIncomplete when the API does not answer,
+        ProviderRefused when it never will, DataError for other than one vector a text, NotAccepted for these texts.
         """
         made = orjson.dumps([self.model, self._settings, texts])
         where = b"%d embeddings %s\0" % (FORMAT, self._wire.url.encode())
@@ -97,7 +95,7 @@ class Embeddings:
         return vectors, answer.usage
 
     def _send(self, texts: Sequence[str], deadline: float) -> Sent:
-        """Send one request once, and return base64 of each vector, in the order of the texts."""
+        """Send one request, and return base64 of each vector, in the order of the texts."""
         try:
             answer = self._client.embeddings.with_raw_response.create(
                 input=list(texts),
@@ -107,10 +105,10 @@ class Embeddings:
                 **self._settings,
             )
         except APIConnectionError as failure:
-            raise failure.__cause__ or failure from None  # what the connection has raised
+            raise failure.__cause__ or failure from None  # what the connection raised
         body = parse(answer.content, self.model, clean=self._wire.clean)
         used = body.get("usage") if isinstance(body, dict) else None
-        if isinstance(used, dict):  # as a chat's, whose reports are read; vectors have no tokens of their own
+        if isinstance(used, dict):  # in the form of a chat's; vectors have no tokens of their own
             used = {"prompt_tokens": used.get("prompt_tokens") or used.get("total_tokens"), "completion_tokens": 0}
         try:
             vectors = self._vectors(getattr(answer.parse(), "data", None), len(texts))
@@ -157,9 +155,8 @@ class _Transport(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Return the answer to one request for embeddings, which is the only kind that is made."""
-        answer = self._wire.post(
-            "/embeddings", request.read(), time.monotonic() + request.extensions["timeout"]["read"]
-        )
+        deadline = time.monotonic() + request.extensions["timeout"]["read"]
+        answer = self._wire.post("/embeddings", request.read(), deadline)
         unpacked = ("content-encoding", "content-length", "transfer-encoding")
         headers = {name: value for name, value in answer.headers.items() if name not in unpacked}
         return httpx.Response(200, headers=headers | {"content-type": "application/json"}, content=answer.body)

@@ -1,11 +1,9 @@
 """Whose fault it is that a call was not answered, what a provider's error is about, and whether asking again may help.
 
-DSPy's types of error are the common language: what our own client meets is told in them (tools/models/sending/wire.py),
-what LiteLLM's providers raise arrives in them. A query is scored 0 for an error only where the provider says that this
-text is what it will not take, by a table of what is known of each provider. Everything that is not in the table is
-"unknown", and says nothing about the text: a gateway, a firewall or a proxy may have written it.
-
-To add a provider: rows in `_TABLE`, and where they are documented.
+Errors have DSPy's types, those of our own client (tools/models/sending/wire.py) and of LiteLLM's providers. A query
+is scored 0 for an error only where the provider says that it will not take this text, by a table of what is known of
+each provider. An error that is not in the table is "unknown", and says nothing about the text: a gateway, a firewall or
+a proxy may have written it. To add a provider: rows in `_TABLE`, and where they are documented.
 """
 
 import json
@@ -22,24 +20,17 @@ from tools.models.gate import retry_after
 from tools.models.spec import hide_keys
 
 Subject = Literal["content", "length", "account", "unknown"]
-"""What an error is about: what this text says; how long it is; the key, quota, model or settings, so that every request
-would meet it; or nobody knows."""
+"""What an error is about: what the text says; its length; the key, quota, model or settings, and so every request."""
 
-
-# What is known of each provider: what an error is about, its codes and types in lower case, and a regular expression of
-# its words, where it has no code of its own for it.
+# What an error is about, its codes and types in lower case, and a regular expression of words that have no code.
 _TABLE: tuple[tuple[Subject, str, str], ...] = (
     # OpenAI, platform.openai.com/docs/guides/error-codes; Azure, DeepSeek, Groq, xAI, vLLM and most gateways follow it
     ("length", "context_length_exceeded", r"maximum context|context.(?:length|window|size|limit)"),
     ("length", "", r"(?:messages|input)\S*: (?:string too long|maximum input length)"),
     ("content", "content_filter content_policy_violation moderation_blocked", "of (?:our|the) safety system"),
     ("content", "invalid_prompt", "violating our usage policy"),
-    (
-        "account",
-        "insufficient_quota billing_hard_limit_reached invalid_api_key account_deactivated model_not_found",
-        "",
-    ),
-    ("account", "unsupported_parameter unsupported_value unknown_parameter", ""),
+    ("account", "insufficient_quota billing_hard_limit_reached invalid_api_key account_deactivated", ""),
+    ("account", "model_not_found unsupported_parameter unsupported_value unknown_parameter", ""),
     # Azure OpenAI: the inner code of a filtered prompt; a model that is not deployed
     ("content", "responsibleaipolicyviolation", "content management policy"),
     ("account", "deploymentnotfound", ""),
@@ -77,7 +68,7 @@ _WORDS = {
     about: re.compile("|".join(words for of, _, words in _TABLE if of == about and words), re.IGNORECASE)
     for about in _ORDER
 }
-_SPEAK = (200, 400, 403, 413, 422, 500)  # statuses whose words are looked at; others mean what HTTP says
+_SPEAK = (200, 400, 403, 413, 422, 500)  # statuses whose words are read; others mean what HTTP says
 _ACCOUNT = (401, 402, 403, 404, 405, 407)
 _READ = 2000  # characters of the words: some servers repeat the request behind them
 _PAGE = re.compile(r"<!doctype|<html|<head|<body|<h1", re.IGNORECASE)
@@ -116,9 +107,9 @@ def _codes(*values: Any) -> tuple[str, ...]:
 
 
 def classify(status: int | None, codes: Iterable[str | None], words: str) -> Subject:
-    """Say what an error is about; `codes` and `words` are those of `read_error`, `status` is None without an answer.
+    """Return what an error is about; `codes` and `words` are those of `read_error`, `status` is None without an answer.
 
-    A page in HTML is not the provider's words, so only its status counts; 403 is then no word about the account.
+    A page in HTML is not the provider's, so only its status counts, and 403 says nothing about the account.
     """
     for code in codes:
         if known := _CODES.get((code or "").lower()):
@@ -134,19 +125,16 @@ def classify(status: int | None, codes: Iterable[str | None], words: str) -> Sub
 
 Fault = Literal["refused", "provider", "system"]
 
-# DSPy's types for what would be so for every query of the run.
+# DSPy's types of errors that every query of the run would meet.
 _REFUSALS = (dspy.LMAuthError, dspy.LMBillingError, dspy.LMConfigurationError, dspy.LMUnsupportedModelError)
-
-_OVERLOAD = (429, 503, 529)  # statuses that say: too much at once
 
 
 def fault(error: BaseException) -> Fault:
     """Return whose fault an exception of a program is.
 
-    "refused": nobody will answer this run at all (key, quota, model, settings). "provider": a call was not
-    answered this time (timeout, 429, 5xx, connection, whatever nobody knows), or the run itself stopped it (budget,
-    full disk); the query stays pending. "system": what the provider says it will not take of this text, and every
-    exception that is no provider's, an outcome.
+    "refused": no call of this run will be answered (key, quota, model, settings). "provider": this call was not
+    (timeout, 429, 5xx, connection, anything unknown), or the run itself stopped it (budget, full disk); the query stays
+    pending. "system": the provider will not take this text, or the exception is no provider's; that is an outcome.
     """
     if isinstance(error, BudgetReached | RunIncomplete):
         return "provider"
@@ -163,7 +151,7 @@ def fault(error: BaseException) -> Fault:
 
 
 def about(error: dspy.LMError) -> Subject:
-    """Return what a provider's error is about, by its type, its code and its words; our own client has noted it."""
+    """Return what a provider's error is about: as our own client has noted, or by its type, code and words."""
     if isinstance(error, dspy.ContextWindowExceededError):
         return "length"
     if known := getattr(error, "about", None):
@@ -185,14 +173,14 @@ def kind(error: BaseException) -> str:
 
 def overload(error: BaseException) -> bool:
     """Whether a failure says that less should be sent at once."""
-    return isinstance(error, dspy.LMRateLimitError | dspy.LMTimeoutError) or getattr(error, "status", 0) in _OVERLOAD
+    busy = getattr(error, "status", 0) in (429, 503, 529)
+    return busy or isinstance(error, dspy.LMRateLimitError | dspy.LMTimeoutError)
 
 
 def from_litellm(error: Exception) -> Exception:
-    """Return an error of LiteLLM's path like our own client's: with what the provider asks for, and without keys.
+    """Return an error of LiteLLM's like our own client's: with `retry_after`, without keys or causes that have them.
 
-    LMConfigurationError for a redirect, which was not followed (tools/models/lm.py), and where TLS fails. The errors
-    that it came from, which have the keys too, are left behind.
+    LMConfigurationError for a redirect, which was not followed (tools/models/lm.py), and where TLS fails.
     """
     clean = hide_keys(str(error))
     cause: BaseException | None = error
@@ -212,23 +200,20 @@ def from_litellm(error: Exception) -> Exception:
 
 
 def tls_error(words: str, model: str) -> Exception:
-    """Make the error for a failure of TLS that would come again."""
+    """Return the error for a failure of TLS that would come again."""
     hint = "the certificates of an authority of one's own go into the file that $SSL_CERT_FILE names"
-    error: Exception = dspy.LMConfigurationError(f"{words}; {hint}", model=model)
-    return error
+    return cast(Exception, dspy.LMConfigurationError(f"{words}; {hint}", model=model))
 
 
 def redirect_error(status: int, headers: Mapping[str, str], model: str, clean: Callable[[str], str]) -> Exception:
-    """Make the error for an answer that redirects, which is not followed."""
+    """Return the error for an answer that redirects, which is not followed."""
     place = headers.get("location", "nowhere").partition("?")[0]
     words = f"the server redirects to {place} (status {status}), where nothing is sent; if that is the right place"
-    error: Exception = dspy.LMConfigurationError(clean(f"{words}, name it as the server"), model=model, status=status)
-    return error
+    words = clean(f"{words}, name it as the server")
+    return cast(Exception, dspy.LMConfigurationError(words, model=model, status=status))
 
 
 def refusal(error: BaseException, spec: str) -> ProviderRefused:
-    """Make one line of a provider's refusal."""
-    first = str(error).strip().partition("\n")[0]
-    return ProviderRefused(
-        f"{spec}: the provider refuses: {first}; check the key, the quota, the name and the settings"
-    )
+    """Return a provider's refusal in one line."""
+    line = str(error).strip().partition("\n")[0]
+    return ProviderRefused(f"{spec}: the provider refuses: {line}; check the key, the quota, the name and the settings")

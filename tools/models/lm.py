@@ -1,7 +1,7 @@
 """The one door to language models: the connected model that programs run with, as tools/models/spec.py names it.
 
-What happens to a call is in tools/models/call.py. DSPy's own cache is off, because it is shared between runs and keeps
-no usage. `python -m programs.lm cache` looks into ours.
+tools/models/call.py has what happens to a call. DSPy's own cache is off, because it is shared between runs and keeps
+no usage; `python -m programs.lm cache` lists ours.
 """
 
 import asyncio
@@ -64,25 +64,23 @@ class LanguageModel(dspy.LM):
         server: str = "",
         **options: Any,
     ) -> None:
-        """`cost` and `free` are the Caller's; `window` is in tokens.
+        """`cost` and `free` are the Caller's.
 
         Calls go over `wire`; without one, through dspy.LM: LiteLLM's providers, and engines of our own. `server` says
         where these are, as far as that shapes answers.
         """
         super().__init__(model, cache=False, num_retries=0, **options)
-        self.terms = terms
+        self.terms, self.wire, self.server = terms, wire, server
         self.caller = Caller(model, terms, cost=cost, free=free)
         self.window = window  # tokens of prompt and answer together; None where it is not known
-        self.wire = wire
-        self.server = server
         self.connects = wire is None and "engine" not in options  # whether DSPy makes the connection
         self.tools = wire  # where it takes tool calls in the protocol's form; None where it does not
-        self.repeats = terms.repeats  # whether what is asked again in a session is the same call, or another sample
+        self.repeats = terms.repeats  # whether an equal request in a session is the same call, not another sample
         self.halts = False  # whether a call for no query that stays unanswered raises Halt, which nobody swallows
-        self.anew: Mapping[str, int] = {}  # queries whose calls are others than before, with a number for which
+        self.anew: Mapping[str, int] = {}  # queries that are asked anew, with the number of the attempt
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
-        """DSPy's own call. Several completions of one prompt are as many calls: each is counted, paid for and kept."""
+        """Make DSPy's call. Several completions of a prompt are as many calls: each is counted, paid for and kept."""
         if (count := kwargs.pop("n", None) or 1) > 1:
             rollout = kwargs.pop("rollout_id", None)
             samples = [n if rollout is None else f"{rollout}.{n}" for n in range(count)]
@@ -102,7 +100,7 @@ class LanguageModel(dspy.LM):
         return answer.outputs
 
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
-        """DSPy's own call, awaited: it is made in a thread."""
+        """Make DSPy's call in a thread, awaited."""
 
         def call() -> tuple[Any, Answered]:
             return self(prompt, messages=messages, **kwargs), ANSWERED.get()
@@ -124,7 +122,7 @@ class LanguageModel(dspy.LM):
         return {**answer.outputs[0], "finish": answer.finish}
 
     def update_history(self, entry: dict[str, Any]) -> None:
-        """DSPy hands every response over here; only why it ended is kept. Prompts would fill the memory."""
+        """Keep why a response of DSPy's ended, and no more: prompts would fill the memory."""
         _FINISH.set(_finish(entry.get("response")))
 
     def _settings(self, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -140,10 +138,10 @@ class LanguageModel(dspy.LM):
     def _through_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any], deadline: float) -> Sent:
         if self.caller.free:
             return self._by_dspy(prompt, messages, kwargs)
-        # Whole seconds of what its query has left: LiteLLM opens connections of their own for each number. They bound
-        # the wait for a next byte; the whole answer is bounded by who waits here.
-        left = max(1.0, math.ceil(deadline - time.monotonic()))
         if self.connects:
+            # Whole seconds, as LiteLLM opens new connections for each other number. This bounds the wait for a next
+            # byte; `_in_time` bounds the whole answer.
+            left = max(1.0, math.ceil(deadline - time.monotonic()))
             kwargs = {**kwargs, "timeout": min(left, self.terms.patience.call)}
         try:
             sent = _in_time(lambda: self._by_dspy(prompt, messages, kwargs), deadline)
@@ -198,20 +196,19 @@ class LanguageModel(dspy.LM):
         if isinstance(error.__cause__, SextantError):
             return error.__cause__  # the offline engine's own words, which DSPy wraps
         unclear = isinstance(error, dspy.LMInvalidRequestError) and faults.about(error) == "unknown"
-        if unclear and not self.caller.answered:
-            # Before any answer, a request that is not acceptable means settings, and would fail every query.
+        if unclear and not self.caller.answered:  # the settings, then: it would fail every query
             return faults.refusal(error, self.model)
         return error
 
 
 def _in_time(ask: Callable[[], Sent], deadline: float) -> Sent:
-    """Return what `ask` returns, by the deadline; a thread that has nothing by then is abandoned."""
+    """Return what `ask` returns, in a thread that is abandoned at the deadline."""
     done, context = Future[Sent](), contextvars.copy_context()
 
     def work() -> None:
         try:
             done.set_result(context.run(ask))
-        except BaseException as error:  # noqa: BLE001  # raised again by who waits
+        except BaseException as error:  # noqa: BLE001  # raised again below
             done.set_exception(error)
 
     threading.Thread(target=work, daemon=True).start()
@@ -222,7 +219,7 @@ def _in_time(ask: Callable[[], Sent], deadline: float) -> Sent:
 
 
 def _without_keys(output: Any) -> Any:
-    """Return an output, of which a provider may have made anything, without the keys of this environment."""
+    """Return an output, whatever the provider made of it, without the keys of this environment."""
     if isinstance(output, dict):
         return {name: _without_keys(value) for name, value in output.items()}
     return hide_keys(output, SECRET) if isinstance(output, str) else output
@@ -251,9 +248,9 @@ logging.getLogger("dspy.clients.lm").setLevel(logging.ERROR)  # answers that wer
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A connected language model. `name` says in every output which it was."""
+    """A connected language model."""
 
-    name: str  # "offline", or the spec
+    name: str  # in every output: "offline", or the spec
     settings: dict[str, Any]  # what goes into a run's config
     lm: LanguageModel  # DSPy's side of it
 
@@ -268,10 +265,9 @@ class Model:
         return self.lm.caller.cost
 
     def begin(self, folder: Path, spent: Usage) -> None:
-        """Work for the run in `folder` from here on: take up its ledger, and count what it has used.
+        """Work for the run in `folder`: open its ledger, and count what it has used.
 
-        `spent` is what its answered queries used; the offline engine, whose calls cost nothing to make again, has no
-        ledger and counts those.
+        `spent` is what its answered queries used: all that the offline engine counts, which has no ledger.
         """
         self.terms.open(folder)
         books = self.terms.books
@@ -284,10 +280,7 @@ class Model:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """DSPy predictors called inside use this model, for one query: its time runs from here.
-
-        Holds for the calling thread and its copies.
-        """
+        """Have DSPy predictors in the block use this model, for one query whose time begins; in this context alone."""
         token = DEADLINE.set(min(DEADLINE.get(), time.monotonic() + self.terms.query_seconds))  # a lens has its query's
         try:
             # Our signatures are checked by their answers; DSPy's look at every element of every list only logs.
@@ -316,10 +309,10 @@ def connect(
     settings: Settings = Settings(),
     rules: Rules | None = None,
 ) -> Model:
-    """Connect the model that `spec` names, to be asked on the `terms` of a run; nothing is sent yet.
+    """Connect the model that `spec` names, on the `terms` of a run; nothing is sent yet.
 
-    `offline` needs the corpus' `statistics`, and asks for them at its first call; it fills the fields that `rules` has.
-    UsageError for a spec that names no model, or settings that it cannot have.
+    `offline` needs the corpus' `statistics`, made at its first call, and fills fields by `rules`. UsageError for a spec
+    that names no model, or settings that it cannot have.
     """
     terms = terms or Terms()
     if spec == "offline":
@@ -332,33 +325,33 @@ def connect(
 
 
 def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
-    from tools.models import prices  # with what sends, for who has a model
+    from tools.models import prices  # not for the engine without a model
     from tools.models.sending.wire import Wire  # as above
 
     name, url = parse(spec)
     check_provider(name, url)
     if settings.api == "responses" and settings.seed is not None:
         raise UsageError("--api responses takes no seed; leave out --seed, or use --api chat")
-    window = settings.context or prices.window(spec, terms.prices)
     temperature = settings.temperature
     if temperature is None and _takes_temperature(name):
         temperature = 0.0
-    options: dict[str, Any] = {"temperature": temperature, "seed": settings.seed, "reasoning_effort": settings.effort}
+    chosen = {"seed": settings.seed, "reasoning_effort": settings.effort}
+    options: dict[str, Any] = {option: value for option, value in chosen.items() if value is not None}
     wire = None
     if is_openai(name, url):
         wire = Wire(name.partition("/")[2], url, provider="" if url else "openai", api=settings.api)
     elif settings.api == "responses":
         options["model_type"] = "responses"
-    options = {option: value for option, value in options.items() if value is not None or option == "temperature"}
+    options |= {"temperature": temperature, "window": settings.context or prices.window(spec, terms.prices)}
     cost = prices.price(spec, terms.prices)
-    made = LanguageModel(name, terms, cost=cost, window=window, wire=wire, server=_server(name), **options)
-    kept = {"model": spec, "temperature": temperature, "seed": settings.seed, "window": window}
+    made = LanguageModel(name, terms, cost=cost, wire=wire, server=_server(name), **options)
+    kept = {"model": spec, "temperature": temperature, "seed": settings.seed, "window": made.window}
     kept |= {"reasoning_effort": settings.effort} if settings.effort else {}
     return Model(spec, kept | ({"api": settings.api} if settings.api != "chat" else {}), made)
 
 
 def _server(name: str) -> str:
-    """Return where a provider of LiteLLM's is, as far as the environment says so: OLLAMA_API_BASE and the like."""
+    """Return where the environment says that a provider of LiteLLM's is: OLLAMA_API_BASE and the like."""
     provider = name.partition("/")[0].upper()
     ends = ("_BASE", "_URL", "_ENDPOINT", "_HOST")
     return " ".join(f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(provider) and k.endswith(ends))
@@ -378,7 +371,7 @@ _STAYS: ContextVar[bool] = ContextVar("stays", default=False)
 
 @contextmanager
 def refuse_redirects() -> Iterator[None]:
-    """Inside, no client of httpx follows a redirect, whatever it was made with; elsewhere they are as ever."""
+    """Keep all clients of httpx from following redirects in the block."""
     _patch_httpx()
     token = _STAYS.set(True)
     try:

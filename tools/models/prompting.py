@@ -2,13 +2,12 @@
 
     read = ask(self.read_passages, known_ids("selected", unread), **about, passages=passages)
 
-An answer that cannot be used is asked for once more, with what was wrong with it (tools/models/adapter.py), inside one
-call of the predictor, so that DSPy's own trace has the answer that was used. A second one raises UnusableAnswer, a
-fault of the system.
+An unusable answer is asked for once more, with what was wrong with it (tools/models/adapter.py), inside one call of the
+predictor, so that DSPy's trace has the answer that was used. A second one raises UnusableAnswer, a fault of the system.
 
-Corpus text goes into a prompt inside a typed field, never as part of an instruction. What does not fit the model is
-foreseen, by counting tokens: a reading is split into several, a batch that has to be seen together is cut, of notes the
-oldest are left out. Each is a step of the trace.
+Corpus text goes into a prompt inside a typed field, never as part of an instruction. Tokens are counted before a call:
+where a prompt is too long, a reading is split, a batch to be seen together is cut, or the oldest notes are left out.
+Each is a step of the trace.
 """
 
 import importlib.util
@@ -38,11 +37,9 @@ class Fault(Exception):
     """Why one answer cannot be used as it is."""
 
     def __init__(self, kind: Kind, reason: str, *, tolerable: bool = False) -> None:
-        """`reason` is told to the model. A `tolerable` answer is used when the second one is no better."""
+        """The model is shown the `reason`. A `tolerable` answer is used when the second one is no better."""
         super().__init__(reason)
-        self.kind: Kind = kind
-        self.reason = reason
-        self.tolerable = tolerable
+        self.kind, self.reason, self.tolerable = kind, reason, tolerable
 
 
 class UnusableAnswer(Exception):
@@ -75,23 +72,20 @@ def check(outputs: Outputs) -> None:
 
 
 def known_ids(field: str, among: Collection[str], *, needed: bool = False) -> Check:
-    """Check that the ids in the list `field` are of documents in `among`; with `needed`, that there is one at least.
+    """Check that the ids in the list `field` are of documents in `among`; with `needed`, that there is at least one.
 
-    An answer with some unknown ids among known ones is tolerable: who uses it drops them (Session.select counts them).
+    An answer with known ids beside unknown ones is tolerable: its user drops these (Session.select counts them).
     """
 
     def known(outputs: Outputs) -> None:
         named = [str(doc_id) for doc_id in outputs[field]]
-        strange = [doc_id for doc_id in named if doc_id not in among]
-        if strange:
+        unknown = [doc_id for doc_id in named if doc_id not in among]
+        if unknown:
             if payer := session.current():
-                for doc_id in strange:
+                for doc_id in unknown:
                     payer.blame(doc_id, "named an id that it gives")
-            raise Fault(
-                "unknown ids",
-                f"{field} names {strange[0]!r}, the id of none of the passages shown; use ids as they are given",
-                tolerable=len(strange) < len(named),
-            )
+            reason = f"{field} names {unknown[0]!r}, the id of none of the passages shown; use ids as they are given"
+            raise Fault("unknown ids", reason, tolerable=len(unknown) < len(named))
         if needed and not named:
             raise Fault("empty", f"{field} is empty; it has to name passages")
 
@@ -122,7 +116,7 @@ def within(field: str, low: float, high: float) -> Check:
 
 # Passages
 
-# What the input `description` is, as the model is told: in some tasks the query is itself a text like the wanted ones.
+# What the input `description` is, for the model: in some tasks the query is itself a text like the wanted ones.
 DESCRIPTION = "the query: words about what is wanted, or a text to find the like of; the objective says which"
 
 
@@ -138,15 +132,15 @@ _FEWEST_CHARS = 50  # of a passage, below which it says nothing
 
 
 def show(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits = lambda passages: True) -> list[Passage]:
-    """Return the documents as passages of at most `chars` characters each, 0 for whole ones, shown together.
+    """Show the documents together, and return them as passages of at most `chars` characters each, 0 for whole ones.
 
-    All are shown; where they do not `fit`, each is cut to as many characters as do, down to 50.
+    Where they do not `fit`, each is cut to as many characters as do, down to 50.
     """
     return _passages(doc_ids, session.judge(doc_ids, chars or None, fit=partial(_cut, session, doc_ids, fit)))
 
 
 def batches(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits) -> Iterator[list[Passage]]:
-    """Yield the documents as passages in as few batches as `fit`, each recorded as shown when it is asked for."""
+    """Yield the documents as passages in as few batches as `fit`, each recorded as shown when it is taken."""
     left = list(doc_ids)
     while left:
         tried: list[Passage] = []
@@ -184,7 +178,7 @@ def _passages(doc_ids: Sequence[str], texts: Sequence[str]) -> list[Passage]:
 def fit_notes(
     session: Session, notes: Sequence[str], fit: Callable[[list[str]], bool], *, what: str = "notes"
 ) -> list[str]:
-    """Return the latest of `notes` that `fit` together, oldest first, or none; `what` they are is for the trace."""
+    """Return the latest of `notes` that `fit` together, oldest first; `what` names them in the trace."""
     kept = list(notes)
     while kept and not fit(kept):
         del kept[0]
@@ -194,17 +188,14 @@ def fit_notes(
 
 
 def defuse(text: str) -> str:
-    """Return `text` without a field marker of DSPy's prompts, [[ ## name ## ]]: a blank goes between its brackets.
-
-    And without the marks between which DSPy would take text for an image or a file to be sent.
-    """
+    """Return `text` with blanks inside DSPy's field markers, [[ ## name ## ]], and its marks of images and files."""
     text = text.replace("<<CUSTOM-TYPE-", "< <CUSTOM-TYPE-")
     return re.sub(r"\](?=\])", "] ", re.sub(r"\[(?=\[)", "[ ", text)) if "##" in text else text
 
 
-# Tokens: counted with OpenAI's o200k_base, whichever the model, and a tenth of the window is kept free because other
+# Tokens are counted with OpenAI's o200k_base, whichever the model, and a tenth of the window is kept free because other
 # tokenizers count otherwise. Where a model's window is not known (a server of the user's own, without --context),
-# everything fits: what is too long is then the provider's to refuse.
+# everything fits, and the provider refuses what is too long.
 
 _ANSWER = 4096  # tokens kept for the answer, where the call names no limit of its own; a third of the room at most
 _MARGIN = 0.9  # share of the window that is used
@@ -213,11 +204,11 @@ _MESSAGE = 8  # tokens of a message beside its text, at most
 
 
 class TooLong(Exception):
-    """A prompt that the model cannot take, and that nothing in it can be left out of: it is not sent."""
+    """A prompt that the model cannot take and that cannot be shortened; it is not sent."""
 
 
 def window() -> int | None:
-    """Return how many tokens prompt and answer may have together, of the model that is active; None when not known."""
+    """Return how many tokens the active model's prompt and answer may have together; None when not known."""
     most = getattr(dspy.settings.lm, "window", None)
     return None if most is None else int(most * _MARGIN)
 
@@ -234,29 +225,26 @@ def fits(predictor: Any, **inputs: Any) -> bool:
 
 
 def overflows(messages: Sequence[Message]) -> int:
-    """Return by how many tokens a prompt exceeds the active model's window; 0 where it fits, or nobody knows."""
+    """Return by how many tokens a prompt exceeds the active model's window; 0 where it fits or that is not known."""
     most = getattr(dspy.settings.lm, "window", None)
     return 0 if most is None else max(0, _bound(messages, most - _SHORTEST) + _SHORTEST - most)
 
 
 def check_room(messages: Sequence[Message], what: str) -> None:
-    """TooLong for messages that the active model cannot take; `what` they are is for its words."""
+    """Raise TooLong for messages that the active model cannot take; `what` names them in its message."""
     if more := overflows(messages):
         raise TooLong(f"the {what} is {more} tokens larger than what the model takes")
 
 
 def _bound(messages: Sequence[Message], room: int) -> int:
-    """Return the tokens of a prompt; or a bound within `room`, which is made a thousand times as fast.
-
-    A token has one byte at least, so a prompt with fewer bytes than there is room for fits, however it is cut.
-    """
+    """Return the tokens of a prompt, or its bytes where they fit: a token has at least one, and counting is slow."""
     texts = [str(message["content"]) for message in messages]
     bound = sum(len(text.encode("utf-8", "surrogatepass")) + _MESSAGE for text in texts)
     return bound if bound <= room else sum(tokens(text) + _MESSAGE for text in texts)
 
 
 def fit_beginning(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[Any]:
-    """Return the longest beginning of `items` that fits, by bisection; one item at least, if there is one."""
+    """Return the longest beginning of `items` that fits, by bisection; at least one item, if there is one."""
     if fit(items):
         return items
     low, high = min(1, len(items)), len(items)
@@ -267,8 +255,8 @@ def fit_beginning(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[An
 
 
 def fit_length(chars: int, fit: Callable[[int], bool], fewest: int = 0) -> int:
-    """Return how many of `chars` characters `fit`: all, or the most to a sixteenth; `fewest` where not even they do."""
-    low, high = chars, chars
+    """Return how many of `chars` characters `fit`, to a sixteenth; at least `fewest`, whether they fit or not."""
+    low = high = chars
     while low > fewest and not fit(low):
         low, high = max(low // 2, fewest), low
     while high - low > max(1, low // 16):
@@ -278,13 +266,13 @@ def fit_length(chars: int, fit: Callable[[int], bool], fewest: int = 0) -> int:
 
 
 def cut_to_share(text: str, share: float) -> str:
-    """Return the beginning of `text` that takes at most `share` of the model's window; all where that is not known."""
+    """Return the beginning of `text` that takes at most `share` of the model's window; all where this is not known."""
     room = window()
     return text if room is None else text[: fit_length(len(text), lambda chars: tokens(text[:chars]) <= room * share)]
 
 
 def tokens(text: str) -> int:
-    """Count the tokens of `text`; an upper bound, where the tokenizer is not there."""
+    """Count the tokens of `text`; without the tokenizer, return an upper bound."""
     with _LOADING:  # the first calls of several threads would undo each other's variable
         encoding = _encoding()
     # A token of text in a Latin script has some four bytes.
@@ -317,7 +305,7 @@ _FILE = "fb374d419588a4632f3f557e76b4b70aebbca790"  # tiktoken's name for o200k_
 
 # What makes a document relevant, for each of OBLIQ-Bench's mechanisms. The paper's prompts differ by task (appendix D);
 # these are the same five readings in our own words, added to the instructions of a signature. A program takes one as
-# its parameter `lens`; a task has its own, and the run fills it in.
+# its parameter `lens`; by default, the task's own.
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,88 +320,54 @@ class Lens:
 
 LENSES = {
     "recollection": Lens(
-        search=(
-            "The description is somebody's hazy memory of one moment. Write what the record of that moment "
-            "would say: names and titles of the people who would speak, the formal turns of phrase of such an "
-            "occasion, the terms of the subject, a phrase that may have been said. Leave out how it felt to "
-            "remember it and how sure they are; what they state as a detail may be wrong."
-        ),
-        recognise=(
-            "Ask of each passage whether this could be the remembered moment: who speaks to whom, what happens, "
-            "and what the exchange turns on. Single details of a memory are often wrong; the scene as a whole "
-            "is not."
-        ),
-        annotate=(
-            "What somebody would remember of this passage weeks later: who does what to whom, the odd detail, "
-            "the mood, what it is about in everyday words, without names and numbers."
-        ),
+        search="The description is somebody's hazy memory of one moment. Write what the record of that moment would "
+        "say: names and titles of the people who would speak, the formal turns of phrase of such an occasion, the "
+        "terms of the subject, a phrase that may have been said. Leave out how it felt to remember it and how sure "
+        "they are; what they state as a detail may be wrong.",
+        recognise="Ask of each passage whether this could be the remembered moment: who speaks to whom, what "
+        "happens, and what the exchange turns on. Single details of a memory are often wrong; the scene as a whole "
+        "is not.",
+        annotate="What somebody would remember of this passage weeks later: who does what to whom, the odd detail, "
+        "the mood, what it is about in everyday words, without names and numbers.",
     ),
     "stance": Lens(
-        search=(
-            "What is wanted takes the described stance without stating it. Write as somebody who holds it would "
-            "write in passing: with irony, a rhetorical question, a euphemism, a telling choice of what to "
-            "mention. Do not name the stance."
-        ),
-        recognise=(
-            "Ask what the writer must believe to have written this. Keep what implies the stance; pass over "
-            "what states it openly, argues the opposite, or only reports."
-        ),
-        annotate=(
-            "The position that the writer takes without stating it, as a plain sentence: towards whom, for or "
-            "against what, and by which means (irony, framing, understatement, a question). Say so when there "
-            "is none."
-        ),
+        search="What is wanted takes the described stance without stating it. Write as somebody who holds it would "
+        "write in passing: with irony, a rhetorical question, a euphemism, a telling choice of what to mention. Do "
+        "not name the stance.",
+        recognise="Ask what the writer must believe to have written this. Keep what implies the stance; pass over "
+        "what states it openly, argues the opposite, or only reports.",
+        annotate="The position that the writer takes without stating it, as a plain sentence: towards whom, for or "
+        "against what, and by which means (irony, framing, understatement, a question). Say so when there is none.",
     ),
     "failure": Lens(
-        search=(
-            "The description names a way in which an assistant goes wrong. Write what would stand in a "
-            "conversation where that happens: the kind of request that provokes it, the answer that shows it, "
-            "what the user says next. The subject of the conversation is open, so vary it from search to "
-            "search."
-        ),
-        recognise=(
-            "Follow the conversation turn by turn and ask whether the described failure happens in it, whether "
-            "or not anybody in it notices. What the conversation is about does not matter."
-        ),
-        annotate=(
-            "What goes wrong between user and assistant in this conversation: what was asked, what was given "
-            "instead, at which turn, and whether anybody notices. Say so when nothing goes wrong."
-        ),
+        search="The description names a way in which an assistant goes wrong. Write what would stand in a "
+        "conversation where that happens: the kind of request that provokes it, the answer that shows it, what the "
+        "user says next. The subject of the conversation is open, so vary it from search to search.",
+        recognise="Follow the conversation turn by turn and ask whether the described failure happens in it, whether "
+        "or not anybody in it notices. What the conversation is about does not matter.",
+        annotate="What goes wrong between user and assistant in this conversation: what was asked, what was given "
+        "instead, at which turn, and whether anybody notices. Say so when nothing goes wrong.",
     ),
     "proof": Lens(
-        search=(
-            "What is wanted is solved by the same idea of proof, in whatever field. Work out the idea that "
-            "solves the given problem, then write the statement of another problem that gives way to it: other "
-            "objects, other notation, the same step that unlocks it."
-        ),
-        recognise=(
-            "Work out a solution for each problem, any natural one, and compare the step that unlocks it with that "
-            "of the given problem. The same field, objects or notation are no evidence."
-        ),
-        annotate=(
-            "The idea that solves this problem, apart from its subject: the step that unlocks it, the principle "
-            "behind it, and the outline of the proof in a sentence or two."
-        ),
-        solved=(
-            "Take the step that unlocks each problem from its solution, which stands below it, and compare it with "
-            "that of the given problem. A solution is one of several: where another natural one shares the step, that "
-            "counts as well. The same field, objects or notation are no evidence."
-        ),
+        search="What is wanted is solved by the same idea of proof, in whatever field. Work out the idea that solves "
+        "the given problem, then write the statement of another problem that gives way to it: other objects, other "
+        "notation, the same step that unlocks it.",
+        recognise="Work out a solution for each problem, any natural one, and compare the step that unlocks it with "
+        "that of the given problem. The same field, objects or notation are no evidence.",
+        annotate="The idea that solves this problem, apart from its subject: the step that unlocks it, the principle "
+        "behind it, and the outline of the proof in a sentence or two.",
+        solved="Take the step that unlocks each problem from its solution, which stands below it, and compare it "
+        "with that of the given problem. A solution is one of several: where another natural one shares the step, "
+        "that counts as well. The same field, objects or notation are no evidence.",
     ),
     "authorship": Lens(
-        search=(
-            "What is wanted was written by the same hand, about anything. Write a few sentences in that hand: "
-            "its rhythm, its connectives and hedges, its punctuation, its favourite words. Keep the manner and "
-            "change the subject."
-        ),
-        recognise=(
-            "Compare ways of writing and nothing else: length and rhythm of sentences, hedges, connectives, "
-            "punctuation, vocabulary, tone, habits of argument. What a passage is about is no evidence."
-        ),
-        annotate=(
-            "How this is written, not what it is about: length and rhythm of sentences, connectives, hedges, "
-            "punctuation, person and tense, register, habits of argument, words that are typical of the writer."
-        ),
+        search="What is wanted was written by the same hand, about anything. Write a few sentences in that hand: its "
+        "rhythm, its connectives and hedges, its punctuation, its favourite words. Keep the manner and change the "
+        "subject.",
+        recognise="Compare ways of writing and nothing else: length and rhythm of sentences, hedges, connectives, "
+        "punctuation, vocabulary, tone, habits of argument. What a passage is about is no evidence.",
+        annotate="How this is written, not what it is about: length and rhythm of sentences, connectives, hedges, "
+        "punctuation, person and tense, register, habits of argument, words that are typical of the writer.",
     ),
 }
 
@@ -426,12 +380,12 @@ def lens(name: str) -> Lens:
 
 
 def through(signature: Any, advice: str) -> Any:
-    """`signature` with `advice` at the end of its instructions; itself when there is none."""
+    """Return `signature` with `advice` at the end of its instructions."""
     return instructed(signature, f"{signature.instructions}\n\n{advice}") if advice else signature
 
 
 def instructed(signature: Any, instructions: str) -> Any:
-    """`signature` with other instructions, under its own name: DSPy's copies are called StringSignature."""
+    """Return `signature` with other instructions, under its own name: DSPy's copies are called StringSignature."""
     made = signature.with_instructions(instructions)
     made.__name__ = signature.__name__
     return made

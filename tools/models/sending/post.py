@@ -1,8 +1,8 @@
 """Posts to a server: each is answered whole by a deadline, within a bound, by that server and no other.
 
 libcurl does the work: of the clients that were measured (docs/decisions/call-overhead.md) it alone costs the processor
-no more than a bare socket. A request that a server may have seen is never sent twice: whoever pays for answers decides
-that. Left out: redirects (a 3xx is an answer), streams, HTTP/2, and asking again.
+no more than a bare socket. A request that a server may have seen is never sent twice, because answers are paid for.
+Left out: redirects (a 3xx is an answer), streams, HTTP/2, and sending again.
 """
 
 import math
@@ -36,7 +36,7 @@ Kind = Literal["connection", "TLS", "timeout", "reset", "too large", "unreadable
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token, RFC 9110, 5.6.2
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
-# libcurl's errors; any other means that there is no connection yet, or that what came back is not HTTP.
+# libcurl's errors; any other means that there is no connection yet, or that the answer is not HTTP.
 _KINDS: dict[int, Kind] = {
     pycurl.E_PEER_FAILED_VERIFICATION: "TLS",
     **dict.fromkeys((pycurl.E_FILESIZE_EXCEEDED, pycurl.E_WRITE_ERROR), "too large"),
@@ -47,7 +47,7 @@ _KINDS: dict[int, Kind] = {
 
 
 class Answer(NamedTuple):
-    """The answer of a server, whatever its status; headers by their name in lower case, of several the last."""
+    """The answer of a server, whatever its status; headers have names in lower case, and of several the last counts."""
 
     status: int
     headers: Mapping[str, str]
@@ -63,19 +63,19 @@ class Unanswered(Exception):
 
 
 class Server:
-    """Connections to one server, shared by any number of threads; the one used last is used next.
-
-    `url` is http(s)://host[:port][/path]; UsageError where it is not, or where a header or the environment's proxy
-    cannot be used. `largest` bounds the body of an answer, in bytes, after decompression.
-    """
+    """Connections to one server, shared by any number of threads; the one used last is used next."""
 
     def __init__(self, url: str, headers: Mapping[str, str], *, largest: int) -> None:
+        """Take http(s)://host[:port][/path] and headers; UsageError where these, or the proxy, cannot be used.
+
+        `largest` bounds the body of an answer, in bytes, after decompression.
+        """
         self._url = _address(url)
         self._largest = largest
         self._headers = [_line(name, value) for name, value in headers.items()]
         self._proxy = _proxy(self._url)
         self._trusted = _trust() if self._url.startswith("https:") else {}
-        # libcurl's handles, each with its connection, and since when it lies unused; deques append and pop atomically
+        # libcurl's handles, each with its connection, and since when it is unused; deques append and pop atomically
         self._idle: deque[tuple[Any, float]] = deque()
 
     def post(self, path: str, body: bytes, *, deadline: float) -> Answer:
@@ -103,7 +103,7 @@ class Server:
         return exchange.answer()
 
     def _borrow(self) -> Any:
-        """The handle used last, if its connection is still open and silent; libcurl sees that too late at times."""
+        """Return the handle used last whose connection is open and silent, which libcurl at times sees too late."""
         with suppress(IndexError):
             while True:
                 handle, since = self._idle.pop()
@@ -124,7 +124,7 @@ class Server:
             pycurl.MAXFILESIZE_LARGE: self._largest,  # where the answer states its length
             pycurl.TCP_KEEPALIVE: 1,  # routers forget a connection on which a model thinks for minutes
             pycurl.PROXY: self._proxy,
-            pycurl.ACCEPT_ENCODING: "",  # compression that nobody asked for is undone, so that it is bounded
+            pycurl.ACCEPT_ENCODING: "",  # compression that was not asked for is undone, so that it is bounded
             pycurl.HTTPHEADER: [*self._headers, "Accept-Encoding: identity", "User-Agent: sextant", "Expect:"],
             **self._trusted,
         }
@@ -178,16 +178,13 @@ class _Exchange:
         return self._question.read(size)
 
     def connect(self, purpose: int, address: Any) -> Any:
-        """Make a socket for libcurl; none where a connection broke on which something was sent.
-
-        libcurl would send the request once more on a new one, and the server may have answered the first.
-        """
+        """Make a socket for libcurl, but none after a part of the body was sent: the server may have answered that."""
         if self.sent:
-            return pycurl.SOCKET_BAD
+            return pycurl.SOCKET_BAD  # else libcurl would send the request again
         return socket.socket(address.family, address.socktype, address.protocol)
 
     def head(self, line: bytes) -> int:
-        """Take a line of a head; libcurl gives up where another number comes back than the line's."""
+        """Take a line of a head; return its length, or -1 to have libcurl give up."""
         self._heads += len(line)
         if line.startswith(b"HTTP/"):
             self._lines = []
@@ -203,7 +200,7 @@ class _Exchange:
         return len(data) if len(self._body) <= self._largest else -1
 
     def answer(self) -> Answer:
-        """The answer, which is whole."""
+        """Return the answer, which is whole."""
         headers = {}
         for line in self._lines[1:]:
             name, colon, value = line.decode("latin-1").partition(":")
@@ -213,7 +210,7 @@ class _Exchange:
         return Answer(int(self._lines[0].split(b" ", 2)[1]), headers, bytes(self._body))
 
     def whole_before_a_reset(self) -> Answer | None:
-        """An answer of the length that it states, if that is all here: what went wrong after it does not matter."""
+        """Return an answer that is as long as it states: an error after it does not matter. None for another one."""
         if self.wrong or not self.sent or len(self._lines) < 2 or self._lines[-1].strip():
             return None
         answer = self.answer()
@@ -223,7 +220,7 @@ class _Exchange:
 
 
 def _is_silent(descriptor: int) -> bool:
-    """Whether there is a socket with nothing to read, neither its end nor what nobody asked for."""
+    """Whether this is an open socket with nothing to read, not even its end."""
     poll = select.poll()
     if descriptor >= 0:
         poll.register(descriptor, select.POLLIN)
@@ -240,9 +237,8 @@ def _address(url: str) -> str:
     if parts.scheme not in ("http", "https") or not named or (parts.port or 0) > 65_535:
         raise UsageError(f"{_hide_secrets(url)!r} is not the address of a server; write it as http://host:port/v1")
     if parts.query or parts.fragment or parts.userinfo:
-        raise UsageError(
-            f"{_hide_secrets(url)!r} has more than a host, a port and a path; a key belongs in the environment"
-        )
+        shown = _hide_secrets(url)
+        raise UsageError(f"{shown!r} has more than a host, a port and a path; a key belongs in the environment")
     return str(parts).rstrip("/")
 
 
@@ -253,9 +249,8 @@ def _hide_secrets(url: str) -> str:
 def _line(name: str, value: str) -> bytes:
     """Return a header as libcurl wants it; a semicolon stands for an empty value."""
     if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-        raise UsageError(
-            f"the value of the header {name!r} has a line break or a character that no header holds; check the key"
-        )
+        wrong = f"the value of the header {name!r} has a line break or a character that no header holds"
+        raise UsageError(f"{wrong}; check the key")
     return (f"{name}: {value}" if value else f"{name};").encode("latin-1")
 
 
@@ -268,10 +263,8 @@ def _proxy(url: str) -> str:
         return ""
     proxy = proxy if "://" in proxy else f"http://{proxy}"
     if not re.match(r"(https?|socks[45][ah]?)://[^/]", proxy, re.IGNORECASE):
-        raise UsageError(
-            f"the proxy {_hide_secrets(proxy)!r} is not an http:// or socks5:// one; "
-            f"set ${parts.scheme.upper()}_PROXY to one"
-        )
+        wrong = f"the proxy {_hide_secrets(proxy)!r} is not an http:// or socks5:// one"
+        raise UsageError(f"{wrong}; set ${parts.scheme.upper()}_PROXY to one")
     return proxy
 
 

@@ -1,8 +1,8 @@
 """The connection to a server of OpenAI's protocols, Chat Completions or Responses: a request out, an answer back.
 
-Many servers speak them (vLLM, llama.cpp, Ollama, SGLang, gateways), so whatever comes back is looked at before it is
-believed. libcurl sends (tools/models/sending/post.py): DSPy's client and OpenAI's take milliseconds of CPU a call when
-many are in flight. Nothing is tried again here; tools/models/call.py does that. Left out: images, audio, streams.
+Many servers speak them (vLLM, llama.cpp, Ollama, SGLang, gateways), so every answer is checked. libcurl sends
+(tools/models/sending/post.py): DSPy's client and OpenAI's take milliseconds of CPU a call when many are in flight.
+Left out: images, audio, streams, and sending again (tools/models/call.py).
 """
 
 import json
@@ -27,8 +27,7 @@ PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 LARGEST = 32 << 20  # bytes of an answer; three times what 100 vectors of 4,096 numbers have, written out
 FINISH = 100  # letters of why an answer ended; the longest word for it has 20
 
-Clean = Callable[[str], str]
-"""Takes secrets out of a server's words."""
+Clean = Callable[[str], str]  # takes secrets out of a server's words
 
 
 class Reply(NamedTuple):
@@ -41,9 +40,9 @@ class Reply(NamedTuple):
 
 
 class Unreadable(dspy.LMTransportError):
-    """Something came back, and no answer can be read out of it; `usage` where it was reported all the same.
+    """An answer that cannot be read; `usage` where it was reported all the same.
 
-    `billed` says that it was, so that it can be believed: each further attempt costs as much as an answer.
+    `billed` says that a credible usage was, so each further attempt costs as much as an answer.
     """
 
     kind = "unreadable"
@@ -59,12 +58,11 @@ class Wire:
     """The connection to one model on a server. Threads share it, and so do copies of a language model."""
 
     def __init__(self, model: str, url: str = "", *, provider: str = "", api: str = "chat") -> None:
-        """To a server of the user's own at `url`, or to a `provider`, or to where its variable leads.
+        """Name a server of the user's own at `url`, or a `provider`, wherever its variable leads.
 
         `model` is as the server calls it, `api` "chat" or "responses".
         """
-        own: tuple[str, tuple[str, ...], str] = url, (), SERVER_KEY
-        place, elsewhere, self.variable = PROVIDERS[provider] if provider else own
+        place, elsewhere, self.variable = PROVIDERS[provider] if provider else (url, (), SERVER_KEY)
         self.url = next((os.environ[name] for name in elsewhere if os.environ.get(name)), place)
         self.model, self.api, self.key = model, api, secret(self.variable)
         self._needs_key = bool(provider)
@@ -72,11 +70,11 @@ class Wire:
         self._lock = threading.Lock()
 
     def body(self, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]) -> bytes:
-        """Return a request of a chat, all of whose parts are as Chat Completions has them, whichever the protocol."""
+        """Return the request for a chat, whose parts are given as Chat Completions has them, whichever the protocol."""
         request: dict[str, Any] = {"model": self.model}
         if self.api == "chat":
             request |= {"messages": list(messages), **settings}
-            if "max_tokens" in request:  # its name of before the reasoning models
+            if "max_tokens" in request:  # its name before the reasoning models
                 request["max_completion_tokens"] = request.pop("max_tokens")
             if tools:
                 request["tools"] = list(tools)
@@ -96,7 +94,7 @@ class Wire:
             return json.dumps(request).encode()
 
     def send(self, body: bytes, deadline: float, *, tools: bool = False) -> tuple[Reply, Mapping[str, str]]:
-        """Send a request of a chat; return the answer and its headers. As `post`, and Unreadable."""
+        """Send the request for a chat; return the answer and its headers. Raises as `post`, and Unreadable."""
         answer = self.post(PATHS[self.api], body, deadline, tools=tools)
         reply = read(self.api, answer.body, self.model, clean=self.clean)
         if len(self.key) >= SECRET:
@@ -105,10 +103,7 @@ class Wire:
         return reply, answer.headers
 
     def post(self, path: str, body: bytes, deadline: float, *, tools: bool = False) -> Answer:
-        """Send any request and return its answer, of status 200, by `deadline`, a time.monotonic.
-
-        Raises DSPy's LM errors.
-        """
+        """Send any request; return its answer of status 200 by `deadline` (time.monotonic). Raises DSPy's LM errors."""
         try:
             answer = self._connect().post(path, body, deadline=deadline)
         except Unanswered as error:
@@ -134,7 +129,7 @@ class Wire:
             return self._server
 
     def clean(self, text: str) -> str:
-        """Remove the key from what a server said."""
+        """Return a server's words without the key."""
         return text.replace(self.key, "***") if self.key else text
 
     def __deepcopy__(self, memo: object) -> Self:
@@ -154,10 +149,7 @@ def _items(message: Message) -> list[dict[str, Any]]:
 
 
 def read(api: str, data: bytes, model: str, *, clean: Clean = str) -> Reply:
-    """Read the answer of a chat in a body that came with status 200.
-
-    Unreadable when there is none, one of DSPy's LM errors where the body reports an error.
-    """
+    """Read the answer of a chat in a body with status 200; Unreadable, or DSPy's LM error for one that it reports."""
     answer = parse(data, model, clean=clean)
     usage = answer.get("usage") if isinstance(answer, dict) else None
     try:
@@ -165,13 +157,13 @@ def read(api: str, data: bytes, model: str, *, clean: Clean = str) -> Reply:
     except (KeyError, IndexError, TypeError, AttributeError, RecursionError):
         raise Unreadable("it has no message", model, usage) from None
     finish = reply.finish
-    if len(finish) > FINISH:  # no such word; cleaned before it is cut, so that no secret is cut in two
+    if len(finish) > FINISH:  # cleaned before it is cut, so that no secret is cut in two
         finish = clean(finish)[:FINISH]
     return reply._replace(finish="".join(letter if letter.isprintable() else "?" for letter in finish))
 
 
 def parse(data: bytes, model: str, *, clean: Clean = str) -> Any:
-    """Parse a body that came with status 200. Unreadable when it is no JSON, an LM error where it reports one."""
+    """Parse a body with status 200. Unreadable when it is no JSON, an LM error where it reports one."""
     try:
         try:
             answer = orjson.loads(data)
@@ -218,7 +210,7 @@ def _text(content: Any) -> str:
 
 
 def _call(call: Any, function: Any) -> dict[str, str]:
-    """Read one tool call, whatever a server makes of the protocol; every field is text."""
+    """Return a tool call with every field as text, whatever a server makes of the protocol."""
     function = function if isinstance(function, dict) else {}
     arguments = function.get("arguments")
     if not isinstance(arguments, str):
@@ -238,7 +230,7 @@ _OF_ACCOUNT: Mapping[int, type[dspy.LMError]] = {
 
 
 def failure(answer: Answer, model: str, *, tools: bool = False, clean: Clean = str) -> dspy.LMError:
-    """Make the error for an answer of another status than 200."""
+    """Return the error for an answer of another status than 200."""
     status = answer.status
     if 300 <= status < 400:
         return faults.redirect_error(status, answer.headers, model, clean)
@@ -250,13 +242,13 @@ def failure(answer: Answer, model: str, *, tools: bool = False, clean: Clean = s
         about = faults.classify(status, (), page)
         words = " ".join(_MARKUP.sub(" ", page).split())[:200]
         said = faults.Said(f"status {status}" + (f", with a page that begins {words!r}" if words else ""), ())
-    error = _error(status, said, about, model, clean, tools=tools)
+    error = _error(status, said, about, model, clean, tools)
     error.retry_after = retry_after(answer.headers)
     return error
 
 
 def _error(
-    status: int, said: faults.Said, about: faults.Subject, model: str, clean: Clean, *, tools: bool = False
+    status: int, said: faults.Said, about: faults.Subject, model: str, clean: Clean, tools: bool
 ) -> dspy.LMError:
     error = _type(status, about, said, tools)(
         message=clean(said.words) or f"status {status}",
@@ -276,10 +268,9 @@ def _type(status: int, about: faults.Subject, said: faults.Said, tools: bool) ->
         return dspy.LMRateLimitError
     if status >= 500 and status != 501:
         return dspy.LMServerError
-    if not 400 <= status < 500:  # something that no server of this protocol sends
+    if not 400 <= status < 500:  # no server of this protocol sends it
         return dspy.LMTransportError
-    # Before what is said of tools: OpenAI counts the tokens "in the functions" when a conversation is too long.
-    if about == "length":
+    if about == "length":  # before tools: OpenAI counts the tokens "in the functions" of a conversation
         return dspy.ContextWindowExceededError
     if tools and about == "unknown" and _NO_TOOLS.search(said.words):
         return partial(dspy.LMUnsupportedFeatureError, feature="tools")
@@ -287,7 +278,7 @@ def _type(status: int, about: faults.Subject, said: faults.Said, tools: bool) ->
 
 
 def _reported(answer: Any) -> Any:
-    """Return the error in an answer with status 200, as gateways send it: instead of an answer, or in its choice."""
+    """Return the error in an answer with status 200, as gateways send it: in place of an answer, or in its choice."""
     if not isinstance(answer, dict):
         return None
     choices = answer.get("choices")
@@ -297,16 +288,16 @@ def _reported(answer: Any) -> Any:
 
 
 def _failure_inside(error: Any, usage: Any, model: str, clean: Clean) -> dspy.LMError:
-    """Make the error for one that came with status 200: its own code is the status, else it is the server's."""
+    """Return the error for one that came with status 200: its own code is the status, or else 500."""
     code = error.get("code") if isinstance(error, dict) else None
     status = code if isinstance(code, int) and 400 <= code < 600 else 500
     said = faults.read_error({"error": error})
-    made = _error(status, said, faults.classify(status, said.codes, said.words), model, clean)
+    made = _error(status, said, faults.classify(status, said.codes, said.words), model, clean, tools=False)
     made.kind = f"error {status}"
     made.usage, made.billed = usage, read_report(usage) is not None
     return made
 
 
 def _start(data: bytes, most: int, clean: Clean) -> str:
-    """Return the beginning of a body, cleaned before it is cut: a secret that is cut in two would not be recognised."""
+    """Return the beginning of a body, cleaned before it is cut, so that no secret is cut in two."""
     return clean(data[: most + 4096].decode("utf-8", "replace"))[:most]
