@@ -1,7 +1,6 @@
 """A run in other formats: `python -m evals.export RUN --to trec --out FOLDER`.
 
-Nothing is run: a scored run folder is all that is read, without its corpus, a model or the network. The page
-docs/decisions/export-import.md says what each format has, and what it cannot have.
+Only a scored run folder is read: no corpus, model or network. docs/decisions/export-import.md has the formats.
 """
 
 import argparse
@@ -23,8 +22,8 @@ def export(
 ) -> dict[str, Any]:
     """Write `run` in the format `to` at `out`; return what was made, as --json prints it.
 
-    Only the queries of `query_ids` and the first `limit` of them, where these are given. `force` writes into a folder
-    that holds something else. UsageError for what cannot be written there, DataError for a run that cannot be read.
+    `query_ids` and `limit` choose queries; `force` writes into a folder that holds something else. UsageError for what
+    cannot be written there, DataError for a run that cannot be read.
     """
     from evals.formats import writing  # here, for the sake of --help
 
@@ -42,7 +41,7 @@ def export(
 
 
 def parser() -> Parser:
-    """The command line."""
+    """Return the parser of the command line."""
     made = Parser(prog="python -m evals.export", description="Write a scored run in another format; nothing is run.")
     add = made.add_argument
     add("run", type=Path, nargs="?", metavar="RUN", help="a run folder")

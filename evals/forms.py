@@ -1,7 +1,6 @@
 """The forms of a run folder's files, as tools/forms.py checks them.
 
-docs/decisions/run-folder.md says which file is whose. Left out: what a form cannot say, such as that two lists are of
-one length; who reads the file checks that.
+docs/decisions/run-folder.md says which file is whose. Left out: equal lengths of two lists, and the like.
 """
 
 from typing import Annotated, Any, Literal, NotRequired

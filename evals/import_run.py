@@ -1,7 +1,6 @@
 """Another system's run as one of ours: `python -m evals.import_run FILE.trec --task congress`.
 
-What is made is a run folder that everything else treats like ours; docs/decisions/export-import.md has the
-forms of its files. From Python, `evals.formats.importing.import_run` does the same.
+docs/decisions/export-import.md has the forms of its files. From Python: `evals.formats.importing.import_run`.
 """
 
 import argparse
@@ -15,7 +14,7 @@ from tools.errors import DataError, UsageError
 
 
 def parser() -> Parser:
-    """The command line."""
+    """Return the parser of the command line."""
     made = Parser(prog="python -m evals.import_run", description="Make a run of another system's rankings; score it.")
     add = made.add_argument
     add("run", type=Path, metavar="FILE", help="a TREC run file, plain or gzipped")

@@ -1,16 +1,15 @@
 """ATIF, the Agent Trajectory Interchange Format (Harbor's RFC 0001), written in version 1.7 and read from 1.0 on.
 
-Written: the first step is the query, as the user's. Each step of a session is one step of the agent's: what it did is a
-tool call, what came back is the observation linked to it. ATIF has no place for rankings and judgements, so they are in
-`extra`: `doc_ids`, `shown` and `lengths` (characters) and `gold` (document -> grade) of an observation; the ranking,
-the metrics and the lost documents at the root. Left out: texts of documents, which a run folder does not have.
+Written: the query as the user's step, then a step of the agent's for each step of the session, with a tool call and the
+observation linked to it. Rankings and judgements are in `extra`: `doc_ids`, `shown`, `lengths` (characters) and `gold`
+(document -> grade) of an observation; the ranking, the metrics and the lost documents at the root. Left out: texts of
+documents, which a run folder does not have.
 
-Read, as far as searches and their documents can be told: the query is `extra.query_id`, else `trajectory_id`, else
-`session_id`. A tool call whose name has "search" or "retriev" in it is a search, one with "read", "open", "fetch" or
-"get_doc" a read; judge, select, drop and rank are what is written here. Their documents are in the observation:
-`extra.doc_ids`, or `extra.source_doc_id` of each result, or content that is JSON with an id, docid, doc_id, document_id
-or _id for each hit. Where a search's documents cannot be told, the trajectory's steps are left out, because half a
-trace would call lost what was found. Left out: reasoning, messages (except as notes), sub-agents.
+Read: the query is `extra.query_id`, else `trajectory_id`, else `session_id`. A tool call with "search" or "retriev" in
+its name is a search, one with "read", "open", "fetch" or "get_doc" a read; judge, select, drop and rank are as written
+here. Their documents are in the observation: `extra.doc_ids`, or `extra.source_doc_id` of each result, or content that
+is JSON with an id, docid, doc_id, document_id or _id for each hit. Where a search does not tell its documents, all
+steps are left out: half a trace would call lost what was found. Left out: reasoning, messages (but notes), sub-agents.
 """
 
 import json

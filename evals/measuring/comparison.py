@@ -1,17 +1,15 @@
 """Compare runs with a baseline, query by query.
 
 Each other system is compared with the first in every metric (stats.py has the tests, docs/decisions/comparing.md their
-reasons), and in what became of relevant documents. Run folders are all that is read. Runs that were not asked the same
-are refused, because their difference would not be that of the systems.
+reasons), and in what became of relevant documents, from run folders alone. Runs that were not asked the same are
+refused.
 
-Runs whose configurations differ in nothing but the seed, or in nothing at all, are repeats of one system; runs of other
-code or library versions are other systems. Ten repeats over 24 queries are evidence from 24 queries: what is paired is
-a query's mean over its repeats, and what is resampled are queries, each with all its repeats (the cluster bootstrap of
-Field and Welsh 2007).
+Runs whose configurations differ in the seed at most are repeats of one system; other code or library versions make
+another. What is paired is a query's mean over its repeats, and what is resampled are queries, each with all its repeats
+(the cluster bootstrap of Field and Welsh 2007).
 
-The change of a fate's share of recall (traces.py) is paired by query, like a metric, and the changes of all fates sum
-to 0: what is found more was lost less. Flows say which documents these are. There is no test, because a fate that is
-looked at after the fact is no hypothesis; the interval says how sure its change is.
+The change of a fate's share of recall (traces.py) is paired by query, and the changes of all fates sum to 0. It has an
+interval and no test, because a fate that is looked at after the fact is no hypothesis. Flows say which documents moved.
 """
 
 import dataclasses
@@ -43,7 +41,7 @@ SEEDS = ("lm", "parameters")  # where a configuration has a seed: of the model's
 
 @dataclass(frozen=True)
 class System:
-    """What answers, with each of its runs, in the order in which they were named."""
+    """A system with its runs, in the order in which they were named."""
 
     runs: tuple[Run, ...]
 
@@ -63,12 +61,12 @@ class System:
         return [name for name in self.first.columns if all(name in run.columns for run in self.runs)]
 
     def values(self, metric: str) -> dict[str, float]:
-        """Query -> its mean over the repeats, for queries in which all of them have the metric."""
+        """Return query -> its mean over the repeats, for queries in which all of them have the metric."""
         rows = pair(*(run.columns[metric] for run in self.runs))
         return {query_id: math.fsum(row) / len(row) for query_id, row in rows.items()}
 
     def describe(self, metrics: Sequence[str]) -> Result:
-        """What answered, in which runs, and how far apart these are in each metric; spread is None for one run."""
+        """Describe the system, its runs, and how far apart these are in each metric; spread is None for one run."""
         spread = {name: _measure_spread(self.runs, name, self.values(name)) for name in metrics}
         return {
             "run": self.name,
@@ -79,7 +77,7 @@ class System:
         }
 
     def cost(self) -> Result:
-        """The average cost of a query, a key for each of `USED`; None for what one of the runs does not know."""
+        """Return the average cost of a query, a key for each of `USED`; None for what one of the runs does not know."""
         queries = sum(run.scores["queries"] for run in self.runs)
         row: Result = {"run": self.name, "queries": queries, "failed": sum(run.scores["failed"] for run in self.runs)}
         for key in USED:
@@ -90,10 +88,10 @@ class System:
 
 
 def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False) -> Result:
-    """Compare the system of the first run folder with each of the others; `metrics` are all of both if none is named.
+    """Compare the system of the first run folder with each of the others, in all common metrics if none is named.
 
-    A metric that a run's scores lack is computed from its outcomes. UnknownName for a metric that is none, UsageError
-    for runs that were not asked the same, unless `force`; DataError or RunIncomplete for one without scores.
+    A metric that a run's scores lack is computed from its outcomes. UnknownName for no metric, UsageError for runs that
+    were not asked the same, unless `force`; DataError or RunIncomplete for one without scores.
     """
     if len(paths) < 2:
         raise UsageError("one run has nothing to be compared with; name two or more run folders")
@@ -138,9 +136,9 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
 
 
 def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], list[SextantError]]:
-    """(the runs, with a column for each metric that they lacked and can have, an error for each that they cannot).
+    """Return the runs, with a column for each metric that they lacked and can have, and an error for each other.
 
-    Metrics of rankings need the run folder alone. Judged, and metrics of comparisons, need the task's data as well.
+    Metrics of rankings need the run folder alone; Judged, and metrics of comparisons, need the task's data as well.
     """
     loaded: dict[str, Environment | SextantError] = {}
     names, problems, filled_runs = list(names), list[SextantError](), list[Run]()
@@ -163,7 +161,7 @@ def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], 
 def _compute_column(
     run: Run, name: str, loaded: dict[str, Environment | SextantError]
 ) -> tuple[Column, dict[str, int]]:
-    """(the value of each query, how much each counts in the mean); `loaded` is the data of runs, or why it is gone."""
+    """Return the value of each query and its weight in the mean; `loaded` is the data of runs, or why it is gone."""
     if not is_pairwise(name) and not name.startswith("Judged"):
         outcomes, judged = run.outcomes, run.judged
         return {one: ranking_value(name, outcomes[one]["ranking"], judged[one]) for one in run.query_ids}, {}
@@ -185,12 +183,12 @@ def _compute_column(
 
 
 def is_lower_better(metric: str) -> bool:
-    """Whether less of a metric is better: only of Flip, the share of comparisons that come out otherwise."""
+    """Return whether less of a metric is better: only of Flip, the share of comparisons that come out otherwise."""
     return metric.partition(" ")[0] == "Flip"
 
 
 def _group(runs: list[Run], paths: Sequence[Path]) -> list[System]:
-    """The systems to compare, the baseline first: repeats together, or each run alone if all are repeats of one."""
+    """Group repeats into systems, the baseline first; each run is alone if all are repeats of one."""
     grouped = _group_repeats(runs)
     # A run may be compared with itself, but it is not two repeats, nor two of the others.
     once = list(paths if len(grouped) > 1 else paths[1:])
@@ -210,7 +208,7 @@ def _group_repeats(runs: Sequence[Run]) -> list[System]:
 
 
 def _measure_spread(runs: Sequence[Run], metric: str, query_ids: Collection[str]) -> float | None:
-    """The standard deviation (n - 1) between the runs' means of a metric over these queries; None for one run."""
+    """Return the standard deviation (n - 1) between the runs' means of a metric over queries; None for one run."""
     if len(runs) < 2 or not query_ids:
         return None
     means = [math.fsum(run.columns[metric][one] or 0.0 for one in query_ids) / len(query_ids) for run in runs]
@@ -286,15 +284,12 @@ def _note_repeats(systems: list[System], runs: list[Run], metric: str) -> list[s
             f"all of these are one configuration repeated, so they differ by chance{by}; "
             "name another system's runs beside them"
         ]
-    if any(len(system.runs) > 1 for system in systems):
-        return [
-            "repeats: a query counts once, by its mean over them; the interval is of queries with all their repeats"
-        ]
-    return []
+    said = "repeats: a query counts once, by its mean over them; the interval is of queries with all their repeats"
+    return [said] if any(len(system.runs) > 1 for system in systems) else []
 
 
 def _changed_keys(baseline: System, system: System) -> dict[str, list[Any]]:
-    """What is compared: key -> both values, for what differs in the configurations and is not of the contract."""
+    """Return key -> both values, for what differs in the configurations and is not of the contract."""
     before, after = _flatten(baseline.first.config), _flatten(system.first.config)
     keys = [*before, *(key for key in after if key not in before)]
     changed = [key for key in keys if _identity(before.get(key)) != _identity(after.get(key))]
@@ -307,12 +302,11 @@ def _changed_keys(baseline: System, system: System) -> dict[str, list[Any]]:
     return {key: [before.get(key), after.get(key)] for key in changed}
 
 
-# What a reader wants to know first; the rest follows by name.
-_FIRST = ("program", "compiled", "parameters", "retriever", "lm")
+_FIRST = ("program", "compiled", "parameters", "retriever", "lm")  # in a table; the rest follows by name
 
 
 def _flatten(config: run_folder.Config) -> dict[str, Any]:
-    """The configuration without contract and provenance, keys in keys as "lm.name"; a compiled program is one value."""
+    """Return the configuration without contract and provenance, flat ("lm.name"); a compiled program is one value."""
     flat = dict[str, Any]()
     for key in sorted(config, key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key)):
         value = config[key]
@@ -328,7 +322,7 @@ def _identity(value: Any) -> Any:
 
 
 def _find_moved(baseline: System, system: System, metric: str) -> list[Result]:
-    """The queries that moved most: those that gained, most first, then those that lost, most first."""
+    """Return the queries that moved most: those that gained, most first, then those that lost, most first."""
     rows: list[Result] = [
         {"run": system.name, "metric": metric, "query_id": query_id, "baseline": before, "value": after}
         | {"difference": after - before}
@@ -340,17 +334,16 @@ def _find_moved(baseline: System, system: System, metric: str) -> list[Result]:
     return gained[:MOVED] + lost[:MOVED]
 
 
-Fates = dict[
-    str, dict[str, Fate]
-]  # query_id -> relevant unit -> its fate; queries without a relevant unit are left out
+# query_id -> relevant unit -> its fate; queries without a relevant unit are left out
+Fates = dict[str, dict[str, Fate]]
 EXAMPLES = 3  # queries named of a flow
 _ORDER = {fate: place for place, fate in enumerate(WORDS)}
 
 
 def _compare_losses(baseline: System, others: list[System]) -> tuple[list[Result], list[str]]:
-    """(what became of relevant documents, a row a system; what to say of runs whose folders do not say it).
+    """Return a row a system on what became of relevant documents, and notes on runs whose folders do not say it.
 
-    With repeats, shares are means over them, and documents that flow are a mean over all pairs of their runs.
+    With repeats, shares are means over them, and flows means over all pairs of their runs.
     """
     rows, notes = list[Result](), list[str]()
     k = choose_cutoffs(baseline.first.metric, baseline.first.columns)[0]
@@ -368,7 +361,7 @@ def _compare_losses(baseline: System, others: list[System]) -> tuple[list[Result
 
 
 def _read_fates(run: Run, k: int) -> Fates:
-    """Of each query; what else a line says is left where it is, because there may be a million documents."""
+    """Return the fates alone of each line, because there may be a million documents."""
     made: Fates = {}
     try:
         for query_id in run.query_ids:
@@ -383,7 +376,7 @@ def _read_fates(run: Run, k: int) -> Fates:
 
 
 def _share_fates(repeats: list[Fates], query_ids: list[str]) -> np.ndarray:
-    """A row a query, a column a fate: its share of the query's relevant units, averaged over the repeats."""
+    """Return a row a query, a column a fate: its share of the query's relevant units, averaged over the repeats."""
     shares = np.zeros((len(query_ids), len(_ORDER)))
     for fates in repeats:
         for row, query_id in zip(shares, query_ids, strict=True):
@@ -404,7 +397,7 @@ def _change_shares(before: np.ndarray, after: np.ndarray) -> list[Result]:
 
 
 def _count_flows(before: list[Fates], after: list[Fates], query_ids: list[str]) -> Result:
-    """How many documents went from one fate to another, most first, with their queries, and how many kept theirs."""
+    """Count the documents that went from one fate to another, most first, with their queries, and those that stayed."""
     counted: Counter[tuple[Fate, Fate]] = Counter()
     where: dict[tuple[Fate, Fate], dict[str, None]] = {}
     for query_id in query_ids:

@@ -1,8 +1,8 @@
 """A metric for equal budgets: averaged over all queries, after each search, model call, thousand tokens and cent.
 
-From stored traces alone: what a query had come to before the first step that its budget does not pay for (traces.py has
-the rule). A query that has ended keeps its value, so a curve ends at the run's score. Bands are 95 % bootstrap
-intervals over queries. Budgets of time are left out: they say more about the machine.
+From stored traces alone: the ranking before the first step that a budget does not pay for (traces.py has the rule). A
+query that has ended keeps its value, so a curve ends at the run's score. Bands are 95 % bootstrap intervals over
+queries. Left out: budgets of time, which say more about the machine.
 """
 
 import math
@@ -20,22 +20,19 @@ from evals.measuring.traces import Anytime, Row
 from tools.errors import UnknownName, UsageError
 
 Result = dict[str, Any]  # what `curves` returns and --json prints
-
 SEEN = ("surfaced", "shown")  # metrics beside those of rankings: recall of what came back, of what a model was shown
-
-
 AXES = {"searches": "searches", "calls": "model calls", "tokens": "tokens", "usd": "dollars at list price"}
 UNITS = {"searches": 1, "calls": 1, "tokens": 1000, "usd": 0.01}  # of the budgets in a table
 
 
 class Course(NamedTuple):
-    """What a query had come to at each cost; both rise in time, and the last is its end."""
+    """A query's value at each cost, in time; the last is its end."""
 
     costs: "array[float]"
     values: "array[float]"  # from that cost on
 
     def pay(self, cost: float, value: float) -> None:
-        """Add a cost; up to it there was `value`, and what there is from it on comes with the next."""
+        """Add a cost, up to which there was `value`; the value from it on comes with the next."""
         self.values[-1] = value
         self.costs.append(round(self.costs[-1] + cost, 9))  # so that ten cents are a tenth of a dollar
         self.values.append(value)
@@ -48,7 +45,7 @@ class _Curve(NamedTuple):
 
 
 def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(AXES)) -> Result:
-    """The runs in `paths` and below them, on each axis; the headline metric of the first where none is named.
+    """Return the runs in `paths` and below on each axis, by the headline metric of the first where none is named.
 
     UsageError for runs that were not asked the same, or where there is nothing to show.
     """
@@ -97,7 +94,7 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
 
 
 def _choose_metric(run: Run, name: str) -> str:
-    """The metric that is asked for. UsageError for one that has no value before the end, UnknownName for no metric."""
+    """Return the metric to draw. UsageError for one that has no value before the end, UnknownName for no metric."""
     chosen = name or run.metric
     if chosen in SEEN:
         return chosen
@@ -134,7 +131,7 @@ def _why_nothing(metric: str, refused: Mapping[str, dict[str, str]], drawn: Mapp
 
 
 def _describe_axis(axis: str, found: Sequence[_Curve]) -> Result | None:
-    """All runs on one axis, and the points that no other point is better and cheaper than; None without any cost."""
+    """Describe all runs on one axis, and its Pareto front; None without any cost."""
     largest = max((course.costs[-1] for curve in found for course in curve.courses), default=0)
     if not largest:
         return None
@@ -152,7 +149,7 @@ def _describe_axis(axis: str, found: Sequence[_Curve]) -> Result | None:
 
 
 def _choose_budgets(axis: str, largest: float) -> list[float]:
-    """The budgets of an axis: multiples of its unit with two digits and powers of two of them, up to the largest cost.
+    """Choose budgets: multiples of the axis's unit with two digits, and powers of two of them, up to the largest cost.
 
     Where the largest is below ten units, the unit is a tenth, so that a cheap run has a curve as well.
     """
@@ -204,7 +201,7 @@ def _dominates(one: Result, other: Result) -> bool:
 
 
 def _follow_queries(run: Run, metric: str, axes: Sequence[str]) -> tuple[dict[str, list[Course]], int]:
-    """(what each query of a run had come to at each cost, by axis; how many have a ranking and no trajectory)."""
+    """Return the course of each query by axis, and how many queries have a ranking and no trajectory."""
     found: dict[str, list[Course]] = {axis: [] for axis in axes}
     bare = 0
     for query_id in run.query_ids if axes else ():
@@ -216,11 +213,10 @@ def _follow_queries(run: Run, metric: str, axes: Sequence[str]) -> tuple[dict[st
 
 
 def follow(outcome: Row, row: Row, metric: str, axes: Collection[str], depth: int) -> dict[str, Course]:
-    """A query's value of `metric` at each cost, by axis; {} where the metric is undefined for it.
+    """Return a query's value of `metric` at each cost, by axis; {} where the metric is undefined for it.
 
-    `outcome` is its line of outcomes.jsonl, `row` that of attribution.jsonl. What a cost buys is all steps up to the
-    next one that costs something, and in the end the submission. A model call is paid for with the step that follows
-    it. Axes are searches, calls, tokens and usd, in dollars of the list price.
+    `outcome` is its line of outcomes.jsonl, `row` that of attribution.jsonl. A cost buys all steps up to the next one
+    that costs something, and in the end the submission. A model call is paid for with the step that follows it.
     """
     measured = _SeenShare(row, metric) if metric in SEEN else _RankedValue(row, metric, depth)
     value = measured.value()
@@ -273,7 +269,7 @@ class _RankedValue:
 
 
 class _SeenShare:
-    """The share of relevant documents that came back from a search so far, or of which some text reached a model."""
+    """The share of relevant documents that came back from a search so far, or were shown to a model."""
 
     def __init__(self, row: Row, metric: str) -> None:
         self._relevant = frozenset(one["unit"] for one in row["relevant"])
@@ -297,7 +293,7 @@ class _SeenShare:
 def judge_places(
     places: Mapping[str, int], grades: Mapping[str, float], ideal: Sequence[float], relevant: Collection[str]
 ) -> Judged:
-    """`metrics.judge_units` of a ranking, from the places of what counts; `ideal` are the grades, highest first."""
+    """Judge a ranking by the places of what counts, like `metrics.judge_units`; `ideal` is grades, highest first."""
     length = max(places.values(), default=0)
     gains, hits = [0.0] * length, [False] * length
     for unit, place in places.items():

@@ -1,9 +1,7 @@
 """Read run folders that have been scored, and find the runs beside one that are its bounds. No corpus, no model.
 
-Scores are read at once, outcomes and what became of documents a query at a time. The bounds of a run:
-
 floor     `retrieve` over the program's own retriever, no pool: one search, no model
-best      the best of all runs of `retrieve`, whatever the retriever: what a program has to be above to be worth it
+best      the best of all runs of `retrieve`, whatever the retriever
 union     a ranking of what retrievers found together: a lower bound on the best possible system
 ceiling   one of pools that have every relevant document: what recognising alone would reach
 
@@ -55,7 +53,7 @@ class Run:
 
     @property
     def contract(self) -> dict[str, Any]:
-        """What was asked of it, and how that was judged."""
+        """Its task and conditions, and how it was judged."""
         return {key: self.config.get(key) for key in CONTRACT} | {"judgements": self.scores["judgements"]}
 
     @property
@@ -65,7 +63,7 @@ class Run:
 
     @property
     def usage_known(self) -> bool:
-        """Whether somebody knows what its model calls used: not of every run that was imported."""
+        """Whether it is known what its model calls used: not of every run that was imported."""
         return (self.config.get("imported") or {}).get("usage") is not False
 
     @property
@@ -84,7 +82,7 @@ class Run:
         return self.config["program"] == FLOOR and not self.config.get("pool")
 
     def mean(self, metric: str) -> float | None:
-        """The mean of a metric; None where the run has none."""
+        """Return the mean of a metric; None where the run has none."""
         measured = self.scores["metrics"].get(metric)
         mean = measured.get("mean") if isinstance(measured, dict) else None
         return float(mean) if isinstance(mean, int | float) else None
@@ -122,13 +120,13 @@ class Run:
 
 
 def pair(*columns: Mapping[str, float | None]) -> dict[str, tuple[float, ...]]:
-    """Query -> its value in each column, for the queries that have one in all of them, in the order of the first."""
+    """Return query -> its value in each column, for the queries that have all, in the order of the first column."""
     rows = {query_id: tuple(column.get(query_id) for column in columns) for query_id in columns[0]}
     return {query_id: row for query_id, row in rows.items() if None not in row}  # type: ignore[misc]
 
 
 def differences(baseline: Run, run: Run) -> dict[str, str]:
-    """What two runs were not both asked: key of the contract, or "queries" -> both values, in words."""
+    """Return what two runs were not both asked: key of the contract, or "queries" -> both values, in words."""
     found = {
         key: f"{brief(value)}, {brief(run.contract[key])}"
         for key, value in baseline.contract.items()
@@ -140,7 +138,7 @@ def differences(baseline: Run, run: Run) -> dict[str, str]:
 
 
 def find_folders(paths: Iterable[Path]) -> list[Path]:
-    """The run folders among `paths` and in the folders below them, each once; DataError where there are none."""
+    """Return the run folders among `paths` and below them, each once; DataError where there are none."""
     found: dict[Path, Path] = {}
     for path in paths:
         here = [path]
@@ -155,7 +153,7 @@ def find_folders(paths: Iterable[Path]) -> list[Path]:
 
 
 def find(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
-    """(the scored runs in `paths` and below them, the others with the reason). DataError where no folder is a run."""
+    """Return the scored runs in `paths` and below, the others with the reason. DataError where no folder is a run."""
     runs, others = list[Run](), dict[Path, str]()
     for path in find_folders(paths):
         try:
@@ -166,9 +164,9 @@ def find(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
 
 
 def read(path: Path, *, load_data: bool = True) -> Run:
-    """The run in `path` with its scores. DataError where there are none, RunIncomplete when queries are unanswered.
+    """Read the run in `path`. DataError for one without scores, RunIncomplete when queries are unanswered.
 
-    How many queries of a run without scores are unanswered is said only with its data, which `load_data` allows.
+    How many are unanswered is said only with the task's data, which `load_data` allows.
     """
     config = run_folder.read_config(path)
     try:
@@ -180,9 +178,8 @@ def read(path: Path, *, load_data: bool = True) -> Run:
     except FileNotFoundError:
         raise _unscored(path, config, load_data=load_data) from None
     except (ValueError, csv.Error) as error:
-        raise DataError(
-            f"the scores in {path} are damaged ({error}); python -m evals.score {path} makes them again"
-        ) from None
+        mend = f"python -m evals.score {path} makes them again"
+        raise DataError(f"the scores in {path} are damaged ({error}); {mend}") from None
     failed = {query_id: error for query_id, error in errors.items() if error}
     return Run(path, config, scores, columns, failed, list(errors))
 
@@ -202,7 +199,7 @@ def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> Sext
 
 
 def _read_scores(path: Path, config: run_folder.Config) -> dict[str, Any]:
-    """What scores.json of the run in `path` holds. ValueError where it is none, or does not fit the configuration."""
+    """Read scores.json of the run in `path`. ValueError where it is none, or does not fit the configuration."""
     scores: dict[str, Any] = forms.read_whole(ScoresForm, (path / "scores.json").read_bytes())
     if (losses := scores.get("losses")) and str(losses["cutoff"]) not in losses["at"]:
         raise ValueError("'losses' has nothing at its cutoff")
@@ -215,7 +212,7 @@ def _read_scores(path: Path, config: run_folder.Config) -> dict[str, Any]:
 
 
 def _read_columns(text: str) -> tuple[dict[str, Column], dict[str, str]]:
-    """(values per metric and query, query -> its error or "") of a scores.csv; ValueError for what is none."""
+    """Return the values of each metric, and query -> its error or "", of a scores.csv; ValueError for what is none."""
     csv.field_size_limit(2**31 - 1)  # the last column has error messages, of any length
     head, *rows = list(csv.reader(io.StringIO(text, newline=""))) or [[]]
     if head[:1] != ["query_id"] or head[-1:] != ["error"] or any(len(row) != len(head) for row in rows):
@@ -234,12 +231,8 @@ def _number(cell: str) -> float | None:
 
 
 Kind = Literal["floor", "best", "union", "ceiling"]
-LABELS: dict[Kind, str] = {
-    "floor": "floor",
-    "best": "best bare retriever",
-    "union": "lower bound",
-    "ceiling": "ceiling",
-}
+LABELS: dict[Kind, str]
+LABELS = {"floor": "floor", "best": "best bare retriever", "union": "lower bound", "ceiling": "ceiling"}
 _POOLS: dict[Kind, str] = {"union": "union", "ceiling": "oracle"}
 
 
@@ -252,12 +245,12 @@ class Bounds:
     found: dict[Kind, Run]  # what nobody has run is missing
 
     def mean(self, kind: Kind | None = None) -> float | None:
-        """The figure of a bound, or the run's own."""
+        """Return the figure of a bound, or the run's own."""
         run = self.found.get(kind) if kind else self.run
         return None if run is None else run.mean(self.metric)
 
     def describe(self, kind: Kind) -> str:
-        """Which run a bound is: the program, and all of its system where that is not the run's own; "" for none."""
+        """Name the run that a bound is: its program, and its system where that is not the run's own; "" for none."""
         if kind not in self.found:
             return ""
         one, own = self.found[kind], self.run
@@ -276,7 +269,7 @@ class Bounds:
         return f"{system}, {pool['kind']} pool of {pool['size']}{by}"
 
     def is_own(self, kind: Kind) -> bool:
-        """Whether there is such a bound of the program's own system, or of its retriever alone."""
+        """Return whether there is such a bound of the program's own system, or of its retriever alone."""
         bound = self.found.get(kind)
         return bound is not None and not any(_differ(bound, self.run)[-1 if bound.is_floor else 0 :])
 
@@ -287,12 +280,11 @@ class Bounds:
         return "; ".join(f"{label} {self.mean(kind):.4f}: {self.describe(kind)}" for kind, label in named)
 
     def json(self) -> dict[str, Any]:
-        """The bounds as plain data, by kind."""
-        described = {
-            kind: {"mean": self.mean(kind), "run": run.name, "what": self.describe(kind)}
-            for kind, run in self.found.items()
-        }
-        return {"metric": self.metric, **{kind: described.get(kind) for kind in LABELS}}
+        """Return the bounds as plain data, by kind."""
+        made: dict[str, Any] = {"metric": self.metric, **dict.fromkeys(LABELS)}
+        for kind, run in self.found.items():
+            made[kind] = {"mean": self.mean(kind), "run": run.name, "what": self.describe(kind)}
+        return made
 
     @cached_property
     def gained(self) -> Paired | None:
@@ -322,7 +314,7 @@ class Bounds:
 
 
 def bounds_beside(path: Path) -> dict[str, Any]:
-    """The bounds of the run in `path` among the folders beside it, by its headline metric, as `Bounds.json` has them.
+    """Return the bounds of the run in `path` among the folders beside it, by its headline metric, as `Bounds.json`.
 
     Folders that cannot be read are passed over, so a run without scores has no bounds.
     """
@@ -338,13 +330,13 @@ def bounds_beside(path: Path) -> dict[str, Any]:
 
 
 def list_bounds(found: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """(label, bound) of what `Bounds.json` has; the best bare retriever where it is another than the run's own."""
+    """Return (label, bound) of what `Bounds.json` has; the best bare retriever unless it is the run's own."""
     kinds = [kind for kind in LABELS if found.get(kind) and (kind != "best" or found["best"] != found["floor"])]
     return [(LABELS[kind], found[kind]) for kind in kinds]
 
 
 def _read_lightly(path: Path, like: Run | None = None) -> Run | None:
-    """The run in `path` without its values; None: no run, no scores, damaged, or asked something else than `like`."""
+    """Read the run in `path` without its values; None for no scores, damaged ones, or another contract than `like`."""
     try:
         config = run_folder.read_config(path)
         if like and any(config.get(key) != like.config.get(key) for key in CONTRACT if key != "pool"):
@@ -356,7 +348,7 @@ def _read_lightly(path: Path, like: Run | None = None) -> Run | None:
 
 
 def bounds_between(runs: Sequence[Run], metric: str = "") -> list[Bounds]:
-    """The bounds among `runs` of each program that searches the whole corpus, by `metric` or else its headline."""
+    """Return the bounds among `runs` of each program that searches the whole corpus, by `metric` or its headline."""
     found = []
     for run in runs:
         if run.config["program"] != FLOOR and not run.config.get("pool"):
@@ -366,11 +358,10 @@ def bounds_between(runs: Sequence[Run], metric: str = "") -> list[Bounds]:
 
 
 def bounds_among(own: Run, others: Iterable[Run], metric: str) -> Bounds:
-    """The bounds of a run among others, by a metric; a run is no bound of itself.
+    """Return the bounds of a run among others, by a metric.
 
-    Floors have the run's own retriever. Pools are ranked by anything but the bare retriever, which recognises nothing:
-    the same program first, then the same model, the same parameters, the same retriever, the larger pool. What the run
-    itself or a bare retriever is above is no ceiling.
+    Floors have the run's own retriever. Pools are ranked by anything but the bare retriever: the same program first,
+    then the same model, parameters, retriever, the larger pool. A ceiling is at least the run and a bare retriever.
     """
     alike = [one for one in others if one.contract | {"pool": None} == own.contract | {"pool": None}]
     peers = [(one, mean) for one in alike if (mean := one.mean(metric)) is not None]

@@ -1,11 +1,8 @@
 """Turn recorded outcomes into scores, and count the looks at test queries. No model, no retriever, no network.
 
-Averages run over the queries that were asked, not over those that were answered: a failed query scores 0. A run with
-unanswered queries gets no score at all.
-
-A run that has shown a value of a query outside dev is a look, also where it was stopped before its end. Whoever looks
-at a test often enough, and keeps what came out best, has chosen on it. Looks are lines of $SEXTANT_HOME/looks.jsonl; to
-resume a run or to score it again is no new look. No failure of counting ends a run.
+A failed query scores 0; a run with unanswered queries gets no score. A run that has shown a value of a query outside
+dev is a look, because whoever keeps the best of many looks has chosen on the test. Looks are lines of
+$SEXTANT_HOME/looks.jsonl; resuming or scoring again is no new look. No failure of counting ends a run.
 """
 
 import csv
@@ -38,8 +35,8 @@ _FILES = ("outcomes.jsonl", "attribution.jsonl", "scores.csv")
 def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None = None) -> dict[str, Any]:
     """Write run.trec, scores.csv, attribution.jsonl and scores.json into `path`; return what scores.json holds.
 
-    RunIncomplete when queries are unanswered. `environment` must be the one that the run was made in. `outcomes` are
-    those of the folder, where it is open; they are read one by one, because a run may be larger than memory.
+    RunIncomplete when queries are unanswered. `environment` is the run's. `outcomes` are those of an open folder, read
+    one by one, because a run may be larger than memory.
     """
     config = run_folder.read_config(path)
     outcomes = run_folder.read_outcomes(path) if outcomes is None else outcomes
@@ -103,19 +100,14 @@ def _score_queries(
 ) -> tuple[Values, dict[str, str]]:
     judgements = environment.judgements[environment.headline]
     values, errors, known = Values(), dict[str, str](), set[str]()
-    with (
-        run_folder.writing(path / "run.trec") as trec,
-        run_folder.writing(path / "attribution.jsonl") as attributed,
-    ):
+    with run_folder.writing(path / "run.trec") as trec, run_folder.writing(path / "attribution.jsonl") as attributed:
         for query in environment.queries:
             query_id, outcome = query.query_id, outcomes[query.query_id]
             try:
                 run_folder.check_ranking(outcome["ranking"], query, environment.documents, known)
             except run_folder.BadRanking as wrong:
-                raise DataError(
-                    f"{path / 'outcomes.jsonl'}, query {query_id!r}: {wrong}; "
-                    "remove its line and give the run's command again to have it answered again"
-                ) from None
+                mend = "remove its line and give the run's command again to have it answered again"
+                raise DataError(f"{path / 'outcomes.jsonl'}, query {query_id!r}: {wrong}; {mend}") from None
             tally.add(outcome)
             errors[query_id] = outcome["error"] or ""
             _add_values(values, outcome, outcomes, environment)
@@ -130,7 +122,7 @@ def _score_queries(
 def summarise_unfinished(
     config: run_folder.Config, environment: Environment, outcomes: run_folder.Rows
 ) -> dict[str, Any]:
-    """What is known of a run with unanswered queries; the metrics over the others are under "partial", and no score."""
+    """Summarise a run with unanswered queries, without a score; metrics over the others are under "partial"."""
     answered = [query.query_id for query in environment.queries if query.query_id in outcomes]
     part, tally, values = environment.asking(query_ids=answered), _Tally(), Values()
     for query_id in answered:
@@ -176,7 +168,7 @@ def _add_values(
 
 
 def ranking_of(outcome: run_folder.Outcome) -> Ranking:
-    """The ranking in an outcome; a failed query has an empty one."""
+    """Return the ranking in an outcome; a failed query has an empty one."""
     return Ranking(outcome["ranking"], outcome.get("scores") or ())
 
 
@@ -188,7 +180,7 @@ def _summarise(values: Values, environment: Environment, *, resampled: bool) -> 
 
 
 def weigh_queries(name: str, environment: Environment) -> dict[str, int]:
-    """How much each query counts in a metric's mean: as often as it has triplets (BIRCO, appendix D); {} is once."""
+    """Return how often each query counts in a metric's mean: once per triplet (BIRCO, appendix D); {} is once."""
     if name != "Triplets":
         return {}
     return {query.query_id: len(environment.comparisons.get(query.query_id, ())) for query in environment.queries}
@@ -197,7 +189,7 @@ def weigh_queries(name: str, environment: Environment) -> dict[str, int]:
 def summarise_column(
     column: Mapping[str, float | None], weights: Mapping[str, int], *, resampled: bool
 ) -> dict[str, Any]:
-    """A metric's mean with its interval, over the queries for which it is defined; None where there are none."""
+    """Return a metric's mean with its interval, over the queries for which it is defined; None where there are none."""
     defined = {query_id: value for query_id, value in column.items() if value is not None}
     if not defined:
         return {"mean": None, "low": None, "high": None, "queries": 0}
@@ -212,7 +204,7 @@ def summarise_column(
 
 
 class _Tally:
-    """What outcomes add up to, one after the other: failures, calls, tokens, and what never reached a prompt."""
+    """Adds up outcomes one by one: failures, calls, tokens, and what never reached a prompt."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -266,7 +258,7 @@ class _Tally:
 
 
 def _count_read(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """How many documents of a query were put into prompts, and how much of them was cut off where that was most."""
+    """Count the documents of a query that were put into prompts, and what the shortest showing of each cut off."""
     least: dict[str, tuple[int, int]] = {}  # doc_id -> characters shown, of how many
     for step in steps:
         if step["tool"] in ("judge", "read"):
@@ -281,7 +273,7 @@ def _count_read(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def describe_cuts(scores: Mapping[str, Any]) -> list[str]:
-    """How much of its documents a run left out of prompts, as a line; none where that is nothing, or unknown."""
+    """Say in a line how much of its documents a run left out of prompts; none where that is nothing, or unknown."""
     read = scores.get("read") or {}
     if not read.get("cut"):
         return []
@@ -291,14 +283,14 @@ def describe_cuts(scores: Mapping[str, Any]) -> list[str]:
 
 
 def _raised_at(outcome: run_folder.Outcome) -> str:
-    """File and line of an outcome's error: the last of its traceback that is in no library; "" where there is none."""
+    """Return file and line of an outcome's error: the last of its traceback that is in no library; "" for none."""
     frames = re.findall(r'^  File "([^"<]+)", line (\d+)', outcome.get("traceback") or "", re.MULTILINE)
     own = [f"{file}:{line}" for file, line in frames if "site-packages" not in file]
     return own[-1].removeprefix(f"{Path.cwd()}/") if own else ""
 
 
 def record_look(config: run_folder.Config, path: Path) -> None:
-    """Write down that the run of `config` in `path` has shown values; nothing for dev, or a second time."""
+    """Record that the run of `config` in `path` has shown values; nothing for dev, or a second time."""
     if config["split"] == "dev":
         return
     look = {
@@ -321,7 +313,7 @@ def record_look(config: run_folder.Config, path: Path) -> None:
 
 
 def count_looks(config: run_folder.Config) -> int:
-    """How many runs with the program of `config` have looked at queries of its task outside dev."""
+    """Count the runs with the program of `config` that have looked at queries of its task outside dev."""
     alike = {"task": config["task"], "data": _data_of(config), "program": config["program"]}
     return sum(look | alike == look for look in _read_looks().values())
 

@@ -1,7 +1,7 @@
 """The searches of a stored run, issued again on another retriever or to another depth. No model is called.
 
 Each distinct search is issued once, with the text, instruction, exclusions and pool that it had. Left out: what a
-searcher would have done with other results. Searches that only ordered what had surfaced are not issued again.
+searcher would have done with other results, and searches that only ordered what had surfaced.
 """
 
 import math
@@ -30,8 +30,8 @@ CHUNK = 64  # queries whose searches are issued together, so that models encode 
 def replay(path: Path, retriever: str = "", depth: int | None = None) -> Result:
     """Issue the searches of the run in `path` on `retriever`, or each on its own where none is named.
 
-    `depth` is documents a search; None is as many as then. DataError where the task's data is not at hand, or not the
-    same; UsageError for a retriever that does not fit it.
+    `depth` is documents a search; None is as many as then. DataError where the task's data is missing or another,
+    UsageError for a retriever that does not fit it.
     """
     run = scored.read(path)
     environment = load_environment(run.config)
@@ -69,7 +69,7 @@ def searches(outcome: Mapping[str, Any]) -> list[Row]:
 def _compare_documents(
     query_id: str, steps: Sequence[Row], then: Sequence[list[str]], now: Sequence[list[str]], judgements: Judgements
 ) -> list[Result]:
-    """A row for each relevant document of a query: where it came back first, then and now; none where nothing is."""
+    """Return a row for each relevant document of a query: where it came back first, then and now."""
     unit_of, grades = judgements.unit_of or str, judgements.recalled(query_id)
     rows: dict[str, Result] = {}
     for unit, grade in sorted(grades.items(), key=lambda one: (-one[1], one[0])):
@@ -85,7 +85,7 @@ def _compare_documents(
 
 
 def _add_up(relevant: Sequence[Result], hops: Mapping[int, int]) -> Result:
-    """What surfaced then and now, of all queries with a relevant document; `hops` has the searches of each hop."""
+    """Add up what surfaced then and now; `hops` has the searches of each hop."""
     kinds = {"both": (True, True), "only_then": (True, False), "only_now": (False, True), "neither": (False, False)}
     surfaced = Counter((bool(row["then"]), bool(row["now"])) for row in relevant)
     recalls: dict[str, dict[str, float]] = {"then": {}, "now": {}}
@@ -176,7 +176,5 @@ def _pool(config: Mapping[str, Any], environment: Environment, engines: Engines)
         parts = [engines.build(part) for part in pool.parts]
         if pool.config([part.name for part in parts], environment) == kept:
             return pool.add_to(environment, parts)
-    raise UsageError(
-        f"the run's pools were made with {', '.join(kept['of'])}, which cannot be told apart from here, "
-        "or by an earlier version; replay another run"
-    )
+    made = f"the run's pools were made with {', '.join(kept['of'])}, which cannot be told apart from here"
+    raise UsageError(f"{made}, or by an earlier version; replay another run")

@@ -1,8 +1,7 @@
 """Uncertainty of a mean over queries, and of the difference of two. Pure functions; every seed is an argument.
 
-The test of a difference is a paired randomisation test, whose use in retrieval is that of Smucker, Allan and Carterette
-(2007). Repeated runs of one system are averaged within queries before they come here (comparison.py). There are no
-clusters of queries, and no test of several systems at once.
+The test of a difference is the paired randomisation test of Smucker, Allan and Carterette (2007). Repeated runs are
+averaged within queries before (comparison.py). Left out: clusters of queries, tests of several systems at once.
 """
 
 import math
@@ -24,10 +23,9 @@ class Interval(NamedTuple):
 def bootstrap_mean(
     values: Sequence[float], weights: Sequence[float] | None = None, *, resamples: int | None = None, seed: int = 0
 ) -> Interval:
-    """The mean with its percentile bootstrap interval (Efron and Tibshirani 1993, chapter 13).
+    """Return the mean with its percentile bootstrap interval (Efron and Tibshirani 1993, chapter 13).
 
-    Queries are the unit that is resampled; `weights`, one a value and above 0, say how much each counts. With one value
-    there is a mean and no interval; with none, ValueError.
+    Queries are resampled; `weights` are above 0, one a value. One value has no interval; none is a ValueError.
     """
     if not values:
         raise ValueError("no values to average")
@@ -45,7 +43,7 @@ def bootstrap_mean(
 
 
 def _draw_queries(many: int, resamples: int | None, seed: int) -> Iterator[np.ndarray]:
-    """Resamples of `many` queries, shape (some, many): as many as 20 million draws make, from 2,000 to 10,000."""
+    """Yield resamples of `many` queries, shape (some, many): 20 million draws in all, but 2,000 to 10,000 resamples."""
     resamples, generator = resamples or max(2_000, min(10_000, 20_000_000 // many)), np.random.default_rng(seed)
     step = max(1, 2_000_000 // many)  # resamples at a time: 16 MB of draws, whatever the queries
     for start in range(0, resamples, step):
@@ -53,7 +51,7 @@ def _draw_queries(many: int, resamples: int | None, seed: int) -> Iterator[np.nd
 
 
 def bootstrap_means(rows: np.ndarray, *, resamples: int | None = None, seed: int = 0) -> list[Interval]:
-    """`bootstrap_mean` of each column, where a row is a query: what adds up in each row adds up in each resample."""
+    """Return `bootstrap_mean` of each column of queries, with the same resamples, so that sums of columns hold."""
     means = rows.mean(axis=0)
     if len(rows) < 2:
         return [Interval(float(mean), None, None) for mean in means]
@@ -62,7 +60,7 @@ def bootstrap_means(rows: np.ndarray, *, resamples: int | None = None, seed: int
 
 
 def means_of_resamples(rows: np.ndarray, *, resamples: int | None = None, seed: int = 0) -> np.ndarray:
-    """The mean of each column in each resample of `bootstrap_mean`, shape (resamples, columns). At least one row."""
+    """Return the mean of each column in each resample, shape (resamples, columns). At least one row."""
     many, means = len(rows), []
     for draws in _draw_queries(many, resamples, seed):
         places = draws + np.arange(len(draws))[:, None] * many
@@ -74,10 +72,10 @@ def means_of_resamples(rows: np.ndarray, *, resamples: int | None = None, seed: 
 def share_closed(
     floor: Sequence[float], program: Sequence[float], ceiling: Sequence[float], *, resamples: int | None = None
 ) -> Interval | None:
-    """(program - floor) / (ceiling - floor) of the means, with a percentile bootstrap over queries, all three together.
+    """Return (program - floor) / (ceiling - floor) of the means, with a percentile bootstrap over queries.
 
     None where the ceiling is not above the floor. The interval is None where that of ceiling - floor reaches 0: the
-    ratio then has no bounded one (Fieller 1954), which is said by leaving it out.
+    ratio then has no bounded one (Fieller 1954).
     """
     rows = np.asarray([floor, program, ceiling], dtype=np.float64).T
     means = rows.mean(axis=0) if rows.size else np.zeros(3)
@@ -93,12 +91,9 @@ def share_closed(
 
 
 def resampled_mean(values: Sequence[float]) -> dict[str, float]:
-    """BIRCO's figure for a metric: the mean of 1,000 resampled means, and their standard deviation as "error".
-
-    Its script seeds NumPy's global generator (Mersenne Twister) with 42 anew for each metric.
-    """
+    """Return BIRCO's figure: the mean of 1,000 resampled means, and their standard deviation as "error"."""
     array = np.asarray(values, dtype=np.float64)
-    generator = np.random.RandomState(42)
+    generator = np.random.RandomState(42)  # as its script seeds NumPy's global generator anew for each metric
     means = [array[generator.choice(len(array), len(array), replace=True)].mean() for _ in range(1000)]
     return {"mean": float(np.mean(means)), "error": float(np.std(means))}
 
@@ -148,11 +143,10 @@ def paired(
 
 
 def sign_flip(differences: Sequence[float], *, permutations: int = 19_999, seed: int = 0) -> float:
-    """Two-sided p of a mean difference of 0 by the sign-flip permutation test (Fisher 1935).
+    """Return the two-sided p of a mean difference of 0 by the sign-flip permutation test (Fisher 1935).
 
-    If the systems do not differ, each query's difference could as well have the other sign; p is the share of such
-    assignments with a sum at least as far from 0. Exact up to 16 differences other than 0; beyond that, of
-    `permutations` random ones and the one that was seen: (b + 1) / (m + 1), never 0 (Phipson and Smyth 2010).
+    It is the share of assignments of signs with a sum at least as far from 0: of all, up to 16 differences other than
+    0; else of `permutations` random ones and the observed one: (b + 1) / (m + 1) (Phipson and Smyth 2010).
     """
     moved = np.asarray([difference for difference in differences if difference], dtype=np.float64)
     if not len(moved):
@@ -173,7 +167,7 @@ def _signed_sums(values: np.ndarray) -> np.ndarray:
 
 
 def _random_signed_sums(values: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """`count` sums under random signs. Eight values at a time: a random byte is a place in the table of their sums."""
+    """Return `count` sums under random signs; a random byte is a place in the table of the sums of eight values."""
     groups = np.pad(values, (0, -len(values) % GROUP)).reshape(-1, GROUP)
     tables = np.stack([_signed_sums(group) for group in groups]).ravel()
     offsets = np.arange(len(groups), dtype=np.int32) * 2**GROUP
@@ -188,10 +182,7 @@ def _random_signed_sums(values: np.ndarray, count: int, seed: int) -> np.ndarray
 
 
 def _detectable(differences: np.ndarray) -> float | None:
-    """The mean difference with 80 % power at alpha .05, two-sided: 2.95 standard errors with 20 queries, 2.8 with many.
-
-    None where the differences have no spread to estimate it from, and where they are fewer than seven.
-    """
+    """Return the mean difference with 80 % power at alpha .05, two-sided; None without spread, or for under seven."""
     many = len(differences)
     if many < FEWEST or not (spread := float(differences.std(ddof=1))) > TIE:
         return None
@@ -199,7 +190,7 @@ def _detectable(differences: np.ndarray) -> float | None:
 
 
 def _t_quantile(share: float, freedom: float) -> float:
-    """Student's t by its expansion around the normal (Abramowitz and Stegun 26.7.5): to .0002 from freedom 6 on."""
+    """Return Student's t by its expansion around the normal (Abramowitz and Stegun 26.7.5): to .0002 from freedom 6."""
     z = NormalDist().inv_cdf(share)
     terms = (
         z,
@@ -212,7 +203,7 @@ def _t_quantile(share: float, freedom: float) -> float:
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Adjusted p values, in the order given: below .05 they hold for all comparisons together (Holm 1979)."""
+    """Adjust p values, in the order given: below .05 they hold for all comparisons together (Holm 1979)."""
     adjusted, floor = [0.0] * len(ps), 0.0
     for rank, place in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
         floor = max(floor, min(1.0, (len(ps) - rank) * ps[place]))

@@ -2,19 +2,15 @@
 
 The ranking that a searcher would have handed in after its first steps (docs/decisions/curves-and-replay.md):
 
-1. what the last `rank` step ordered, in that order, unless some of it was selected later: then that stands;
+1. what the last `rank` step ordered, unless some of it was selected later: then the selection stands;
 2. what was selected: by hop, in a hop by the place in its selection (so parallel readings take turns), then in time;
-3. what else surfaced, by reciprocal rank over all searches so far: the sum of 1 / (60 + rank) (Cormack, Clarke and
-   Buettcher, SIGIR 2009); of equal ones, what surfaced first;
+3. what else surfaced, by the sum of 1 / (60 + rank) over all searches so far (Cormack, Clarke and Buettcher, SIGIR
+   2009); of equal ones, what surfaced first;
 4. what was dropped, by the same sum.
 
-A decision holds until a later one about the same document. What a program knows and does not write into a step, such as
-grades or weights, plays no part.
-
-A relevant document comes back from a search (it surfaces), some of its text reaches a model (it is shown), it is
-selected, it gets a place in the ranking; its fate is the last of these that it reached (docs/decisions/attribution.md).
-What is among the first `k` of the ranking is found; R@k misses all others, and the shares of their fates sum to 1 - R@k
-exactly, for a query and for a run.
+A decision holds until a later one about the same document. A relevant document surfaces in a search, is shown to a
+model, is selected, gets a place in the ranking; its fate is the last of these that it reached
+(docs/decisions/attribution.md). Those not among the first `k` have fates whose shares sum to 1 - R@k exactly.
 """
 
 from array import array
@@ -36,8 +32,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]  # a step, or another part of an outcome, as it is on disk
 CONSTANT = 60  # k of reciprocal rank fusion
-# What a tier is above the next one: more than 10,000 searches can give a document.
-_TIER = 2**56
+_TIER = 2**56  # between tiers: more than 10,000 searches can give a document
 
 
 class Anytime:
@@ -57,7 +52,7 @@ class Anytime:
         self._steps = 0
 
     def add(self, step: Row) -> bool:
-        """Take one more step; whether it can have changed the ranking."""
+        """Take one more step; return whether it can have changed the ranking."""
         tool, doc_ids = step["tool"], step["doc_ids"]
         if not doc_ids or step.get("refused") or tool not in ("search", "select", "drop", "rank"):
             return False
@@ -83,7 +78,7 @@ class Anytime:
         return True
 
     def _number(self, doc_ids: Sequence[str]) -> list[int]:
-        """The numbers of documents, each once; new ones get theirs."""
+        """Return the numbers of documents, each once; new ones get theirs."""
         index, units, once = self._index, self._unit_of, list(dict.fromkeys(doc_ids))
         for doc_id in [doc_id for doc_id in once if doc_id not in index]:
             number = index[doc_id] = len(index)
@@ -107,12 +102,12 @@ class Anytime:
         return np.argsort(-keys, kind="stable")
 
     def ranking(self, depth: int) -> list[str]:
-        """The first `depth` documents, best first."""
+        """Return the first `depth` documents, best first."""
         doc_ids = list(self._index)
         return [doc_ids[number] for number in self._order()[:depth].tolist()]
 
     def places(self, depth: int) -> dict[str, int]:
-        """The judged units that are in the ranking of `depth` documents -> their places among units, from 1."""
+        """Return judged units in the ranking of `depth` documents -> their places among units, from 1."""
         if not self._gold:
             return {}
         order = self._order()[:depth]
@@ -130,7 +125,7 @@ class Anytime:
 
 
 def submit_so_far(session: "Session") -> Submission:
-    """Submit for a session that one of its limits has ended: the ranking that its trace has by then."""
+    """Submit the ranking that the trace has by now, for a session that one of its limits has ended."""
     session.join()
     found = Anytime({}, ())
     for step in session.trace.steps:
@@ -185,7 +180,7 @@ class History:
 
     @property
     def reached(self) -> tuple[bool, ...]:
-        """How far it came: the larger the further."""
+        """How far the document came: the larger the further."""
         return (self.decision == "select", self.chars > 0, self.rank > 0)
 
     def add(self, number: int, step: Step, place: int) -> None:
@@ -205,7 +200,7 @@ class History:
 def read_histories(
     steps: Iterable[tuple[int, Step]], units: Collection[str], unit_of: Callable[[str], str]
 ) -> dict[str, History]:
-    """Unit -> the history of that document of it which came furthest, for those of `units` that a step names."""
+    """Return unit -> the history of its document that came furthest, for those of `units` that a step names."""
     histories: dict[str, History] = {}
     unit: dict[str, str] = {}
     for number, step in steps:
@@ -223,11 +218,10 @@ def read_histories(
 
 
 def attribute(query_id: str, outcome: Row, ranking: Sequence[str], judgements: "Judgements") -> list[dict[str, Any]]:
-    """What became of each document that recall counts for a query, as attribution.jsonl has it; highest grade first.
+    """Return what became of each document that recall counts, as attribution.jsonl has it; highest grade first.
 
-    Empty where recall is undefined. `outcome` is a line of outcomes.jsonl, `ranking` its ranking in the units that are
-    scored (metrics.collapse). "lost_as" is a document's fate at a cutoff that leaves it out, and its history that of
-    the document of a unit that came furthest.
+    `outcome` is a line of outcomes.jsonl, `ranking` its ranking in the units that are scored (metrics.collapse).
+    "lost_as" is a document's fate at a cutoff that leaves it out.
     """
     grades, rows = judgements.recalled(query_id), outcome["trace"]["steps"]
     # Most steps name no relevant document, and there are hundreds of thousands of steps.
@@ -249,10 +243,7 @@ def attribute(query_id: str, outcome: Row, ranking: Sequence[str], judgements: "
 
 
 def _fates(steps: Sequence[Row], *, failed: bool) -> Callable[[History, int], Fate]:
-    """The function that tells the fate of a document that is not found: the last stage that it reached.
-
-    An error takes all, and a limit what had no chance to be seen.
-    """
+    """Return the function that tells the fate of a document that is not found; a limit takes what was never seen."""
     shows, selects = any(step.get("shown") for step in steps), any(step["tool"] == "select" for step in steps)
     refused = [(step["tool"], step["argument"]) for step in steps if step.get("refused")]
     ended = next((step["argument"] for step in reversed(steps) if step["tool"] == "stop"), "")
@@ -283,11 +274,9 @@ class Losses:
     """The fates of many queries' relevant documents, added up."""
 
     def __init__(self, cutoffs: Sequence[int]) -> None:
-        """`cutoffs` are those at which there are shares; documents are counted at the first."""
-        self.cutoffs = cutoffs
-        self.queries = 0
-        # (cutoff, fate, relevant documents of the query) -> documents: a share is a document's part of its query, and
-        # adding up documents first keeps the sum exact without a fraction a query.
+        """There are shares at all `cutoffs`; documents are counted at the first."""
+        self.cutoffs, self.queries = cutoffs, 0
+        # (cutoff, fate, relevant documents of the query) -> documents: so the sum is exact without a fraction a query.
         self._counts: Counter[tuple[int, Fate, int]] = Counter()
 
     def add(self, relevant: Sequence[Row]) -> None:
@@ -298,7 +287,7 @@ class Losses:
                 self._counts[k, fate_at(one, k), len(relevant)] += 1
 
     def shares(self, k: int) -> dict[Fate, Fraction]:
-        """Fate -> its share of recall at `k`, averaged over queries; FOUND's is R@k, and all of them sum to 1."""
+        """Return fate -> its share of recall at `k`, averaged over queries; FOUND's is R@k, and all sum to 1."""
         shares = dict.fromkeys(Fate, Fraction(0))
         for (cutoff, fate, of), count in self._counts.items():
             if cutoff == k:
@@ -306,7 +295,7 @@ class Losses:
         return shares
 
     def json(self) -> dict[str, Any]:
-        """The part of scores.json: shares at every cutoff, and documents at the first."""
+        """Return the part of scores.json: shares at every cutoff, and documents at the first."""
         documents = Counter({fate.value: 0 for fate in Fate})
         for (cutoff, fate, _), count in self._counts.items():
             documents[fate.value] += count if cutoff == self.cutoffs[0] else 0
@@ -319,7 +308,7 @@ class Losses:
 
 
 def attribution_json(text: str, relevant: Sequence[Row], outcome: Row, judgements: "Judgements") -> dict[str, Any]:
-    """A line of attribution.jsonl: the query, what counts, what became of it, and documents scored as another unit."""
+    """Return a line of attribution.jsonl: the query, what counts, its fates, and documents scored as another unit."""
     query_id, unit_of, units = outcome["query_id"], judgements.unit_of, dict[str, str]()
     if unit_of:
         steps = outcome["trace"]["steps"]
@@ -335,12 +324,12 @@ def attribution_json(text: str, relevant: Sequence[Row], outcome: Row, judgement
 
 
 def fate_at(relevant: Row, k: int) -> Fate:
-    """The fate of a relevant document, as attribution.jsonl has it, where the first `k` of a ranking count."""
+    """Return the fate of a relevant document of attribution.jsonl, where the first `k` of a ranking count."""
     return Fate.FOUND if 0 < relevant["place"] <= k else Fate(relevant["lost_as"])
 
 
 def choose_cutoffs(metric: str, metrics: Iterable[str]) -> list[int]:
-    """The cutoffs to attribute at: first that of the headline metric, 10 where it has none; then those of R@k."""
+    """Return the cutoffs to attribute at: that of the headline metric, 10 where it has none; then those of R@k."""
     headline = metric.partition("@")[2]
     recalls = [int(name[2:]) for name in metrics if name.startswith("R@") and name[2:].isdecimal()]
     return list(dict.fromkeys([int(headline) if headline.isdecimal() else 10, *recalls]))
