@@ -31,9 +31,7 @@ class _Compiled(TypedDict):
     task: NotRequired[str]
 
 
-_Retriever = TypedDict(
-    "_Retriever", {"name": str, "with": NotRequired[str], "others": NotRequired[dict[str, str] | None]}
-)
+_Engine = TypedDict("_Engine", {"name": str, "with": NotRequired[str], "others": NotRequired[dict[str, str] | None]})
 
 
 class _Model(TypedDict):
@@ -64,7 +62,7 @@ class ConfigForm(TypedDict):
     max_p: bool
     program: str
     parameters: dict[str, Any]
-    retriever: _Retriever
+    retriever: _Engine
     lm: _Model
     pool: NotRequired[_Pool | None]
     compiled: NotRequired[_Compiled | None]

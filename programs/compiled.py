@@ -178,9 +178,7 @@ def prompts_of(program: Any) -> dict[str, Prompt]:
 
 def _list_fields(side: str, fields: Mapping[str, Any]) -> list[str]:
     types = ((name, one.annotation) for name, one in fields.items())
-    return [
-        f"{side} {name}: {kind if '[' in str(kind) else getattr(kind, '__name__', '') or kind}" for name, kind in types
-    ]
+    return [f"{side} {name}: {one if '[' in str(one) else getattr(one, '__name__', '') or one}" for name, one in types]
 
 
 def plain(value: Any) -> Any:

@@ -52,7 +52,7 @@ class Pointwise(Program):
         session.hop = 2
         score = self.scorer(session, {"objective": query.objective, "description": query.text})
         scores = {hit.doc_id: score(hit.doc_id) for hit in pool}
-        ranked = order_by_score(scores, self._break_ties(session, query, pool, scores))
+        ranked = order_by_score(scores, self._untie(session, query, pool, scores))
         session.rank([hit.doc_id for hit in ranked])
         kept = ranked[: self.depth]
         return session.submit([hit.doc_id for hit in kept], scores=[hit.score for hit in kept])
@@ -69,9 +69,7 @@ class Pointwise(Program):
         session.note(f"{doc_id} {answer.score:g}{reason}")
         return float(answer.score)
 
-    def _break_ties(
-        self, session: Session, query: Query, pool: Sequence[Hit], scores: Mapping[str, float]
-    ) -> dict[str, float]:
+    def _untie(self, session: Session, query: Query, pool: list[Hit], scores: dict[str, float]) -> dict[str, float]:
         """Search with `ties` where scores are equal; without it, or without a search left, keep the pool's order."""
         found: Sequence[Any] = pool
         if self.ties and len({round(score, _DECIMALS) for score in scores.values()}) < len(scores):

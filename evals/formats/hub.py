@@ -1,9 +1,8 @@
 """A folder that `datasets` loads, and that huggingface_hub.upload_folder can put on the Hub as it is.
 
-Three tables in Parquet, each in a folder of its own with a file a run, so that several runs fit into one data set:
-trajectories (a row a query), scores (a row a query and metric), runs (a row a run). README.md is the card. Nothing is
-uploaded here. Left out: the texts of documents and queries, whose licences are their owners' matter; what a system
-wrote (searches, notes, answers) is in, and may quote them.
+Three tables in Parquet, each in a folder with a file a run, so that several runs fit into one data set: trajectories (a
+row a query), scores (a row a query and metric), runs (a row a run). README.md is the card. Nothing is uploaded. Left
+out: texts of documents and queries, for their licences; what a system wrote (searches, notes, answers) may quote them.
 """
 
 import json
@@ -90,7 +89,7 @@ def _trajectory(one: Answered, source: Source) -> dict[str, Any]:
 
 
 def _scores(source: Source) -> Iterator[dict[str, Any]]:
-    """Yield rows of scores; a metric that is undefined for a query has none."""
+    """Yield rows of scores, for the queries for which a metric is defined."""
     for query_id in source.query_ids:
         for name, column in source.run.columns.items():
             if column[query_id] is not None:
@@ -98,7 +97,7 @@ def _scores(source: Source) -> Iterator[dict[str, Any]]:
 
 
 def _run(source: Source) -> dict[str, Any]:
-    """Return the row of runs: means and usage are of the whole run, however few of its queries are exported."""
+    """Return the row of runs: means and usage of the whole run, whichever queries are exported."""
     run, config = source.run, source.run.config
     named = {"run": run.path.name, "retriever": config["retriever"]["name"], "lm": config["lm"]["name"]}
     named |= {"data": run.scores["data"], "judgements": run.scores["judgements"]}
@@ -117,12 +116,10 @@ def _card(source: Source) -> str:
     run, config = source.run, source.run.config
     task, split = config["task"], config["split"]
     mini = "The data is the bundled miniature: invented, not comparable with published figures."
-    parts = "\n".join(
-        f"- config_name: {table}\n  data_files:\n  - split: train\n    path: {table}/*.parquet" for table in TABLES
-    )
-    means = "".join(
-        f"| {name} | {number(one['mean'], unknown='undefined')} |\n" for name, one in run.scores["metrics"].items()
-    )
+    part = "- config_name: {0}\n  data_files:\n  - split: train\n    path: {0}/*.parquet"
+    parts = "\n".join(map(part.format, TABLES))
+    metrics = run.scores["metrics"].items()
+    means = "".join(f"| {name} | {number(one['mean'], unknown='undefined')} |\n" for name, one in metrics)
     try:
         of = environments.suite(task.partition("/")[0]).release
         release = f"the public release, {of.repository} ({of.licence})"

@@ -1,12 +1,9 @@
 """Another system's run as a run folder of ours, which everything else treats like ours.
 
-The ranking comes from a TREC run file; with trajectories it can also be said where documents were lost. Trajectories
-are JSON Lines, a line a query, in our own form (Line) or in ATIF (atif.py); the page docs/decisions/export-import.md
-has the form, key by key. Ours is that of outcomes.jsonl, of which only "query_id" and "steps" are needed. Everything
-that a step says is checked: one that names a document that its query cannot have is refused.
-
-What is not known stays unknown: the retriever, the model where none is named, and what it used. Left out: runs of parts
-of a split.
+The ranking comes from a TREC run file; trajectories also tell where documents were lost. They are JSON Lines, a line a
+query, in our own form (Line: that of outcomes.jsonl, of which "query_id" and "steps" are needed) or in ATIF (atif.py);
+docs/decisions/export-import.md has the keys. A step with a document that its query cannot have is refused. The
+retriever, a model that is not named, and usage stay unknown. Left out: runs of parts of a split.
 """
 
 import json
@@ -83,8 +80,8 @@ def import_run(
 ) -> Path:
     """Make a run folder of a TREC run file in `runs`, score it, and return its path.
 
-    `name` is the system's: the file's tag where it is empty. `encoded`: ids are percent-encoded, as in our own
-    run.trec. DataError, with nothing left, for a file that does not fit the environment.
+    `name` is the system's, else the file's tag. `encoded`: ids are percent-encoded, as in our own run.trec. DataError,
+    with nothing left, for a file that does not fit the environment.
     """
     run_file, counts = RunFile(file, environment, encoded=encoded), Counter[str]()
     name = name or as_name(run_file.tag) or as_name(file.name.partition(".")[0]) or "imported"
@@ -132,7 +129,7 @@ def _make_outcomes(
 
 
 def read_trajectories(path: Path, environment: "Environment") -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, line in our own form) of every trajectory; its steps are `Step`s, its usage is `Usage`.
+    """Yield (line number, line in our own form) of every trajectory, with `Step`s and `Usage`.
 
     "mapped" is False where its searches do not say what they found. DataError for what does not fit the task.
     """
@@ -156,7 +153,7 @@ def read_trajectories(path: Path, environment: "Environment") -> Iterator[tuple[
 
 
 def _check_line(row: dict[str, Any], queries: Mapping[str, "Query"], environment: "Environment") -> dict[str, Any]:
-    """Return a line with its steps and its usage made. ValueError for one that is malformed or not of the task."""
+    """Return a line with its `Step`s and `Usage`. ValueError for one that is malformed or not of the task."""
     if isinstance(row.get("trace"), dict):
         row = row["trace"] | row
     forms.check(Line, row)
@@ -171,11 +168,7 @@ def _check_line(row: dict[str, Any], queries: Mapping[str, "Query"], environment
 
 
 def _make_step(row: Mapping[str, Any], query: "Query", environment: "Environment", number: int) -> Step:
-    """Make a step, if its query can have its documents, and fill in what can be. ValueError for any other.
-
-    A document that was read or judged was shown whole where nothing else is said; how long documents are, the corpus
-    says.
-    """
+    """Make a step; what is read is shown whole, if not said. ValueError for documents that its query cannot have."""
     tool, doc_ids = row["tool"], row.get("doc_ids", [])
     shown, lengths = row.get("shown", []), row.get("lengths", [])
     try:

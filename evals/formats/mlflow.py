@@ -1,8 +1,8 @@
 """A run on an MLflow server, or in its database: parameters, metrics, artifacts.
 
-Needs the package mlflow-skinny, and for a database also SQLAlchemy and alembic (mlflow brings all three). MLflow allows
-fewer characters in names: nDCG@10 becomes nDCG_at_10, "nDCG@10 [pooled]" nDCG_at_10/pooled. What is not known, such as
-the usage of an imported run, is not logged. Left out: traces; --to openinference makes those, and MLflow takes them.
+Needs the package mlflow-skinny, and for a database also SQLAlchemy and alembic (mlflow brings all three). nDCG@10 is
+named nDCG_at_10, "nDCG@10 [pooled]" nDCG_at_10/pooled. What is not known, such as the usage of an imported run, is not
+logged. Left out: traces, which --to openinference makes and MLflow takes.
 """
 
 import json
@@ -23,9 +23,8 @@ _ARTIFACTS = ("config.json", "scores.json", "scores.csv", "run.trec", "attributi
 def write(source: Source, address: str, *, force: bool) -> list[str]:
     """A run of MLflow's: parameters, metrics, artifacts. --out is sqlite:///FILE or http://host:port"""
     if "://" not in address:
-        raise UsageError(
-            f"--out {address!r} is no address of MLflow's; give sqlite:///{address}.db or http://host:port"
-        )
+        mend = f"give sqlite:///{address}.db or http://host:port"
+        raise UsageError(f"--out {address!r} is no address of MLflow's; {mend}")
     mlflow, client = _connect(address)
     experiment, run = source.run.config["task"], source.run
     key = f"{run.path.name} {run.config['data_fingerprint']}"
@@ -69,7 +68,7 @@ def _connect(address: str) -> tuple[Any, Any]:
 
 
 def _artifacts(address: str) -> str | None:
-    """Return where artifacts go: beside a database, for which it would take the working folder; else its choice."""
+    """Return where artifacts go: beside a database, not into the working folder; else MLflow's choice."""
     scheme, _, database = address.partition(":///")
     return (Path(database).resolve().parent / "mlartifacts").as_uri() if scheme == "sqlite" else None
 
@@ -85,7 +84,7 @@ def list_parameters(source: Source) -> dict[str, str]:
 
 
 def list_metrics(source: Source) -> dict[str, float]:
-    """Collect means with their intervals, shares of losses, usage; what is undefined or unknown is left out."""
+    """Collect means with their intervals, shares of losses, and usage, as far as they are defined and known."""
     scores = source.run.scores
     values: dict[str, Any] = {}
     for metric, one in scores["metrics"].items():

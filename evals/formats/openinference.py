@@ -1,7 +1,7 @@
 """Spans in OpenInference's vocabulary, as OTLP/JSON: a line of spans.jsonl is the TracesData of one query.
 
-That is the form of OpenTelemetry's file exporter, so a collector's otlpjsonfile receiver takes it as it is; Phoenix and
-MLflow take the same as protobuf (docs/decisions/export-import.md has the ten lines). A query is a trace:
+A collector's otlpjsonfile receiver takes it as it is; Phoenix and MLflow take the same as protobuf
+(docs/decisions/export-import.md has the ten lines). A query is a trace:
 
     AGENT       the query; its answer or ranking
       CHAIN       a hop
@@ -10,9 +10,8 @@ MLflow take the same as protobuf (docs/decisions/export-import.md has the ten li
           LLM         the model calls made for a step, taken together: their tokens and price
       EVALUATOR   the metrics, as trace.evaluations
 
-Ids are digests of run, query and place, so that the same run gives the same spans. A run records durations and no time
-of day: a trace ends when outcomes.jsonl was last written. Left out: prompts, which are not kept, and answers,
-texts of documents, and retrievers' scores, which no trace has.
+Ids are digests of run, query and place. A run records no time of day: a trace ends when outcomes.jsonl was last
+written. Left out: prompts and answers, which are not kept, texts of documents, and retrievers' scores.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,9 +30,8 @@ _ERROR = 2  # STATUS_CODE_ERROR
 def write(source: Source, folder: Path) -> list[str]:
     """OpenInference spans as OTLP/JSON lines: spans.jsonl, for OpenTelemetry collectors, Phoenix, MLflow."""
     ended = (source.run.path / "outcomes.jsonl").stat().st_mtime_ns
-    resource = {
-        "attributes": _attributes({"service.name": "sextant", "openinference.project.name": source.run.config["task"]})
-    }
+    about = {"service.name": "sextant", "openinference.project.name": source.run.config["task"]}
+    resource = {"attributes": _attributes(about)}
     with (folder / "spans.jsonl").open("w", encoding="utf-8") as file:
         for one in source:
             scope = {"scope": {"name": "sextant"}, "spans": make_spans(one, source, ended)}
@@ -158,7 +156,7 @@ def _attributes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _value(value: Any) -> dict[str, Any]:
-    """A value as OTLP/JSON has it: whole numbers of 64 bits are strings there."""
+    """Return a value as OTLP/JSON has it: whole numbers of 64 bits are strings there."""
     if isinstance(value, bool):
         return {"boolValue": value}
     if isinstance(value, int):

@@ -1,10 +1,9 @@
 """TREC run and qrels files, which trec_eval, pytrec_eval, ir_measures and ranx read (trec_eval's README has the form).
 
-A line of a run has query, Q0, document, rank, score, tag. We write ids percent-encoded, because blanks separate the
-columns: OBLIQ-Bench's math task has an id with a blank in it. Like trec_eval, reading goes by the scores and not by the
-ranks or the order of lines, keeps scores in single precision, and puts the greater document id first among equal
-scores. Unlike it, it refuses what is not of the task, with the line: queries and documents that there are not,
-documents twice, documents that a query excludes or that are outside its pool, scores that are no numbers.
+We write ids percent-encoded, because blanks separate the columns: OBLIQ-Bench's math task has an id with a blank. Like
+trec_eval, reading goes by the scores and not by ranks or lines, keeps scores in single precision, and puts the greater
+document id first among equal scores. Unlike it, it refuses with the line what is not of the task: unknown queries and
+documents, documents twice, excluded ones or ones outside the pool, scores that are no numbers.
 
 Left out: comparisons (Win, Flip, Triplets), which no TREC file can hold.
 """
@@ -66,14 +65,12 @@ def _qrels_lines(query_id: str, grades: Mapping[str, float]) -> Iterator[str]:
 
 
 class RunFile:
-    """A run file that fits a task. Held in memory: twelve bytes a line, and each document's id once."""
+    """A run file that fits a task, in memory: twelve bytes a line, and each document's id once."""
 
     def __init__(self, path: Path, environment: "Environment", *, encoded: bool) -> None:
         """`encoded` says that ids are percent-encoded, as in our own run files. DataError for what does not fit."""
-        self.path = path
+        self.path, self._environment, self._encoded = path, environment, encoded
         self.tag = ""  # of its first line
-        self._encoded = encoded
-        self._environment = environment
         self._queries = {query.query_id: query for query in environment.queries}
         self._doc_ids: list[str] = []  # as they were first met
         self._orders: list[int] = []  # of those, by the ids as they stand in the file

@@ -1,7 +1,7 @@
 """Exports: the scored run that each format is written from, and the folder that it fills.
 
-The folder is there whole or not at all, and never replaces what is not ours: it is ours when it holds export.json and
-nothing that this does not list. Left out: two exports into one folder at the same time.
+The folder is written whole or not at all, and replaces nothing but an export: a folder with export.json and the files
+that this lists. Left out: two exports into one folder at the same time.
 """
 
 import json
@@ -84,7 +84,7 @@ class Source:
 
 
 def select(path: Path, query_ids: Sequence[str], limit: int | None) -> tuple[Source, list[str]]:
-    """Return (the chosen queries of a run, notes for the user). UnknownName for a query that it does not have."""
+    """Return the chosen queries of a run, and notes for the user. UnknownName for a query that it does not have."""
     run = read(path)
     if strange := [query_id for query_id in query_ids if query_id not in run.query_ids]:
         raise UnknownName(f"query of {run.path}", strange[0], run.query_ids)
@@ -108,9 +108,8 @@ def compact(row: Any) -> str:
 def name_file(identifier: str) -> str:
     """Return a file's name for any id: its harmless part, and a digest where that is not all of it."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", identifier)[:80].lstrip(".")
-    if plain == identifier:
-        return plain
-    return f"{plain}-{sha256(identifier.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+    digest = sha256(identifier.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return plain if plain == identifier else f"{plain}-{digest}"
 
 
 @contextmanager

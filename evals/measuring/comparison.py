@@ -34,6 +34,7 @@ from evals.running.configuration import load_environment
 from tools.errors import DataError, SextantError, UnknownName, UsageError
 
 Result = dict[str, Any]  # what `compare` returns and --json prints
+Loaded = dict[str, Environment | SextantError]
 MOVED = 5  # queries shown that moved most, up and down each
 LEAST = 6  # differences with which p can be below .05 at all: 2 of 2^6 assignments of signs
 SEEDS = ("lm", "parameters")  # where a configuration has a seed: of the model's sampling, and of a program's shuffles
@@ -140,7 +141,7 @@ def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], 
 
     Metrics of rankings need the run folder alone; Judged, and metrics of comparisons, need the task's data as well.
     """
-    loaded: dict[str, Environment | SextantError] = {}
+    loaded: Loaded = {}
     names, problems, filled_runs = list(names), list[SextantError](), list[Run]()
     for run in runs:
         columns, metrics = dict(run.columns), dict(run.scores["metrics"])
@@ -158,9 +159,7 @@ def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], 
     return filled_runs, problems
 
 
-def _compute_column(
-    run: Run, name: str, loaded: dict[str, Environment | SextantError]
-) -> tuple[Column, dict[str, int]]:
+def _compute_column(run: Run, name: str, loaded: Loaded) -> tuple[Column, dict[str, int]]:
     """Return the value of each query and its weight in the mean; `loaded` is the data of runs, or why it is gone."""
     if not is_pairwise(name) and not name.startswith("Judged"):
         outcomes, judged = run.outcomes, run.judged

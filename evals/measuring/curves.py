@@ -55,9 +55,8 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
     for run in runs[1:]:
         if differ := differences(runs[0], run):
             values = ", ".join(f"{key} ({what})" for key, what in differ.items())
-            raise UsageError(
-                f"{runs[0].name} and {run.name} were not asked the same: {values}; give runs that agree in these"
-            )
+            what = f"{runs[0].name} and {run.name} were not asked the same: {values}"
+            raise UsageError(f"{what}; give runs that agree in these")
     metric = _choose_metric(runs[0], metric)
     names = [run.path.resolve().name for run in runs]
     # A run is named by its folder, or by its whole path where two folders have one name.
@@ -99,17 +98,14 @@ def _choose_metric(run: Run, name: str) -> str:
     if chosen in SEEN:
         return chosen
     if other := chosen.partition(" [")[2].rstrip("]"):
-        raise UsageError(
-            f"{chosen} is by judgements that do not lead; python -m evals.score {run.path} --qrels {other} lets them"
-        )
+        mend = f"python -m evals.score {run.path} --qrels {other} lets them"
+        raise UsageError(f"{chosen} is by judgements that do not lead; {mend}")
     check_metric(chosen)
     if is_pairwise(chosen) or chosen.startswith("Judged"):
         others = [one for one in run.columns if not is_pairwise(one) and "[" not in one]
         counted = "comparisons" if is_pairwise(chosen) else "all judgements"
-        raise UsageError(
-            f"{chosen} is counted over {counted}, and has no value before the end; "
-            f"give --metric {' or '.join([*others[:3], *SEEN])}"
-        )
+        mend = f"give --metric {' or '.join([*others[:3], *SEEN])}"
+        raise UsageError(f"{chosen} is counted over {counted}, and has no value before the end; {mend}")
     return chosen
 
 

@@ -146,7 +146,7 @@ def compute_all(query_id: str, rankings: Mapping[str, Ranking], environment: "En
             if not is_pairwise(name):
                 found[name if leads else f"{name} [{judgements}]"] = ranking_metric(name, judged)
             elif leads:
-                found[name] = _compare_pairs(name, query_id, rankings, environment)
+                found[name] = _compare(name, query_id, rankings, environment)
     return found
 
 
@@ -154,7 +154,7 @@ def compute(name: str, query_id: str, rankings: Mapping[str, Ranking], environme
     """Compute one metric for one query, by the headline judgements; None where it is undefined, or not known yet."""
     if is_pairwise(name):
         twin = environment.twins.get(query_id, query_id)
-        return _compare_pairs(name, query_id, rankings, environment) if twin in rankings else None
+        return _compare(name, query_id, rankings, environment) if twin in rankings else None
     judgements = environment.judgements[environment.headline]
     return ranking_metric(name, judge(rankings[query_id].doc_ids, judgements, query_id))
 
@@ -203,9 +203,7 @@ def collapse(ranking: Sequence[str], judgements: "Judgements") -> list[str]:
     return list(dict.fromkeys(map(judgements.unit_of, ranking)))
 
 
-def _compare_pairs(
-    name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment"
-) -> float | None:
+def _compare(name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment") -> float | None:
     comparisons, nothing = environment.comparisons.get(query_id, ()), Ranking(())
     ranking = rankings.get(query_id, nothing)
     if name != "Flip":

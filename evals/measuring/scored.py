@@ -92,10 +92,9 @@ class Run:
         """query_id -> its line of outcomes.jsonl: ranking, trace, usage, error. DataError where one is missing."""
         rows = run_folder.read_outcomes(self.path)
         if missing := [query_id for query_id in self.query_ids if query_id not in rows]:
-            raise DataError(
-                f"{self.path} has scores, but no outcome of {len(missing)} of its {len(self.query_ids)} queries, e.g. "
-                f"{missing[0]!r}; give its command again to have them answered"
-            )
+            many = f"{len(missing)} of its {len(self.query_ids)} queries, e.g. {missing[0]!r}"
+            mend = "give its command again to have them answered"
+            raise DataError(f"{self.path} has scores, but no outcome of {many}; {mend}")
         self._check_file("outcomes.jsonl")
         return rows
 
@@ -105,10 +104,8 @@ class Run:
         file = self.path / "attribution.jsonl"
         rows = run_folder.read_rows(file, lambda line: str(forms.read(JudgedForm, line)["query_id"]))
         if missing := [query_id for query_id in self.query_ids if query_id not in rows]:
-            raise DataError(
-                f"{self.path} does not say what became of the documents of {len(missing)} queries; "
-                f"python -m evals.score {self.path} scores it again"
-            )
+            what = f"{self.path} does not say what became of the documents of {len(missing)} queries"
+            raise DataError(f"{what}; python -m evals.score {self.path} scores it again")
         self._check_file("attribution.jsonl")
         return rows
 

@@ -19,7 +19,7 @@ from typing import Any
 from environments.base import Environment
 from evals import folder as run_folder
 from evals.measuring.metrics import Ranking, Values, add_metrics, check_metric, collapse, compute_all
-from evals.measuring.scored import bounds_beside
+from evals.measuring.scored import Column, bounds_beside
 from evals.measuring.stats import bootstrap_mean, resampled_mean
 from evals.measuring.traces import Losses, attribute, attribution_json, choose_cutoffs
 from evals.running.configuration import load_environment
@@ -186,9 +186,7 @@ def weigh_queries(name: str, environment: Environment) -> dict[str, int]:
     return {query.query_id: len(environment.comparisons.get(query.query_id, ())) for query in environment.queries}
 
 
-def summarise_column(
-    column: Mapping[str, float | None], weights: Mapping[str, int], *, resampled: bool
-) -> dict[str, Any]:
+def summarise_column(column: Column, weights: Mapping[str, int], *, resampled: bool) -> dict[str, Any]:
     """Return a metric's mean with its interval, over the queries for which it is defined; None where there are none."""
     defined = {query_id: value for query_id, value in column.items() if value is not None}
     if not defined:

@@ -118,9 +118,8 @@ class _Searcher:
         spec = retrievers.check(retriever) if retriever else None
         for lens in retrievers.lenses(spec) if spec else ():
             if lens.options.get("model", "offline") != "offline":
-                raise UsageError(
-                    f"{lens} asks a model about every search, and a replay asks none; name another retriever"
-                )
+                why = "asks a model about every search, and a replay asks none"
+                raise UsageError(f"{lens} {why}; name another retriever")
         pooled = bool(config.get("pool")) or all(query.candidates is not None for query in environment.queries)
         if spec and retrievers.needs_pool(spec) and not pooled:
             raise UsageError(f"{spec} ranks candidate pools, and {environment.task} has none; name another retriever")

@@ -29,7 +29,7 @@ def lay_out_comparison(result: Result) -> list[Part]:
         "w/t/l: queries won, tied, lost; shows: the smallest change that so many queries show at 80 % power",
     ]
     for label, run, changed in zip(labels[1:], result["runs"], result["differences"], strict=True):
-        parts += ["", *_comparison(result, label, run, changed["keys"], explained)]
+        parts += ["", *_compare(result, label, run, changed["keys"], explained)]
     parts += [*_spread(result["systems"], labels), _cost(result["cost"], labels, task_line(result))]
     return [*parts, *explained, *result["notes"]]
 
@@ -39,9 +39,7 @@ def render_comparison(result: Result, form: str) -> str:
     return FORMS[form](lay_out_comparison(result))
 
 
-def _comparison(
-    result: Result, label: str, run: str, changed: dict[str, list[Any]], explained: list[str]
-) -> list[Part]:
+def _compare(result: Result, label: str, run: str, changed: dict[str, list[Any]], explained: list[str]) -> list[Part]:
     forced = f", forced although {', '.join(result['forced'])} differ" if result["forced"] else ""
     where = f"{task_line(result)}{forced}"
     note = f"{label} against baseline. {where}"
