@@ -52,20 +52,12 @@ class Result(NamedTuple):
 
 
 @pytest.fixture
-def run(tmp_path, capsys):
+def run(tmp_path, command_of):
     """`python -m evals.run ARGUMENTS`, in this process."""
     from evals import run as module
-    from tools.console import run_command
 
-    def command(*arguments: object) -> Result:
-        words = [str(argument) for argument in arguments]
-        if "--runs" not in words:
-            words += ["--runs", str(tmp_path / "runs")]
-        capsys.readouterr()
-        code = run_command(module.parser(), module.command, words)
-        return Result(code, *capsys.readouterr())
-
-    return command
+    command = command_of(module)
+    return lambda *words: command(*words, *(() if "--runs" in words else ("--runs", tmp_path / "runs")))
 
 
 @pytest.fixture
@@ -203,20 +195,16 @@ class Compiled(NamedTuple):
 
 
 @pytest.fixture
-def compiles(tmp_path, capsys):
-    """The command in this process; `words` may have other values for what it has by itself."""
-
+def compiles(tmp_path, command_of):
+    """`python -m optimizers.compile` in this process; `words` may have other values for what it has by itself."""
     from optimizers import compile
-    from tools.console import run_command
 
     def command(*words, program="multihop", task="congress", optimizer="bootstrap_rs", data="mini", runs=None):
         runs = runs or tmp_path / "runs"
         given = {"--program": program, "--task": task, "--optimizer": optimizer, "--data": data, "--runs": runs}
-        line = [str(word) for name, value in given.items() if value for word in (name, value)]
-        capsys.readouterr()
-        code = run_command(compile.parser(), compile.command, [*line, *map(str, words)])
-        files = sorted(str(path.relative_to(runs)) for path in runs.rglob("*") if path.is_file())
-        return Compiled(code, *capsys.readouterr(), files)
+        line = [word for name, value in given.items() if value for word in (name, value)]
+        result = command_of(compile)(*line, *words)
+        return Compiled(*result, sorted(str(path.relative_to(runs)) for path in runs.rglob("*") if path.is_file()))
 
     return command
 

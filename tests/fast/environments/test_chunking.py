@@ -1,6 +1,5 @@
 """CRUMB's chunking against Figure 2 of its paper and its own rules."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,11 +45,6 @@ def test_a_block_that_is_too_long_is_a_chunk_of_its_own_and_whole():
 def test_a_heading_without_content_is_kept_and_code_is_no_heading():
     made = chunks("# T\n## Empty\n## Full\ntext\n```\n# a comment\n\n## another\n```\n## Last", len, limit=10_000)
     assert made == ["# T\n## Empty\n## Full\ntext\n```\n# a comment\n\n## another\n```\n## Last"]
-
-
-@pytest.mark.parametrize("text", ["", "\n \n", "\f"])
-def test_nothing_makes_no_chunk(text):
-    assert chunks(text, len) == []
 
 
 LINES = st.sampled_from(["# A", "## B", "### C", "#### D", "one two", "three", "- four", "", "", "five " * 12])

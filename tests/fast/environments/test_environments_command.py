@@ -7,17 +7,11 @@ import pytest
 import environments
 from environments import __main__ as module
 from environments import card
-from tools.console import run_command
 
 
 @pytest.fixture
-def command(capsys):
-    def call(*words: object):
-        capsys.readouterr()
-        code = run_command(module.parser(), module.command, [str(word) for word in words])
-        return code, *capsys.readouterr()
-
-    return call
+def command(command_of):
+    return command_of(module)
 
 
 def test_the_list_has_every_task_of_the_benchmarks(command):

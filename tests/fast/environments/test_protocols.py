@@ -96,6 +96,7 @@ def test_max_p_ranks_documents_by_their_best_passage_and_writes_their_ids(retrie
     assert {doc_id for ranking in run.values() for doc_id in ranking} <= parents
     theirs = evaluated(run, environment.qrels, {"ndcg_cut.10", "recall.100"})
     assert result["metrics"]["nDCG@10"]["mean"] == pytest.approx(theirs["ndcg_cut_10"])
+    assert result["metrics"]["R@100"]["mean"] == pytest.approx(theirs["recall_100"])
     for query_id, outcome in outcomes(result).items():
         best = {}  # by brute force over the passages' scores
         for passage, value in zip(outcome["ranking"], outcome["scores"], strict=True):

@@ -5,12 +5,11 @@ import math
 import ir_measures
 import numpy as np
 import pytest
-import pytrec_eval
 
 from environments.base import Comparison, Environment, Judgements
 from evals.measuring.metrics import RANKING, Ranking, add_metrics, compute_all, judge, ranking_metric
 from evals.measuring.scoring import run_lines
-from evals.measuring.stats import bootstrap_mean, resampled_mean
+from evals.measuring.stats import bootstrap_mean
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.records import Document, Query
@@ -80,44 +79,6 @@ def test_recall_is_undefined_where_no_label_reaches_one_and_gain_is_not():
     assert values({"q": ["b", "a"]}, qrels, "R@5") == {"q": None}
     gained, ideal = 0.5 + 0.75 / math.log2(3), 0.75 + 0.5 / math.log2(3)
     assert values({"q": ["b", "a"]}, qrels, "nDCG@10")["q"] == pytest.approx(gained / ideal)
-
-
-def test_recall_takes_the_binary_labels_where_the_release_has_them():
-    qrels, binary = {"q": {"a": 3.0, "b": 2.0, "c": 1.0}}, {"q": {"a": 0.0, "b": 1.0, "c": 1.0}}
-    assert values({"q": ["a", "b"]}, qrels, "R@10", binary=binary) == {"q": 0.5}
-    assert values({"q": ["a", "b"]}, qrels, "nDCG@10", binary=binary) == values({"q": ["a", "b"]}, qrels, "nDCG@10")
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_max_p_is_the_best_passage_of_each_document(seed):
-    generator = np.random.default_rng(seed)
-    passages = [f"D{document}:{number}" for document in range(30) for number in range(4)]
-    scores = {passage: float(generator.random()) for passage in passages}
-    qrels = {"q": {f"D{n}": int(generator.integers(0, 3)) for n in range(12)} | {"D0": 2}}
-    best: dict[str, float] = {}
-    for passage, score in scores.items():  # by brute force: no order, no cut
-        document = passage.split(":")[0]
-        best[document] = max(score, best.get(document, 0.0))
-    theirs = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "recall.5"}).evaluate({"q": best})["q"]
-    ranking = {"q": sorted(passages, key=scores.__getitem__, reverse=True)}
-
-    def parent(passage):
-        return passage.partition(":")[0]
-
-    assert values(ranking, qrels, "nDCG@10", unit_of=parent)["q"] == pytest.approx(theirs["ndcg_cut_10"])
-    assert values(ranking, qrels, "R@5", unit_of=parent)["q"] == pytest.approx(theirs["recall_5"])
-
-
-def test_merged_texts_are_one_document_with_its_best_grade():
-    first = {"b": "a"}  # b has a's text
-
-    def unit(doc_id):
-        return first.get(doc_id, doc_id)
-
-    qrels = {"q": {"b": 2, "c": 1}}
-    apart = values({"q": ["a", "c", "b"]}, qrels, "nDCG@10")["q"]
-    merged = values({"q": ["a", "c", "b"]}, qrels, "nDCG@10", unit_of=unit, judged_by_unit=False)["q"]
-    assert merged == 1.0 and apart == pytest.approx((1 / math.log2(3) + 2 / 2) / (2 + 1 / math.log2(3)))
 
 
 def comparing(comparisons, metrics, twins=None) -> Environment:
@@ -212,13 +173,3 @@ def test_the_interval_agrees_with_scipys_bootstrap():
     theirs = bootstrap((values,), np.mean, n_resamples=10_000, method="percentile", rng=1).confidence_interval
     assert ours.mean == pytest.approx(values.mean())
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.01)
-
-
-def test_bircos_figure_is_the_mean_of_resampled_means_with_its_seed():
-    sample = np.random.default_rng(1).random(50)
-    np.random.seed(42)  # as its script does, before each metric
-    means = [np.mean(np.random.choice(sample, size=len(sample), replace=True)) for _ in range(1000)]
-    ours = resampled_mean(sample.tolist())
-    assert ours["mean"] == pytest.approx(np.mean(means), abs=1e-12)
-    assert ours["error"] == pytest.approx(np.std(means), abs=1e-12)
-    assert ours["error"] == pytest.approx(sample.std() / math.sqrt(50), rel=0.1)

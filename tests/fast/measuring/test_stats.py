@@ -52,11 +52,6 @@ def test_sixteen_differences_are_enumerated_and_seventeen_are_drawn():
     assert drawn == pytest.approx([exact] * 3, abs=4 * math.sqrt(exact * (1 - exact) / 19_999))
 
 
-def test_identical_values_differ_by_nothing():
-    same = paired([0.1, 0.5, 0.9], [0.1, 0.5, 0.9])
-    assert same == (0.0, 0.0, 0.0, 1.0, 0, 3, 0, 3, None)
-
-
 def test_the_last_bits_of_a_value_are_no_difference():
     before = [0.1 + 0.2, 0.7, 0.4]
     assert paired(before, [0.3, 0.7, 0.5])[4:8] == (1, 2, 0, 3)

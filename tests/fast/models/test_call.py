@@ -60,34 +60,30 @@ def test_a_lens_has_no_more_time_than_the_query_that_needs_it(server):
         assert DEADLINE.get() - time.monotonic() <= 5
 
 
-def test_samples_of_two_rollouts_are_other_samples(server, tmp_path):
+def test_samples_of_two_rollouts_are_other_samples(server, place):
     server.answer = lambda prompt: {"raw": str(len(server.requests))}
     model = lm.connect(server.spec, settings=lm.Settings(temperature=1.0))
-    (tmp_path / "task" / "run").mkdir(parents=True)
-    model.terms.open(tmp_path / "task" / "run")
+    model.terms.open(place)
     model.lm.repeats = True
     samples = [*model.lm("x", n=2, rollout_id=5), *model.lm("x", n=2, rollout_id=6), *model.lm("x", n=2)]
     assert len(set(samples)) == 6
     assert model.lm("x", n=2, rollout_id=5) == samples[:2]
 
 
-def test_what_failed_before_there_was_a_ledger_is_booked_when_there_is(bad, tmp_path):
+def test_what_failed_before_there_was_a_ledger_is_booked_when_there_is(bad, place):
     bad.script = lambda number, body: throttled(0.0) if number < 3 else fine()
     model = lm.connect(bad.spec, Terms(patience=Patience(first=0.01)))
     model.lm("x")
-    (tmp_path / "task" / "run").mkdir(parents=True)
-    model.terms.open(tmp_path / "task" / "run")
+    model.terms.open(place)
     assert model.terms.books.faults == {"429": 2} and model.terms.books.sent == 3
 
 
-def test_what_is_known_from_outcomes_alone_stays_known(server, tmp_path):
-    folder = tmp_path / "task" / "run"
-    folder.mkdir(parents=True)
+def test_what_is_known_from_outcomes_alone_stays_known(server, place):
     server.answer = lambda prompt: {"raw": "yes"}
     for sitting in range(3):
         budget = Budget(calls=100)
         model = lm.connect(server.spec, Terms(budget=budget))
-        model.begin(folder, Usage(calls=50))
+        model.begin(place, Usage(calls=50))
         assert budget.calls == 50 + sitting
         model.lm(f"another prompt {sitting}")
 

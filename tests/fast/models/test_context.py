@@ -57,11 +57,6 @@ def test_without_a_known_window_everything_fits():
         assert prompting.fits(dspy.Predict(ReadPassages), description="x" * 10**7)
 
 
-def test_a_models_window_is_in_the_price_table():
-    with lm.connect("openai/gpt-4o").active():
-        assert prompting.window() == int(128_000 * 0.9)
-
-
 def test_a_reading_that_does_not_fit_is_split_and_the_trace_says_so(toolbox):
     session = toolbox.open(QUERY)
     doc_ids = [snippet.doc_id for snippet in session.search(QUERY.text, 7)]

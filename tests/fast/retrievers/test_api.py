@@ -1,6 +1,5 @@
 """Embeddings through the OpenAI protocol, against a local server that misbehaves as it is told."""
 
-import json
 import logging
 from contextlib import nullcontext
 
@@ -89,15 +88,6 @@ def test_a_repeated_text_is_sent_and_paid_for_once(as_openai, table, corpus, tmp
     assert costs == [Usage(calls=1, input_tokens=2, paid_usd=4e-6, list_usd=4e-6), Usage()]
     Api(corpus, tmp_path, "openai/tiny")  # its vectors are kept
     assert sent(as_openai) == ["red blood"]
-
-
-def test_what_documents_cost_is_kept_with_their_vectors(as_openai, table, corpus, tmp_path):
-    table(models.Row("openai/tiny", "api", price=2.0))
-    open_vectors(ApiEmbedder("openai/tiny"), corpus, tmp_path)
-    [record] = tmp_path.glob("indexes/vectors-*/embedded.json")
-    usage = json.loads(record.read_text())["usage"]
-    tokens = sum(len(text.split()) for text in sent(as_openai))
-    assert usage["input_tokens"] == tokens and usage["paid_usd"] == pytest.approx(tokens * 2e-6)
 
 
 def test_a_cost_that_nobody_knows_is_not_nothing(as_openai, table):
@@ -287,19 +277,6 @@ def test_an_answer_that_is_not_one_vector_a_text_is_data_that_is_damaged(server,
     server.spoil = changed(change)
     with pytest.raises(DataError, match=message):
         embedder.documents(["one", "two", "three"])
-
-
-def test_nan_is_named_with_its_text(server, corpus, tmp_path):
-    def embed(texts):
-        vectors = bag_of_words(texts)
-        vectors[[number for number, text in enumerate(texts) if "giraffe" in text]] = np.nan
-        return vectors
-
-    server.embed = embed
-    with pytest.raises(DataError, match="'d5'"):
-        open_vectors(ApiEmbedder(server.spec), corpus, tmp_path)
-    with pytest.raises(DataError, match="a giraffe"):
-        ApiEmbedder(server.spec).queries([Search("blood"), Search("a giraffe")])
 
 
 def test_the_key_goes_to_the_provider_and_nowhere_else(as_openai, server, corpus, tmp_path, caplog):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tools.errors import DataError, UnknownName, UsageError
+from tools.errors import DataError, UsageError
 from tools.retrievers import Spec, build, check, needs_pool, parse
 
 SUBJECTS = st.text(string.ascii_letters + string.digits + "/.@:-_ ,()[]=", min_size=1).filter(
@@ -84,17 +84,13 @@ def test_two_spellings_of_one_retriever_are_one(written, canonical):
         ("chroma:bm25", "no embedder is called 'bm25'"),
         ("chroma", "chroma stores the vectors of one of dense, api"),
         ("fusion(bm25,dens)", "did you mean 'dense'"),
+        ("bm52", "did you mean 'bm25'"),
     ],
 )
 def test_what_no_retriever_takes_is_refused_in_one_line(wrong, said):
-    with pytest.raises(UsageError, match=None) as refused:
+    with pytest.raises(UsageError) as refused:
         check(wrong)
     assert said in str(refused.value) and "\n" not in str(refused.value)
-
-
-def test_a_misspelt_name_is_answered_with_the_nearest():
-    with pytest.raises(UnknownName, match="did you mean 'bm25'"):
-        check("bm52")
 
 
 @pytest.mark.parametrize(
@@ -125,6 +121,7 @@ def test_what_ranks_only_pools_is_known_before_anything_is_built(spec, needed):
         ("rerank(bm25,late:./nowhere)", DataError, "there is no model folder"),
         ("fusion(bm25,dense:nvidia/NV-Embed-v2)", UsageError, "cannot be run here"),
         ("rerank(bm25,dense:BAAI/bge-reranker-v2-m3)", UsageError, "is a cross model, not a dense one"),
+        ("dense:~of-nobody/model", DataError, "there is no model folder ~of-nobody/model"),
         ("chroma:dense:/nowhere", DataError, "there is no model folder /nowhere"),
         ("chroma(dense,url=localhost)", UsageError, "as in url=http://host:8000"),
         ("fusion(dense,bm25(b=7))", UsageError, "b from 0 to 1"),
@@ -140,8 +137,3 @@ def test_what_cannot_be_built_is_said_before_anything_is(spec, error, said, corp
 def test_what_is_nested_without_end_is_refused_in_one_line(text):
     with pytest.raises(UsageError, match="nested more than 50 deep"):
         check(text)
-
-
-def test_the_home_of_nobody_is_no_model_folder():
-    with pytest.raises(DataError, match="there is no model folder ~of-nobody/model"):
-        build("dense:~of-nobody/model", None)

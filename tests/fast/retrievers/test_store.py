@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tools.console import run_command
 from tools.errors import UsageError
 from tools.retrievers import store
 
@@ -176,15 +175,10 @@ def test_another_persons_lock_and_draft_in_a_home_of_several_are_in_nobodys_way(
 
 class TestCommand:
     @pytest.fixture
-    def command(self, capsys):
+    def command(self, command_of):
         from tools.retrievers import __main__ as module
 
-        def call(*words):
-            capsys.readouterr()
-            code = run_command(module.parser(), module.command, words)
-            return code, *capsys.readouterr()
-
-        return call
+        return command_of(module)
 
     def test_kinds_and_models_are_listed_with_what_each_needs(self, command):
         from tools.retrievers import RETRIEVERS

@@ -9,6 +9,7 @@ import sys
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -199,7 +200,6 @@ def test_estimates_are_the_same_from_two_threads_as_from_one(large, monkeypatch)
 
 HERE = Path(__file__).parents[3]
 PLACES = [str(place) for place in (Path(__file__).parent, HERE / "tests/support", HERE)]
-# -- embedding a corpus ------------------------------------------------------------------------------------------------
 
 
 def test_the_longest_texts_are_embedded_first_and_each_distinct_one_once(tmp_path):
@@ -338,20 +338,9 @@ def test_what_embedding_cost_is_kept_with_the_vectors_also_that_of_a_block_that_
     assert before[0] == 0 < before[1] < 4, "the second one has heard what the first has spent"
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    class Clock:
-        now = 100.0
-
-        def monotonic(self):
-            return self.now
-
-    clock = Clock()
+def test_progress_is_said_every_five_seconds_and_at_the_end_of_long_work(monkeypatch, caplog):
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(console, "time", clock)
-    return clock
-
-
-def test_progress_is_said_every_five_seconds_and_at_the_end_of_long_work(clock, caplog):
     caplog.set_level(logging.INFO, "sextant")
     progress = Progress("dense", 28_315, done=315)
     for n in range(28):
