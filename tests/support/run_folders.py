@@ -1,10 +1,14 @@
-"""Scored run folders, made without running anything: what tests of comparing, reports and bounds read."""
+"""Scored run folders: made without running anything, for tests of comparing, reports and bounds, or by a run."""
 
 import csv
+import io
 import json
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+import pytest
 
 CONFIG: dict[str, Any] = {
     "task": "obliq/congress",
@@ -54,6 +58,20 @@ def make(
     (place / "scores.json").write_text(json.dumps(known | rest | {"metric": next(iter(columns))} | scores))
     (place / "outcomes.jsonl").write_text("")
     return place
+
+
+def run_in(place: Path, *words: object) -> Path:
+    """The folder of a run on a miniature with these words, in silence; its home and its runs folder are in `place`."""
+    from evals import run
+    from tools.console import run_command
+
+    before = set((place / "runs").glob("*/*"))
+    given = [*map(str, words), "--data", "mini", "--runs", str(place / "runs")]
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        patch.setenv("SEXTANT_HOME", str(place / "home"))
+        assert run_command(run.parser(), run.command, given) == 0
+    [made] = set((place / "runs").glob("*/*")) - before
+    return made
 
 
 def measured(columns: dict[str, list[float | None]]) -> dict[str, dict[str, Any]]:

@@ -5,17 +5,17 @@ import json
 import os
 import shutil
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 import pytrec_eval
 from conftest import lines
 from foreign_runs import world
-from run_folders import unsealed
+from run_folders import run_in, unsealed
 
 from environments.base import Judgements
 from evals import export
-from evals import run as run_command_module
 from evals.formats.importing import import_run, make_config
 from evals.measuring.scored import read
 from evals.measuring.scoring import score
@@ -33,20 +33,8 @@ def called(module, *arguments):
 @pytest.fixture(scope="module")
 def make(tmp_path_factory):
     """A scored run of a program on a miniature; each is made once."""
-    made = {}
     place = tmp_path_factory.mktemp("made")
-
-    def run(program="multihop", task="congress"):
-        key = (program, task)
-        if key not in made:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setenv("SEXTANT_HOME", str(place / "home"))
-                words = ["--program", program, "--task", task, "--data", "mini", "--limit", 3]
-                assert called(run_command_module, *words, "--runs", place / f"runs-{len(made)}") == 0
-            (made[key],) = (place / f"runs-{len(made)}").glob("*/*")
-        return made[key]
-
-    return run
+    return cache(lambda program, task="congress": run_in(place, "--program", program, "--task", task, "--limit", 3))
 
 
 @pytest.fixture
@@ -355,7 +343,7 @@ def copy_of(run: Path, place: Path) -> Path:
 
 @pytest.mark.parametrize("to", ["trec", "hub"])
 def test_a_full_disk_is_named_with_the_place_and_nothing_is_left(make, tmp_path, little_room, capsys, to):
-    path = make()
+    path = make("multihop")
     capsys.readouterr()
     with little_room(1000):
         assert called(export, path, "--to", to, "--out", tmp_path / "out") == 3

@@ -10,7 +10,7 @@ import pytest
 from conftest import lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_folders import make
+from run_folders import make, run_in
 
 from evals import curves as module
 from evals.measuring import scored
@@ -19,7 +19,6 @@ from evals.measuring.metrics import judge_units, ranking_metric
 from evals.measuring.traces import Anytime
 from evals.showing.compare_tables import curves_csv
 from evals.showing.plots import curves_svg
-from tools.console import run_command
 from tools.errors import DataError, UnknownName, UsageError
 
 
@@ -67,20 +66,11 @@ def scripted(tmp_path):
 @pytest.fixture(scope="module")
 def miniature(tmp_path_factory):
     """Folders of runs on the miniature of congress, and on passages that are judged by parent, by program."""
-    from evals import run
-
     place = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SEXTANT_HOME", str(tmp_path_factory.mktemp("home")))
-        for words in (
-            *(["--program", name, "--task", "congress"] for name in ("retrieve", "planner")),
-            ["--program", "multihop", "--task", "crumb/clinical_trial", "-P", "rerank=5"],
-        ):
-            with pytest.MonkeyPatch.context() as silent:
-                silent.setattr("evals.showing.tables.put_out", lambda *_, **__: None)
-                runs = ["--data", "mini", "--limit", "4", "--runs", str(place), "--json"]
-                assert run_command(run.parser(), run.command, [*words, *runs]) == 0
-    return place
+    for program in ("retrieve", "planner"):
+        run_in(place, "--program", program, "--task", "congress", "--limit", 4)
+    run_in(place, "--program", "multihop", "--task", "crumb/clinical_trial", "-P", "rerank=5", "--limit", 4)
+    return place / "runs"
 
 
 def test_a_scripted_trace_is_ranked_as_by_hand_after_every_step():

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from run_folders import unsealed
+from run_folders import run_in, unsealed
 
 from evals import replay as module
 from evals.measuring import scored
@@ -13,7 +13,6 @@ from evals.measuring.stats import paired
 from evals.running.configuration import load_environment
 from evals.running.request import SYSTEMS
 from tools import retrievers
-from tools.console import run_command
 from tools.errors import UsageError
 
 # Programs made small; `score` breaks ties by a second retriever, which orders what has surfaced.
@@ -43,21 +42,8 @@ MORE = {  # what a run can have beside its program
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """`made(program, task, options...)` is the folder of such a run on the miniature."""
-    from evals import run
-
-    place, home = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("home")
-
-    def folder(program, task, *options):
-        runs = place / str(len(list(place.iterdir())))
-        words = ["--program", program, "--task", task, "--data", "mini", "--limit", "2", "--runs", str(runs), "--json"]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("SEXTANT_HOME", str(home))
-            patch.setattr("evals.showing.tables.put_out", lambda *_, **__: None)
-            assert run_command(run.parser(), run.command, [*words, *options]) == 0
-        [path] = scored.find_folders([runs])
-        return path
-
-    return folder
+    place = tmp_path_factory.mktemp("runs")
+    return lambda program, task, *options: run_in(place, "--program", program, "--task", task, "--limit", 2, *options)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_folders import unsealed
+from run_folders import run_in, unsealed
 from waiting import wait_for
 
 from evals import view
@@ -34,14 +34,9 @@ from tools.errors import DataError, UsageError
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """Two runs of congress in miniature, to be copied."""
-    from evals import run as module
-
     place = tmp_path_factory.mktemp("made")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SEXTANT_HOME", str(place / "home"))
-        for words in (["--program", "multihop"], ["--program", "retrieve"]):
-            asked = [*words, "--task", "congress", "--limit", "4", "--runs", str(place / "runs"), "--json"]
-            assert run_command(module.parser(), module.command, asked) == 0
+    for program in ("multihop", "retrieve"):
+        run_in(place, "--program", program, "--task", "congress", "--limit", 4)
     return place / "runs"
 
 

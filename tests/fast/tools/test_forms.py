@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from run_folders import run_in
 
 from evals import score
 from evals.folder import read_outcomes
@@ -16,24 +17,14 @@ from tools.errors import SextantError
 @pytest.fixture(scope="module")
 def run_of_ours(tmp_path_factory):
     """A scored run as we write it."""
-    from evals import run
-
-    place = tmp_path_factory.mktemp("made")
-    words = ["--program", "multihop", "--task", "congress", "--data", "mini", "--limit", "3", "--split", "dev"]
-    assert run_command(run.parser(), run.command, [*words, "--runs", str(place)]) == 0
-    (folder,) = place.glob("*/*")
-    return folder
+    words = ("--program", "multihop", "--task", "congress", "--limit", 3, "--split", "dev")
+    return run_in(tmp_path_factory.mktemp("made"), *words)
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new", "said"),
     [
-        (
-            "outcomes.jsonl",
-            '"ranking": ["',
-            '"ranking": ["MINI-h01-1", "',
-            "outcomes.jsonl, line 1 is damaged (it was edited",
-        ),
+        ("outcomes.jsonl", '"ranking": ["', '"ranking": ["MINI-h01-1", "', "line 1 is damaged (it was edited"),
         ("scores.csv", "0.", "0.9", "scores.csv has changed since the run was scored"),
         ("scores.json", '"mean": 0.', '"mean": 0.9', "scores.json was edited"),
         ("config.json", '"data": "mini"', '"data": "full"', "the name of another configuration"),

@@ -11,10 +11,10 @@ from random import Random
 import pytest
 from foreign_runs import STEPS, USED, atif, call, world
 from mutations import mutated
-from run_folders import unsealed
+from run_folders import run_in, unsealed
 
 import environments
-from evals import compare, curves, export, run
+from evals import compare, curves, export
 from evals.formats.importing import read_trajectories
 from evals.formats.trec import RunFile
 from evals.measuring import scoring
@@ -36,11 +36,8 @@ MANY = 1000  # mutations of a form
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A scored run as we write it, without digests, so that what is changed in it gets as far as its readers."""
-    place = tmp_path_factory.mktemp("made")
-    words = ["--program", "multihop", "--task", "congress", "--data", "mini", "--limit", "3", "--split", "dev"]
-    assert run_command(run.parser(), run.command, [*words, "--runs", str(place)]) == 0
-    (folder,) = place.glob("*/*")
-    return unsealed(folder)
+    words = ("--program", "multihop", "--task", "congress", "--limit", 3, "--split", "dev")
+    return unsealed(run_in(tmp_path_factory.mktemp("made"), *words))
 
 
 READERS = [(compare, 2, []), (curves, 1, []), (export, 1, ["--to", "atif", "--force", "--out"])]
