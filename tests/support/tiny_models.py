@@ -18,9 +18,9 @@ SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 DECODER = SHAPE | {"num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 
 
-def bert(folder: Path, *, positions: int = 64, seed: int = 0, head: str = "") -> Path:
+def bert(folder: Path, *, positions: int = 64, seed: int = 0, head: str = "", **settings: int) -> Path:
     """A BERT with WordPiece. `head` names another class of transformers, e.g. "BertForMaskedLM"."""
-    return _save(folder, head or "BertModel", _wordpiece(), positions, seed, SHAPE)
+    return _save(folder, head or "BertModel", _wordpiece(), positions, seed, SHAPE | settings)
 
 
 def encoder(folder: Path, family: str, *, positions: int = 64, seed: int = 0) -> Path:
@@ -39,18 +39,22 @@ def decoder(folder: Path, family: str, *, positions: int = 64, seed: int = 0, he
     return _save(folder, head or f"{family}Model", tokenizer, positions, seed, DECODER)
 
 
-def adapter(folder: Path, base: Path, *, seed: int = 1) -> Path:
-    """An adapter (peft) for a decoder in `base`, which its configuration names; it changes what the model gives."""
+def adapter(folder: Path, base: Path, *, seed: int = 1, head: str = "AutoModel", trained: str = "lora_") -> Path:
+    """An adapter (peft) for a decoder in `base`, which its configuration names; it changes what the model gives.
+
+    With `trained="score"`, it has a trained head of one number, too.
+    """
     import torch
     import transformers
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(seed)
-    model = transformers.AutoModel.from_pretrained(base)
-    adapted = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
+    options = {"task_type": "SEQ_CLS"} if trained == "score" else {}
+    model = getattr(transformers, head).from_pretrained(base, **({"num_labels": 1} if options else {}))
+    adapted = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj"], **options))
     with torch.no_grad():
         for name, weights in adapted.named_parameters():
-            if "lora_" in name:
+            if "lora_" in name or trained in name:
                 weights.normal_(0, 0.3)
     adapted.save_pretrained(folder)
     return folder
@@ -111,7 +115,8 @@ def _save(folder: Path, model: str, tokenizer, positions: int, seed: int, shape:
 
     torch.manual_seed(seed)
     made = getattr(transformers, model)
-    config = made.config_class(vocab_size=len(tokenizer), max_position_embeddings=positions, num_labels=1, **shape)
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": positions, "num_labels": 1}
+    config = made.config_class(**sizes | shape)
     made = made(config).eval()
     with torch.no_grad():
         for weights in made.parameters():  # the usual start is so even that all texts look alike

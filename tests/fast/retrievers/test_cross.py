@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_models
+from tiny_models import SHAPE
 
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
@@ -26,7 +28,7 @@ WORDS = [
     find_row("FollowIR-7B", "cross").prompt,
     find_row("bge-reranker-v2-gemma", "cross").prompt,
 ]
-SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+HEAD = "BertForSequenceClassification"
 
 
 def tokenizer(pattern: str, pair: str, marks: tuple[str, ...]):
@@ -42,14 +44,6 @@ def tokenizer(pattern: str, pair: str, marks: tuple[str, ...]):
     return transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
 
 
-def wordpiece():
-    from tokenizers import BertWordPieceTokenizer
-
-    trained = BertWordPieceTokenizer()
-    trained.train_from_iterator(WORDS, vocab_size=500, min_frequency=1, show_progress=False)
-    return transformers.BertTokenizerFast(tokenizer_object=trained._tokenizer)
-
-
 def saved(folder: Path, model, words, longest: int = 512) -> Path:
     with torch.no_grad():
         for weights in model.parameters():  # the usual start is so even that all texts look alike
@@ -59,13 +53,6 @@ def saved(folder: Path, model, words, longest: int = 512) -> Path:
     words.model_max_length = longest
     words.save_pretrained(folder)
     return folder
-
-
-def bert(folder, longest=512, **settings):
-    words = wordpiece()
-    settings = {"vocab_size": len(words), "num_labels": 1, "max_position_embeddings": 512, **SHAPE, **settings}
-    config = transformers.BertConfig(**settings)
-    return saved(folder, transformers.BertForSequenceClassification(config), words, longest)
 
 
 def xlm_roberta(folder):
@@ -96,22 +83,12 @@ def causal(folder, family):
 
 def rankllama(folder):
     """An adapter with a trained head, beside the base model that it names."""
-    from peft import LoraConfig, get_peft_model
-
     base = causal(folder / "Llama-2", "Llama")
-    config = transformers.AutoConfig.from_pretrained(base, num_labels=1)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(base, config=config)
-    adapted = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["q_proj", "v_proj"]))
-    with torch.no_grad():
-        for name, weights in adapted.named_parameters():
-            if "lora_" in name or "score" in name:
-                weights.normal_(0, 0.3)
-    adapted.save_pretrained(folder / "adapter")
-    return folder / "adapter"
+    return tiny_models.adapter(folder / "adapter", base, head="AutoModelForSequenceClassification", trained="score")
 
 
 FAMILIES = {
-    "bert": (bert, ""),
+    "bert": (lambda folder: tiny_models.bert(folder, positions=512, head=HEAD), ""),
     "xlm-roberta": (xlm_roberta, "BAAI/bge-reranker-v2-m3"),
     "t5": (t5, "castorini/monot5-3b-msmarco-10k"),
     "gemma": (lambda folder: causal(folder, "Gemma"), "BAAI/bge-reranker-v2-gemma"),
@@ -269,11 +246,8 @@ class TestRanking:
 
 class TestRefusals:
     def test_a_model_without_a_trained_head(self, corpus, tmp_path):
-        words = wordpiece()
-        config = transformers.BertConfig(vocab_size=len(words), **SHAPE)
-        saved(tmp_path, transformers.BertModel(config), words)
         with pytest.raises(DataError, match="no trained classifier"):
-            CrossEncoder(corpus, None, str(tmp_path))
+            CrossEncoder(corpus, None, str(tiny_models.bert(tmp_path)))
 
     def test_an_adapter_without_a_trained_head(self, folders, corpus, tmp_path):
         from peft import LoraConfig, get_peft_model
@@ -290,14 +264,11 @@ class TestRefusals:
 
     def test_a_classifier_of_several_classes(self, corpus, tmp_path):
         with pytest.raises(DataError, match="3 numbers"):
-            CrossEncoder(corpus, None, str(bert(tmp_path, num_labels=3)))
+            CrossEncoder(corpus, None, str(tiny_models.bert(tmp_path, head=HEAD, num_labels=3)))
 
-    def test_a_prompt_whose_answer_the_tokenizer_does_not_have(self, folders, corpus):
+    def test_a_prompt_whose_answer_the_tokenizer_does_not_have(self, corpus, tmp_path):
+        folder = tiny_models.decoder(tmp_path, "Mistral", head="MistralForCausalLM")
         with pytest.raises(DataError, match="no token 'Yes'"):
-            folder = folders["bert"].parent / "other"
-            words = wordpiece()
-            config = transformers.MistralConfig(vocab_size=len(words), num_key_value_heads=2, **SHAPE)
-            saved(folder, transformers.MistralForCausalLM(config), words)
             CrossEncoder(corpus, None, str(folder), like="BAAI/bge-reranker-v2-gemma")
 
     def test_a_length_that_the_prompt_alone_takes(self, folders, corpus):
@@ -305,11 +276,8 @@ class TestRefusals:
             CrossEncoder(corpus, None, str(folders["t5"]), like="castorini/monot5-3b-msmarco-10k", max_tokens=6)
 
     def test_a_score_that_is_no_number_names_the_document(self, corpus, tmp_path):
-        words = wordpiece()
-        model = transformers.BertForSequenceClassification(
-            transformers.BertConfig(vocab_size=len(words), num_labels=1, **SHAPE)
-        )
-        folder = saved(tmp_path, model, words)
+        folder = tiny_models.bert(tmp_path, head=HEAD)
+        model = transformers.BertForSequenceClassification.from_pretrained(folder)
         with torch.no_grad():
             model.classifier.bias.fill_(np.nan)
         model.save_pretrained(folder)

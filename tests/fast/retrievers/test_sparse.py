@@ -39,22 +39,6 @@ def llama(tmp_path_factory):
     return tiny_models.decoder(tmp_path_factory.mktemp("models") / "llama", "Llama", head="LlamaForCausalLM")
 
 
-def adapter_of(folder, place):
-    """An adapter of a language model with its head, as Lion is one."""
-    import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(folder), LoraConfig(r=4, target_modules=["q_proj"]))
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for name, numbers in adapted.named_parameters():
-            if "lora_" in name:
-                numbers.normal_(0, 0.3)
-    adapted.save_pretrained(place)
-    return place
-
-
 def weights(folder, text, head="AutoModelForMaskedLM", adapter=None, divisor=1.0):
     """SPLADE's formula, over logits for which every token saw every other."""
     import torch
@@ -105,7 +89,7 @@ def test_a_saved_sparse_encoder_is_loaded_as_it_is(corpus, splade, tmp_path):
 
 @pytest.mark.parametrize("adapted", [False, True])
 def test_a_decoder_like_lion_attends_to_both_sides_and_its_logits_are_divided(corpus, llama, tmp_path, adapted):
-    adapter = adapter_of(llama, tmp_path / "adapter") if adapted else None
+    adapter = tiny_models.adapter(tmp_path / "lion", llama, head="AutoModelForCausalLM") if adapted else None
     how = {"head": "AutoModelForCausalLM", "adapter": adapter, "divisor": tiny_models.SHAPE["hidden_size"] ** 0.25}
     retriever = build(f"splade:{adapter or llama}(like=hzeng/Lion-SP-1B-llama3-marco-mntp)", corpus)
     assert by_id(retriever.search(QUERIES[0], k=6)) == pytest.approx(
