@@ -33,8 +33,6 @@ STEPS = [
     {"tool": "read", "argument": "d2", "doc_ids": ["d2"], "hop": 2},
     {"tool": "select", "doc_ids": ["d2"], "hop": 2},
 ]
-
-
 USED = {"calls": 2, "input_tokens": 30, "output_tokens": 4, "list_usd": 0.5}
 
 

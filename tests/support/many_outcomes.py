@@ -13,6 +13,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 import run_folders
+from foreign_runs import world
 
 from environments.base import Environment, Judgements
 from evals.folder import digest, file_digests, seal, seal_scores
@@ -96,17 +97,11 @@ def _environment(query_ids: list[str], gold: list[list[str]]) -> Environment:
     qrels = {
         query_id: dict.fromkeys(gold[number % len(gold)], 1.0 + number % 2) for number, query_id in enumerate(query_ids)
     }
-    return Environment(
-        task="made/up",
-        data="mini",
-        split="test",
-        source="made up",
+    return world(
         documents=Corpus(Document(doc_id, f"What the committee heard, as {doc_id}.") for doc_id in DOC_IDS),
         queries=tuple(Query(query_id, f"{query_id}: who spoke of the orchard? " * 8) for query_id in query_ids),
         judgements={"gold": Judgements(qrels)},
-        headline="gold",
         metrics=("nDCG@10", "R@10", "R@100", "RR@10"),
-        metric="nDCG@10",
         depth=RANKED,
     )
 

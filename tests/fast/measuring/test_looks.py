@@ -3,19 +3,10 @@
 import json
 
 import pytest
+from run_folders import CONFIG
 
 from evals.measuring.scoring import count_looks, record_look
 from tools.disk import home
-
-CONFIG = {
-    "task": "obliq/congress",
-    "data_fingerprint": "0123",
-    "split": "test",
-    "program": "multihop",
-    "compiled": None,
-    "lm": {"name": "offline"},
-    "provenance": {"data": "mini", "folder": None},
-}
 
 
 @pytest.fixture
@@ -41,7 +32,7 @@ def test_every_run_on_test_queries_is_a_look(look):
     assert {key: value for key, value in lines()[-1].items() if key != "when"} == {
         "task": "obliq/congress",
         "data": "mini",
-        "data_fingerprint": "0123",
+        "data_fingerprint": CONFIG["data_fingerprint"],
         "split": "test",
         "program": "multihop",
         "compiled": "ab12",

@@ -5,6 +5,7 @@ import math
 import ir_measures
 import numpy as np
 import pytest
+from foreign_runs import world
 
 from environments.base import Comparison, Environment, Judgements
 from evals.measuring.metrics import RANKING, Ranking, add_metrics, compute_all, judge, ranking_metric
@@ -83,15 +84,10 @@ def test_recall_is_undefined_where_no_label_reaches_one_and_gain_is_not():
 
 def comparing(comparisons, metrics, twins=None) -> Environment:
     documents = Corpus(Document(doc_id, doc_id) for doc_id in ("P", "H1", "H2", "H3"))
-    return Environment(
-        task="t",
-        data="mini",
-        split="all",
-        source="here",
+    return world(
         documents=documents,
         queries=tuple(Query(query_id, "x") for query_id in comparisons),
         judgements={"gold": Judgements({query_id: {"P": 1.0} for query_id in comparisons})},
-        headline="gold",
         metrics=metrics,
         metric=metrics[0],
         comparisons=comparisons,
@@ -100,7 +96,6 @@ def comparing(comparisons, metrics, twins=None) -> Environment:
 
 
 LADDER = (Comparison("Win(1)", "P", "H1"), Comparison("Win(2)", "H1", "H2"), Comparison("Win(3)", "H2", "H3"))
-
 
 # Twelve rows done by hand: the ranking, its scores, and which of P > H1, H1 > H2, H2 > H3 it wins.
 ROWS = [

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from foreign_runs import world
 
 from environments.base import Comparison, Environment, Judgements
 from evals.measuring.metrics import Ranking
@@ -17,19 +18,9 @@ QUERY = Query("q1", "Why is octopus blood blue?")
 
 def judging(documents, qrels, query=QUERY, **more) -> Environment:
     """A world in which `query` is the only one that is compiled on."""
-    return Environment(
-        task="suite/task",
-        data="mini",
-        split="dev",
-        source="here",
-        documents=documents,
-        queries=(query,),
-        judgements=more.pop("judgements", None) or {"gold": Judgements({query.query_id: qrels})},
-        headline="gold",
-        metrics=("nDCG@10",),
-        metric=more.pop("metric", "nDCG@10"),
-        **more,
-    )
+    judgements = {"gold": Judgements({query.query_id: qrels})}
+    given = {"split": "dev", "queries": (query,), "judgements": judgements, "metrics": ("nDCG@10",)}
+    return world(documents=documents, **given | more)
 
 
 @pytest.fixture

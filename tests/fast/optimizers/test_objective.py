@@ -1,5 +1,6 @@
 """What an optimizer maximises: pytrec_eval's values, and the rest by hand."""
 
+import foreign_runs
 import numpy as np
 import pytest
 import pytrec_eval
@@ -17,15 +18,10 @@ FREE = Usage()
 
 def world(qrels, metrics=("nDCG@10", "R@10", "R@100", "R@1000"), *, pools=None, metric="", **more) -> Environment:
     named = sorted({doc_id for grades in qrels.values() for doc_id in grades} | {"x", "y", "z"})
-    return Environment(
-        task="suite/task",
-        data="mini",
-        split="dev",
-        source="here",
+    return foreign_runs.world(
         documents=Corpus(Document(doc_id, f"text of {doc_id}") for doc_id in named),
         queries=tuple(Query(query_id, "?", candidates=(pools or {}).get(query_id)) for query_id in qrels),
-        judgements={"gold": more.pop("judgements", Judgements(qrels))},
-        headline="gold",
+        judgements={"gold": Judgements(qrels)},
         metrics=metrics,
         metric=metric or metrics[0],
         **more,
@@ -98,7 +94,7 @@ def test_wins_count_for_a_query_alone_though_it_has_a_twin():
 
 def test_a_flip_is_refused_with_the_metric_to_take():
     for metric in ("", "Flip"):
-        with pytest.raises(UsageError, match="one at a time; give suite/task --metric Win"):
+        with pytest.raises(UsageError, match="one at a time; give made/up --metric Win"):
             objective(compared(("Flip", "Win")), metric)
 
 

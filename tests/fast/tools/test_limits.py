@@ -9,6 +9,7 @@ import pytest
 
 import environments
 from agents import AGENTS
+from environments.base import Judgements
 from evals import folder as run_folder
 from evals.measuring.traces import Fate, attribute, fate_at
 from evals.running.request import (
@@ -160,23 +161,13 @@ def test_what_a_call_would_have_shown_is_lost_to_the_limit_and_was_not_shown():
     assert outcome["error"] is None and outcome["ranking"] == ["d0", "d2", "d3", "d1"]
     judged = [step["shown"] for step in outcome["trace"]["steps"] if step["tool"] == "judge"]
     assert judged == [[7, 7], [0]]
-    found = attribute("q", outcome, outcome["ranking"][:1], Judged(["d0", "d1", "d2", "d3"]))
+    found = attribute("q", outcome, outcome["ranking"][:1], Judgements({"q": dict.fromkeys(documents, 1.0)}))
     assert {one["unit"]: fate_at(one, 1) for one in found} == {
         "d0": Fate.FOUND,
         "d1": Fate.NOT_SELECTED,
         "d2": Fate.LIMIT,
         "d3": Fate.LIMIT,
     }
-
-
-class Judged:
-    unit_of = None
-
-    def __init__(self, relevant):
-        self._relevant = relevant
-
-    def recalled(self, query_id):
-        return dict.fromkeys(self._relevant, 1.0)
 
 
 def test_a_session_that_is_over_takes_no_further_step_and_goes_on_counting_from_a_snapshot(corpus):
