@@ -60,6 +60,36 @@ def annotate(prompt: str) -> dict[str, Any]:
     return {"annotations": json.dumps([{"id": one, "text": f"a note of {one}"} for one in shown])}
 
 
+def fill(prompt: str) -> dict[str, Any]:
+    """What a model might say, longer than the engine without a model: by the names of the fields, or by tools."""
+    described = given(prompt, "description") if "## description ##" in prompt else prompt
+    about = re.findall(r"[a-z]{5,}", described.lower())
+    said = " ".join(about[:30])
+    if "[[ ##" not in prompt:  # a conversation with tools
+        turn = prompt.count('"doc_id"')
+        return {"tool_calls": [("search", {"query": " ".join(about[turn % 7 : turn % 7 + 6])})]}
+    shown = list(dict.fromkeys(ids(prompt)))
+    listed = prompt.partition("Your output fields are:")[2].partition("All interactions")[0]
+    earlier = len(re.findall(r'"', (re.findall(r"earlier_searches ## \]\]\n(.*)", prompt) or [""])[-1]))
+    varied = [" ".join(about[n + earlier : n + earlier + 5]) or f"{said} {n} {earlier}" for n in range(3)]
+    ways = [{"question": said, "search": text} for text in varied]
+    values = {
+        "search": varied[0],
+        "selected": json.dumps(shown[:3]),
+        "observations": said,
+        "ranked": json.dumps(shown[::-1]),
+        "quotes": json.dumps([said]),
+        "score": "4",
+        "requirements": json.dumps(varied),
+        "searches": json.dumps(varied),
+        "judgements": json.dumps([{"id": one, "grade": 2, "evidence": said} for one in shown[:2]]),
+        "plan": json.dumps(ways),
+        "further": json.dumps(ways),
+        "subqueries": json.dumps([{"search": text, "reading": text, "role": "may", "weight": 0.5} for text in varied]),
+    }
+    return {name: values.get(name, said) for name in re.findall(r"^\d+\. `(\w+)`", listed, re.MULTILINE)}
+
+
 def bag_of_words(texts: list[str]) -> np.ndarray:
     """A vector of 24 numbers for each text: the mean of one a word, so that texts with common words are near."""
     return np.array(

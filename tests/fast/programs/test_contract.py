@@ -1,6 +1,5 @@
 """What all programs and agents have in common; what each of them is held to by its name alone."""
 
-import json
 import re
 from dataclasses import replace
 from functools import partial
@@ -12,8 +11,7 @@ import dspy
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from openai_server import given as given_in
-from openai_server import ids
+from openai_server import fill
 
 import environments
 from agents.graph import side_by_side
@@ -28,7 +26,7 @@ from tools.models.prompting import LENSES, Passage, defuse
 from tools.records import Document, Query, total
 from tools.retrievers import build
 from tools.retrievers.bm25 import BM25
-from tools.session import Limits, Toolbox
+from tools.session import Toolbox
 
 QUERY = Query("q1", "I remember something about an octopus, and copper in blue blood.", "animals")
 CLASSES = {name: pick("program", name, SYSTEMS) for name in SYSTEMS}
@@ -233,7 +231,7 @@ def test_a_job_that_fails_ends_its_query_and_begins_no_other(corpus):
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_run_that_a_budget_stopped_goes_on_and_pays_for_nothing_twice(name, server, run):
-    server.answer = fields
+    server.answer = fill
     # Six characters of a document are enough here, and the session's own retriever.
     more = ["-P", "retrievers="] if "retrievers" in list_parameters(CLASSES[name]) else []
     arguments = ["--program", name, "--task", "congress", "--limit", 2, "--lm", server.spec, "-P", "read_chars=60"]
@@ -245,26 +243,6 @@ def test_a_run_that_a_budget_stopped_goes_on_and_pays_for_nothing_twice(name, se
     assert len(server.requests) == whole.json["usage"]["calls"]
     assert run(*arguments, "--json").json["metrics"] == whole.json["metrics"]
     assert len(server.requests) == whole.json["usage"]["calls"], "nothing is asked again"
-
-
-def fields(prompt):
-    """What every signature of the agents asks for, from the words of the description."""
-    words = re.findall(r"[a-z]{5,}", given_in(prompt, "description").lower())
-    made = prompt.count("earlier_searches") + len(re.findall(r'"[a-z ]+"', prompt))
-    texts = [" ".join(words[made % 7 + n :: 5]) for n in range(3)]
-    shown = ids(prompt)[:2]
-    plan = json.dumps([{"question": text, "search": text} for text in texts])
-    return {
-        "search": texts[0],
-        "searches": json.dumps(texts),
-        "plan": plan,
-        "missing": "the rest",
-        "further": plan,
-        "selected": json.dumps(shown),
-        "observations": texts[1],
-        "judgements": json.dumps([{"id": one, "grade": 2, "evidence": "so it says"} for one in shown]),
-        "common": texts[2],
-    }
 
 
 def test_a_hop_is_search_judge_select_drop_note_and_the_ranking_follows_the_selection(corpus):
@@ -279,13 +257,6 @@ def test_a_hop_is_search_judge_select_drop_note_and_the_ranking_follows_the_sele
     selected = [doc_id for step in submission.trace.steps if step.tool == "select" for doc_id in step.doc_ids]
     assert list(submission.ranking[: len(selected)]) == selected
     assert submission.trace.notes
-
-
-def test_a_session_out_of_searches_still_hands_in_what_it_found(corpus):
-    toolbox, model = world(corpus, limits=Limits(searches=1))
-    submission = answer(MultiHop(toolbox, per_hop=2), model)
-    assert len(submission.ranking) == 2
-    assert (submission.trace.steps[-1].tool, submission.trace.steps[-1].argument) == ("stop", "budget")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from openai_server import fill
 
 from evals.running.request import SYSTEMS
 from tools.errors import pick
@@ -12,40 +13,6 @@ from tools.models import prompting
 from tools.models.prices import Price
 
 ASK = ("--task", "congress", "--data", "mini")
-
-
-def words(prompt):
-    described = re.findall(r"\[\[ ## description ## \]\]\n(.*?)\n\n(?:\[\[|Respond)", prompt, re.S)
-    return re.findall(r"[a-z]{5,}", (described or [prompt])[-1].lower())
-
-
-def answers(prompt):
-    """What a model might say, longer than the engine without a model: by the names of the fields, or by tools."""
-    about = words(prompt)
-    said = " ".join(about[:30])
-    if "[[ ##" not in prompt:  # a conversation with tools
-        turn = prompt.count('"doc_id"')
-        return {"tool_calls": [("search", {"query": " ".join(about[turn % 7 : turn % 7 + 6])})]}
-    shown = list(dict.fromkeys(re.findall(r'"id": ?"([^"]+)"', prompt)))
-    listed = prompt.partition("Your output fields are:")[2].partition("All interactions")[0]
-    earlier = len(re.findall(r'"', (re.findall(r"earlier_searches ## \]\]\n(.*)", prompt) or [""])[-1]))
-    varied = [" ".join(about[n + earlier : n + earlier + 5]) or f"{said} {n} {earlier}" for n in range(3)]
-    ways = [{"question": said, "search": text} for text in varied]
-    values = {
-        "search": varied[0],
-        "selected": json.dumps(shown[:3]),
-        "observations": said,
-        "ranked": json.dumps(shown[::-1]),
-        "quotes": json.dumps([said]),
-        "score": "4",
-        "requirements": json.dumps(varied),
-        "searches": json.dumps(varied),
-        "judgements": json.dumps([{"id": one, "grade": 2, "evidence": said} for one in shown[:2]]),
-        "plan": json.dumps(ways),
-        "further": json.dumps(ways),
-        "subqueries": json.dumps([{"search": text, "reading": text, "role": "may", "weight": 0.5} for text in varied]),
-    }
-    return {name: values.get(name, said) for name in re.findall(r"^\d+\. `(\w+)`", listed, re.MULTILINE)}
 
 
 def texts(request):
@@ -75,7 +42,7 @@ FORETOLD = [  # programs, made small
 
 @pytest.mark.parametrize(("program", "parameters"), FORETOLD)
 def test_the_run_uses_what_was_foretold(run, server, program, parameters):
-    server.answer = answers
+    server.answer = fill
     ask = ["--program", program, *ASK, "--limit", "4", "--lm", server.spec]
     ask += [word for pair in parameters for word in ("-P", pair)]
     told = run(*ask, "--dry-run", "--json").json
@@ -133,7 +100,7 @@ def test_a_budget_is_held_against_the_range(run):
 
 
 def test_queries_that_were_answered_before_are_not_asked_again(run, server):
-    server.answer = answers
+    server.answer = fill
     ask = ["--program", "multihop", *ASK, "--limit", "6", "-P", "hops=2", "--lm", server.spec]
     path = Path(run(*ask, "--json").json["run"])
     kept = (path / "outcomes.jsonl").read_text().splitlines(keepends=True)[:2]
@@ -149,7 +116,7 @@ def test_queries_that_were_answered_before_are_not_asked_again(run, server):
 
 
 def test_earlier_answers_of_the_model_take_the_place_of_assumptions(run, server, tmp_path):
-    server.answer = answers
+    server.answer = fill
     server.delay = 0.05
     ask = ["--program", "multihop", *ASK, "--lm", server.spec]
     before = run(*ask, "--dry-run", "--json").json
