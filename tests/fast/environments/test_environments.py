@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -14,40 +13,6 @@ from tools.disk import home
 from tools.errors import DataError, UnknownName, UsageError
 
 DEV = [f"MINI-q{number:02}" for number in (2, 11, 14, 18, 22, 23, 26, 27, 28, 30, 31, 34)]
-
-MINI = Path(environments.__file__).parent / "mini/obliq/tip-of-tongue/congress"
-
-
-@pytest.fixture(scope="module")
-def mini():
-    return environments.load("congress", "mini", "all")
-
-
-def test_the_miniature_has_its_size(mini):
-    assert len(mini.documents) == 288
-    assert len({doc_id.partition("_")[0] for doc_id in mini.documents}) == 30
-    assert all(400 <= len(document.text) <= 2500 for document in mini.documents.values())
-    assert len(mini.queries) == 36
-    assert all(120 <= len(query.text.split()) <= 220 for query in mini.queries)
-    assert all(list(grades.values()) == [1] for grades in mini.qrels.values())
-
-
-def test_no_recollection_quotes_its_passage(mini):
-    def runs(text):
-        words = re.findall(r"\w+", text.lower())
-        return {tuple(words[n : n + 6]) for n in range(len(words) - 5)}
-
-    for query in mini.queries:
-        [gold] = mini.qrels[query.query_id]
-        assert not runs(query.text) & runs(mini.documents[gold].text), query.query_id
-
-
-def test_two_readers_who_saw_no_judgement_named_the_passage_of_every_recollection(mini):
-    notes = [json.loads(line) for line in (MINI / "notes.jsonl").read_text().splitlines()]
-    assert {note["_id"] for note in notes} == {query.query_id for query in mini.queries}
-    for note in notes:
-        assert [note["reader_a"]] == [note["reader_b"]] == list(mini.qrels[note["_id"]])
-        assert note["misremembered"]
 
 
 def test_the_miniatures_dev_split_is_written_down():

@@ -41,6 +41,33 @@ def test_check_finds_nothing_wrong_and_both_splits_have_queries(task):
     assert load(task, "dev").queries and load(task, "test").queries
 
 
+def test_the_miniature_of_congress_has_its_size():
+    mini = load("congress")
+    assert len(mini.documents) == 288
+    assert len({doc_id.partition("_")[0] for doc_id in mini.documents}) == 30
+    assert all(400 <= len(document.text) <= 2500 for document in mini.documents.values())
+    assert len(mini.queries) == 36
+    assert all(120 <= len(query.text.split()) <= 220 for query in mini.queries)
+    assert all(list(grades.values()) == [1] for grades in mini.qrels.values())
+
+
+def test_no_recollection_quotes_its_passage():
+    mini = load("congress")
+    for query in mini.queries:
+        [gold] = mini.qrels[query.query_id]
+        assert not runs(query.text, 6) & runs(mini.documents[gold].text, 6), query.query_id
+
+
+def test_two_readers_who_saw_no_judgement_named_the_passage_of_every_recollection():
+    mini = load("congress")
+    place = environments.MINI / "obliq/tip-of-tongue/congress/notes.jsonl"
+    notes = [json.loads(line) for line in place.read_text().splitlines()]
+    assert {note["_id"] for note in notes} == {query.query_id for query in mini.queries}
+    for note in notes:
+        assert [note["reader_a"]] == [note["reader_b"]] == list(mini.qrels[note["_id"]])
+        assert note["misremembered"]
+
+
 @pytest.mark.parametrize("task", ["twitter", "wildchat", "math"])
 def test_gold_judgements_are_among_the_pooled_ones(task):
     judgements = load(task).judgements
@@ -205,7 +232,6 @@ def runs(text: str, length: int) -> set[tuple[str, ...]]:
 
 
 TABLE = (environments.MINI.parent.parent / "docs/decisions/miniatures.md").read_text(encoding="utf-8")
-
 
 # The rows of the first table, which begin with a task and the number of its documents.
 CELLS = {

@@ -540,8 +540,6 @@ def test_a_damaged_folder_is_an_environment_or_an_error_of_one_line_that_names_t
 
 
 UNPADDED = ("search", "complexity", "monotonicity", "format")
-
-
 UNUSED = ("train", "full_document", "Task4", ".gz", ".parquet", ".pickle")
 TEXT_FILES = [
     (form, name)

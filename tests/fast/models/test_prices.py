@@ -164,8 +164,6 @@ CHAT = {"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 1200}
 RESPONSES = {"input_tokens": 1000, "output_tokens": 200, "total_tokens": 1200}
 CACHED, THOUGHT = {"cached_tokens": 512, "audio_tokens": 0}, {"reasoning_tokens": 128}
 ANTHROPICS = {"cache_read_input_tokens": 700, "cache_creation_input_tokens": 250}  # counted beside the input
-
-
 THOUGHT_AGAIN = {"completion_tokens_details": {"reasoning_tokens": 204}}  # with its marks
 BLOCKS = [
     (CHAT, (1000, 0, 200, 0)),

@@ -77,6 +77,7 @@ def test_names_that_are_missing_or_wrong_are_said(others, word, compiles):
     assert refused(compiles(**others), 2, word)
 
 
+# What every command refuses alike is in tests/fast/running/test_run.py.
 @pytest.mark.parametrize(
     ("words", "word"),
     [
@@ -85,7 +86,6 @@ def test_names_that_are_missing_or_wrong_are_said(others, word, compiles):
         (("-O", "candidates=x"), "whole number"),
         (("-O", "candidates=0"), "at least 1"),
         (("-O", "threshold=nan"), "at least 0"),
-        (("-O", "threshold=inf"), "at least 0"),
         (("--budget", "huge"), "light"),
         (("--metric", "nDCG@11"), "nDCG@10"),
         (("--prompt-lm", "offline"), "leave out --prompt-lm"),
@@ -96,19 +96,12 @@ def test_names_that_are_missing_or_wrong_are_said(others, word, compiles):
         (("--price", "-1"), "price of a thousand tokens is -1.0"),
         (("--price", "nan"), "price of a thousand tokens is nan"),
         (("--train-share", "0"), "not between 0 and 1"),
-        (("--train-share", "1"), "not between 0 and 1"),
         (("--train-share", "nan"), "not between 0 and 1"),
         (("--limit", "1"), "at least 2"),
-        (("--limit", "0"), "'0' is not a whole number"),
         (("--seed", "-1"), "--seed -1"),
-        (("--seed", str(2**32)), "--seed"),
         (("--max-concurrent", "0"), "not a whole number of at least 1"),
-        (("--budget-usd", "nan"), "not an amount above 0"),
         (("--budget-usd", "5", "--lm", SERVER), "use --budget-calls"),
         (("--budget-usd", "5", "--teacher", SERVER), "use --budget-calls"),
-        (("-P", "hops=0"), "hops of at least 1"),
-        (("-P", "hop=1"), "did you mean 'hops'"),
-        (("--retriever", "nope"), "no retriever is called 'nope'"),
         (("--qrels", "nope"), "known: gold, pooled"),
         (("--instruction", "nope"), "no instruction is called 'nope'"),
     ],
@@ -121,16 +114,13 @@ def test_values_that_cannot_be_used_are_said(words, word, compiles):
     ("optimizer", "words", "word"),
     [
         ("gepa", ("--teacher", "offline"), "leave out --teacher"),
-        ("labeled", ("--teacher", "offline"), "leave out --teacher"),
         ("gepa", ("--prompt-lm", "gpt"), "--prompt-lm 'gpt' names no model"),
         ("copro", ("-O", "breadth=1"), "at least 2"),
         ("better_together", ("-O", "strategy=gepa -> tune"), "no step of better_together is called 'tune'"),
         ("better_together", ("-O", "strategy="), "no step of better_together is called ''"),
         ("better_together", ("-O", "effort=huge"), "light"),
         ("tune", ("--range", "hops=6..1"), "low has to be below high"),
-        ("tune", ("--range", "hops=1..nan"), "low has to be below high"),
         ("tune", ("--range", "hops=x"), "whole number"),
-        ("tune", ("--range", "hops=1|x"), "whole number"),
         ("tune", ("--range", "hops=0..2"), "hops of at least 1, not 0"),
         ("tune", ("--range", "hops=1|1"), "twice"),
         ("tune", ("--range", "hops=1|2", "--range", "hops=3|4"), "twice"),
@@ -140,11 +130,6 @@ def test_values_that_cannot_be_used_are_said(words, word, compiles):
         ("tune", ("--retriever", "bm25(k1={k})", "--range", "k=-1|1"), "k1"),
         ("tune", ("--range", "retriever=bm25|nope"), "no retriever is called 'nope'"),
         ("tune", ("--range", "w=1|2", "--range", "retriever=bm25(k1={w})|rank_bm25"), "do not go together"),
-        (
-            "tune",
-            ("--retriever", "bm25(k1={w})", "--range", "w=1|2", "--range", "retriever=bm25|rank_bm25"),
-            "together",
-        ),
     ],
 )
 def test_what_an_optimizer_has_no_use_for_is_said(optimizer, words, word, compiles):

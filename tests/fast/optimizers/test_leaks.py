@@ -23,13 +23,8 @@ def test_a_quotation_longer_than_the_bound_is_found_with_where_it_stands_and_who
     }
     passages = [passage(f"Before that, {SECRET}. After it came lunch."), passage("Something else.", owner="D2")]
     (found,) = find_leaks(prompt, passages)
-    assert (found.piece, found.owner, found.split, found.kind) == (
-        "reader.next_search demo 2",
-        "D1",
-        "train",
-        "gold document",
-    )
-    assert found.length == 21 and found.text == SECRET
+    assert (found.piece, found.owner, found.length) == ("reader.next_search demo 2", "D1", 21)
+    assert (found.split, found.kind, found.text) == ("train", "gold document", SECRET)
 
 
 few_words = st.lists(st.sampled_from("abc"), max_size=25).map(" ".join)

@@ -20,7 +20,7 @@ from tools.errors import UnknownName, UsageError
 from tools.text import words
 
 # At least one task of each suite, with pools, MaxP, comparisons, twins, merged texts and exclusions among them.
-TASKS = (
+TASKS = [
     "congress",
     "wildchat",
     "writing",
@@ -30,7 +30,7 @@ TASKS = (
     "arguana:corpus",
     "books:complexity",
     "people:format",
-)
+]
 
 
 def test_dev_is_divided_in_the_order_of_a_hash_and_nothing_is_lost_or_in_both_parts():

@@ -45,20 +45,9 @@ def evaluated(study, values):
     """The same study, read again from a folder in which each candidate has a value for the first validation queries."""
     queries = study.parts["validation"]
     digests = [study.candidate(dspy.Module(), {"number": number}).digest for number in range(len(values))]
+    used = {"calls": 1, "tokens": 10, "list_usd": 0.0, "ranking": [], "error": None, "seconds": 0.0}
     rows = [
-        {
-            "candidate": digest,
-            "query_id": query.query_id,
-            "sample": "",
-            "value": value,
-            "metrics": {},
-            "calls": 1,
-            "tokens": 10,
-            "list_usd": 0.0,
-            "ranking": [],
-            "error": None,
-            "seconds": 0.0,
-        }
+        {"candidate": digest, "query_id": query.query_id, "sample": "", "value": value, "metrics": {}, **used}
         for digest, found in zip(digests, values, strict=True)
         for query, value in zip(queries, found, strict=False)
     ]

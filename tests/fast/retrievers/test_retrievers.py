@@ -17,22 +17,10 @@ from tools.retrievers import RETRIEVERS, check, parse
 
 # MODEL is a tiny model of the right family, made on the spot; SERVER a server that speaks the OpenAI protocol.
 SPECS = [
-    "bm25",
-    "bm25(analyzer=english,k1=1.2)",
-    "bm25s",
-    "rank_bm25",
-    "pool_bm25",
-    "dense(search=int8)",
-    "dense:MODEL",
-    "api:SERVER",
-    "chroma:dense:MODEL",
-    "splade:MODEL",
-    "late:MODEL",
-    "cross:MODEL",
-    "fusion(bm25,dense:MODEL,weights=[2,1])",
-    "fusion(bm25,rank_bm25,method=scores)",
-    "rerank(bm25,cross:MODEL,depth=3)",
-    "lens(bm25,attribute=stance)",
+    *("bm25", "bm25(analyzer=english,k1=1.2)", "bm25s", "rank_bm25", "pool_bm25", "dense(search=int8)", "dense:MODEL"),
+    *("api:SERVER", "chroma:dense:MODEL", "splade:MODEL", "late:MODEL", "cross:MODEL"),
+    *("fusion(bm25,dense:MODEL,weights=[2,1])", "fusion(bm25,rank_bm25,method=scores)"),
+    *("rerank(bm25,cross:MODEL,depth=3)", "lens(bm25,attribute=stance)"),
     "lens(dense:MODEL,attribute=authorship,query=true)",
 ]
 QUERIES = [

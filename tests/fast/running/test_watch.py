@@ -150,17 +150,13 @@ def test_waiting_is_told_when_it_is_long_or_has_become_so_and_resuming_after_it(
     turns = replace(BUSY, waiting=50)
     scene = [(0, BUSY), (1, HELD), (2, HELD), (3, other), (4, turns), (5, short), (5.9, short), (6.5, short), (9, BUSY)]
     changes = [waits.look(status, now) for now, status in scene]
-    assert changes == [
-        None,
-        Waiting("the provider asks to wait (429)", 12.0, 8),
-        None,
-        Waiting("budget", None, 8),
-        Resumed(3),
-        None,
-        None,
-        Waiting("the provider asks to wait (429)", 0.9, 8),
-        Resumed(4),
-    ]
+    assert {place: change for place, change in enumerate(changes) if change} == {
+        1: Waiting("the provider asks to wait (429)", 12.0, 8),
+        3: Waiting("budget", None, 8),
+        4: Resumed(3),
+        7: Waiting("the provider asks to wait (429)", 0.9, 8),
+        8: Resumed(4),
+    }
 
 
 def test_a_watch_tells_queries_waits_and_progress_once_a_second():

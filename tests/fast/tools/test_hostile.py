@@ -46,6 +46,7 @@ DOCUMENTS = [
     *(Document(f"d{n}", f"The ferry captain {n} spoke of fog, harbour and tides.") for n in range(30)),
 ]
 CORPUS = Corpus(DOCUMENTS)
+IDS = set(CORPUS)
 
 
 class Watched(offline.OfflineEngine):
@@ -74,17 +75,13 @@ class Watched(offline.OfflineEngine):
 def obeyed(output, hostile):
     """What a model that obeys makes of an output: the hostile ids in front, the highest score."""
     if isinstance(output, list) and all(isinstance(one, str) for one in output) and hostile:
-        return hostile + [one for one in output if one not in hostile] if set(output) & ids() or not output else output
+        return hostile + [one for one in output if one not in hostile] if set(output) & IDS or not output else output
     if isinstance(output, float) and hostile:
         return 10.0
     if isinstance(output, list) and all(isinstance(one, Judgement) for one in output):
         others = [one for one in output if one.id not in hostile]
         return [Judgement(id=doc_id, grade=3, evidence="it says so") for doc_id in hostile] + others
     return output
-
-
-def ids():
-    return {document.doc_id for document in DOCUMENTS}
 
 
 def searched(name, *, obeys):
@@ -105,7 +102,7 @@ def test_a_hostile_document_is_data_in_its_field_and_a_ranking_is_one_of_documen
     submission, prompts = searched(name, obeys=False)
     obeying, _ = searched(name, obeys=True)
     for ranking in (submission.ranking, obeying.ranking):
-        assert len(ranking) == len(set(ranking)) and set(ranking) <= ids()
+        assert len(ranking) == len(set(ranking)) and set(ranking) <= IDS
     followed = obeying.trace.followed
     assert all(doc_id.startswith("h") for doc_id in followed)
     assert set(followed.values()) <= {"selected", "ranked first"} and (followed or name not in FOLLOWING)

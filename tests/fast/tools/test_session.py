@@ -140,10 +140,7 @@ def test_a_step_carries_the_model_calls_made_since_the_one_before(session):
     session.charge(Usage(calls=1))
     assert [step.usage.calls for step in session.trace.steps] == [2, 0]
     assert session.usage == Usage(calls=3, input_tokens=15), "also what no step has taken"
-
-
-def test_an_unknown_price_stays_unknown_in_a_sum():
-    assert (Usage(calls=1, paid_usd=None) + Usage(calls=1, paid_usd=0.5)).paid_usd is None
+    assert (Usage(calls=1, paid_usd=None) + Usage(calls=1, paid_usd=0.5)).paid_usd is None, "unknown stays unknown"
 
 
 def test_steps_divide_the_time_of_a_session(session):

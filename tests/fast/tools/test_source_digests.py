@@ -44,17 +44,10 @@ def as_it_is(*modules):
     return digest(ROOT, *modules)
 
 
+LOOP = "hop in range(1, self.hops + 1):"
 SAME = {
-    "a comment": (
-        "programs/multihop.py",
-        "hop in range(1, self.hops + 1):",
-        "hop in range(1, self.hops + 1):  # of each query",
-    ),
-    "the formatting": (
-        "programs/multihop.py",
-        "hop in range(1, self.hops + 1):",
-        "hop in range(\n            1, (self.hops + 1)\n        ):",
-    ),
+    "a comment": ("programs/multihop.py", LOOP, f"{LOOP}  # of each query"),
+    "the formatting": ("programs/multihop.py", LOOP, "hop in range(\n            1, (self.hops + 1)\n        ):"),
     "a docstring": ("programs/multihop.py", "One hop of search and reading", "A hop"),
     "the docstring of a function": ("tools/text.py", '"""', '"""As it is. '),
     "another program": ("programs/rewriting.py", "self.depth", "self.depth + 1"),
@@ -67,7 +60,7 @@ SAME = {
     ),
 }
 OTHER = {
-    "a statement": ("programs/multihop.py", "hop in range(1, self.hops + 1):", "hop in range(1, self.hops + 2):"),
+    "a statement": ("programs/multihop.py", LOOP, "hop in range(1, self.hops + 2):"),
     "a prompt": ("programs/multihop.py", "Write the next search", "Write one more search"),
     "the description of a field": ("programs/multihop.py", "one search text; empty", "a search text; empty"),
     "an imported helper": ("tools/text.py", "def words", "def words_(): ...\n\n\ndef words"),
