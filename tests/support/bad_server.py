@@ -305,24 +305,12 @@ def rate_headers(remaining: int = 0, reset: str = "20ms", limit: int = 60) -> Fa
     return Fault("rate_headers", headers=(("content-type", "application/json"), *headers))
 
 
-def _error(
-    kind: str, status: int, message: str, code: str = "", headers: Iterable[tuple[str, Any]] = (), **more: Any
-) -> Fault:
-    return Fault(
-        kind,
-        status,
-        (("content-type", "application/json"), *headers),
-        lambda answer, request: {
-            "error": {
-                "message": message.replace("{key}", request.key.removeprefix("Bearer ").strip()),
-                "type": code or "server_error",
-                "param": None,
-                "code": code or None,
-            }
-        },
-        usable=False,
-        **more,
-    )
+def _error(kind: str, status: int, message: str, code: str = "", headers: Iterable[tuple[str, Any]] = ()) -> Fault:
+    def spoil(answer: Body, request: Try) -> Body:
+        words = message.replace("{key}", request.key.removeprefix("Bearer ").strip())
+        return {"error": {"message": words, "type": code or "server_error", "param": None, "code": code or None}}
+
+    return Fault(kind, status, (("content-type", "application/json"), *headers), spoil, usable=False)
 
 
 def throttled(after: float | None = None, form: str = "seconds") -> Fault:
@@ -480,8 +468,6 @@ UNCLEAR: dict[str, Fault] = {  # no use in trying again at once, and nothing tha
     )
 }  # fmt: skip
 OWN: dict[str, Fault] = {one.kind: one for one in (too_long(), filtered_400(), filtered(), null_content())}  # no outage
-
-
 # Scripts
 
 Script = Callable[[int, Body], Fault]

@@ -172,16 +172,8 @@ def test_every_optimizer_gains_on_validation_and_on_test_and_a_new_process_keeps
     assert found["after"]["mean"] - found["before"]["mean"] == pytest.approx(found["gain"]["difference"])
     assert TRANSCRIPT in skills(large, found["compiled"])
     # On test, where the compiled program is run by a process that has never compiled anything.
-    compiled = (
-        *PROGRAM[:4],
-        "--compiled",
-        found["compiled"],
-        "--lm",
-        large.server.spec,
-        "--data",
-        large.folder / "data",
-    )
-    compiled += ("--runs", large.folder / "runs", "--json")
+    compiled = (*PROGRAM[:4], "--compiled", found["compiled"], "--lm", large.server.spec)
+    compiled += ("--data", large.folder / "data", "--runs", large.folder / "runs", "--json")
     before = large.run("--limit", HELD_OUT)
     after = elsewhere.run(*compiled, "--limit", HELD_OUT)
     assert (before.code, after.code) == (0, 0), after

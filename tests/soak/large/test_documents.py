@@ -1,20 +1,18 @@
 """What the documents print of long work is what it prints."""
 
-from pathlib import Path
+import re
 
 import pytest
+from conftest import ROOT
 
-ROOT = Path(__file__).parents[3]
+from optimizers import compile
+
 REFERENCE = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
 
 
-def test_the_references_compilation_is_what_tuning_prints(tmp_path, capsys):
-    from optimizers import compile
-    from tools.console import run_command
-
-    words = ["--program", "multihop", "--task", "congress", "--optimizer", "tune", "--runs", str(tmp_path)]
-    assert run_command(compile.parser(), compile.command, words) == 0
-    printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
+def test_the_references_compilation_is_what_tuning_prints(tmp_path, command_of):
+    words = ("--program", "multihop", "--task", "congress", "--optimizer", "tune", "--runs", tmp_path)
+    printed = "\n".join(line.rstrip() for line in command_of(compile)(*words).out.splitlines())
     shown = REFERENCE.partition("--optimizer tune` begins with\n\n```\n")[2].partition("\n```")[0]
     assert shown.count("\n") > 10 and printed.startswith(shown)
 
@@ -32,3 +30,11 @@ def test_the_table_of_scores_is_what_the_programs_reach(name, task, tmp_path):
         if cells[0] == name and task.partition("/")[2] in head:
             found = cells[head.index(task.partition("/")[2])]
     assert score(name, task, tmp_path) == found
+
+
+@pytest.mark.parametrize("task", ["obliq/twitter", "birco/relic"])  # the others take minutes to encode
+def test_the_table_in_the_documents_says_what_the_dense_retriever_gets(task, run):
+    words = ("--program", "retrieve", "--task", task, "--data", "mini", "--split", "all", "--retriever", "dense")
+    table = (ROOT / "docs/decisions/miniatures.md").read_text(encoding="utf-8")
+    [cell] = re.findall(rf"^\| `{task}` \|(?:[^|]*\|){{3}} ([^|]*) \|", table, re.M)[:1]
+    assert float(cell) == pytest.approx(run(*words, "--json").json["metrics"]["nDCG@10"]["mean"], abs=0.002)

@@ -65,21 +65,15 @@ def proposes(prompt):
     return "proposed_instruction" in prompt
 
 
-class Counted(OpenAIServer):
-    """Counts requests by the key that they come with, which tells the processes apart."""
-
-    def __init__(self):
-        super().__init__(answers)
-
-    def of(self, key):
-        return self.authorizations.count(f"Bearer {key}")
+def sent(server, key):
+    """How many requests came with this key, which tells the processes apart."""
+    return server.authorizations.count(f"Bearer {key}")
 
 
 @pytest.fixture
-def server():
-    made = Counted()
-    yield made
-    made.close()
+def server(server):
+    server.answer = answers
+    return server
 
 
 def words(server, optimizer, runs, *more):
@@ -94,10 +88,10 @@ def compiles(server, tmp_path, capsys, monkeypatch):
     def command(optimizer, runs, *more, key="here"):
         monkeypatch.setenv("SEXTANT_API_KEY", key)
         capsys.readouterr()
-        before = server.of(key)
+        before = sent(server, key)
         code = run_command(module.parser(), module.command, words(server, optimizer, runs, "--json", *more))
         err = capsys.readouterr().err
-        return code, err, server.of(key) - before
+        return code, err, sent(server, key) - before
 
     return command
 
@@ -118,7 +112,7 @@ def sent_off(server, optimizer, runs, key, hash_seed):
 
 def cut_off(server, process, key, after, number=signal.SIGKILL):
     """Send a signal after the request number `after`; the exit code, and what was said."""
-    while server.of(key) < after and process.poll() is None:
+    while sent(server, key) < after and process.poll() is None:
         time.sleep(0.001)
     process.send_signal(number)
     err = process.communicate(timeout=60)[1]
@@ -158,7 +152,7 @@ def test_a_killed_compilation_ends_as_one_in_one_sitting_and_pays_for_nothing_tw
         assert not (the_folder(tmp_path / key) / "compiled.json").exists()
         assert compiles(optimizer, tmp_path / key, key=key)[0] == 0
         assert kept(tmp_path / key) == expected
-        assert whole <= server.of(key) <= whole + WORKERS
+        assert whole <= sent(server, key) <= whole + WORKERS
     assert compiles(optimizer, tmp_path / "early", key="early") == (0, "", 0)
     assert kept(tmp_path / "early") == expected
 
@@ -195,7 +189,7 @@ def test_ctrl_c_waits_for_what_is_in_flight_and_it_is_not_paid_for_again(optimiz
     assert err.splitlines()[-1] == "interrupted" and "is safe in" in err.splitlines()[-2]
     server.answer = answers
     assert compiles(optimizer, tmp_path / "cut", key="cut")[0] == 0
-    assert server.of("cut") == whole, "nothing was sent that was not kept"
+    assert sent(server, "cut") == whole, "nothing was sent that was not kept"
     assert kept(tmp_path / "cut") == kept(tmp_path / "whole")
 
 
@@ -258,7 +252,7 @@ def test_an_outage_ends_it_with_what_is_done_and_the_command_goes_on(optimizer, 
 
     def down(prompt):
         with lock:
-            if server.of("cut") > 12:
+            if sent(server, "cut") > 12:
                 failed.append(prompt)
                 raise OUTAGES[optimizer]
         return answers(prompt)
@@ -269,7 +263,7 @@ def test_an_outage_ends_it_with_what_is_done_and_the_command_goes_on(optimizer, 
     server.answer = answers
     assert compiles(optimizer, tmp_path / "cut", key="cut")[0] == 0
     assert kept(tmp_path / "cut") == kept(tmp_path / "whole")
-    assert server.of("cut") - len(failed) == whole
+    assert sent(server, "cut") - len(failed) == whole
 
 
 @pytest.mark.parametrize("refused", [lambda prompt: True, proposes])
@@ -296,9 +290,9 @@ def test_the_held_out_answer_is_not_paid_for_again(compiles, tmp_path):
 
 
 def test_two_models_of_one_name_at_two_addresses_are_two(server, compiles, tmp_path):
-    with closing(Counted()) as other:
+    with closing(OpenAIServer(answers)) as other:
         code, _, asked = compiles("bootstrap_rs", tmp_path, "--teacher", other.spec)
         rows = [json.loads(line) for line in (the_folder(tmp_path) / "evaluations.jsonl").read_text().splitlines()]
     assert code == 0 and {other.spec.partition("@")[2] in row["sample"] for row in rows} == {True, False}
-    assert sum(row["calls"] for row in rows if row["sample"]) == other.of("here")
-    assert sum(row["calls"] for row in rows) - other.of("here") == asked
+    assert sum(row["calls"] for row in rows if row["sample"]) == sent(other, "here")
+    assert sum(row["calls"] for row in rows) - sent(other, "here") == asked

@@ -12,31 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import bad_server
 import pytest
-from bad_server import (
-    OWN,
-    PASSING,
-    REFUSING,
-    UNCLEAR,
-    BadServer,
-    Fault,
-    always,
-    broke_off,
-    failing,
-    filtered,
-    filtered_400,
-    fine,
-    from_request,
-    latency,
-    null_content,
-    once,
-    rate_headers,
-    silent,
-    stalls,
-    throttled,
-    too_long,
-    trickle,
-)
+from bad_server import OWN, PASSING, REFUSING, UNCLEAR, BadServer, Fault, always, fine, from_request, once, throttled
 from waiting import wait_for
 
 from tools.models.terms import Patience
@@ -160,7 +138,9 @@ def test_what_is_not_said_of_the_text_is_never_scored(kind, ask, bad, undisturbe
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind"), [(filtered(), "refused"), (null_content(), "empty")], ids=["filtered", "null_content"]
+    ("fault", "kind"),
+    [(bad_server.filtered(), "refused"), (bad_server.null_content(), "empty")],
+    ids=["filtered", "null_content"],
 )
 def test_an_answer_that_says_nothing_is_asked_for_once_more_and_counted(fault, kind, ask, bad, undisturbed):
     bad.script = once(fault, at=5)
@@ -174,7 +154,11 @@ def test_an_answer_that_says_nothing_is_asked_for_once_more_and_counted(fault, k
 
 @pytest.mark.parametrize(
     "fault",
-    [too_long(), filtered_400(), broke_off(403, whole=True, message="Your input was flagged for 'x'.")],
+    [
+        bad_server.too_long(),
+        bad_server.filtered_400(),
+        bad_server.broke_off(403, whole=True, message="Your input was flagged for 'x'."),
+    ],
     ids=lambda fault: fault.kind,
 )
 def test_what_was_sent_is_at_fault_and_its_query_alone_fails(fault, ask, bad, undisturbed):
@@ -188,7 +172,7 @@ def test_what_was_sent_is_at_fault_and_its_query_alone_fails(fault, ask, bad, un
     }
 
 
-@pytest.mark.parametrize("fault", [filtered_400(), null_content()], ids=lambda fault: fault.kind)
+@pytest.mark.parametrize("fault", [bad_server.filtered_400(), bad_server.null_content()], ids=lambda fault: fault.kind)
 def test_a_run_whose_queries_fail_alike_stops_once_and_what_failed_is_asked_again(fault, run, bad, tmp_path):
     def ask(*arguments):  # what is asked again is paid for again
         return run(*TASK[:-1], 12, "--lm", bad.spec, "--max-concurrent", 1, "--json", *arguments)
@@ -201,7 +185,7 @@ def test_a_run_whose_queries_fail_alike_stops_once_and_what_failed_is_asked_agai
     second = ask()
     assert second.code == 7 and (second.json["failed"], second.json["owed"]) == (12, 0)
     assert second.json["failure"]["queries"] == 12
-    bad.script = from_request(len(bad.tries) + 5, failing(503))
+    bad.script = from_request(len(bad.tries) + 5, bad_server.failing(503))
     cut = ask("--again", "failed")
     assert cut.code == 7 and cut.json["owed"] and cut.json["failed"] == 0 and cut.json["metrics"] == {}
     bad.script = always(fine())
@@ -229,7 +213,7 @@ def test_what_a_provider_asks_to_wait_is_waited_by_all(fault: Fault, seconds, as
 
 
 def test_a_rate_that_is_used_up_is_waited_for(ask, bad):
-    bad.script = once(rate_headers(0, "300ms"), at=2)
+    bad.script = once(bad_server.rate_headers(0, "300ms"), at=2)
     assert ask(at_once=1).code == 0
     assert bad.tries[2].arrived - bad.tries[1].ended > 0.29
     assert bad.tries[3].arrived - bad.tries[2].ended < 0.29, "once"
@@ -240,7 +224,7 @@ def test_a_provider_that_asks_for_an_hour_is_not_waited_for(ask, bad):
     started = time.monotonic()
     result = ask()
     assert time.monotonic() - started < LONGEST and result.code == 7 and result.json["failed"] == 0
-    bad.script = from_request(1, rate_headers(0, "6m0s"))
+    bad.script = from_request(1, bad_server.rate_headers(0, "6m0s"))
     started = time.monotonic()
     assert ask().code in (0, 7) and time.monotonic() - started < LONGEST
 
@@ -250,7 +234,7 @@ def test_fewer_are_sent_at_once_when_the_provider_has_too_many(ask, bad, monkeyp
 
     def too_many(number, body):
         busy = sum(not one.ended for one in bad._tries)
-        return replace(throttled(), delay=0.05) if busy > 2 else latency(0.1)
+        return replace(throttled(), delay=0.05) if busy > 2 else bad_server.latency(0.1)
 
     bad.script = too_many
     result = ask("--limit", 6, at_once=6)
@@ -258,7 +242,9 @@ def test_fewer_are_sent_at_once_when_the_provider_has_too_many(ask, bad, monkeyp
     assert max(one.in_flight for one in bad.tries[:6]) > 3 and max(one.in_flight for one in bad.tries[-6:]) <= 3
 
 
-@pytest.mark.parametrize("fault", [silent(), stalls(), trickle(0.05)], ids=["silent", "stalls", "trickle"])
+@pytest.mark.parametrize(
+    "fault", [bad_server.silent(), bad_server.stalls(), bad_server.trickle(0.05)], ids=["silent", "stalls", "trickle"]
+)
 def test_a_call_that_hangs_is_cut_off_in_time(fault, ask, bad, monkeypatch):
     monkeypatch.setattr("tools.models.terms.PATIENCE", HANGING)
     bad.script = once(fault, at=1)

@@ -166,13 +166,8 @@ def test_a_missing_key_and_a_provider_that_nobody_knows_are_said_before_anything
 
 # (input, cached, output, reasoning, cache-written): short, long on both sides of where prices rise, cached, thinking
 CALLS = [
-    (1_000, 0, 100, 0, 0),
-    (1_000, 600, 100, 40, 0),
-    (32_000, 0, 500, 0, 0),
-    (128_001, 0, 500, 0, 0),
-    (200_000, 50_000, 1_000, 300, 0),
-    (200_001, 50_000, 1_000, 300, 0),
-    (300_000, 0, 10, 0, 0),
+    *((1_000, 0, 100, 0, 0), (1_000, 600, 100, 40, 0), (32_000, 0, 500, 0, 0), (128_001, 0, 500, 0, 0)),
+    *((200_000, 50_000, 1_000, 300, 0), (200_001, 50_000, 1_000, 300, 0), (300_000, 0, 10, 0, 0)),
 ]
 MODELS = [
     "openai/gpt-5.2",
