@@ -1,11 +1,9 @@
-"""What a lens has a model write down of every document, for the latent index (tools/retrievers/lens/index.py).
+"""Annotators for the latent index (tools/retrievers/lens/index.py): each writes down one attribute of every document.
 
-OBLIQ-Bench, section 4, steps 1 and 2: somebody says in words what attribute of a document is wanted, and a model reads
-the whole corpus once for it. The attributes are those of LENSES (tools/models/prompting.py), in our words,
-or the user's own. Documents are given a few at a time, to pay for the instructions once; one that the answer leaves out
-is asked for alone.
-
-Without a model, texts are counted instead: tools/retrievers/lens/signs.py.
+OBLIQ-Bench, section 4, steps 1 and 2: an attribute of documents is put in words, and a model reads the whole corpus for
+it. The attributes are those of LENSES (tools/models/prompting.py), or the user's own. A call has several documents, to
+pay for the instructions once; one that the answer leaves out is asked for alone. Without a model, words and signs are
+counted instead: tools/retrievers/lens/signs.py.
 """
 
 import hashlib
@@ -46,12 +44,12 @@ from tools.text import TermStatistics
 FORMAT = 1  # raised when the prompt changes so that annotations do; they are paid for, so nothing else counts
 BATCH = 8  # documents in a call
 WORKERS = 8  # calls at a time
-ANSWER_TOKENS = 80  # of an annotation, for the estimate; what a model thinks before it answers is not counted
+ANSWER_TOKENS = 80  # of an annotation, for the estimate, which leaves out reasoning
 _PASSAGE_TOKENS = 15  # of a passage beside its text
 
 
 class Annotated(NamedTuple):
-    """The annotations of one batch; they are kept also when a `fault` ended it, because they are paid for."""
+    """The annotations of one batch. They are paid for, so they are kept when a `fault` ended it, too."""
 
     texts: Sequence[str | None]  # one a document, in order; None where there is no answer yet
     usage: Usage
@@ -95,34 +93,34 @@ def check(model: str, attribute: str) -> None:
 
 
 class ModelAnnotator:
-    """Annotates texts by a language model, which is asked on the `terms` of a run. Threads share it.
+    """Annotates texts by a language model on the `terms` of a run. Threads share it.
 
-    `attribute` is the name of a lens, or has blanks in it and says itself what to write down. `window` is how many
-    tokens the model takes, 0 where the price table says it. Nothing is sent yet.
+    `attribute` is the name of a lens, or, with blanks in it, an attribute in words. `window` is how many tokens the
+    model takes, 0 where the price table has it.
     """
 
-    batch, workers = BATCH, WORKERS  # texts that are given to `annotate` together, and calls of it at a time
-    paid = True  # what is said of the costs is said also where a command prints JSON
+    batch, workers = BATCH, WORKERS  # texts in a call of `annotate`, and calls at a time
+    paid = True  # costs are reported also where a command prints JSON
 
     def __init__(self, model: str, attribute: str, terms: Terms, window: int = 0) -> None:
         self._attribute = attribute
         self._wording = attribute if " " in attribute else LENSES[attribute].annotate
         self._model = lm.connect(model, terms, settings=lm.Settings(context=window or None))
-        self._model.lm.repeats = True  # what is asked again is the same call, and no further sample
+        self._model.lm.repeats = True  # a repeated prompt is the same call, and no further sample
         self._predictor = dspy.Predict(AnnotateDocuments)
         self._queries = dict[str, str]()
         self._useful = False  # whether it has given an annotation
         self._lock = threading.Lock()
 
     def key(self) -> Mapping[str, object]:
-        """Return all that shapes an annotation: the model with its settings, and what it is told."""
+        """Return all that shapes an annotation: the model with its settings, and the prompt."""
         settings = {name: value for name, value in self._model.settings.items() if name != "window"}
         form = {"batch": BATCH, "format": FORMAT}
         digest = _digest(self._model.name, form, AnnotateDocuments.instructions, self._wording)
         return {**settings, "attribute": self._attribute, "told": digest}
 
     def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
-        """Say in one line what annotating so many texts will take and cost; `sample` are some of them.
+        """Return a line with the estimated cost of annotating so many texts, of which `sample` are some.
 
         `spent` is what was used for the same index before. BudgetReached or UsageError when it may not be done.
         """
@@ -149,7 +147,7 @@ class ModelAnnotator:
         return line
 
     def annotate(self, texts: Sequence[str]) -> Annotated:
-        """Annotate one batch, in a session of its own, which keeps the books; "" is where no answer could be used."""
+        """Annotate one batch, in a session of its own, which counts its usage; "" where no answer could be used."""
         documents = {str(number): Document(str(number), text) for number, text in enumerate(texts, start=1)}
         query = Query("annotations", "", candidates=frozenset(documents))
         session = Toolbox(documents, NoRetriever()).open(query)
@@ -163,7 +161,7 @@ class ModelAnnotator:
                     f"lens: nothing that {self._model.name} answered about {BATCH} texts could be used; "
                     "take another model, or try again"
                 )
-        except Exception as error:  # noqa: BLE001  # given back with what is done, and raised again there
+        except Exception as error:  # noqa: BLE001  # returned with the annotations so far, and raised by the caller
             problem = self._explain(error, "; what was annotated is kept, and the same command goes on")
         self._useful |= any(notes.values())
         shortened = sum(step.tool == "shorten" for step in session.trace.steps)
@@ -171,10 +169,7 @@ class ModelAnnotator:
         return Annotated([notes.get(doc_id) for doc_id in documents], session.usage, problem, unusable, shortened)
 
     def query(self, text: str) -> str:
-        """Annotate a query that is itself a document, once in a process; "" when no answer could be used.
-
-        The open session pays for it.
-        """
+        """Annotate a query, once in a process; the open session pays. "" when no answer could be used."""
         with self._lock:
             if text in self._queries:
                 return self._queries[text]
@@ -187,7 +182,7 @@ class ModelAnnotator:
             return self._queries.setdefault(text, note)
 
     def _fill(self, session: Session, doc_ids: list[str], chars: int, notes: dict[str, str]) -> None:
-        """Annotate all, in as many calls as the model's window makes necessary; what is left out, one by one."""
+        """Annotate all, in as many calls as the model's window needs; those that answers leave out, one by one."""
 
         def fit(passages: list[Passage]) -> bool:
             return fits(self._predictor, attribute=self._wording, passages=passages)
@@ -200,7 +195,7 @@ class ModelAnnotator:
                     notes |= alone or {passage.id: ""}
 
     def _ask(self, passages: list[Passage]) -> dict[str, str]:
-        """Return the annotations that one call gives, by id, without those that cannot be used."""
+        """Return the usable annotations of one call, by id."""
         doc_ids = [passage.id for passage in passages]
         known = known_ids("annotations", doc_ids, needed=True)
 
@@ -220,7 +215,6 @@ class ModelAnnotator:
         return notes
 
     def _explain(self, error: Exception, kept: str) -> Exception:
-        """Return the error to raise for an exception of a call, in words for the build or the search that needed it."""
         match "" if isinstance(error, SextantError) else fault(error):
             case "refused":
                 return refusal(error, self._model.name)
@@ -231,7 +225,7 @@ class ModelAnnotator:
 
 
 class OfflineAnnotator:
-    """Annotates texts by counting words and signs, for the lens called `attribute`; free."""
+    """Annotates texts by counting words and signs for the lens `attribute`; free."""
 
     batch, workers, paid = 1000, 1, False
 
@@ -241,14 +235,11 @@ class OfflineAnnotator:
 
     def key(self) -> Mapping[str, object]:
         """Return the lens and the code that counts."""
-        return {
-            "model": "offline",
-            "attribute": self._attribute,
-            "code": code("tools/retrievers/lens/signs", "tools/text"),
-        }
+        digest = code("tools/retrievers/lens/signs", "tools/text")
+        return {"model": "offline", "attribute": self._attribute, "code": digest}
 
     def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
-        """Say in one line what is counted."""
+        """Return a line that says what is counted."""
         what = signs.COUNTED[self._attribute]
         return f"lens: offline annotates {texts:,} texts by counting: {what}; no language model"
 
@@ -265,7 +256,6 @@ Annotator = ModelAnnotator | OfflineAnnotator
 
 
 def _digest(*parts: Any) -> str:
-    """Return sixteen hex digits over what a model is told."""
     made = hashlib.blake2b(digest_size=8)
     for part in parts:
         content = json.dumps(part, sort_keys=True).encode("utf-8", "surrogatepass")

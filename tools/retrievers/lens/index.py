@@ -1,11 +1,9 @@
-"""The latent index: what a model wrote down of each document, indexed beside the text and fused with it.
+"""The latent index: a model's annotations of documents, indexed beside the texts and fused with them.
 
-OBLIQ-Bench (section 6) ends with the need for latent attributes of documents at search time. Its own judgements came
-about in this way (section 4, steps 1 and 2): an attribute in words, and one pass of a model over the corpus. Here the
-pass is an index like the others: `lens(bm25)` builds BM25 twice, over the texts and over the annotations. Left out: the
-clustering of annotations (step 3), and annotations by more than one lens, which is a fusion of several `lens(...)`.
-
-Who annotates, and what a model is told, is in tools/retrievers/lens/annotate.py.
+OBLIQ-Bench (section 6) calls for latent attributes of documents at search time. Its judgements were made from such
+attributes (section 4, steps 1 and 2) by one pass of a model over the corpus. Here that pass is an index: `lens(bm25)`
+builds BM25 twice, over texts and over annotations. Left out: the clustering of annotations (step 3), and annotations by
+several lenses, which is a fusion of several `lens(...)`. The annotators are in tools/retrievers/lens/annotate.py.
 """
 
 import hashlib
@@ -36,29 +34,27 @@ from tools.retrievers.store import name_of, open_index
 
 _LOG = logging.getLogger("sextant")
 
-FORMAT = 1  # raised when the file of annotations, or what is annotated of a document, changes its meaning
+FORMAT = 1  # raised when the file of annotations, or the annotated part of a document, changes its meaning
 _FILE = "annotations.jsonl"
 _GRACE = 3.0  # seconds that batches in flight are waited for after a Ctrl-C
-_TICK = 0.1  # seconds between two looks at what the threads do, where none of them has finished anything
-_SAMPLE = 200  # texts by which the annotator estimates what all of them will cost
+_TICK = 0.1  # seconds between two looks at idle threads
+_SAMPLE = 200  # texts from which the annotator estimates the cost of all
 
 
 class Builder(Protocol):
     """Makes one retriever over any corpus, as the type of a constructor's parameter."""
 
     def __call__(self, corpus: Corpus) -> Retriever:
-        """The retriever over `corpus`."""
-        ...
+        """Return the retriever over `corpus`."""
 
 
 class LensIndex(Retriever):
     """An index of what a model wrote down of each document, fused with an index of the texts.
 
-    `attribute` is a lens of tools/models/prompting.py, or in words what to write down; empty, it is the
-    task's own lens. The `model` reads `chars` characters of each document. `query` has the query annotated too, for
-    tasks whose query is itself a document. `weights` are of text and annotations, and `constant` and `depth` those of
-    reciprocal rank fusion. `context` is the model's window in tokens, where the price table does not say. `digest` pins
-    the model, the attribute and the prompt: another one is refused.
+    `attribute` is a lens of tools/models/prompting.py, or an attribute in words; empty is the task's own lens. The
+    `model` reads `chars` characters of each document, and, with `query`, of queries that are themselves documents.
+    `weights` (of text and annotations), `constant` and `depth` are those of reciprocal rank fusion. `context` is the
+    model's window in tokens, where the price table has none. `digest` pins model, attribute and prompt.
     """
 
     needs_lens = True
@@ -109,12 +105,12 @@ class LensIndex(Retriever):
                 f"lens: none of the annotations by {model} says anything; take another attribute, or "
                 f"`python -m tools.retrievers delete {name_of(key)}` to have them made again"
             )
-        text, seen = part(corpus), part(notes)
+        text, annotations = part(corpus), part(notes)
         options: dict[str, Value] = {"attribute": attribute, "model": model, "chars": chars, "query": query}
         options |= {"weights": tuple(map(float, weights)) or (1.0, 1.0), "constant": constant, "depth": depth}
         self.name = spell("lens", parts=[text.name], options=options | {"digest": made})
-        both = (text, _ThroughLens(seen, annotator, chars) if query else seen)
-        self.parts = (Fusion(corpus, home, *both, constant=constant, depth=depth, weights=weights),)
+        second = _ThroughLens(annotations, annotator, chars) if query else annotations
+        self.parts = (Fusion(corpus, home, text, second, constant=constant, depth=depth, weights=weights),)
 
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
@@ -137,31 +133,30 @@ class _ThroughLens(Retriever):
         self._notes, self._annotator, self._chars = notes, annotator, chars
 
     def left_out(self, text: str, instruction: str = "") -> int:
-        return self._notes.left_out(self._seen(text), instruction) if text.strip() else 0
+        return self._notes.left_out(self._annotate(text), instruction) if text.strip() else 0
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        return self._notes.search_many([search._replace(text=self._seen(search.text)) for search in searches], k)
+        return self._notes.search_many([search._replace(text=self._annotate(search.text)) for search in searches], k)
 
-    def _seen(self, text: str) -> str:
+    def _annotate(self, text: str) -> str:
         return self._annotator.query(text[: self._chars])
 
 
-def _read(document: Document, chars: int) -> str:
-    """Return the beginning of a document that is annotated."""
+def _beginning(document: Document, chars: int) -> str:
     return indexed_text(document)[:chars]
 
 
 def _load_notes(corpus: Corpus, chars: int, folder: Path) -> Corpus:
-    """Return the annotations in the place of the texts: equal ids, in the same order."""
-    notes, _ = _kept(folder / _FILE)
+    """Return the corpus with annotations in place of the texts."""
+    notes, _ = _read_notes(folder / _FILE)
     return Corpus(
-        Document(document.doc_id, notes.get(digest_text(_read(document, chars)).hex(), ""))
+        Document(document.doc_id, notes.get(digest_text(_beginning(document, chars)).hex(), ""))
         for document in corpus.stream()
     )
 
 
-def _kept(path: Path) -> tuple[dict[str, str], Usage]:
-    """The annotations in a file by the digests of their texts, and what they have cost."""
+def _read_notes(path: Path) -> tuple[dict[str, str], Usage]:
+    """Return the annotations in a file by the digests of their texts, and their usage."""
     notes, usage = dict[str, str](), Usage()
     for number, line in enumerate(disk.read_lines(path, repair=True), start=1):  # a torn line is a batch still pending
         try:
@@ -174,13 +169,13 @@ def _kept(path: Path) -> tuple[dict[str, str], Usage]:
 
 
 def _annotate_all(annotator: Annotator, corpus: Corpus, chars: int, folder: Path) -> None:
-    """Fill `folder` with the annotations of all distinct texts. Each batch is a line, on disk as it ends.
+    """Fill `folder` with the annotations of all distinct texts, a line for each batch as it ends.
 
-    The batches are a function of the corpus alone, so an index that was resumed is the uninterrupted one.
+    Batches depend on the corpus alone, so an index that was resumed is the uninterrupted one.
     """
     path = folder / _FILE
     path.touch()
-    done, spent = _kept(path)
+    done, spent = _read_notes(path)
     texts, characters = _distinct(corpus, chars, done)
     digests = list(texts)
     batches = [digests[first : first + annotator.batch] for first in range(0, len(digests), annotator.batch)]
@@ -190,12 +185,14 @@ def _annotate_all(annotator: Annotator, corpus: Corpus, chars: int, folder: Path
     count = sum(map(len, pending))
     sample = [texts[digest] for batch in pending for digest in batch][:: -(-count // _SAMPLE)]
     level = logging.WARNING if annotator.paid else logging.INFO
-    _LOG.log(level, annotator.begin(count, characters, [_read(corpus[doc_id], chars) for doc_id in sample], spent))
+    _LOG.log(level, annotator.begin(count, characters, [_beginning(corpus[one], chars) for one in sample], spent))
     progress = Progress("lens", len(digests), "texts", done=len(digests) - count)
     tally, fault = Counter[str](), None
-    for batch, annotated in _annotate_batches(
-        annotator, pending, lambda batch: [_read(corpus[texts[digest]], chars) for digest in batch]
-    ):
+
+    def annotate(batch: list[str]) -> Annotated:
+        return annotator.annotate([_beginning(corpus[texts[digest]], chars) for digest in batch])
+
+    for batch, annotated in _annotate_batches(annotate, annotator.workers, pending):
         notes = {d: note for d, note in zip(batch, annotated.texts, strict=True) if note is not None}
         row = {"annotations": notes, "usage": usage_json(annotated.usage)}
         disk.append_line(path, json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace"))
@@ -217,10 +214,10 @@ def _annotate_all(annotator: Annotator, corpus: Corpus, chars: int, folder: Path
 
 
 def _distinct(corpus: Corpus, chars: int, done: Mapping[str, str]) -> tuple[dict[str, str], int]:
-    """Digest -> first document of each distinct text that is not blank; and the characters of those not yet `done`."""
+    """Return the first document of each distinct text that is not blank, by digest, and the characters not yet done."""
     texts, characters = dict[str, str](), 0
     for document in corpus.stream():
-        text = _read(document, chars)
+        text = _beginning(document, chars)
         digest = digest_text(text).hex()
         if text.strip() and digest not in texts:
             texts[digest] = document.doc_id
@@ -228,26 +225,22 @@ def _distinct(corpus: Corpus, chars: int, done: Mapping[str, str]) -> tuple[dict
     return texts, characters
 
 
+Annotate = Callable[[list[str]], Annotated]  # of a batch, which is a list of digests
 Finished = tuple[list[str], Annotated]
-"""A batch with what came of it."""
 
 
-def _annotate_batches(
-    annotator: Annotator, batches: Sequence[list[str]], texts_of: Callable[[list[str]], list[str]]
-) -> Iterator[Finished]:
-    """Yield each batch as it ends, some at a time. After a fault no more are begun; those in flight are yielded."""
-    for some in (batches[:1], batches[1:]):  # the first alone: it finds out a model that is of no use
+def _annotate_batches(annotate: Annotate, workers: int, batches: Sequence[list[str]]) -> Iterator[Finished]:
+    """Yield each batch as it ends. After a fault no more are begun; those in flight are yielded."""
+    for some in (batches[:1], batches[1:]):  # the first alone: it shows whether the model is of any use
         faults = 0
-        for batch, annotated in _side_by_side(annotator, some, texts_of):
+        for batch, annotated in _annotate_in_threads(annotate, workers, some):
             faults += annotated.fault is not None
             yield batch, annotated
         if faults:
             return
 
 
-def _side_by_side(
-    annotator: Annotator, batches: Sequence[list[str]], texts_of: Callable[[list[str]], list[str]]
-) -> Iterator[Finished]:
+def _annotate_in_threads(annotate: Annotate, workers: int, batches: Sequence[list[str]]) -> Iterator[Finished]:
     """Annotate batches in threads. After a Ctrl-C, those in flight are waited for a while: they are paid for."""
     todo, stopped = iter(batches), threading.Event()  # an iterator over a list: threads may share it
     done: SimpleQueue[Finished | BaseException] = SimpleQueue()
@@ -255,7 +248,7 @@ def _side_by_side(
     def work() -> None:
         try:
             while not stopped.is_set() and (batch := next(todo, None)):
-                annotated = annotator.annotate(texts_of(batch))
+                annotated = annotate(batch)
                 if annotated.fault:
                     stopped.set()
                 done.put((batch, annotated))
@@ -264,7 +257,7 @@ def _side_by_side(
             done.put(error)
 
     def finished(until: float = math.inf) -> Iterator[Finished]:
-        """What the threads finish, until all have ended or the time is up; then raise what one of them has raised."""
+        """Yield the results of the threads until all have ended or the time is up; then raise what one has raised."""
         failure: BaseException | None = None
         while time.monotonic() < until and (any(thread.is_alive() for thread in threads) or not done.empty()):
             check_interrupts()
@@ -278,7 +271,7 @@ def _side_by_side(
             raise failure
 
     # Daemons, so that Ctrl-C does not wait for the slowest call.
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(annotator.workers, len(batches)))]
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(workers, len(batches)))]
     try:
         for thread in threads:
             thread.start()

@@ -1,8 +1,8 @@
 """The lenses without a model: what can be counted in a text of each attribute, written as words for an index.
 
-A deterministic stand-in for what a model would write (tools/retrievers/lens/annotate.py). Stance and failure are
-written in the words in which people describe them, because queries are descriptions; proof and authorship in names of
-our own, because queries are themselves documents and are counted too. It finds signs, not meanings.
+A deterministic stand-in for a model's annotations (tools/retrievers/lens/annotate.py), which finds signs, not meanings.
+Stance and failure are put in people's words for them, because queries are descriptions; proof and authorship in names
+of our own, because queries are documents that are counted, too.
 """
 
 import re
@@ -121,7 +121,7 @@ _MARKS = {
 
 
 def seen(lens: str, text: str, statistics: Callable[[], TermStatistics]) -> str:
-    """What `text` shows through the lens, in words; empty where nothing was found."""
+    """Return the words for the signs of the lens in `text`; "" where there are none."""
     if lens == "recollection":
         return _recollection(text, statistics())
     if lens in ("stance", "proof"):
@@ -155,7 +155,7 @@ def _failure(text: str) -> list[str]:
 
 
 def _authorship(text: str) -> list[str]:
-    """Rates in three steps, from the middle ranges of English prose, and the function words that are there."""
+    """Return the function words of a text, and rates in three steps around the middle of English prose."""
     tokens = re.findall(r"[a-z']+", text.lower())
     total = max(1, len(tokens))
     found = [f"has_{word}" for word in sorted(set(tokens) & _FUNCTION_WORDS)]

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from tools.records import Usage
 from tools.retriever import Search
 from tools.retrievers import Value, spell
 from tools.retrievers.neural.models import Row, find_row
-from tools.retrievers.vectors.embedding import Vectors, require_finite
+from tools.retrievers.vectors.embedding import Embedder, Vectors, require_finite
 from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
 from tools.text import encodable
 
@@ -41,16 +41,14 @@ class _Embedded(NamedTuple):
     left_out: int = 0  # about how many tokens of the text are not in it
 
 
-class ApiEmbedder:
+class ApiEmbedder(Embedder):
     """Vectors from an API. Threads share it.
 
     A provider may change a model, and need not give the same bits twice. So documents' vectors are kept as they came,
     and a query is sent once in a process.
     """
 
-    sends: ClassVar[bool] = True
-    loads_weights: ClassVar[bool] = False
-    needs_lens: ClassVar[bool] = False
+    sends = True
 
     def __init__(self, model: str, *, dimensions: int = 0, like: str = "", terms: Terms | None = None) -> None:
         """`dimensions` asks for shorter vectors (0: the model's own); `like` takes the row of another model.

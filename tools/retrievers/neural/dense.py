@@ -7,14 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from tools.corpus import Corpus
 from tools.retriever import Search
 from tools.retrievers.neural.models import BUNDLED, index_key, name_model, open_model, require_model
-from tools.retrievers.vectors.embedding import Vectors
+from tools.retrievers.vectors.embedding import Embedder, Vectors
 from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
 
 if TYPE_CHECKING:
@@ -49,16 +49,14 @@ class Dense(VectorRetriever):
         require_model(model, "dense", options["like"], options["run_code"])
 
 
-class SentenceEmbedder:
+class SentenceEmbedder(Embedder):
     """An Embedder by one local model, which is loaded for the first text.
 
     `like` takes another model's row. `weights` pins the digest of the model's files; `run_code` allows code of the
     model's own, see require_model. `encoder="int8"` computes with 8-bit weights, kept in `home`, see quantized.py.
     """
 
-    sends: ClassVar[bool] = False
-    loads_weights: ClassVar[bool] = True
-    needs_lens: ClassVar[bool] = False
+    loads_weights = True
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Models that turn each text into a vector, into weights of terms, or into a vector a token, by sentence-transformers.
 
-A folder that the library saved is loaded as it is, and any other one as its row of models.toml says. What is done here
-is what the library leaves open: which adapters are merged, that no weights are missing (it would draw them at random),
-and that texts are never padded, so that what a text gets does not depend on what is encoded with it.
+A folder that the library saved is loaded as it is, any other as its row of models.toml says. Beyond the library, this
+merges adapters, refuses missing weights (which it would draw at random), and never pads texts, so that a text's output
+does not depend on its batch.
 """
 
 from collections import defaultdict
@@ -42,7 +42,7 @@ class Encoder:
     """A loaded model of sentence-transformers, or one for queries and one for documents. Threads share it."""
 
     def __init__(self, row: Row, model: Any, for_queries: Any = None, *, batch_tokens: int) -> None:
-        """`batch_tokens` is how many tokens of documents the model takes at a time, at most."""
+        """`batch_tokens` is the most tokens of documents that are computed at a time."""
         self.models = {"document": model, "query": for_queries or model}
         self.dimension = int(model.get_embedding_dimension())  # numbers in a vector
         self._batch_tokens = batch_tokens
@@ -57,10 +57,10 @@ class Encoder:
     def encode(
         self, texts: Sequence[str], task: str, prompt: str | None = None, **options: Any
     ) -> Iterator[tuple[list[int], Any]]:
-        """Yield, batch by batch, positions in `texts` and what the model makes of those "query" or "document" texts.
+        """Yield, batch by batch, positions in `texts` and the model's output for them; `task` is "query" or "document".
 
         A `prompt` goes before every text; None is the folder's own. A batch has documents of equal length, or one
-        query, which is computed with one thread: that has the same bits for every model and library.
+        query, which is computed with one thread, for the same bits with every model and library.
         """
         model, options = self.models[task], options | self._cut(task)
         texts, prompt = encodable(texts), prompt and encodable([prompt])[0]
@@ -86,12 +86,12 @@ class Encoder:
         return max(0, len(whole["input_ids"]) - limit) if limit else 0
 
     def has_tokens(self, text: str) -> bool:
-        """Tell whether there are tokens in a document, special ones apart."""
+        """Return whether a document has tokens, special ones apart."""
         tokenizer = self.models["document"].tokenizer
         return bool(tokenizer(encodable([text])[0], add_special_tokens=False, truncation=True)["input_ids"])
 
     def _lengths(self, texts: Sequence[str], task: str, prompt: str | None) -> Iterator[int]:
-        """Yield the tokens of each text that the model attends to."""
+        """Yield how many tokens of each text the model attends to."""
         model = self.models[task]
         prompt = model.prompts.get(task) if prompt is None else prompt
         for first in range(0, len(texts), _TOKENIZED):
@@ -107,9 +107,8 @@ class Encoder:
 def batch_equal_lengths(lengths: Iterator[int], most_tokens: int) -> Iterator[list[int]]:
     """Yield batches of the positions of texts with exactly equal lengths in tokens, the longest first.
 
-    A batch has at most `most_tokens` tokens, and at least one text. Nothing is padded, so nothing is wasted, and a
-    text's output does not depend on what it shares a batch with: a padded batch differs in the last bits. So do very
-    short texts that share one, for which matrix products take another path: each is a batch.
+    A batch has at most `most_tokens` tokens, and at least one text. Padding would change a text's last bits; so would
+    sharing a batch for very short texts, for which matrix products take another path: each is a batch.
     """
     places = defaultdict[int, list[int]](list)
     for place, length in enumerate(lengths):
@@ -122,7 +121,7 @@ def batch_equal_lengths(lengths: Iterator[int], most_tokens: int) -> Iterator[li
 
 @keep_loaded
 def load_dense(model: LocalModel, precision: str, home: Path | None) -> Encoder:
-    """Load a model of one vector a text. With the `precision` int8 its weights have 8 bits, and are kept in `home`."""
+    """Load a model of one vector a text. With the `precision` int8, its 8-bit weights are kept in `home`."""
     folder, row = model.folder, model.row
     where = "cpu" if precision == "int8" else device()
     with loading("model", folder, row):
@@ -139,11 +138,11 @@ def load_dense(model: LocalModel, precision: str, home: Path | None) -> Encoder:
 
 @keep_loaded
 def load_sparse(model: LocalModel, form: str) -> Encoder:
-    """Load a model of weights of terms; `form` is what its folder holds: "saved", "masked" or "causal".
+    """Load a model of weights of terms; `form` is "saved", "masked" or "causal", see form_of in sparse.py.
 
-    What was saved as a SparseEncoder is loaded as it is. A masked language model gets SPLADE's pooling, as the first
-    SPLADE models were published; and so does a decoder whose tokens attend to both sides (Lion, Zeng et al. 2025),
-    whose logits are first divided by the fourth root of the model's width, as its authors' code does.
+    A masked language model gets SPLADE's pooling, as the first SPLADE models were published; so does a decoder whose
+    tokens attend to both sides (Lion, Zeng et al. 2025), whose logits are first divided by the fourth root of the
+    model's width, as in its authors' code.
     """
     folder, row, where = model.folder, model.row, device()
     with loading("model", folder, row):
@@ -159,11 +158,11 @@ def load_sparse(model: LocalModel, form: str) -> Encoder:
 
 @keep_loaded
 def load_tokens(model: LocalModel, trained: bool) -> Encoder:
-    """Load a model of one vector a token; `trained` says whether it was for late interaction.
+    """Load a model of one vector a token.
 
-    If so, the markers of queries and documents, their lengths, the expansion of queries and the tokens that are skipped
-    are what its folder says. A plain encoder gives the vectors of its tokens, through its own projection if it has one,
-    each made as long as 1: MultiVectorEncoder would append a projection with new random numbers at every load.
+    If it was `trained` for late interaction, markers, lengths, the expansion of queries and skipped tokens are as its
+    folder says. A plain encoder gives its tokens' vectors, through its own projection if it has one, of unit length:
+    MultiVectorEncoder would append a projection with new random numbers at every load.
     """
     folder, row, where = model.folder, model.row, device()
     with loading("model", folder, row):
@@ -180,12 +179,11 @@ def load_tokens(model: LocalModel, trained: bool) -> Encoder:
 
 
 def _options(row: Row, where: str) -> dict[str, Any]:
-    """How the library loads a folder that it saved."""
     return {**from_files(row), "model_kwargs": {"dtype": dtype(row, where)}}
 
 
 def _sentence_transformer(folder: Path, row: Row, where: str, task: str) -> SentenceTransformer:
-    """The folder's transformer, through the adapter of a `task`; its own modules or the row's pooling; unit length."""
+    """Load the folder's transformer with the adapter of a `task`, then its own modules or the row's pooling."""
     modules: list[Any] = []
     if (folder / "modules.json").is_file():
         if (kind := read_class(folder)) != "SentenceTransformer":
@@ -215,10 +213,7 @@ def _sentence_transformer(folder: Path, row: Row, where: str, task: str) -> Sent
 
 
 def _transformer(folder: Path, row: Row, where: str, task: Any = "feature-extraction") -> Transformer:
-    """A transformer and its tokenizer; an adapter is merged into its base model. `task` is the library's name for it.
-
-    A language model, which has another task, gives the logits of all tokens.
-    """
+    """Load a transformer and its tokenizer, with an adapter merged; other tasks than the default give all logits."""
     if base := find_base(folder, row.base):
         made = _transformer(base, replace(row, base=""), where, task)
         made.model = merge_adapter(made.model, folder)
@@ -243,7 +238,7 @@ def _transformer(folder: Path, row: Row, where: str, task: Any = "feature-extrac
 
 
 def _require_weights(model: Any, folder: Path, row: Row) -> None:
-    """DataError when weights of `model` are not in its folder: the library has drawn random ones."""
+    """Raise DataError when weights of `model` are not in its folder: the library has drawn random ones."""
     # On the device "meta", names are compared and no weights are read.
     _, report = type(model).from_pretrained(
         model.name_or_path, config=model.config, device_map="meta", output_loading_info=True, **from_files(row)
@@ -255,7 +250,7 @@ def _require_weights(model: Any, folder: Path, row: Row) -> None:
 
 
 def _append_eos(tokenizer: Any) -> None:
-    """Have the end-of-sequence token put after every text, within its length, where that is not done already."""
+    """Make the tokenizer append the end-of-sequence token to every text, within its length."""
     ids = tokenizer("a").input_ids
     if ids[-1] != tokenizer.eos_token_id:
         tokenizer.add_bos_token = ids[0] == tokenizer.bos_token_id  # as it was: the next line writes both anew
@@ -263,7 +258,7 @@ def _append_eos(tokenizer: Any) -> None:
 
 
 def _attend_both_ways(model: Any, folder: Path) -> None:
-    """Let the tokens of a decoder attend to those after them too; DataError when the model goes on without."""
+    """Let a decoder's tokens attend to later ones, too. DataError when this has no effect."""
     model.config.is_causal = False  # what transformers makes its masks by
     for module in model.modules():
         if hasattr(module, "is_causal"):

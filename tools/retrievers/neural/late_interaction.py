@@ -1,12 +1,10 @@
 """Late interaction: every token keeps its vector, and each token of a query looks for its best match (MaxSim).
 
-Documents are encoded when they are first ranked, so `rerank(bm25,late,depth=200)` encodes no more than the pools.
-Without a pool all documents are compared, one by one: there is no approximate index (PLAID), for no library of one runs
-beside ours. The model is in encoder.py.
+Documents are encoded when they are first ranked, so `rerank(bm25,late,depth=200)` encodes only the pools. Without a
+pool all documents are compared; there is no approximate index (PLAID), because no library of one runs beside ours.
 
-Token vectors are kept in eight bits a number. That is enough: with the 384 numbers of all-MiniLM-L6-v2, MaxSim over
-12,000 pairs of a question and a passage of hearings was off by 0.02% on average and 0.19% at most, in either direction,
-and of the best 100 documents 99.95 stayed.
+Token vectors have eight bits a number. With all-MiniLM-L6-v2 (384 numbers), MaxSim over 12,000 pairs of a question and
+a passage of hearings was off by 0.02% on average and 0.19% at most, and of the best 100 documents 99.95 stayed.
 """
 
 import logging
@@ -69,16 +67,16 @@ class _Place(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """For each token a scale of four bytes, then all their numbers."""
+        """Length: for each token a scale of four bytes, then all their numbers."""
         return self.tokens * (4 + self.dimension)
 
 
 class TokenVectors:
     """The vectors of the tokens of texts in one folder, by the 16-byte digests of the texts, and MaxSim over them.
 
-    A text's vectors are added when they are first asked for. Two files grow together: `vectors`, and `records`, which
-    says of every text where its vectors are. A record counts once it is whole, and a text whose bytes are not as they
-    were written is encoded again: a writer can be killed at any time. Threads and processes share it.
+    Vectors are added on first use. Two files grow together: `vectors`, and `records` with each text's place in it. Only
+    whole records count, and a text whose checksum is wrong is encoded again, because a writer can be killed at any
+    time. Threads and processes share it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -93,10 +91,10 @@ class TokenVectors:
         self._writing = Lock()
 
     def hold(self, digests: Sequence[bytes], encode: Callable[[list[int]], Iterable[tuple[int, Vectors]]]) -> None:
-        """Have the vectors of all these texts. `encode` gets the positions of those that are not there yet, each
-        text once, and gives each one's vectors, in any order; what it has given is kept even when it raises.
+        """Add the missing vectors of these texts. RunIncomplete when they cannot be written, as on a full disk.
 
-        RunIncomplete when they cannot be written, as on a full disk.
+        `encode` gets the positions of missing texts, each text once, and yields positions and vectors in any order;
+        what it has yielded is kept even when it raises.
         """
         if self._sound.issuperset(digests):
             return
@@ -117,11 +115,11 @@ class TokenVectors:
                 self._map()
 
     def maxsim(self, queries: Sequence[Vectors], digests: Sequence[bytes]) -> NDArray[np.float32]:
-        """The sum over a query's tokens of the largest inner product with a token of the text.
+        """Return each query's sum, over its tokens, of the largest inner product with a token of the text.
 
         The score of Khattab and Zaharia (ColBERT, SIGIR 2020). Shape (queries, texts); the texts are held. A text or
-        query of no tokens scores 0. A score is the same to the last bit whatever is compared with it: vectors
-        are whole numbers here, their products are exact, and only then are they scaled and summed in a fixed order.
+        query of no tokens scores 0. A score is the same to the last bit in any batch: vectors are whole numbers here,
+        their products are exact, and only then scaled and summed in a fixed order.
         """
         scores = np.zeros((len(queries), len(digests)), dtype=np.float32)
         mapped, places = self._mapped, [self._places[digest] for digest in digests]
@@ -141,9 +139,8 @@ class TokenVectors:
         return scores
 
     def _is_sound(self, digest: bytes) -> bool:
-        """Whether the vectors of a text are there, with the bytes that were written."""
-        place = self._places.get(digest)
-        if place is None:
+        """Return whether the vectors of a text are there, with the bytes that were written."""
+        if (place := self._places.get(digest)) is None:
             return False
         if digest not in self._sound:
             end = place.offset + place.bytes
@@ -169,13 +166,13 @@ class TokenVectors:
         self._sound.add(digest)
 
     def _map(self) -> None:
-        """Map all that is in the file now; arrays over an older map keep it."""
+        """Map the file as it is now; arrays over an older map keep that alive."""
         size = os.fstat(self._vectors).st_size
         if size > len(self._mapped):
             self._mapped = mmap.mmap(self._vectors, size, access=mmap.ACCESS_READ)
 
     def _read_records(self) -> None:
-        """Take in what others have added. What follows the last whole record is written over by the next one."""
+        """Read the records that others have added. The next one overwrites what follows the last whole record."""
         size = os.fstat(self._records).st_size
         while size - self._read >= _RECORD.size:
             whole = min(size - self._read, 1 << 20) // _RECORD.size * _RECORD.size
@@ -186,7 +183,7 @@ class TokenVectors:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the lock among processes; it goes with the process, however that ends."""
+        """Hold the lock among processes; it ends with the process."""
         if not disk.lock(self._records):
             _LOG.info(f"another process is encoding into {self._folder.name}; waiting for it")
             disk.lock(self._records, wait=True)
@@ -197,11 +194,11 @@ class TokenVectors:
 
 
 def _round(vectors: Vectors) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """One query's vectors as whole numbers, and the scale of each.
+    """Return one query's vectors as whole numbers, and the scale of each.
 
-    A text's numbers are at most 127, so they are no longer than 127 sqrt(dimension) together. With query vectors no
-    longer than 2^24 over that, every product and every sum of some of them is a whole number below 2^24 (Cauchy and
-    Schwarz): float32 has it exactly, whatever the order of summation. Rounding adds at most sqrt(dimension) / 2.
+    A text's numbers are at most 127, so its vectors are at most 127 sqrt(dimension) long. With query vectors no longer
+    than 2^24 over that, every product and partial sum is a whole number below 2^24 (Cauchy and Schwarz), which float32
+    has exactly, in any order of summation. Rounding adds at most sqrt(dimension) / 2.
     """
     root = float(np.sqrt(vectors.shape[1]))
     longest = np.float32(_EXACT / (127 * root) - root / 2 - 1)
@@ -210,14 +207,14 @@ def _round(vectors: Vectors) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 
 
 def _unpack(mapped: "mmap.mmap | bytes", place: _Place) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """A text's numbers, shape (tokens, dimension), and their scales."""
+    """Return a text's numbers, shape (tokens, dimension), and their scales."""
     scales = np.frombuffer(mapped, "<f4", place.tokens, place.offset)
     flat = np.frombuffer(mapped, np.int8, place.tokens * place.dimension, place.offset + scales.nbytes)
     return flat.reshape(place.tokens, place.dimension), scales
 
 
 def _runs(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Positions whose lengths add up to at most `most`, at least one each; those of length 0 are left out."""
+    """Yield positions whose lengths add up to at most `most`, or single ones; those of length 0 are left out."""
     run, total = list[int](), 0
     for position, length in enumerate(lengths):
         if run and total + length > most:
@@ -275,7 +272,7 @@ class LateInteraction(Retriever):
         _row(model, options["like"], options["run_code"])
 
     def left_out(self, text: str, instruction: str = "") -> int:
-        """How many tokens at the end of a query are more than the model takes."""
+        """Return how many tokens at the end of a query are more than the model takes."""
         return self._encoder.left_out(self._row.query_text(text, instruction))
 
     @cached_property
@@ -303,7 +300,6 @@ class LateInteraction(Retriever):
         return hits
 
     def _pool(self, search: Search) -> list[int]:
-        """The positions of the documents that a search with a pool may find."""
         rows = self._ranker.rows(search.among or ())
         return sorted(set(rows).difference(self._ranker.rows(search.excluded)))
 
@@ -319,13 +315,11 @@ class LateInteraction(Retriever):
 
     def _hold(self, rows: Sequence[int]) -> None:
         """Have the token vectors of the documents at these positions."""
-        for row in rows:
-            if row not in self._digests:
-                self._digests[row] = digest_text(self._text(row))
+        self._digests |= {row: digest_text(self._text(row)) for row in rows if row not in self._digests}
         self._tokens.hold([self._digests[row] for row in rows], lambda missing: self._encode(missing, rows))
 
     def _encode(self, missing: Sequence[int], rows: Sequence[int]) -> Iterator[tuple[int, Vectors]]:
-        """The vectors of the documents at `rows[position]`, for every position in `missing`; a block at a time."""
+        """Yield (position, vectors of the document at `rows[position]`) for all `missing` positions, block by block."""
         lengths = {position: len(self._text(rows[position])) for position in missing}
         order = sorted(missing, key=lambda position: (-lengths[position], position))
         if len(order) >= _BLOCK_TEXTS:  # long work says beforehand what it is and what it will take on disk
@@ -356,7 +350,7 @@ def _load(folder: Path) -> TokenVectors:
 
 
 def _row(model: str, like: str, run_code: str) -> Row:
-    """The row of a model, with what of it sentence-transformers does not do by itself."""
+    """Return the row of a model, less what sentence-transformers does by itself."""
     trained = is_trained(find_folder(model))
     row = require_model(model, "late" if trained else "dense", like, run_code)
     if row.bidirectional or row.base:
@@ -366,9 +360,9 @@ def _row(model: str, like: str, run_code: str) -> Row:
 
 
 def is_trained(folder: Path) -> bool:
-    """Whether a model folder has what late interaction was trained with; DataError for a model of another kind.
+    """Return whether a model folder was trained for late interaction. DataError for a model of another kind.
 
-    Of any other, sentence-transformers makes a model with a new random projection at every load.
+    Of such a one, sentence-transformers would make a model with a new random projection at every load.
     """
     if any(name == "HF_ColBERT" or name.endswith("ForRetrieval") for name in read_architectures(folder)):
         return True

@@ -1,4 +1,4 @@
-"""What all models that run here have in common: device, threads, tokenizers, adapters, and errors in words.
+"""Loading of local models: threads, tokenizers, adapters, and errors in words.
 
 Importing this takes seconds, for it imports the libraries; they are kept off the network and off the terminal.
 """
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def keep_loaded(load: Callable[..., T]) -> Callable[..., T]:
-    """`load`, with its last two results kept: a model may fill the memory. Threads that want the same load it once."""
+    """Return `load` with its last two results kept (a model may fill the memory), for threads to share."""
     kept, lock = lru_cache(maxsize=2)(load), Lock()
 
     def loaded(*arguments: Any) -> T:
@@ -41,18 +41,18 @@ def keep_loaded(load: Callable[..., T]) -> Callable[..., T]:
 
 
 def dtype(row: Row, where: str) -> str:
-    """The type of a model's weights: the row's on an accelerator, float32 on a CPU, where others are slower."""
-    return (row.dtype or "float32") if where != "cpu" else "float32"
+    """Return the type of a model's weights: the row's on an accelerator, float32 on a CPU, where others are slower."""
+    return "float32" if where == "cpu" else row.dtype or "float32"
 
 
 def cores() -> int:
-    """How many threads may compute at once: $OMP_NUM_THREADS, or the cores that this process may use."""
+    """Return how many threads may compute at once: $OMP_NUM_THREADS, or the cores that this process may use."""
     return int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Let PyTorch compute with `count` threads inside, and with as many as before afterwards."""
+    """Let PyTorch compute with `count` threads inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -62,13 +62,13 @@ def threads(count: int) -> Iterator[None]:
 
 
 def from_files(row: Row) -> dict[str, bool]:
-    """How transformers loads a part of a model: from this machine alone, its own code only where that is allowed."""
+    """Return options by which transformers loads from this machine alone, and a model's own code only if allowed."""
     return {"local_files_only": True, "trust_remote_code": bool(row.run_code)}
 
 
 @contextmanager
 def loading(what: str, folder: Path, row: Row) -> Iterator[None]:
-    """Turn what the libraries raise, while a part of a model is loaded in the block, into a DataError."""
+    """Turn the libraries' exceptions from loading `what`, a part of a model, into a DataError."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError) as error:
@@ -83,7 +83,7 @@ def loading(what: str, folder: Path, row: Row) -> Iterator[None]:
 
 
 def load_tokenizer(folder: Path, row: Row) -> Any:
-    """The tokenizer of a model folder, or of the base model of an adapter that has none."""
+    """Return the tokenizer of a model folder, or of the base model of an adapter that has none."""
     own = any((folder / name).is_file() for name in TOKENIZERS)
     place = folder if own else find_base(folder, row.base) or folder
     with loading("tokenizer", place, row):
@@ -91,7 +91,7 @@ def load_tokenizer(folder: Path, row: Row) -> Any:
 
 
 def positions(config: Any) -> int:
-    """The most tokens that a model takes."""
+    """Return the most tokens that a model takes."""
     most = getattr(config, "max_position_embeddings", None) or 1 << 30
     if config.model_type in ("roberta", "xlm-roberta", "mpnet", "camembert"):
         most -= (config.pad_token_id or 0) + 1  # their positions are counted from there
@@ -99,7 +99,7 @@ def positions(config: Any) -> int:
 
 
 def merge_adapter(model: Any, folder: Path) -> Any:
-    """`model` with the adapter (peft) of `folder` merged into its weights; DataError when it is for another model."""
+    """Return `model` with the adapter (peft) of `folder` merged in. DataError when it is for another model."""
     if not (folder / "adapter_config.json").is_file():
         raise DataError(f"{folder} is no adapter: it lacks adapter_config.json")
     peft = import_peft(folder)
@@ -113,7 +113,7 @@ def merge_adapter(model: Any, folder: Path) -> Any:
 
 
 def import_peft(folder: Path) -> Any:
-    """The package of adapters; DataError where it is not installed."""
+    """Return the package peft. DataError where it is not installed."""
     try:
         import peft  # an extra
     except ImportError:

@@ -1,7 +1,7 @@
 """The table of models (models.toml), and the folders of models that run here: found, required whole, and digested.
 
-What a model was trained to read (formats, instruction, pooling, lengths) stands in the table, so that a figure of a
-paper can be repeated by the model's name alone. No model is loaded here, and the network is never asked for anything.
+The table has what a model was trained to read (formats, instruction, pooling, lengths), so that a paper's figure can be
+repeated by the model's name alone. No model is loaded here, and nothing uses the network.
 """
 
 import hashlib
@@ -28,13 +28,11 @@ BUNDLED = "all-MiniLM-L6-v2"  # comes with an installed package
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors", "adapter_model.bin")
-# What a folder may hold that says nothing about the vectors: other exports of the same weights, text for people.
+# Files without influence on the vectors: other exports of the same weights, text for people.
 _IRRELEVANT = ("onnx", "openvino", "README.md", "data_config.json", "train_script.py", "eval")
-_NEEDED = ("type", "path")  # of an entry of modules.json
 _SETTINGS_BYTES = 1_000_000  # of a file of settings, at most; larger ones are vocabularies
 _SHAPING = (".safetensors", ".bin", ".pt", ".json", ".jinja", ".model", ".txt", ".py")
-# Fields of a row.
-_SHAPING_DOCUMENTS = (
+_SHAPING_DOCUMENTS = (  # fields of a row
     *("document", "max_document_tokens", "pooling", "pool_text_only", "normalize", "eos"),
     *("bidirectional", "dtype", "run_code", "task_document", "base"),
 )
@@ -114,39 +112,36 @@ def rows() -> Mapping[str, Row]:
 def find_row(model: str, kind: Kind, like: str = "") -> Row:
     """Return the row of a model, by its name or its folder's name; `like` names another row to take instead.
 
-    A model that is not in the table gets a plain row: query and text as they are, or after the prompts that the folder
-    itself gives, and everything else as the folder says. UnknownName for a `like` that is not in the table, UsageError
-    for a model of another kind.
+    A model that is not in the table gets a plain row: everything as its folder says. UnknownName for a `like` that is
+    not in the table, UsageError for a model of another kind.
     """
-    found = _find(like or model)
-    if found is None and like:
+    row = _find(like or model)
+    if row is None and like:
         raise UnknownName("model in the table", like, [row.name for row in rows().values() if row.kind == kind])
-    if found is None:
+    if row is None:
         return _plain(model, kind)
-    if found.kind != kind:
-        raise UsageError(f"{found.name} is a {found.kind} model, not a {kind} one; write {found.expression}")
-    return found
+    if row.kind != kind:
+        raise UsageError(f"{row.name} is a {row.kind} model, not a {kind} one; write {row.expression}")
+    return row
 
 
 def _find(model: str) -> Row | None:
-    """By full name, or by its last part, as of a folder; names differ in more than case."""
+    """Return the row by its full name, or the last part of it, which a folder may have; some differ in case alone."""
     table = rows()
     if model in table:
         return table[model]
-    in_cache = re.search(r"models--([^/]+?)--([^/]+)/snapshots/", f"{model}/")  # a hub's cache names the model above
-    if in_cache:
+    if in_cache := re.search(r"models--([^/]+?)--([^/]+)/snapshots/", f"{model}/"):  # of the hub's client
         return table.get(f"{in_cache[1]}/{in_cache[2]}")
     last = Path(model).name.lower()
     return next((row for row in table.values() if row.name.rpartition("/")[2].lower() == last), None)
 
 
 def _plain(model: str, kind: Kind) -> Row:
-    """The row of a model that the table does not have."""
-    if kind == "api":  # what a folder of its name says here may not be so on a server
+    if kind == "api":  # a local folder of its name says nothing of a server
         return Row(model, kind)
     try:
         own = read_settings(find_folder(model) / "config_sentence_transformers.json")
-    except DataError:  # which is said where the folder is opened
+    except DataError:  # raised again where the folder is opened
         return Row(model, kind)
     prompts = own.get("prompts") or {}
     query, document = (
@@ -164,10 +159,9 @@ def _plain(model: str, kind: Kind) -> Row:
 
 
 def require_model(model: str, kind: Kind, like: str, run_code: str = "") -> Row:
-    """The model's row. Refuses a model that is not here, is half copied, is of another kind, or cannot be run.
+    """Return the model's row. Refuses a model that is not here, is half copied, is of another kind, or cannot be run.
 
-    Code of the model's own may do whatever the user may. So it takes `run_code`, the digest of the code that was read;
-    UsageError when the folder's is another.
+    A model's own code may do whatever the user may, so it needs `run_code`, the digest of the code that was read.
     """
     row = find_row(model, kind, like)
     if row.unsupported:
@@ -188,18 +182,18 @@ class LocalModel:
 
 
 def open_model(row: Row, model: str, weights: str) -> LocalModel:
-    """The model of a required row; DataError when `weights` pins other weights than its folder's."""
+    """Return the model of a required row. DataError when `weights` pins other weights than its folder's."""
     folder = find_folder(model)
-    found = digest_weights(folder, row.base)
-    if weights and weights != found:
-        raise DataError(f"the weights in {folder} are {found}, not {weights}; give the folder that has those")
-    return LocalModel(row, folder, found)
+    digest = digest_weights(folder, row.base)
+    if weights and weights != digest:
+        raise DataError(f"the weights in {folder} are {digest}, not {weights}; give the folder that has those")
+    return LocalModel(row, folder, digest)
 
 
 def index_key(kind: str, name: str, row: Row, modules: str, *packages: str, **rooms: str) -> dict[str, object]:
-    """Return the key of an index of what a model makes of documents, without the corpus.
+    """Return the key of an index of a model's output for documents, without the corpus.
 
-    `modules` of this folder, sources in other `rooms`, and more `packages` than those of all models shape it, too.
+    `modules` of this folder, sources in other `rooms`, and further `packages` shape it, too.
     """
     from tools.retrievers.store import code  # imports NumPy, and --help of `python -m tools.retrievers` reads this file
 
@@ -214,7 +208,7 @@ def index_key(kind: str, name: str, row: Row, modules: str, *packages: str, **ro
 
 
 def device() -> str:
-    """Where models run: $SEXTANT_DEVICE, or the first CUDA device, or the CPU."""
+    """Return where models run: $SEXTANT_DEVICE, or the first CUDA device, or the CPU."""
     import torch  # seconds
 
     return os.environ.get("SEXTANT_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -231,15 +225,12 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def name_model(kind: str, model: str, **options: Value) -> str:
-    """The canonical expression of a retriever of one model; options that are empty or 0 are left out."""
+    """Return the canonical expression of a retriever of one model; options that are empty or 0 are left out."""
     return spell(kind, model, (), {name: value for name, value in options.items() if value})
 
 
 def find_folder(model: str) -> Path:
-    """The folder of a model: the bundled one, a folder by its path, or one that was downloaded before.
-
-    DataError when there is none, or one that lacks something, with how to get it.
-    """
+    """Return a model's folder: bundled, by its path, or downloaded before. DataError when it is not there or whole."""
     try:
         path = Path(model).expanduser()
     except RuntimeError:  # ~ and the name of nobody
@@ -262,7 +253,7 @@ def find_folder(model: str) -> Path:
 
 
 def digest_code(folder: Path, base: str) -> str:
-    """Sixteen hex digits over the Python code of a model: its folder's, its `base`'s, and of others that they name.
+    """Return sixteen hex digits over a model's Python code: its folder's, its `base`'s, and other models' they name.
 
     DataError when one of those is not on this machine.
     """
@@ -280,7 +271,7 @@ def digest_code(folder: Path, base: str) -> str:
 
 
 def _downloaded(model: str) -> Path:
-    """The folder in which the Hugging Face client keeps the newest downloaded revision of `model`."""
+    """Return the folder in which the Hugging Face client keeps the newest downloaded revision of `model`."""
     name = model if "/" in model else f"sentence-transformers/{model}"
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     kept = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
@@ -322,12 +313,13 @@ def _lacking(folder: Path) -> str:
 
 
 def _is_json(path: Path) -> bool:
-    """Whether a file of settings is whole: an object, or in modules.json a list of them with what each one needs."""
+    """Return whether a file of settings is whole: an object, or, for modules.json, a list of complete entries."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if path.name != "modules.json":
             return isinstance(content, dict)
-        return isinstance(content, list) and all(isinstance(entry[name], str) for entry in content for name in _NEEDED)
+        needed = [entry[name] for entry in content for name in ("type", "path")]
+        return isinstance(content, list) and all(isinstance(value, str) for value in needed)
     except (ValueError, RecursionError, KeyError, TypeError):
         return False
 
@@ -348,7 +340,7 @@ def _lacking_weights(folder: Path) -> str:
 
 
 def _is_whole(weights: Path) -> bool:
-    """Whether a file of weights is as long as its own header, or its archive's directory, says."""
+    """Return whether a file of weights is as long as its header, or its archive's directory, says."""
     if weights.suffix == ".safetensors":
         try:
             with safetensors.safe_open(weights, framework="np"):
@@ -361,7 +353,7 @@ def _is_whole(weights: Path) -> bool:
 
 
 def find_base(folder: Path, base: str) -> Path | None:
-    """The folder of the model that an adapter was trained on: `base`, or the one it names. None for no adapter."""
+    """Return the folder of an adapter's base model: `base`, or the one it names. None for no adapter."""
     adapter = folder / "adapter_config.json"
     if not adapter.is_file():
         return None
@@ -373,9 +365,9 @@ def find_base(folder: Path, base: str) -> Path | None:
 
 
 def digest_weights(folder: Path, base: str = "") -> str:
-    """Eight hex digits over the files that shape a model's output: weights, configuration, tokenizer, code.
+    """Return eight hex digits over the files that shape a model's output: weights, configuration, tokenizer, code.
 
-    The model under an adapter counts too, see find_base. All files are read, once in a process: about a second a GB.
+    An adapter's base model counts, too. All files are read, once in a process: about a second a GB.
     """
     digest = hashlib.blake2b(digest_size=4)
     if under := find_base(folder, base):
@@ -393,7 +385,7 @@ def digest_weights(folder: Path, base: str = "") -> str:
 
 @cache
 def _digest(path: Path, *state: int) -> bytes:
-    """The digest of a file's content; its size and times are there so that another content is read again."""
+    """Return the digest of a file's content, cached by its `state` too, so that a changed file is read again."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, hashlib.blake2b).digest()
 
@@ -405,10 +397,10 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_class(folder: Path) -> str:
-    """The class of sentence-transformers that saved a model folder, as it loads one that says nothing."""
+    """Return the class of sentence-transformers that saved a model folder, or that loads one that names none."""
     return str(read_settings(folder / "config_sentence_transformers.json").get("model_type", "SentenceTransformer"))
 
 
 def read_architectures(folder: Path) -> list[str]:
-    """The classes of transformers that a model folder names, e.g. ["BertForMaskedLM"]."""
+    """Return the classes of transformers that a model folder names, e.g. ["BertForMaskedLM"]."""
     return list(read_settings(folder / "config.json").get("architectures") or [])

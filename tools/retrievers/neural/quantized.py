@@ -1,7 +1,7 @@
 """An encoder's transformer with 8-bit weights, for the CPU: exported to ONNX, quantised, and run by onnxruntime.
 
-The numbers inside are quantised too, with one scale for all that is computed at once. Texts are therefore computed one
-at a time: a text's vector does not depend on what it is embedded with.
+Activations are quantised too, with one scale for a batch. So texts are computed one at a time, and a text's vector does
+not depend on others.
 """
 
 import logging
@@ -27,7 +27,7 @@ _OPSET = 17  # of ONNX: the newest that torch's exporter by tracing is sure of
 
 
 def quantize(transformer: Any, model: LocalModel, home: Path | None) -> torch.nn.Module:
-    """The `transformer` of an encoder with 8-bit weights. Its file is an index of kind "encoder" under `home`."""
+    """Return an encoder's `transformer` with 8-bit weights, kept under `home` as an index of kind "encoder"."""
     if transformer.config.model_type not in FAMILIES:
         raise UsageError(
             f"encoder=int8 is for the families {', '.join(FAMILIES)}; {model.folder} is {transformer.config.model_type}"
@@ -47,7 +47,7 @@ def quantize(transformer: Any, model: LocalModel, home: Path | None) -> torch.nn
 
 
 class _Quantized(torch.nn.Module):
-    """Takes one text's token ids, shape (1, tokens), to its last hidden states, shape (1, tokens, width)."""
+    """Maps one text's token ids, shape (1, tokens), to its last hidden states, shape (1, tokens, width)."""
 
     def __init__(self, config: Any, weights: bytes) -> None:
         super().__init__()
@@ -75,7 +75,6 @@ class _Quantized(torch.nn.Module):
 
 
 def _finite(model: Any, folder: Path) -> Any:
-    """`model`, of which there are 8 bits only where all of its weights are numbers."""
     for name, weights in model.named_parameters():
         if not weights.isfinite().all():
             raise DataError(f"the weights {name} in {folder} have NaN or infinity; copy or download it again, whole")
@@ -109,8 +108,8 @@ def _export(model: Any, folder: Path) -> None:
         )
     graph = onnx.load(exact).graph
     sizes = {weight.name: weight.dims for weight in graph.initializer}
-    # What comes out of a layer's wide part has a few large numbers, which 8 bits serve badly: with the matrices behind
-    # it in float32 the cosine to the exact vector was at least 0.992, and 0.985 without, for a sixth of the speed.
+    # A layer's wide part puts out a few large numbers, which 8 bits serve badly. With the matrices behind it in float32
+    # the cosine to the exact vector was at least 0.992, and 0.985 without; that costs a sixth of the speed.
     narrowing = [
         node.name
         for node in graph.node
@@ -131,7 +130,7 @@ def _export(model: Any, folder: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the libraries say to whoever exports a model: on the root logger, and in warnings."""
+    """Silence what the libraries log on the root logger and warn of during an export."""
     root = logging.getLogger()
     before, root.disabled = root.disabled, True
     try:

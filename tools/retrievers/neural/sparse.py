@@ -5,7 +5,7 @@ SPLADE (Formal et al., SIGIR 2021; max pooling and this form: "SPLADE v2", arXiv
     max over the text's tokens i of ln(1 + max(0, logit of j at i))
 
 with the logits of a language model's head, and the score is the inner product of query and document. Weights are kept
-in an inverted index, and all documents are scored, exactly. The model is in encoder.py.
+in an inverted index, and all documents are scored exactly. The model is in encoder.py.
 """
 
 import zipfile
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 Weights = Any  # scipy's matrix of shape (texts, terms of the model)
 
-_BLOCK_TEXTS = 1024  # what is held in memory, and what is lost when the process is killed
+_BLOCK_TEXTS = 1024  # held in memory, and lost when the process is killed
 
 
 class Sparse(Retriever):
@@ -74,13 +74,12 @@ class Sparse(Retriever):
         form_of(find_folder(model), require_model(model, "sparse", options["like"], options["run_code"]))
 
     def left_out(self, text: str, instruction: str = "") -> int:
-        """How many tokens at the end of a query are more than the model takes."""
+        """Return how many tokens at the end of a query are more than the model takes."""
         return self._encoder.left_out(self._found.row.query_text(text, instruction))
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        weights = self._weigh(
-            [self._found.row.query_text(search.text, search.instruction) for search in searches], "query"
-        )
+        texts = [self._found.row.query_text(search.text, search.instruction) for search in searches]
+        weights = self._weigh(texts, "query")
 
         def ranked(place: int) -> list[Hit]:
             search, query = searches[place], weights[[place]]
@@ -128,7 +127,7 @@ class Sparse(Retriever):
         return weights
 
     def _weigh(self, texts: Sequence[str], task: str) -> Weights:
-        """What the terms of each text weigh; the same to the last bit in any batch."""
+        """Return the weights of each text's terms; the same to the last bit in any batch."""
         places, blocks = list[int](), []
         for some, made in self._encoder.encode(texts, task, convert_to_sparse_tensor=False):
             places += some
@@ -137,9 +136,9 @@ class Sparse(Retriever):
 
 
 def _save_by_term(weights: Weights, folder: Path) -> None:
-    """Write the inverted index into `folder`, as Postings reads it, of weights of shape (documents, terms).
+    """Write the inverted index of weights of shape (documents, terms) into `folder`, as Postings reads it.
 
-    Its terms are those that some document has; `terms.npy` says which of the model's they are, ascending.
+    It has the terms of any document; `terms.npy` are their numbers in the model, ascending.
     """
     by_term = weights.tocsc()
     used: NDArray[np.int64] = np.flatnonzero(np.diff(by_term.indptr))
@@ -153,7 +152,6 @@ def _save_by_term(weights: Weights, folder: Path) -> None:
 
 
 def _read(file: Path, texts: int) -> Weights | None:
-    """A block that an earlier build left; None when there is none that is whole."""
     try:
         weights = sparse.load_npz(file)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):

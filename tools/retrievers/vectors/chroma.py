@@ -1,12 +1,12 @@
 """Vectors in Chroma: an approximate index (HNSW, https://arxiv.org/abs/1603.09320) in a folder or on a Chroma server.
 
-For corpora that exact search is too slow for, and, with a server, for several users over one index. Only which
-documents are looked at is approximate: those that Chroma finds are scored exactly, and where its graph does not find
-enough, all documents that may come back are. Up to some hundred thousand documents, exact search is the better choice.
+For corpora that exact search is too slow for, and, with a server, for several users over one index; up to some hundred
+thousand documents, exact search is the better choice. The documents that Chroma finds are scored exactly; where its
+graph finds too few, all allowed documents are.
 
-Chroma draws random numbers when it builds, so two builds of one index differ in a few documents; over one index, every
-process finds the same. A folder of Chroma's is neither safe to share between processes nor left alone by a reader, so
-each process reads a private copy of its small database, beside the graph's own files, which are only read.
+Chroma builds with random numbers, so two builds of one index differ in a few documents; over one index, every process
+finds the same. Processes cannot share a folder of Chroma's, and readers change it, so each process reads a private copy
+of its small database, beside the graph's own files, which are only read.
 """
 
 import shutil
@@ -16,6 +16,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,7 +45,7 @@ T = TypeVar("T")
 Rows = NDArray[np.int64]  # positions in the corpus
 Scores = NDArray[np.float64]
 
-_FORMAT = 1  # raised when what is put into Chroma changes its meaning
+_FORMAT = 1  # raised when the content of an index changes its meaning
 WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before a server that did not answer is asked again
 TIMEOUT = 60.0  # seconds; Chroma's own client waits for ever
 _BLOCK = 1000  # vectors in one call; Chroma takes at most 5,461
@@ -67,7 +68,7 @@ class Chroma(Retriever):
         neighbors: int = 32,
     ) -> None:
         """`ef_search` and `ef_construction` are how many documents a search, and the build, keep in view; `neighbors`
-        how many each document is linked to. `url` is that of a Chroma server; without one, the index is in a folder.
+        how many each document is linked to. `url` is a Chroma server's; without one, the index is in a folder.
         """
         graph: dict[str, Value] = {"ef_construction": ef_construction, "neighbors": neighbors}
         options: dict[str, Value] = {"ef_search": ef_search, **graph}
@@ -78,15 +79,12 @@ class Chroma(Retriever):
         self._ranker = Ranker(corpus.doc_ids)
         key = {**vectors_key(embedder, corpus), "kind": "chroma", "chroma": _FORMAT, **graph}
         settings = settings_of(ef_construction, neighbors, len(corpus))
-
-        def vectors() -> Vectors:
-            return open_vectors(embedder, corpus, home)
-
         self._index: FolderIndex | ServerIndex
         if url:
+            vectors = partial(open_vectors, embedder, corpus, home)
             self._index = ServerIndex(url, name_of(key), settings, len(corpus), vectors)
         else:
-            self._index = FolderIndex(home, key, settings, vectors())
+            self._index = FolderIndex(home, key, settings, open_vectors(embedder, corpus, home))
 
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
@@ -101,14 +99,14 @@ class Chroma(Retriever):
             )
 
     def left_out(self, text: str, instruction: str = "") -> int:
-        """How many tokens at the end of `text` are more than the embedder's model takes."""
+        """Return how many tokens at the end of `text` are more than the embedder's model takes."""
         return self._embedder.left_out(text, instruction)
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         queries = embed_queries(self._embedder, searches, self._index.dimension)
-        found, rankings = self._ask_graph(searches, queries, k), []
+        near, rankings = self._ask_graph(searches, queries, k), []
         for i, (search, query) in enumerate(zip(searches, queries, strict=True)):
-            rows = found.get(i)
+            rows = near.get(i)
             if rows is None:  # all that may come back
                 allowed = self._ranker.allowed(search.excluded, search.among)
                 rows = np.arange(len(self._ranker)) if allowed is None else np.flatnonzero(allowed)
@@ -116,31 +114,29 @@ class Chroma(Retriever):
         return rankings
 
     def _ask_graph(self, searches: Sequence[Search], queries: Vectors, k: int) -> dict[int, Rows]:
-        """Ask the graph for each search, by its place, and leave out what is excluded; none where it finds too few.
+        """Return what the graph finds for each search, by its place, without what is excluded; none where too few.
 
-        What it is asked for one search depends on nothing but that search, so that its hits do not either.
+        What the graph is asked for a search depends on that search alone, so its hits do, too.
         """
         excluded = [self._ranker.rows(search.excluded) for search in searches]
-        places = defaultdict[int, list[int]](list)  # by how many documents are asked for
+        places = defaultdict[int, list[int]](list)  # by how many documents are needed
         for i, search in enumerate(searches):
             needed = k + len(excluded[i])  # those that may not come back take places
             if search.among is None and 2 * max(needed, self._ef_search) < len(self._ranker):
                 places[needed].append(i)
-        found = {}
+        enough = {}
         for needed, some in places.items():
             for i, near in zip(some, self._index.near(queries[some], needed, self._ef_search), strict=True):
                 left = np.setdiff1d(near, excluded[i])
                 if len(left) >= k:  # a graph may be in parts, of which a search sees one
-                    found[i] = left
-        return found
+                    enough[i] = left
+        return enough
 
 
 def settings_of(ef_construction: int, neighbors: int, documents: int) -> dict[str, Any]:
-    """Return how Chroma makes a collection.
-
-    What it has not written to its graph's files, it adds in every process anew, at random; so it writes when the last
-    document is in, and not every thousand.
-    """
+    """Return the arguments with which Chroma makes a collection."""
+    # Documents that are not yet in the graph's files are added anew, at random, in every process. So Chroma writes when
+    # the last document is in, and not every thousand.
     written = max(2, documents)
     graph = {
         "space": "ip",  # the distance is 1 - the inner product, and vectors are stored as they are
@@ -159,11 +155,11 @@ def _blocks(documents: int) -> Iterator[slice]:
 
 
 def _nearest(collection: Any, queries: Vectors, n: int, ef_search: int) -> list[Rows]:
-    """Return the `n` nearest documents that the graph finds for each query, or fewer, and what ties with them."""
+    """Return the `n` nearest documents that the graph finds for each query, or fewer, and those that tie with them."""
     nearest = list[Rows]()
     for first in range(0, len(queries), _QUERIES):
         some = queries[first : first + _QUERIES]
-        # Chroma keeps in view at least as many as it is asked for; so one graph serves every ef_search.
+        # Chroma keeps at least n_results in view; so one graph serves every ef_search.
         answer = collection.query(query_embeddings=some, n_results=max(n, ef_search), include=["distances"])
         for ids, distances in zip(answer["ids"], answer["distances"], strict=True):
             last = np.searchsorted(distances, distances[min(n, len(ids)) - 1], side="right")
@@ -204,18 +200,18 @@ class FolderIndex:
         return collection
 
     def near(self, queries: Vectors, n: int, ef_search: int) -> list[Rows]:
-        """Return the nearest documents, as _nearest does."""
+        """Return each query's nearest documents, as _nearest does."""
         return _nearest(self._collection, queries, n, ef_search)
 
     def scores(self, rows: Rows, query: Vectors) -> Scores:
-        """The exact inner products of documents with one query, in the order of `rows`; shape (rows,)."""
+        """Return the exact inner products of documents with one query, shape (rows,)."""
         scores: Scores = exact(np.asarray(self._vectors), rows, query)
         return scores
 
 
 def _build(folder: Path, settings: dict[str, Any], vectors: Vectors) -> None:
     """Make a collection of all `vectors`, by row number. OSError when Chroma cannot write it, as on a full disk."""
-    shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed; the vectors are what takes long
+    shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed
     try:
         client = _client(str(folder))
         with closing(client):
@@ -236,15 +232,14 @@ def _client(folder: str) -> Any:
 
 
 def _connected(url: str) -> Any:
-    """A client of the server at `url`, which answers."""
+    """Return a client of the server at `url`. DataError when that does not answer."""
     parts = urlsplit(url)
     secure = parts.scheme == "https"
     port = parts.port or (443 if secure else 8000)
+    settings = Settings(anonymized_telemetry=False)
     try:
         httpx.get(f"{url.rstrip('/')}/api/v2/heartbeat", timeout=TIMEOUT).raise_for_status()
-        client = chromadb.HttpClient(
-            host=parts.hostname or "", port=port, ssl=secure, settings=Settings(anonymized_telemetry=False)
-        )
+        client = chromadb.HttpClient(parts.hostname or "", port, ssl=secure, settings=settings)
         session = client._server._session  # type: ignore[attr-defined]  # noqa: SLF001  # there is no setting for it
         session.timeout = TIMEOUT
         return client
@@ -253,9 +248,9 @@ def _connected(url: str) -> Any:
 
 
 class ServerIndex:
-    """A collection of a Chroma server, which whoever needs it first fills.
+    """A collection of a Chroma server, filled by its first user, and complete when its metadata has the dimension.
 
-    It is whole when it says its dimension. Two who fill it at once do not disturb one another: what is there stays.
+    Two users can fill it at once: vectors that are there stay.
     """
 
     def __init__(
@@ -265,9 +260,9 @@ class ServerIndex:
         client = _connected(url)
         self._collection = self._ask(client.get_or_create_collection, name, **settings)
         if "dimension" not in (self._collection.metadata or {}):
-            whole = vectors()
+            made = vectors()
             try:
-                self._fill(whole, documents)
+                self._fill(made, documents)
             except RunIncomplete as outage:
                 raise RunIncomplete(f"{outage}; what it has is kept, and the same command goes on") from outage
         self.dimension = int(self._collection.metadata["dimension"])
@@ -285,11 +280,11 @@ class ServerIndex:
         self._ask(self._collection.modify, metadata={"dimension": vectors.shape[1]})  # it is whole
 
     def near(self, queries: Vectors, n: int, ef_search: int) -> list[Rows]:
-        """As in FolderIndex."""
+        """Return each query's nearest documents, as _nearest does."""
         return self._ask(_nearest, self._collection, queries, n, ef_search)
 
     def scores(self, rows: Rows, query: Vectors) -> Scores:
-        """As in FolderIndex."""
+        """Return the exact inner products of documents with one query, shape (rows,)."""
         scores = np.empty(len(rows))
         for block in _blocks(len(rows)):
             vectors = self._vectors(rows[block])
@@ -298,15 +293,14 @@ class ServerIndex:
 
     def _vectors(self, rows: Rows) -> Vectors:
         ids = [str(row) for row in rows.tolist()]
-        found = self._ask(self._collection.get, ids=ids, include=["embeddings"])
-        place = {row: i for i, row in enumerate(found["ids"])}  # they come in an order of Chroma's
+        answer = self._ask(self._collection.get, ids=ids, include=["embeddings"])
+        place = {row: i for i, row in enumerate(answer["ids"])}  # in an order of Chroma's
         if len(place) < len(ids):
             raise DataError(f"the index on {self._url} has lost {len(ids) - len(place)} vectors; delete it there")
-        vectors: Vectors = np.asarray(found["embeddings"], dtype=np.float32)[[place[row] for row in ids]]
+        vectors: Vectors = np.asarray(answer["embeddings"], dtype=np.float32)[[place[row] for row in ids]]
         return vectors
 
     def _ask(self, call: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        """Ask the server, again after a wait where it does not answer."""
         for wait in (*WAITS, None):
             try:
                 return call(*arguments, **options)

@@ -1,6 +1,6 @@
-"""The Embedder interface, and the vectors of a whole corpus on disk: resumable, and no text twice.
+"""The Embedder interface, and the vectors of a whole corpus on disk: resumable, each distinct text embedded once.
 
-Knows no model and no store: `dense` and `api` are embedders, exact search and chroma are what is done with the vectors.
+Embedders are in neural/ (dense, api); the vectors are searched exactly or by chroma.
 """
 
 import json
@@ -25,23 +25,20 @@ Vectors = NDArray[np.float32]  # shape (texts, dimension)
 MappedVectors: TypeAlias = np.memmap[Any, np.dtype[np.float32]]  # the same, in a file
 
 FORMAT = 1  # raised when the files of the index, or the text that is embedded of a document, change their meaning
-# A block is what is held in memory, and what is lost when the process is killed: about two minutes of MiniLM on a CPU.
+# A block is held in memory, and lost when the process is killed: about two minutes of MiniLM on a CPU.
 _BLOCK_TEXTS = 2048
 _PAID_TEXTS = 128  # where losing them costs money
 _BLOCK_CHARACTERS = 1 << 23
 
 
 class Embedder(Protocol):
-    """Texts to vectors whose inner product is the score. Threads share it.
-
-    One that is paid for also has `take_usage` (see Paid).
-    """
+    """Makes vectors of texts; their inner product is the score. Threads share it. See Paid for one that costs money."""
 
     name: str  # its canonical expression with all that shapes a vector, e.g. "dense:all-MiniLM-L6-v2(weights=1a2b3c4d)"
     # As of a Retriever.
-    sends: ClassVar[bool]
-    loads_weights: ClassVar[bool]
-    needs_lens: ClassVar[bool]
+    sends: ClassVar[bool] = False
+    loads_weights: ClassVar[bool] = False
+    needs_lens: ClassVar[bool] = False
 
     @property
     def dimension(self) -> int:
@@ -49,43 +46,43 @@ class Embedder(Protocol):
         ...
 
     def key(self) -> Mapping[str, object]:
-        """All that shapes a document's vector: weights, formats, precision, versions of libraries, our own code."""
+        """Return all that shapes a document's vector: weights, formats, precision, library versions, our own code."""
         ...
 
     def documents(self, texts: Sequence[str]) -> Vectors:
-        """The vectors of documents, in order; finite, a text of no tokens gets the zero vector."""
+        """Return the vectors of documents, in order; finite, a text of no tokens gets the zero vector."""
         ...
 
     def queries(self, searches: Sequence[Search]) -> Vectors:
-        """The vectors of the texts (with their instructions, where the model takes one), in order.
+        """Return the vectors of the texts (with their instructions, where the model takes one), in order.
 
-        A query's vector is the same to the last bit whatever is embedded with it.
+        A query's vector is the same to the last bit in any batch.
         """
         ...
 
     def left_out(self, text: str, instruction: str = "") -> int:
-        """How many tokens at the end of a query are more than the model takes."""
+        """Return how many tokens at the end of a query are more than the model takes."""
         ...
 
 
 @runtime_checkable
 class Paid(Protocol):
-    """What an embedder also has whose calls cost something."""
+    """The further methods of an embedder whose calls cost money."""
 
     def take_usage(self) -> Usage:
-        """Return what `documents` has used since the last call. The index adds it up, block by block."""
+        """Return the usage of `documents` since the last call."""
         ...
 
     def resume(self, spent: Usage) -> None:
-        """Count what an earlier process has spent on an index that it did not complete."""
+        """Count what an earlier process spent on an unfinished index."""
         ...
 
 
 def open_vectors(embedder: Embedder, corpus: Corpus, home: Path | None) -> MappedVectors:
-    """The vectors of all documents, shape (documents, dimension), in corpus order; memory-mapped and read-only.
+    """Return the vectors of all documents, shape (documents, dimension), in corpus order; memory-mapped and read-only.
 
-    Embedded when they are not kept under `home` yet. A build that was killed goes on after its last whole block.
-    DataError when the embedder gives something other than one finite vector a text; what was embedded before is kept.
+    They are made if they are not under `home`. A build that was killed goes on after its last complete block.
+    DataError when the embedder gives anything but one finite vector a text; earlier blocks are kept.
     """
     return open_index(
         home,
@@ -101,9 +98,9 @@ def vectors_key(embedder: Embedder, corpus: Corpus) -> dict[str, object]:
 
 
 class Order(NamedTuple):
-    """The distinct texts of a corpus in the order in which they are embedded, which depends on the corpus alone.
+    """The order in which the distinct texts of a corpus are embedded, a function of the corpus alone.
 
-    The longest go first: the memory peaks at once, and the time remaining is never too short.
+    The longest go first: the memory peaks at once, and the estimate of the time left is never too short.
     """
 
     rows: NDArray[np.int64]  # the position in the corpus of the first document of each text, shape (texts,)
@@ -112,7 +109,7 @@ class Order(NamedTuple):
 
 
 def order_of(corpus: Corpus, most: int) -> Order:
-    """The order of a corpus, in blocks of at most `most` texts."""
+    """Return the order of a corpus, in blocks of at most `most` texts."""
     lengths = np.empty(len(corpus), dtype=np.int64)
     digests = np.empty((len(corpus), 2), dtype=np.uint64)  # 32 bytes a document instead of its text
     for row, text in enumerate(corpus.texts()):
@@ -125,7 +122,7 @@ def order_of(corpus: Corpus, most: int) -> Order:
 
 
 def _blocks(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Where blocks of at most so many texts of these lengths, in characters, begin, and the end of the last."""
+    """Return where blocks of at most `most` texts of these lengths, in characters, begin, and the end of the last."""
     blocks, characters = [0], 0
     for position, length in enumerate(lengths.tolist()):
         full = position - blocks[-1] == most or characters + length > _BLOCK_CHARACTERS
@@ -137,7 +134,6 @@ def _blocks(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 
 
 def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
-    """Fill `folder` with the vectors, block by block; a block counts when its vectors are on disk."""
     order = order_of(corpus, _PAID_TEXTS if isinstance(embedder, Paid) else _BLOCK_TEXTS)
     shape = (len(corpus), embedder.dimension)
     done, usage = _done_before(folder, shape)
@@ -165,13 +161,12 @@ def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
 
 
 def embed_queries(embedder: Embedder, searches: Sequence[Search], dimension: int) -> Vectors:
-    """The vectors of searches, shape (searches, dimension). DataError for other shapes and numbers."""
+    """Return the vectors of searches, shape (searches, dimension). DataError for other shapes, NaN and infinity."""
     whose = [f"the query {search.text[:80]!r}" for search in searches]
     return _check(embedder.queries(searches), embedder.name, dimension, whose)
 
 
 def _check(made: Vectors, name: str, dimension: int, whose: Sequence[str], kept: str = "") -> Vectors:
-    """Return vectors as they are kept; DataError for other shapes, and for NaN and infinity."""
     vectors = np.ascontiguousarray(made, dtype=np.float32)
     if vectors.shape != (expected := (len(whose), dimension)):
         raise DataError(f"{name} gave vectors of shape {vectors.shape} where {expected} is expected")
@@ -181,13 +176,13 @@ def _check(made: Vectors, name: str, dimension: int, whose: Sequence[str], kept:
 
 
 def require_finite(numbers: NDArray[Any], name: str, whose: str, kept: str = "") -> None:
-    """DataError, which says `whose` they are and what of a build is `kept`, for NaN and infinity."""
+    """Raise DataError for NaN and infinity; it says `whose` the numbers are, and what of a build is `kept`."""
     if not np.isfinite(numbers).all():
         raise DataError(f"{name} gave NaN or infinity for {whose}{kept and f'; {kept} are kept'}")
 
 
 def _done_before(folder: Path, shape: tuple[int, int]) -> tuple[int, Usage]:
-    """How many blocks an earlier build left in `folder`, and what they cost; none when its files do not fit."""
+    """Return (complete blocks of an earlier build in `folder`, their usage); 0 when its files do not fit."""
     try:
         record = json.loads((folder / "embedded.json").read_text(encoding="utf-8"))
         vectors = np.load(folder / "vectors.npy", mmap_mode="r")

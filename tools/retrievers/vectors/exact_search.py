@@ -1,10 +1,10 @@
 """Exact search in the vectors of a corpus, memory-mapped, so that several processes share them.
 
 First all scores are estimated as fast as memory allows, with bounds on their errors: from float32 vectors, where the
-error is that of rounding, or from 8-bit codes, which take a quarter of the memory and whose error is known for every
-document. Every document that could be among the best k within those bounds is a candidate. Then one fixed routine
-scores the candidates in float64, and that decides. So the ranking is that of float64 brute force, the same to the last
-bit for one query and in a batch, in any thread, and whatever the estimates come from.
+error is that of rounding, or from 8-bit codes, which take a quarter of the memory and have a known error for every
+document. All documents that could be among the best k within those bounds are then scored in float64 by one fixed
+routine. So the ranking is that of float64 brute force, the same to the last bit for one query and in a batch, in any
+thread, and from either kind of estimates.
 """
 
 import os
@@ -40,9 +40,8 @@ _ANY_ORDER = {"reassoc", "contract", "nsz", "nnan"}  # sums may be regrouped; in
 class VectorRetriever(Retriever):
     """The documents whose vectors have the largest inner products with the query's.
 
-    `search` is what the estimates are made from. It changes no ranking, so it is no part of the name. With int8, the
-    vectors stay on disk, and twice k of them or so are read for a query; an index that is not kept has no file to read
-    them from, and is searched as with float32.
+    `search` is what estimates are made from; it changes no ranking, so the name is without it. With int8, the vectors
+    stay on disk, and about 2k of them are read for a query; an index without a file is searched as with float32.
     """
 
     def __init__(
@@ -60,40 +59,37 @@ class VectorRetriever(Retriever):
             self._estimates = from_vectors(self._vectors)
 
     def left_out(self, text: str, instruction: str = "") -> int:
-        """How many tokens at the end of `text` are more than the embedder's model takes."""
+        """Return how many tokens at the end of `text` are more than the embedder's model takes."""
         return self._embedder.left_out(text, instruction)
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         queries = embed_queries(self._embedder, searches, self._vectors.shape[1])
         whole = [i for i, search in enumerate(searches) if search.among is None]
         size = _SCORES // max(1, len(self._ranker)) if len(whole) > _FEW else 0  # of a group whose scores are held
-        found: dict[int, Rows] = {}
+        rows: dict[int, Rows] = {}
         for start in range(0, len(whole), size) if size > _FEW else ():
             some = whole[start : start + size]
             for i, scores in zip(some, self._estimates.of_many(queries[some]), strict=True):
-                found[i] = self._candidates(queries[i], searches[i], k, scores)
+                rows[i] = self._candidates(queries[i], searches[i], k, scores)
         return [
-            self._hits(query, found[i] if i in found else self._candidates(query, search, k), k)
+            self._hits(query, rows[i] if i in rows else self._candidates(query, search, k), k)
             for i, (query, search) in enumerate(zip(queries, searches, strict=True))
         ]
 
     def _candidates(
         self, query: NDArray[np.float32], search: Search, k: int, scores: NDArray[np.float32] | None = None
     ) -> Rows:
-        """Return the documents that may be among the best `k` of one search; `scores` are its estimates, if known.
-
-        At least k true scores reach the kth largest lower bound, so a document whose upper bound does not is beaten.
-        """
+        """Return the documents that may be among the best `k` of one search; `scores` are its estimates, if known."""
         if search.among is not None:  # a pool is small: all of it is scored
             return np.array(self._ranker.rows(set(search.among).difference(search.excluded)), dtype=np.int64)
         if scores is None:
             scores = self._estimates.of_all(query)
         scores[self._ranker.rows(search.excluded)] = -np.inf
         errors = self._estimates.errors * lengths(query[None])
+        # At least k true scores reach the kth largest lower bound, so a document whose upper bound does not is beaten.
         return np.flatnonzero(scores + errors >= max(_LOWEST, find_floor(scores - errors, k)))
 
     def _hits(self, query: NDArray[np.float32], rows: Rows, k: int) -> list[Hit]:
-        """The best `k` of the candidates, by their exact scores."""
         if self._file is None or len(rows) > _MANY:
             scores = exact(np.asarray(self._vectors), rows, query)
         else:
@@ -101,7 +97,7 @@ class VectorRetriever(Retriever):
         return self._ranker.hits(rows, scores, k)
 
     def _read(self, file: int, rows: Rows) -> Vectors:
-        """Some of the vectors, from their file: a page of the map brings its neighbours, which all count as memory."""
+        """Read vectors from their file: a page of the map brings its neighbours, which all count as memory."""
         width, start = self._vectors.strides[0], self._vectors.offset
         data = b"".join([os.pread(file, width, start + width * row) for row in rows.tolist()])
         return np.frombuffer(data, dtype=np.float32).reshape(len(rows), self._vectors.shape[1])
@@ -119,12 +115,11 @@ class Estimates(NamedTuple):
     errors: NDArray[np.float32]  # shape (documents,)
 
     def of_all(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The estimates of one query, shape (documents,)."""
+        """Return the estimates of one query, shape (documents,)."""
         scores = np.empty(len(self.numbers), dtype=np.float32)
-        middle = 0
-        if self.numbers.size >= _SPLIT and _two_threads():
-            middle = len(scores) // 2
-            other = Thread(target=estimate, args=(self.numbers, query, 0, middle, scores))
+        middle = len(scores) // 2 if self.numbers.size >= _SPLIT and _two_threads() else 0
+        other = Thread(target=estimate, args=(self.numbers, query, 0, middle, scores))
+        if middle:
             other.start()
         estimate(self.numbers, query, middle, len(scores), scores)
         if middle:
@@ -132,7 +127,7 @@ class Estimates(NamedTuple):
         return scores if self.scales is None else scores * self.scales
 
     def of_many(self, queries: Vectors) -> NDArray[np.float32]:
-        """The estimates of many queries, shape (queries, documents)."""
+        """Return the estimates of many queries, shape (queries, documents)."""
         scores = np.empty((len(queries), len(self.numbers)), dtype=np.float32)
         for first in range(0, len(self.numbers), _BLOCK):
             block = self.numbers[first : first + _BLOCK].astype(np.float32, copy=False)
@@ -143,35 +138,35 @@ class Estimates(NamedTuple):
 
 
 def from_vectors(vectors: Vectors) -> Estimates:
-    """Estimates from the vectors themselves; nothing is copied."""
+    """Return estimates from the vectors themselves; nothing is copied."""
     return Estimates(np.asarray(vectors), None, _rounding(lengths(vectors), vectors.shape[1]))
 
 
 def from_codes(home: Path, key: Mapping[str, object], vectors: Vectors) -> Estimates:
-    """Estimates from 8-bit codes of the vectors, which `key` determines; made when they are not kept under `home`."""
+    """Return estimates from 8-bit codes of the vectors that `key` determines; made if they are not under `home`."""
     key = {**key, "kind": "codes", "codes": FORMAT}
     return open_index(home, key, build=lambda folder: _write_codes(vectors, folder), load=_load_codes)
 
 
 def lengths(vectors: Vectors) -> NDArray[np.float32]:
-    """The Euclidean lengths of vectors, shape (vectors,)."""
-    found = np.empty(len(vectors), dtype=np.float32)
+    """Return the Euclidean lengths of vectors, shape (vectors,)."""
+    norms = np.empty(len(vectors), dtype=np.float32)
     for start in range(0, len(vectors), _BLOCK):
         block = vectors[start : start + _BLOCK]
-        found[start : start + _BLOCK] = np.sqrt(np.einsum("ij,ij->i", block, block))
-    return found
+        norms[start : start + _BLOCK] = np.sqrt(np.einsum("ij,ij->i", block, block))
+    return norms
 
 
 def _two_threads() -> bool:
-    """Whether two cores may be used; as all numerical libraries do, it asks OMP_NUM_THREADS."""
+    """Return whether two cores may be used; as all numerical libraries do, this heeds OMP_NUM_THREADS."""
     return len(os.sched_getaffinity(0)) > 1 and os.environ.get("OMP_NUM_THREADS", "2").strip() != "1"
 
 
 def _rounding(lengths: NDArray[Any], dimension: int) -> NDArray[np.float32]:
-    """How far float32 inner products with a query of length 1 can be off, in whatever order they are summed.
+    """Bound the errors of float32 inner products with a query of length 1, summed in any order.
 
     d u |x| |y|, with u = 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1); the 8 and
-    the 1.01 are for the few operations around it, of which this one is one.
+    the 1.01 cover the few operations around it.
     """
     return (lengths * (1.01 * (dimension + 8) * 2.0**-24)).astype(np.float32)
 
@@ -179,8 +174,8 @@ def _rounding(lengths: NDArray[Any], dimension: int) -> NDArray[np.float32]:
 def _write_codes(vectors: Vectors, folder: Path) -> None:
     """Fill `folder` with codes, scales and errors.
 
-    The mean of all vectors is taken off first: it adds the same to all scores of a query, and the vectors of many
-    models have much in common. The largest number of what is left of a vector becomes 127.
+    The mean of all vectors, of which many models' have much, is subtracted first: it adds the same to all scores of a
+    query. The largest remaining number of each vector becomes 127.
     """
     mean = np.zeros(vectors.shape[1])
     for start in range(0, len(vectors), _BLOCK):
@@ -208,10 +203,7 @@ def _load_codes(folder: Path) -> Estimates:
 
 @njit(nogil=True, cache=True, fastmath=_ANY_ORDER)
 def estimate(vectors, query, first, last, out):  # type: ignore[no-untyped-def]
-    """Inner products of the float32 or int8 rows `first` to `last` with a float32 query, into the same places of `out`.
-
-    Two threads can each take a half. It reads memory as fast as one core can.
-    """
+    """Write the inner products of the float32 or int8 rows `first` to `last` with a float32 query to `out`."""
     for row in range(first, last):
         total = np.float32(0)
         for i in range(len(query)):
@@ -221,10 +213,10 @@ def estimate(vectors, query, first, last, out):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def exact(vectors, rows, query):  # type: ignore[no-untyped-def]
-    """Inner products of some rows of float32 vectors with a float32 query, shape (rows,), float64.
+    """Return the inner products of some rows of float32 vectors with a float32 query, shape (rows,), float64.
 
-    A product of two float32 numbers is exact in float64, and the sums below are made in one order, so the result is
-    the same on every machine, in every batch and whatever else is scored with it.
+    Products of two float32 numbers are exact in float64, and the sums are made in one order, so the result is the same
+    on every machine and in every batch.
     """
     scores = np.empty(len(rows))
     fours = len(query) // 4 * 4
