@@ -48,9 +48,13 @@ def _command(arguments: argparse.Namespace, events: "Events | None" = None) -> i
         return 0
     request = options.from_options(Request, vars(arguments))
     if arguments.dry_run:
-        from evals.running.forecast import forecast  # as above
+        from evals.running import forecast  # as above
 
-        forecast(request).show(as_json=arguments.json)
+        found = forecast.forecast(request)
+        if arguments.json:
+            put_out(json.dumps(found) + "\n")
+        else:
+            forecast.show(found)
         return 0
     from evals.running import evaluation  # as above
 

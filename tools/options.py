@@ -56,8 +56,7 @@ class _Field(NamedTuple):
         return self.option.flag or f"--{self.name.replace('_', '-')}"
 
     @property
-    def collects(self) -> Any:
-        """A tuple or a Mapping where the option may be given several times; else None."""
+    def collects(self) -> Any:  # tuple or Mapping, where the option may be given several times
         origin = get_origin(self.kind)
         return origin if origin in (tuple, Mapping) else None
 
@@ -117,7 +116,7 @@ def from_options(kind: type[T], arguments: Mapping[str, Any]) -> T:
 
 
 def check(request: object) -> None:
-    """Replace the values of a new request by checked ones. UsageError, which names the option, for a wrong one."""
+    """Replace the values of a new request by checked ones. UsageError, with the option, for a wrong one."""
     kind: Any = type(request)
     known = _fields(kind)
     try:

@@ -12,7 +12,6 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -71,28 +70,18 @@ class Figures(NamedTuple):
     hours: Range  # with all workers at work
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """What a run would ask of its model."""
-
-    json: dict[str, Any]  # as --json prints it
-
-    def show(self, *, as_json: bool) -> None:
-        """Print it on stdout."""
-        if as_json:
-            put_out(json.dumps(self.json) + "\n")
-            return
-        found = self.json
-        before = f"; {found['answered']} answered before" if found["answered"] else ""
-        by = f"; rehearsed on {', '.join(found['rehearsed'])}" if found["rehearsed"] else ""
-        pending = f"{queries(found['queries'])} to be asked{before}{by}"
-        headings = ["dry run: nothing was sent", task_line(found), system_line(found), pending]
-        named = (("calls", "calls"), ("tokens in", "input_tokens"), ("tokens out", "output_tokens"))
-        rows = [[name, *(f"{value:,.0f}" for value in found[key].values())] for name, key in named]
-        usd = [f"${value:,.4f}" for value in (found["list_usd"] or {}).values()]
-        rows += [["list price", *(usd or ("price unknown", "", ""))], ["time", *map(_clock, found["hours"].values())]]
-        table = Grid("", ["to expect", "low", "likely", "high"], rows)
-        put_out(printed([*headings, table, *_footings(found), *found["notes"]]))
+def show(found: dict[str, Any]) -> None:
+    """Print a forecast on stdout."""
+    before = f"; {found['answered']} answered before" if found["answered"] else ""
+    by = f"; rehearsed on {', '.join(found['rehearsed'])}" if found["rehearsed"] else ""
+    pending = f"{queries(found['queries'])} to be asked{before}{by}"
+    headings = ["dry run: nothing was sent", task_line(found), system_line(found), pending]
+    named = (("calls", "calls"), ("tokens in", "input_tokens"), ("tokens out", "output_tokens"))
+    rows = [[name, *(f"{value:,.0f}" for value in found[key].values())] for name, key in named]
+    usd = [f"${value:,.4f}" for value in (found["list_usd"] or {}).values()]
+    rows += [["list price", *(usd or ("price unknown", "", ""))], ["time", *map(_clock, found["hours"].values())]]
+    table = Grid("", ["to expect", "low", "likely", "high"], rows)
+    put_out(printed([*headings, table, *_footings(found), *found["notes"]]))
 
 
 def _footings(found: dict[str, Any]) -> list[str]:
@@ -120,8 +109,8 @@ def _clock(hours: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{hours:.1f} h"
 
 
-def forecast(request: Request) -> Estimate:
-    """Return what the run of a request would ask of its model. Nothing is sent, no run folder is made."""
+def forecast(request: Request) -> dict[str, Any]:
+    """Return what the run of a request would ask of its model, as --json prints it. Nothing is sent or written."""
     if request.isolated:
         raise UsageError("--dry-run asks no program of somebody else's; leave out --isolated")
     resolved, environment = open_task(request)
@@ -139,7 +128,7 @@ def forecast(request: Request) -> Estimate:
         figures = figures._replace(list_usd=NONE)
     elif rehearsal.all_calls:
         notes.append(f"{workers} requests at a time; no retries, and no input from the provider's cache")
-    found = {
+    return {
         "dry_run": True,
         **{name: config[name] for name in ("task", "data", "split", "program")},
         "retriever": str(resolved.retriever),
@@ -154,7 +143,6 @@ def forecast(request: Request) -> Estimate:
         "budgets": _check_budgets(request, figures, len(pending), total(map(run_folder.usage, answered.values()))),
         "notes": notes,
     }
-    return Estimate(found)
 
 
 def _levels(name: str, figure: Range | None) -> dict[str, float] | None:

@@ -110,11 +110,11 @@ class WordRetriever(Retriever):
         return found[: kernels.look_up(read, prepared, self._reading, self._words, found)]
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        return kernels.run_in_threads(lambda search: self._search(search, k), searches)
+        def search(one: Search) -> list[Hit]:
+            rows = self.rows(one.text)
+            return self._postings.search(rows, k, excluded=one.excluded, among=one.among, above=self.above)
 
-    def _search(self, search: Search, k: int) -> list[Hit]:
-        rows = self.rows(search.text)
-        return self._postings.search(rows, k, excluded=search.excluded, among=search.among, above=self.above)
+        return kernels.run_in_threads(search, searches)
 
     def _load(self, folder: Path) -> None:
         self._words = Words(*(map_array(folder / f"{name}.npy") for name in Words._fields))
@@ -151,7 +151,9 @@ class _Counter:
     def __init__(self, analyzer: Analyzer) -> None:
         self._analyzer, self._reading = analyzer, analyzer.reading()
         integers = np.empty(0, dtype=np.int64)
-        self._words = Words(_free(2), integers, np.zeros(1, dtype=np.int64), np.empty(0, dtype=np.uint8))
+        self._words = Words(
+            np.full(2, -1, np.int32), integers, np.zeros(1, dtype=np.int64), np.empty(0, dtype=np.uint8)
+        )
         self._seen = self._place = integers  # see kernels.count
         self._known = self._documents = 0  # words and documents
         self._counts = list[Counts]()
@@ -198,13 +200,13 @@ class _Counter:
         self._words = table
 
     def _hash(self, codes: NDArray[np.int64], words: int) -> NDArray[np.int32]:
-        """Return slots with room for so many words: the next power of two that leaves half of them free."""
-        slots = _free(1 << (2 * words - 1).bit_length())
+        """Return slots for so many words: the next power of two that leaves half of them free."""
+        slots = np.full(1 << (2 * words - 1).bit_length(), -1, np.int32)
         kernels.rehash(slots, codes, self._known)
         return slots
 
     def save(self, folder: Path) -> Statistics:
-        """Write the vocabulary; returns what was counted, without the stop words."""
+        """Write the vocabulary; return what was counted, without the stop words."""
         _, codes, starts, letters = self._words
         slots = self._hash(codes, self._known)
         whole = Words(slots, codes[: self._known], starts[: self._known + 1], letters[: starts[self._known]])
@@ -220,10 +222,6 @@ class _Counter:
         """Yield the counts of each block, in order, and forget them."""
         while self._counts:
             yield self._counts.pop(0)
-
-
-def _free(slots: int) -> NDArray[np.int32]:
-    return np.full(slots, -1, dtype=np.int32)
 
 
 def _grow(array: NDArray[Any], needed: int, fill: int) -> NDArray[Any]:

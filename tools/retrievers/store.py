@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from tools import disk, sources
 from tools.errors import DataError, UnknownName, UsageError
@@ -216,17 +216,15 @@ def _lock(place: Path) -> Path:
     return place.with_name(f".{place.name}.lock")
 
 
-@contextmanager
-def _locked(place: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock of one index; it goes with the process, however that ends."""
+def _locked(place: Path, *, wait: bool = True) -> IO[bytes]:
+    """Lock one index until the file is closed."""
 
     def busy() -> None:
         if not wait:
             raise UsageError(f"{place.name} is in use by another process; wait for it or stop it")
         _LOG.info(f"another process is building {place.name}; waiting for it")
 
-    with disk.hold(_lock(place), busy):
-        yield
+    return disk.hold(_lock(place), busy)
 
 
 def _is_held(place: Path) -> bool:
