@@ -1,39 +1,54 @@
 """`--dry-run`: what a run would ask of its model, what that would cost, and how long it would take.
 
-The program runs as it is on two of the pending queries (evals/running/rehearsal.py), those at one third and two thirds
-by length. Their means stand for all queries; where calls grow with the pool, a query counts as much as its pool is
+The program runs as it is on two of the pending queries, those at one third and two thirds by length, with nothing sent.
+The engine without a model answers in the model's place; what a retriever would send, or load weights for, is left to
+bm25, which changes which documents are read and hardly how long they are. Prompts are counted by OpenAI's o200k_base.
+
+The means of these queries stand for all; where calls grow with the pool, a query counts as much as its pool is
 large. How much a model writes and thinks, how fast it is, and how far it goes on searching is taken from earlier
 answers of the program with this model, or assumed; every assumption is printed.
 
 Left out: what an index costs (annotations, embeddings), input that a provider has cached, and retries.
 """
 
+import contextvars
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import dspy
 import numpy as np
 from numpy.typing import NDArray
 
 from evals import folder as run_folder
 from evals.running.configuration import configuration
-from evals.running.evaluation import connect, make_terms, open_task
-from evals.running.rehearsal import Rehearsal, rehearse
+from evals.running.evaluation import connect, make_system, make_terms, open_task
 from evals.running.request import Request
-from evals.running.resolve import Resolved
+from evals.running.resolve import Resolved, trial
+from evals.running.runner import answer
 from evals.showing.tables import Grid, printed, system_line, task_line
+from programs.base import Program
+from tools import retrievers, session
 from tools.console import put_out, queries
-from tools.errors import DataError, UsageError
+from tools.disk import home
+from tools.errors import DataError, RunIncomplete, UsageError
+from tools.models import offline, prompting
+from tools.models.adapter import ANSWERED, Adapter, Answered
 from tools.records import Query, Usage, total
+from tools.retrievers.bm25 import BM25
 
 if TYPE_CHECKING:
-    from evals.folder import Config
+    from environments.base import Environment
+    from tools.corpus import Corpus
     from tools.models.lm import Model
     from tools.models.prices import Price
+    from tools.retriever import Retriever
+    from tools.text import TermStatistics
 
 LEVELS = ("low", "expected", "high")
 Range = NDArray[np.float64]  # a figure that is not known yet, at the three levels
@@ -49,6 +64,28 @@ DELAY = 1.0  # seconds before the first token
 PROMPTS = np.array([0.8, 1.0, 1.3])  # other queries, notes and tokenizers: a prompt's tokens
 REPAIRS = 1.1  # answers that have to be asked for again: a tenth at most
 NONE = np.zeros(3)
+MESSAGE = 4  # tokens of a message beside its text, as OpenAI counts them
+
+
+class Call(NamedTuple):
+    """Tokens of one call."""
+
+    prompt: int
+    answer: int
+
+
+class Rehearsal(NamedTuple):
+    """What the program did, query by query."""
+
+    program: Program
+    queries: Sequence[Query]
+    calls: Sequence[Sequence[Call]] = ()  # of each query
+    notes: Sequence[str] = ()  # what was otherwise than in the run
+
+    @property
+    def all_calls(self) -> list[Call]:
+        """The calls of all queries together."""
+        return [call for calls in self.calls for call in calls]
 
 
 class Habits(NamedTuple):
@@ -152,10 +189,10 @@ def _levels(name: str, figure: Range | None) -> dict[str, float] | None:
     return {level: round(value, digits) for level, value in zip(LEVELS, figure.tolist(), strict=True)}
 
 
-def _read_answered(request: Request, config: "Config") -> Mapping[str, Any]:
+def _read_answered(request: Request, config: run_folder.Config) -> Mapping[str, Any]:
     """Return the outcomes in the folder of the same run that are not asked again."""
 
-    def comparable(config: "Config") -> Any:
+    def comparable(config: run_folder.Config) -> Any:
         # The complete names of retrievers are not compared: only building them would tell.
         same = config | {"retriever": config["retriever"]["name"], "pool": None, run_folder.PROVENANCE: None}
         return json.loads(json.dumps(same))
@@ -302,3 +339,103 @@ def _check_budgets(request: Request, figures: Figures, pending: int, spent: Usag
             lasts = min(pending, int(pending * left / expected)) if expected else None
         found.append({"option": f"--{name.replace('_', '-')}", "value": given, "enough": enough, "lasts": lasts})
     return found
+
+
+def rehearse(resolved: Resolved, environment: "Environment", model: "Model", queries: Sequence[Query]) -> Rehearsal:
+    """Ask the program these queries, and `model` nothing. RunIncomplete where all of them fail."""
+    plain = trial(resolved.constructor, resolved.values)
+    program = plain if isinstance(plain, Program) else Program(plain.toolbox, depth=0)  # of which nothing is known
+    if not queries:
+        return Rehearsal(program, ())
+    environment = replace(environment, queries=tuple(queries))
+    index, notes = BM25(environment.documents, home()), list[str]()
+
+    def build(spec: retrievers.Spec) -> "Retriever":
+        if retrievers.words_only(spec):
+            return retrievers.build(spec, environment.documents, home())
+        sends = retrievers.apis(spec) or retrievers.lenses(spec)
+        more = ", and what it sends for its index and searches comes on top" if sends else ""
+        notes.append(f"{spec} is not opened here; bm25 takes its place{more}")
+        return index
+
+    retriever = build(resolved.retriever)
+    others = {name: build(spec) for name, spec in resolved.others.items()}
+    if resolved.pool:
+        environment = resolved.pool.add_to(environment, [build(part) for part in resolved.pool.parts])
+    system = make_system(resolved, environment, retriever, others)
+    stand_in, calls, failed = StandIn(index.statistics, model), [], []
+    for query in environment.queries:
+        failed += stand_in.ask(system, query, environment.documents)
+        calls.append(stand_in.calls)
+    if len(failed) == len(calls):
+        raise RunIncomplete(f"the queries of the rehearsal failed, so nothing can be told: {failed[0]}")
+    return Rehearsal(program, environment.queries, calls, notes + failed)
+
+
+class StandIn(dspy.LM):
+    """Takes the real model's place, with its window and interface: counts calls, and answers as `offline` does.
+
+    What they used is booked on the query, so that its limits hold.
+    """
+
+    def __init__(self, statistics: "Callable[[], TermStatistics]", model: "Model") -> None:
+        self.rules = offline.OfflineEngine(statistics)
+        super().__init__(offline.VERSION, cache=False, num_retries=0, engine=self.rules)
+        real = model.lm
+        self.window = getattr(real, "window", None)
+        # Where the real model takes tool calls in the protocol's form, so does this one.
+        self.tools = getattr(real, "tools", None) or getattr(real, "wire", None)
+        self.calls: list[Call] = []  # of the last query
+
+    def ask(self, system: Any, query: Query, documents: "Corpus") -> list[str]:
+        """Return why the query failed, if it did; its calls are in `calls`."""
+        self.calls = []
+        with dspy.context(lm=self, adapter=Adapter(), trace=[]):
+            outcome = contextvars.copy_context().run(answer, system, query, documents)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return [f"query {query.query_id}: {outcome['error']}"] if outcome["error"] else []
+
+    def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
+        """Answer a predictor."""
+        prompting.check_room(messages or (), "prompt")  # as the real model does
+        self._allow()
+        outputs = super().__call__(prompt, messages=messages, **kwargs)
+        first = outputs[0] if outputs else ""
+        text = str(first.get("text") or "") if isinstance(first, dict) else str(first)
+        self._book(messages or [{"content": prompt}], [], [text])
+        ANSWERED.set(Answered(text))
+        return outputs
+
+    def converse(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Answer a turn of a conversation with tools, by the program's rules for the same fields of a signature."""
+        self._allow()
+        outputs = self.rules.fill().values()
+        thought = "\n".join(one for one in outputs if isinstance(one, str))
+        calls = [
+            {"id": f"call_{len(messages)}_{place}", "name": call.name, "arguments": json.dumps(call.args)}
+            for one in outputs
+            if isinstance(one, dspy.ToolCalls)
+            for place, call in enumerate(one.tool_calls)
+        ]
+        self._book(messages, [json.dumps(list(tools))], [thought, *(part for one in calls for part in one.values())])
+        return {"content": thought, "tool_calls": calls, "finish": "tool_calls"}
+
+    def _allow(self) -> None:
+        if payer := session.current():
+            payer.allow_call()
+
+    def _book(self, messages: Sequence[Mapping[str, Any]], beside: Sequence[str], written: Sequence[str]) -> None:
+        texts = [*beside, *(text for message in messages for text in _texts(message))]
+        call = Call(MESSAGE * len(messages) + sum(map(prompting.tokens, texts)), sum(map(prompting.tokens, written)))
+        self.calls.append(call)
+        if payer := session.current():
+            payer.charge(Usage(calls=1, input_tokens=call.prompt, output_tokens=call.answer))
+
+    def __deepcopy__(self, memo: object) -> "StandIn":
+        return self  # DSPy copies the model with a program, and there is one count
+
+
+def _texts(message: Mapping[str, Any]) -> list[str]:
+    calls = [one["function"] for one in message.get("tool_calls", ())]
+    return [str(message["content"]), *(text for one in calls for text in (one["name"], one["arguments"]))]
