@@ -15,9 +15,9 @@ from typing import Any
 
 import dspy
 
+from evals.running.configuration import Engines, Resolved, fit, resolve, trial
 from evals.running.evaluation import connect, make_terms
 from evals.running.request import SYSTEMS, query_limits
-from evals.running.resolve import Engines, Resolved, fit, resolve, trial
 from evals.running.runner import GRACE, TICK
 from optimizers import tune
 from optimizers.request import CompileRequest

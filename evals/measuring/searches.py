@@ -14,8 +14,7 @@ from environments.base import Environment, Judgements
 from evals.measuring import scored
 from evals.measuring.stats import paired
 from evals.running import pools
-from evals.running.configuration import load_environment
-from evals.running.resolve import Engines
+from evals.running.configuration import Engines, load_environment
 from tools import retrievers
 from tools.errors import UsageError
 from tools.models.terms import Budget, Terms

@@ -1,11 +1,15 @@
-"""The configuration of a run, as config.json has it, and the task that it leads back to.
+"""A request with every name looked up (`resolve`), fitted to its task (`fit`), and written as config.json has it.
 
-It has all that the run's numbers depend on: its arguments, its data, and the sources and libraries that it uses.
+Checks that need no data come first (`resolve`), then those that need no index (`fit`): a misspelt word does not wait.
+A configuration has all that the run's numbers depend on: its arguments, its data, and the sources and libraries that
+it uses. `load_environment` leads from it back to the task.
 """
 
+import logging
 import platform
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,15 +17,37 @@ from typing import TYPE_CHECKING, Any
 
 import environments
 from evals import folder as run_folder
-from evals.running.request import SYSTEMS, digest_files
-from evals.running.resolve import Resolved
+from evals.measuring.metrics import check_metric
+from evals.running import pools
+from evals.running.request import (
+    SYSTEMS,
+    Request,
+    apply_hints,
+    digest_files,
+    find_retrievers,
+    parse_parameters,
+    query_limits,
+)
+from programs.base import check_offline
 from tools import retrievers, sources
-from tools.errors import DataError
+from tools.corpus import Corpus
+from tools.disk import home
+from tools.errors import DataError, UsageError, pick
+from tools.models.spec import parse as parse_model
+from tools.models.spec import price_is_known
+from tools.models.terms import Terms
+from tools.retriever import NoRetriever
+from tools.session import Toolbox
 
 if TYPE_CHECKING:
     from environments.base import Environment
+    from programs.compiled import Compiled
     from tools.models.lm import Model
     from tools.retriever import Retriever
+    from tools.retrievers import Spec
+
+_LOG = logging.getLogger("sextant")
+LARGE = 10_000  # documents from which on an index may take a while to build, which is said before
 
 # Libraries that can change a ranking, as they are imported; distributions have hyphens in place of underscores.
 _LIBRARIES = {
@@ -33,6 +59,175 @@ _ALWAYS = (
     *("environments", "tools.retrievers"),  # what opens a task, and what builds a retriever
     "tools.models.adapter",  # writes the prompts and reads the answers of every program
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A request with every name looked up. No data has been read yet, but by `fit`."""
+
+    request: Request
+    constructor: Any  # of the program
+    values: Mapping[str, Any]  # of its parameters
+    fixed: frozenset[str]  # the parameters that the request or the compiled program sets
+    limits: Mapping[str, int]  # of each query, by their names in request.LIMITS
+    retriever: "Spec"
+    others: "Mapping[str, Spec]"  # the retrievers that parameters name, by their expressions
+    pool: pools.Pool | None
+    compiled: "Compiled | None" = None
+
+    @property
+    def isolated(self) -> str | None:
+        """What a program in a process of its own is kept from; None for one in this process."""
+        return getattr(self.constructor, "shielding", None)
+
+    @property
+    def all_retrievers(self) -> "tuple[Spec, ...]":
+        """The run's own retriever, those of parameters, and those of the pool."""
+        return (self.retriever, *self.others.values(), *(self.pool.parts if self.pool else ()))
+
+    @property
+    def sends(self) -> bool:
+        """Whether the program or a retriever may send something to a model."""
+        lenses = [lens for spec in self.all_retrievers for lens in retrievers.lenses(spec)]
+        models = [self.request.lm, *(lens.options.get("model", "offline") for lens in lenses)]
+        return any(model != "offline" for model in models) or any(map(retrievers.apis, self.all_retrievers))
+
+    def with_values(self, values: Mapping[str, Any]) -> "Resolved":
+        """Return a copy with other values of the parameters."""
+        return replace(self, values=values, others=_retrievers_in(values))
+
+
+def resolve(request: Request) -> Resolved:
+    """Look up every name of a request. UsageError, UnknownName or DataError for what there is not.
+
+    A program in a process of its own is started here; programs.isolation.parent.reaping ends it.
+    """
+    compiled = _read_compiled(request)
+    constructor = _isolate(request, compiled) if request.isolated else pick("program", request.program, SYSTEMS)
+    limits = query_limits(request.parameters)
+    if compiled and compiled.members and limits:
+        raise UsageError("an ensemble has no limits of a query: each member has a session of its own; leave them out")
+    kept = compiled.parameters if compiled else {}
+    values = parse_parameters(request.program, constructor, request.parameters, kept)
+    own = compiled.retriever if compiled else "bm25"
+    spec = retrievers.check(own if request.retriever is None else request.retriever)
+    pool = None if request.pool is None else pools.read(request.pool, spec)
+    for one in (spec, *(pool.parts if pool else ())):
+        retrievers.require(one)
+        for lens in retrievers.lenses(one):
+            from tools.retrievers.lens import annotate  # few runs have a lens
+
+            annotate.check(str(lens.options.get("model", "offline")), str(lens.options.get("attribute", "")))
+    environments.resolve(request.task)
+    parse_model(request.lm)
+    for metric in request.metrics:
+        check_metric(metric)
+    fixed = frozenset(request.parameters) | kept.keys()
+    resolved = Resolved(request, constructor, values, fixed, limits, spec, _retrievers_in(values), pool, compiled)
+    if request.budget_usd is not None:
+        _check_prices(resolved)
+    run_folder.check_place(request.runs)
+    return resolved
+
+
+def _retrievers_in(values: Mapping[str, Any]) -> "dict[str, Spec]":
+    return {name: retrievers.check(name) for name in find_retrievers(values)}
+
+
+def _isolate(request: Request, compiled: "Compiled | None") -> Any:
+    """Return the program in a process of its own, which is not to read data, home and runs."""
+    from programs.isolation.parent import Isolated  # few runs need it
+
+    folder = [] if request.data in (None, "mini", "full") else [Path(request.data)]
+    return Isolated(request.program, SYSTEMS, [home(), request.runs, *folder], compiled)
+
+
+def _check_prices(resolved: Resolved) -> None:
+    """Raise UsageError where a budget in dollars cannot be kept, for want of a price."""
+    request = resolved.request
+    unknown = [] if price_is_known(request.lm, request.prices) else [request.lm]
+    for api in [api for spec in resolved.all_retrievers for api in retrievers.apis(spec)]:
+        from tools.retrievers.neural.api import list_price  # few runs pay for embeddings
+
+        if list_price(api.subject, str(api.options.get("like", "")), request.prices) is None:
+            unknown.append(api.subject)
+    if unknown:
+        raise UsageError(
+            f"the price of {unknown[0]} is not known, so --budget-usd cannot be kept; "
+            "use --budget-calls, or write it into a file for --prices"
+        )
+
+
+def _read_compiled(request: Request) -> "Compiled | None":
+    if request.compiled is None:
+        return None
+    from programs.compiled import read  # few runs need it
+
+    compiled = read(request.compiled)
+    if compiled.program != request.program:
+        raise UsageError(f"{request.compiled} was compiled for --program {compiled.program}, not {request.program}")
+    if "run_code" in f"{compiled.parameters} {'' if request.retriever else compiled.retriever}":
+        raise UsageError(
+            f"{request.compiled} names a model whose own Python code is to be run, which only you can allow: "
+            f"read that code, and give --retriever {compiled.retriever!r}"
+        )
+    return compiled
+
+
+def fit(resolved: Resolved, environment: "Environment") -> Resolved:
+    """Return `resolved` with the task's own choices; UsageError for what does not fit it, before an index is built."""
+    request, hints = resolved.request, environment.hints
+    if request.instruction == "task":
+        resolved = resolved.with_values(apply_hints(resolved.values, resolved.fixed, hints))
+    _check_pools(resolved, environment)
+    program = trial(resolved.constructor, resolved.values)
+    if request.lm == "offline":
+        check_offline(request.program, program)
+    if resolved.compiled and not resolved.isolated:  # an isolated program has checked them itself
+        resolved.compiled.check(request.program, program, str(request.compiled))
+    return replace(resolved, retriever=retrievers.with_attribute(resolved.retriever, hints.get("lens", "")))
+
+
+def trial(constructor: Any, values: Mapping[str, Any]) -> Any:
+    """Make the program over nothing, so that what its constructor refuses is refused before an index is built."""
+    return constructor(Toolbox(Corpus(()), NoRetriever()), **values)
+
+
+def _check_pools(resolved: Resolved, environment: "Environment") -> None:
+    """Raise UsageError for retrievers, a pool or a depth that do not fit the task's pools."""
+    pool, k = resolved.pool, resolved.request.k
+    has_pools = all(query.candidates is not None for query in environment.queries)
+    if pool and has_pools:
+        raise UsageError(f"{environment.task} has candidate pools of its own; leave out --pool")
+    for spec in (resolved.retriever, *resolved.others.values()):
+        if retrievers.needs_pool(spec) and not has_pools:
+            raise UsageError(f"{spec} ranks candidate pools, and {environment.task} has none; use another")
+    if pool:
+        pool.check_room(environment)
+        if part := next(filter(retrievers.needs_pool, pool.parts), None):
+            raise UsageError(f"{part} needs a pool, so no pool can be made of it; use another")
+    largest = max((len(query.candidates or ()) for query in environment.queries), default=0)
+    if k and environment.comparisons and k < largest:
+        raise UsageError(f"{environment.task} compares all of a pool, up to {largest} documents; leave out --k")
+
+
+class Engines:
+    """The retrievers of a run, each opened once. Their models are asked on the terms of the run."""
+
+    def __init__(self, environment: "Environment", terms: Terms) -> None:
+        self._documents = environment.documents
+        self._lens = environment.hints.get("lens", "")
+        self._terms = terms
+        self._built: dict[str, Retriever] = {}
+
+    def build(self, spec: "Spec") -> "Retriever":
+        """Return the retriever of an expression; one that may take a while to open is named in the log."""
+        spec = retrievers.with_attribute(spec, self._lens)
+        if str(spec) not in self._built:
+            if len(self._documents) >= LARGE:
+                _LOG.info("opening %s over %d documents", spec, len(self._documents))
+            self._built[str(spec)] = retrievers.build(spec, self._documents, home(), terms=self._terms)
+        return self._built[str(spec)]
 
 
 def configuration(

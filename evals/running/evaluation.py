@@ -26,9 +26,8 @@ from evals.measuring.metrics import add_metrics, compute
 from evals.measuring.scored import bounds_beside
 from evals.measuring.scoring import count_looks, ranking_of, record_look, score, summarise_unfinished
 from evals.running import runner
-from evals.running.configuration import configuration
+from evals.running.configuration import Engines, Resolved, configuration, fit, resolve
 from evals.running.request import WORKERS, Common, Request, session_limits
-from evals.running.resolve import Engines, Resolved, fit, resolve
 from tools import options
 from tools.disk import home
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError

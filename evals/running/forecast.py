@@ -26,10 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evals import folder as run_folder
-from evals.running.configuration import configuration
+from evals.running.configuration import Resolved, configuration, trial
 from evals.running.evaluation import connect, make_system, make_terms, open_task
 from evals.running.request import Request
-from evals.running.resolve import Resolved, trial
 from evals.running.runner import answer
 from evals.showing.tables import Grid, printed, system_line, task_line
 from programs.base import Program

@@ -3,8 +3,8 @@
     Request(program="multihop", task="congress", split="dev", parameters={"hops": 2})
 
 A field that is None leaves the choice to the task, the model or the program. Values are checked when a request is made
-(UsageError); names are looked up in evals/running/resolve.py. `-P name=value` sets a keyword parameter of a program's
-constructor, or one of the `LIMITS` of each query.
+(UsageError); names are looked up in evals/running/configuration.py. `-P name=value` sets a keyword parameter of a
+program's constructor, or one of the `LIMITS` of each query.
 """
 
 import difflib

@@ -16,7 +16,7 @@ from waiting import wait_for
 import environments
 from agents import AGENTS
 from evals import folder as run_folder
-from evals.running import resolve, runner
+from evals.running import configuration, runner
 from programs import PROGRAMS
 from programs.isolation import parent as isolated
 from tools.corpus import Corpus
@@ -102,7 +102,7 @@ def outside(tmp_path, monkeypatch):
     (place / "outside.py").write_text(OUTSIDE)
     monkeypatch.setenv("PYTHONPATH", str(place))
     for name in ("All", "Odd", "Hostile"):
-        monkeypatch.setitem(resolve.SYSTEMS, name.lower(), f"outside:{name}")
+        monkeypatch.setitem(configuration.SYSTEMS, name.lower(), f"outside:{name}")
     with isolated.reaping():
         yield str(place)
     sys.modules.pop("outside", None)
@@ -117,10 +117,10 @@ def both(outside, monkeypatch):
         corpus = Corpus(list(mini.documents.values())[:60])
         index = BM25(corpus)
         toolbox = Toolbox(corpus, index, others={"bm25": index, "dense": index}, limits=Limits(searches=30))
-        apart = isolated.Isolated(name, resolve.SYSTEMS, [])(toolbox)
+        apart = isolated.Isolated(name, configuration.SYSTEMS, [])(toolbox)
         assert "outside" not in sys.modules, "what nobody vouches for is not imported here"
         monkeypatch.syspath_prepend(outside)
-        here = pick("system", name, resolve.SYSTEMS)(toolbox)
+        here = pick("system", name, configuration.SYSTEMS)(toolbox)
         return apart, here, mini.queries[0], corpus, lm.connect("offline", statistics=index.statistics)
 
     return made
