@@ -50,7 +50,7 @@ def parser() -> Parser:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Do what the command line says."""
+    """List, show, export or clear answers; return 0."""
     from tools.models.answers import NAME, open_answers  # SQLite and pydantic are behind it
 
     path = arguments.runs / NAME
@@ -81,7 +81,7 @@ def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
         written = {name: {**row, "usage": usage_json(row["usage"])} for name, row in models.items()}
         put_out(json.dumps({"answers": str(answers.path), "models": written, "runs": runs}) + "\n")
         return
-    lines = [f"{answers.path}"]
+    lines = [str(answers.path)]
     for name, row in models.items():
         used: Usage = row["usage"]
         lines.append(
@@ -101,12 +101,12 @@ def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
 def _show(answers: "Answers", arguments: argparse.Namespace) -> None:
     columns = ("key", "model", "run", "query_id", "at", "seconds", "finish", "usage", "outputs")
     key = _checked(arguments.key)
-    found = list(answers.select(columns, f"WHERE key GLOB ? AND {_KEPT} ORDER BY id LIMIT 2", (f"{key}*",)))
-    if not found:
+    rows = list(answers.select(columns, f"WHERE key GLOB ? AND {_KEPT} ORDER BY id LIMIT 2", (f"{key}*",)))
+    if not rows:
         raise DataError(f"no answer has the key {key}; cache export FILE writes them all")
-    if len({row["key"] for row in found}) > 1:
-        raise UsageError(f"more than one key begins with {key}: {found[0]['key']}, {found[1]['key']}")
-    shown = found[0] | {"at": _day(found[0]["at"])}
+    if rows[-1]["key"] != rows[0]["key"]:
+        raise UsageError(f"more than one key begins with {key}: {rows[0]['key']}, {rows[1]['key']}")
+    shown = rows[0] | {"at": _day(rows[0]["at"])}
     put_out(json.dumps(shown, indent=None if arguments.json else 2) + "\n")
 
 
@@ -121,7 +121,7 @@ def _export(answers: "Answers", arguments: argparse.Namespace) -> None:
 
 
 def _clear(answers: "Answers", arguments: argparse.Namespace) -> None:
-    """Remove the text of answers; the rows stay, so that what was paid remains in the books of the runs."""
+    """Remove the text of answers; their rows stay, as the books of the runs need them."""
     where, values = _where(answers, arguments)
     if where == _KEPT and not arguments.all:
         raise UsageError("say which: --run, --model, --key, --days, or --all")
@@ -132,32 +132,27 @@ def _clear(answers: "Answers", arguments: argparse.Namespace) -> None:
 
 
 def _where(answers: "Answers", arguments: argparse.Namespace) -> tuple[str, tuple[Any, ...]]:
-    """Return the condition for the answers that are asked for, and its values."""
-    conditions, values = [_KEPT], list[Any]()
+    """Return the condition for the answers that the options name, and its values."""
+    conditions: dict[str, tuple[Any, ...]] = {_KEPT: ()}
     if arguments.model:
-        conditions.append("model = ?")
-        values.append(arguments.model)
+        conditions["model = ?"] = (arguments.model,)
     if run := getattr(arguments, "run", None):
         begins = _run(answers, run).rpartition("/")[0] + "/"
-        conditions.append("key IN (SELECT key FROM calls WHERE substr(run, 1, ?) = ?)")
-        values += [len(begins), begins]
+        conditions["key IN (SELECT key FROM calls WHERE substr(run, 1, ?) = ?)"] = len(begins), begins
     if key := getattr(arguments, "key", None):
-        conditions.append("key = ?")
-        values.append(_checked(key))
+        conditions["key = ?"] = (_checked(key),)
     if days := getattr(arguments, "days", None):
-        conditions.append("at < ?")
-        values.append(time.time() - days * 86_400)
-    return " AND ".join(conditions), tuple(values)
+        conditions["at < ?"] = (time.time() - days * 86_400,)
+    return " AND ".join(conditions), tuple(value for values in conditions.values() for value in values)
 
 
 def _run(answers: "Answers", named: str) -> str:
-    """Return the run that is meant by TASK/FOLDER or a folder, as the table has it; the latest one with that name."""
+    """Return the latest run that TASK/FOLDER or a folder names, as the table has it."""
     begins = "/".join(Path(named).parts[-2:]) + "/"
     statement = "SELECT run FROM calls WHERE substr(run, 1, ?) = ? ORDER BY id DESC LIMIT 1"
-    found = answers.query(statement, (len(begins), begins))
-    if not found:
-        raise DataError(f"no run {named} has answers here; cache list has those that have")
-    return str(found[0][0])
+    for (run,) in answers.query(statement, (len(begins), begins)):
+        return str(run)
+    raise DataError(f"no run {named} has answers here; cache list has those that have")
 
 
 def _checked(key: str) -> str:

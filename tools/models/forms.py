@@ -47,12 +47,12 @@ class Cells(TypedDict, total=False):
 
 
 def cells(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
-    """A row by its columns, JSON read. ValueError for what nobody has written there."""
-    found = dict(zip(columns, row, strict=True))
-    for name in found.keys() & {"usage", "outputs"}:
-        found[name] = forms.read(Any, found[name])
-    forms.check(Cells, found)
-    return found
+    """Return a row by its columns, with its JSON read. ValueError for other than was written there."""
+    named = dict(zip(columns, row, strict=True))
+    for column in named.keys() & {"usage", "outputs"}:
+        named[column] = forms.read(Any, named[column])
+    forms.check(Cells, named)
+    return named
 
 
 Demos = list[dict[str, Any]]
@@ -77,7 +77,7 @@ class NeighbourForm(TypedDict):
 
 
 class Origin(TypedDict, total=False):
-    """What a run says of the compilation that it used."""
+    """The compilation that a run used, in its config."""
 
     optimizer: str
     task: str
@@ -98,7 +98,7 @@ class CompiledForm(TypedDict):
 
 
 class Versions(TypedDict):
-    """What is read of a compiled program before all else."""
+    """The part of a compiled program that is read first."""
 
     versions: NotRequired[dict[str, Version | Count]]
 

@@ -16,7 +16,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,11 +101,8 @@ class LanguageModel(dspy.LM):
 
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Make DSPy's call in a thread, awaited."""
-
-        def call() -> tuple[Any, Answered]:
-            return self(prompt, messages=messages, **kwargs), ANSWERED.get()
-
-        outputs, answered = await asyncio.to_thread(call)
+        call = partial(self, prompt, messages=messages, **kwargs)
+        outputs, answered = await asyncio.to_thread(lambda: (call(), ANSWERED.get()))
         ANSWERED.set(answered)
         return outputs
 

@@ -1,13 +1,13 @@
-"""The engine without a model: it fills the signatures of programs by counting words. No language model is in it.
+"""The engine without a model: it fills the signatures of programs by counting words.
 
-It is a named baseline, pseudo-relevance feedback (Rocchio 1971; Lavrenko and Croft 2001), in the shape of a model:
-it weighs the words of description and notes by how rare they are in the corpus, spends less on words that earlier
-searches have used, keeps the passages that share the most weight, and takes their best sentences as notes. It
-always gives the same answer to the same input (docs/decisions/offline.md).
+It is a named baseline, pseudo-relevance feedback (Rocchio 1971; Lavrenko and Croft 2001), in the shape of a model: it
+weighs the words of description and notes by how rare they are in the corpus, less those that earlier searches used,
+keeps the passages that share the most weight, and takes their best sentences as notes. Equal inputs have equal answers
+(docs/decisions/offline.md).
 
 DSPy hands an engine the rendered prompt only; `tools/models/adapter.py` publishes the structured call beside it. A
-program names a rule for each output field of its signatures: it makes the field from the call's inputs and the corpus'
-statistics. The query is the input `description` in every signature, and what is read is `passages`.
+program names a rule for each output field of its signatures, which makes the field from the call's inputs and the
+corpus' statistics. In every signature the query is the input `description`, and `passages` are read.
 """
 
 import json
@@ -43,11 +43,11 @@ class Call(NamedTuple):
 
 
 _CALL: ContextVar[Call | str | None] = ContextVar("call", default=None)
-_RULES: ContextVar[Rules] = ContextVar("rules", default={})  # noqa: B039  # nobody writes into it
+_RULES: ContextVar[Rules] = ContextVar("rules", default={})  # noqa: B039  # it is never written to
 
 
 def publish(call: Call | str) -> AbstractContextManager[None]:
-    """Let the engine see the call that is made inside the block; or its answer, written in another process."""
+    """Let the engine see the call of the block, or the answer to it that another process has written."""
     return _set(_CALL, call)
 
 
@@ -66,9 +66,9 @@ def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
 
 
 class OfflineEngine:
-    """What `dspy.LM(engine=...)` asks for: `complete`, `stream` and `close`. Threads share it.
+    """An engine for `dspy.LM(engine=...)`: `complete`, `stream` and `close`. Threads share it.
 
-    Calls are answered by the rules of the program that makes them, and outside of any program by `rules`.
+    Calls are answered by the rules of the program that makes them, or else by `rules`.
     """
 
     def __init__(self, statistics: Callable[[], TermStatistics], rules: Rules | None = None) -> None:
@@ -82,7 +82,7 @@ class OfflineEngine:
             return self._make_statistics()
 
     def fill(self) -> dict[str, Any]:
-        """Return the output fields of the call that is being made, each filled by its rule."""
+        """Return the output fields of the present call, each filled by its rule."""
         call = _CALL.get()
         if not isinstance(call, Call):
             raise UsageError("offline is no language model and answers no free prompt; name a model with --lm")
@@ -93,7 +93,7 @@ class OfflineEngine:
         return {name: rules[name](call.inputs, statistics) for name in call.signature.output_fields}
 
     def write(self) -> str:
-        """Return the answer to the call that is being made, as DSPy's adapter writes it."""
+        """Return the answer to the present call, as DSPy's adapter writes it."""
         call = _CALL.get()
         if isinstance(call, str):
             return call
@@ -111,7 +111,7 @@ class OfflineEngine:
         yield from response_to_events(self.complete(request))
 
     def close(self) -> None:
-        """Close nothing: nothing is held open."""
+        """Close nothing."""
 
     def __deepcopy__(self, memo: object) -> Self:
         return self  # DSPy's optimizers copy the language model with the program; the statistics are the corpus'
@@ -124,13 +124,13 @@ DECAY = 0.5  # what a word keeps of its weight for each earlier search that used
 KEEP = 6  # passages kept of each batch
 SET_WORDS = 40  # words up to which a single sentence is read as a combination of sets
 CLAUSES = 5  # of a description, as criteria
-INSIGHT_WORDS = 8  # in place of what a text comes down to
+INSIGHT_WORDS = 8  # in place of the gist of a text
 GRADES = (0.1, 0.2, 0.35)  # least shares of the description's weight for the grades 1, 2 and 3
-COMMON_WORDS = 12  # that verified passages share, in place of what they have in common
-# What a long description asks stands mostly at its end, what a passage is about mostly at its beginning.
+COMMON_WORDS = 12  # of verified passages, in place of what they have in common
+# A long description mostly asks its question at its end; a passage mostly says at its beginning what it is about.
 EDGE = 2  # sentences at that end and at that beginning
-ENDING = 2  # times more that the words at the end of a description count; of those of up to EDGE sentences, none more
-OPENING = 2  # times more that the words at the beginning of a passage count
+ENDING = 2  # further times that words at the end of a description of more than EDGE sentences count
+OPENING = 2  # further times that words at the beginning of a passage count
 # Okapi's usual constants, for weighing a passage: how soon repeats stop counting, and how much length costs.
 K1, B = 1.5, 0.75
 
@@ -157,10 +157,7 @@ def guess(inputs: Inputs, statistics: TermStatistics) -> list[str]:
 
 
 def split(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
-    """Return the description as a whole, then its parts.
-
-    Those of one short sentence are the pieces between words that combine sets, else the sentences.
-    """
+    """Return the description, then its sentences; of one short sentence, the pieces between words that combine sets."""
     text = inputs["description"].strip()
     total = sum(_weigh(text, statistics).values()) or 1.0
     if len(sentences(text)) > 1 or len(text.split()) > SET_WORDS:
@@ -175,7 +172,7 @@ def split(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
 
 
 def write_search(inputs: Inputs, statistics: TermStatistics) -> str:
-    """Return the description's words; after that, the heaviest of description and notes, with used ones decayed."""
+    """Return the description's words; after a search, the heaviest of description and notes, with used ones decayed."""
     earlier = inputs["earlier_searches"]
     if not earlier:
         return " ".join(words(inputs["description"]))
@@ -193,11 +190,10 @@ def write_search(inputs: Inputs, statistics: TermStatistics) -> str:
 
 
 def write_searches(inputs: Inputs, statistics: TermStatistics) -> list[str]:
-    """Return as many searches as asked for, each as `write_search` has it after the earlier ones."""
-    texts: list[str] = []
+    """Return `most` searches, each as `write_search` has it after the earlier ones."""
+    texts, notes = list[str](), inputs.get("learned", inputs.get("notes"))
     for _ in range(inputs["most"]):
         earlier = inputs["earlier_searches"] + texts
-        notes = inputs.get("learned", inputs.get("notes"))
         texts.append(write_search({**inputs, "notes": notes, "earlier_searches": earlier}, statistics))
     return texts
 
@@ -227,9 +223,9 @@ def rank(inputs: Inputs, statistics: TermStatistics) -> list[str]:
 
 def score(inputs: Inputs, statistics: TermStatistics) -> float:
     """Return, from 0 to 10, the passages' share of the weight of the criteria, the requirement or the description."""
-    wanted = inputs.get("criteria") or [inputs.get("requirement") or inputs["description"]]
+    criteria = inputs.get("criteria") or [inputs.get("requirement") or inputs["description"]]
     text = "\n".join(passage.text for passage in inputs["passages"])
-    return round(10 * sum(_share(one, text, statistics) for one in wanted) / len(wanted), 4)
+    return round(10 * sum(_share(one, text, statistics) for one in criteria) / len(criteria), 4)
 
 
 def list_criteria(inputs: Inputs, statistics: TermStatistics) -> list[str]:
@@ -240,8 +236,8 @@ def list_criteria(inputs: Inputs, statistics: TermStatistics) -> list[str]:
 def assess(inputs: Inputs, statistics: TermStatistics) -> str:
     """Return how much of the weight of each criterion, or of the description, the passages have, one a line."""
     text = "\n".join(passage.text for passage in inputs["passages"])
-    wanted = inputs.get("criteria") or [inputs["description"]]
-    return "\n".join(f"{_share(one, text, statistics):.0%} of: {one}" for one in wanted)
+    criteria = inputs.get("criteria") or [inputs["description"]]
+    return "\n".join(f"{_share(one, text, statistics):.0%} of: {one}" for one in criteria)
 
 
 def quote(inputs: Inputs, statistics: TermStatistics) -> list[str]:
@@ -285,25 +281,24 @@ def plan_further(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, s
 def judge(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Return a grade for the share of the description's weight that a passage has, with its best sentence."""
     weight = _weigh(inputs["description"], statistics)
-    found = []
+    judged = []
     for passage in inputs["passages"]:
         share = _share(inputs["description"], passage.text, statistics)
         if grade := sum(share >= least for least in GRADES):
-            found.append({"id": passage.id, "grade": grade, "evidence": _best_sentence(weight, passage.text)})
-    return found
+            judged.append({"id": passage.id, "grade": grade, "evidence": _best_sentence(weight, passage.text)})
+    return judged
 
 
 def find_common(inputs: Inputs, statistics: TermStatistics) -> str:
-    """Return words that half of the passages have, two at least, and the description has not; by number times idf."""
+    """Return words of half of the passages, but at least two, that the description has not; by number times idf."""
     count = Counter(word for passage in inputs["passages"] for word in dict.fromkeys(words(passage.text)))
-    least = max(2, len(inputs["passages"]) / 2)
-    said = set(words(inputs["description"]))
+    least, said = max(2, len(inputs["passages"]) / 2), set(words(inputs["description"]))
     weight = {word: n * statistics.weight(word) for word, n in count.items() if n >= least and word not in said}
     return " ".join(_heaviest(weight)[:COMMON_WORDS])
 
 
 def call_tools(inputs: Inputs, statistics: TermStatistics) -> dspy.ToolCalls:
-    """Select the best of what the last search brought, then search again with its words; finish with the last step."""
+    """Select the best results of the last search, then search again with its words; finish in the last step."""
     searches, shown = [], []
     for turn in inputs["history"]:
         for call, result in zip(turn.calls, turn.results, strict=True):
@@ -369,7 +364,7 @@ def _rank_clauses(text: str, statistics: TermStatistics) -> list[str]:
 
 
 def _overlap(weight: Mapping[str, float], text: str, statistics: TermStatistics) -> float:
-    """Return the weight of the words that `text` has, by BM25's saturation; those it begins with count more often."""
+    """Return the weight of the words of `text`, by BM25's saturation; those at its beginning count more often."""
     count = Counter(words(text))
     norm = K1 * (1 - B + B * count.total() / statistics.average_length)
     count.update(words("\n".join(sentences(text)[:EDGE] * OPENING)))
@@ -386,9 +381,9 @@ def _best_sentence(weight: Mapping[str, float], text: str) -> str:
     """Return the sentence of `text` with the most weight for its length; empty for a blank text."""
 
     def density(sentence: str) -> float:
-        found = dict.fromkeys(words(sentence))  # no set: its order, and so the sum's last digit, would vary
+        unique = dict.fromkeys(words(sentence))  # no set: its order, and so the sum's last digit, would vary
         # The root of the length, so that neither the shortest nor the longest sentence always wins.
-        return sum((weight.get(word, 0.0) for word in found), 0.0) / math.sqrt(10 + len(found))
+        return sum((weight.get(word, 0.0) for word in unique), 0.0) / math.sqrt(10 + len(unique))
 
     return max(sentences(text), key=density, default="")
 

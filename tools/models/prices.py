@@ -1,11 +1,9 @@
 """What a model call costs at list price, how much a model takes, and who says so.
 
-The user's own TOML file comes first: that of --prices or $SEXTANT_PRICES, else prices.toml in $SEXTANT_HOME. What it
-says of a model replaces all that the table says of it; docs/decisions/paying.md has an example.
-
-Then comes the table that LiteLLM ships, read without importing LiteLLM, which takes seconds and may go to the network.
-An unknown price is None, never 0. It is unknown, too, where tokens are only a part of what a call costs, or where the
-table has 0 for a model that runs on somebody else's machines: there 0 stands for a price that nobody has published.
+The user's own TOML file comes first: that of --prices or $SEXTANT_PRICES, else prices.toml in $SEXTANT_HOME. Its entry
+replaces all that the table says of a model; docs/decisions/paying.md has an example. Then comes LiteLLM's table, read
+without importing LiteLLM, which takes seconds and may go to the network. An unknown price is None, never 0; it is
+unknown, too, where tokens are only part of the cost, or where the table has 0 for a model on somebody else's machines.
 
 Left out: service tiers (batch, flex, priority), discounts by the hour and surcharges of regions, which are not list
 prices, prices of caches kept for an hour, and currencies other than the US dollar.
@@ -24,15 +22,15 @@ from datetime import UTC, date, datetime
 from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tools.disk import expanded, home
 from tools.errors import UnknownName, UsageError
 
 _MILLION = 1e6
-_MODES = ("chat", "responses", "completion")  # of LiteLLM's table: what answers text with text
-_OWN_MACHINES = ("ollama", "lemonade")  # providers of that table that are the user's own
-_FAMILIES = ("vertex_ai", "bedrock", "fireworks_ai")  # whose models are in it under several providers' names
+_MODES = ("chat", "responses", "completion")  # in LiteLLM's table: what answers text with text
+_OWN_MACHINES = ("ollama", "lemonade")  # providers in it that are the user's own
+_FAMILIES = ("vertex_ai", "bedrock", "fireworks_ai")  # providers whose models are in it under several names
 _INCLUSIVE = ("xai",)  # "above 200k" means 200,000 and more
 
 # Models that search the web in every call, for a fee that no count of tokens shows.
@@ -48,8 +46,7 @@ _RATES = {
 }
 _ABOVE = re.compile(rf"(?:{'|'.join(_RATES.values())})_above_(\d+)(k?)_tokens")
 
-# Nobody charges so little for a million tokens; who writes less means dollars per token, and a budget would not hold.
-_LEAST = 1e-4
+_LEAST = 1e-4  # dollars per million tokens; who writes less means dollars per token, and a budget would not hold
 _LARGEST_WINDOW = 1_000_000_000  # tokens; more is a slip, and as an endless integer could not be printed
 
 
@@ -66,28 +63,16 @@ class Price:
     source: str = ""  # who says so: "litellm 1.106.2", or the name of the user's file
     as_of: str | None = None  # the day of it, 2026-11-01; None where the source has none, as LiteLLM's table has none
 
-    def of(
-        self,
-        input_tokens: int,
-        cached_tokens: int,
-        output_tokens: int,
-        reasoning_tokens: int = 0,
-        cache_write_tokens: int = 0,
-    ) -> float:
-        """Return dollars for one call. Cached and written tokens are parts of the input, reasoning of the output."""
+    def of(self, tokens_in: int, cached: int, tokens_out: int, reasoning: int = 0, written: int = 0) -> float:
+        """Return a call's dollars; `cached` and `written` tokens are part of the input, `reasoning` of the output."""
         price = self
         for limit, dearer in self.longer:
-            if input_tokens > limit:
+            if tokens_in > limit:
                 price = dearer
         write = price.input if price.cache_write is None else price.cache_write
         think = price.output if price.reasoning is None else price.reasoning
-        return (
-            (input_tokens - cached_tokens - cache_write_tokens) * price.input
-            + cached_tokens * price.cached_input
-            + cache_write_tokens * write
-            + (output_tokens - reasoning_tokens) * price.output
-            + reasoning_tokens * think
-        )
+        usd = (tokens_in - cached - written) * price.input + cached * price.cached_input + written * write
+        return usd + (tokens_out - reasoning) * price.output + reasoning * think
 
     @property
     def free(self) -> bool:
@@ -96,12 +81,12 @@ class Price:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """For a run's config: the price in dollars per million tokens, who says so and when."""
+        """The price in dollars per million tokens, with its source and day, for a run's config."""
         prices = {name: _per_million(getattr(self, name)) for name in ("input", "cached_input", "output")}
         return {"source": self.source, "as_of": self.as_of, **prices}
 
     def __str__(self) -> str:
-        """In words: $1.75 in, $0.175 cached, $14 out per million tokens (litellm 1.106.2)."""
+        """Return words: $1.75 in, $0.175 cached, $14 out per million tokens (litellm 1.106.2)."""
         parts = {"in": self.input, "cached": self.cached_input, "out": self.output}
         said = ", ".join(f"${_per_million(price):g} {name}" for name, price in parts.items())
         long = f", more above {self.longer[0][0]:,} tokens of input" if self.longer else ""
@@ -114,10 +99,7 @@ def _per_million(price: float) -> float:
 
 
 def price(spec: str, file: str | Path | None = None) -> Price | None:
-    """Return the list price of the model that --lm names so, or None when it is not known.
-
-    `file` is what --prices named. UsageError for a file of the user's that cannot be used.
-    """
+    """Return the list price of the model `spec`, None when not known. UsageError for a bad `file` of --prices."""
     own = _find_own(spec, file)
     return _find_listed(spec) if own is None else own[0]
 
@@ -125,8 +107,8 @@ def price(spec: str, file: str | Path | None = None) -> Price | None:
 def window(spec: str, file: str | Path | None = None) -> int | None:
     """Return how many tokens a prompt may have, or None when that is not known; `spec` and `file` as in `price`."""
     own = _find_own(spec, file)
-    found = own[1] if own and own[1] else (_row(spec) or {}).get("max_input_tokens")
-    return found if isinstance(found, int) else None
+    most = own[1] if own and own[1] else (_row(spec) or {}).get("max_input_tokens")
+    return most if isinstance(most, int) else None
 
 
 # The table that LiteLLM ships
@@ -134,12 +116,9 @@ def window(spec: str, file: str | Path | None = None) -> int | None:
 
 def _find_listed(model: str) -> Price | None:
     row = _row(model)
-    if (
-        row is None
-        or row.get("mode") not in _MODES
-        or "input_cost_per_request" in row
-        or _SEARCHING.search(f"/{model}")
-    ):
+    if row is None or row.get("mode") not in _MODES or "input_cost_per_request" in row:
+        return None
+    if _SEARCHING.search(f"/{model}"):
         return None
     tiers = [tier for tier in row.get("tiered_pricing") or () if len(tier.get("range", ())) == 2]
     base = _rates(tiers[0] if tiers else row)
@@ -149,12 +128,11 @@ def _find_listed(model: str) -> Price | None:
     whole = row["litellm_provider"] in _OWN_MACHINES if not base.input and not base.output else base.input * base.output
     if not whole:
         return None
+    source = f"litellm {metadata.version('litellm')}"  # neither the table nor its package has a date
+    longer = _longer(row, base)
     if tiers:
-        dearer = [(int(tier["range"][0]), _rates(tier)) for tier in tiers[1:]]
-        longer = [(limit, rates) for limit, rates in dearer if rates is not None]
-    else:
-        longer = _longer(row, base)
-    return replace(base, longer=tuple(sorted(longer, key=lambda step: step[0])), source=_source())
+        longer = [(int(tier["range"][0]), rates) for tier in tiers[1:] if (rates := _rates(tier))]
+    return replace(base, longer=tuple(sorted(longer, key=lambda step: step[0])), source=source)
 
 
 def _rates(row: dict[str, Any]) -> Price | None:
@@ -168,24 +146,23 @@ def _rates(row: dict[str, Any]) -> Price | None:
 
 
 def _longer(row: dict[str, Any], base: Price) -> list[tuple[int, Price]]:
-    """Return the dearer prices of longer prompts: each keeps what the one before it says and it does not."""
-    inclusive = row["litellm_provider"] in _INCLUSIVE
-    steps = {
-        match[1] + match[2]: int(match[1]) * (1000 if match[2] else 1) for match in map(_ABOVE.fullmatch, row) if match
-    }
-    found: list[tuple[int, Price]] = []
+    """Return the dearer prices of longer prompts: each keeps the rates of the one before that it does not change."""
+    inclusive, price = row["litellm_provider"] in _INCLUSIVE, base
+    matches = filter(None, map(_ABOVE.fullmatch, row))
+    steps = {match[1] + match[2]: int(match[1]) * (1000 if match[2] else 1) for match in matches}
+    longer: list[tuple[int, Price]] = []
     for written, limit in sorted(steps.items(), key=lambda step: step[1]):
         named = {name: row.get(f"{key}_above_{written}_tokens") for name, key in _RATES.items()}
         changes: dict[str, Any] = {name: value for name, value in named.items() if isinstance(value, int | float)}
-        before = found[-1][1] if found else base
-        if before.cached_input == before.input and "input" in changes:
+        if price.cached_input == price.input and "input" in changes:
             changes.setdefault("cached_input", changes["input"])
-        found.append((limit - inclusive, replace(before, **changes)))
-    return found
+        price = replace(price, **changes)
+        longer.append((limit - inclusive, price))
+    return longer
 
 
 def _row(model: str) -> dict[str, Any] | None:
-    """Return the row of `provider/model`; a name alone may be another provider's, or of a server of the user's own."""
+    """Return the row of `provider/model`; None for a name alone, which may be that of a server of the user's own."""
     provider, slash, name = model.partition("/")
     for row in (_table().get(model), _table().get(name)):
         listed = str((row or {}).get("litellm_provider"))
@@ -194,22 +171,13 @@ def _row(model: str) -> dict[str, Any] | None:
     return None
 
 
-def _source() -> str:
-    """Return the name of the table. It has no date, nor has its package, and a file's time is that of installation."""
-    try:
-        return f"litellm {metadata.version('litellm')}"
-    except metadata.PackageNotFoundError:
-        return "litellm"
-
-
 @cache
 def _table() -> dict[str, dict[str, Any]]:
     spec = importlib.util.find_spec("litellm")
     path = Path(spec.origin).with_name("model_prices_and_context_window_backup.json") if spec and spec.origin else None
     if path is None or not path.is_file():
         return {}
-    table: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-    return table
+    return cast(dict[str, dict[str, Any]], json.loads(path.read_text(encoding="utf-8")))
 
 
 # The user's own file
@@ -218,10 +186,7 @@ _Entry = tuple[Price, int | None]  # the price of a model, and how many tokens i
 
 
 def _find_own(spec: str, file: str | Path | None) -> _Entry | None:
-    """Return the entry of a model in the user's file, or None. UsageError for a bad file.
-
-    The model's own section is before those of beginnings, the longest of these first.
-    """
+    """Return a model's entry in the user's file: its own section, or that of its longest beginning, or None."""
     named = str(file) if file is not None else os.environ.get("SEXTANT_PRICES")
     path = expanded(named) if named else home() / "prices.toml"
     if not named and not path.is_file():
@@ -230,10 +195,8 @@ def _find_own(spec: str, file: str | Path | None) -> _Entry | None:
         status = path.stat()
         sections = _read(path, status.st_mtime_ns, status.st_size)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError(
-            f"the prices in {path} cannot be read: {reason}; correct --prices or $SEXTANT_PRICES"
-        ) from error
+        wrong = f"the prices in {path} cannot be read: {(error.strerror or str(error)).lower()}"
+        raise UsageError(f"{wrong}; correct --prices or $SEXTANT_PRICES") from error
     spec = spec.rstrip("/")
     beginnings = [name for name in sections if name.endswith("*") and spec.startswith(name[:-1])]
     return sections.get(spec) or (sections[max(beginnings, key=len)] if beginnings else None)
@@ -257,10 +220,8 @@ def _read_section(path: Path, name: str, section: Any, dated: str) -> _Entry:
     if not isinstance(section, dict):
         raise UsageError(f"{path} has {name} = {_shown(section)} outside of a section; only as_of may be there")
     if not (name.endswith("*") or "/" in name):
-        raise UsageError(
-            f"{path} has a section {name!r}, which names no model; "
-            'write ["provider/model"], ["MODEL@http://host:port/v1"] or ["provider/begin*"], with the quotes'
-        )
+        forms = '["provider/model"], ["MODEL@http://host:port/v1"] or ["provider/begin*"], with the quotes'
+        raise UsageError(f"{path} has a section {name!r}, which names no model; write {forms}")
     if unknown := section.keys() - {*_RATES, "as_of", "window"}:
         raise UnknownName(f"key of {name!r} in {path}", min(unknown), (*_RATES, "as_of", "window"))
     rates: dict[str, Any] = {key: _rate(section[key], path, name, key) for key in _RATES if key in section}
@@ -269,9 +230,8 @@ def _read_section(path: Path, name: str, section: Any, dated: str) -> _Entry:
             raise UsageError(f"{path}: {name!r} has no {key}; write its US dollars per million tokens, 0 if it is free")
     takes = section.get("window")
     if takes is not None and not (type(takes) is int and 0 < takes <= _LARGEST_WINDOW):
-        raise UsageError(
-            f"{path}: window of {name!r} is {_shown(takes)}; write a number of tokens, 1 to {_LARGEST_WINDOW:,}"
-        )
+        wrong = f"{path}: window of {name!r} is {_shown(takes)}"
+        raise UsageError(f"{wrong}; write a number of tokens, 1 to {_LARGEST_WINDOW:,}")
     as_of = _date(section.get("as_of"), path, f"as_of of {name!r}") or dated
     # The source is the file's name, without its folder: it goes into what others read.
     return Price(**{"cached_input": rates["input"], **rates}, source=path.name, as_of=as_of), takes
@@ -300,8 +260,7 @@ def _date(value: Any, path: Path, what: str) -> str | None:
 
 
 def _shown(value: Any) -> str:
-    """Return a value for a message: its beginning and its end where it is long."""
     try:
-        return reprlib.repr(value)  # unlike repr(), for tables in tables without end, too
+        return reprlib.repr(value)  # shortens it, and unlike repr() takes tables in tables without end
     except ValueError:
         return "an endless number"  # Python prints no integer of more than 4,300 digits

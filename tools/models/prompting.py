@@ -13,7 +13,6 @@ Each is a step of the trace.
 import importlib.util
 import os
 import re
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -273,9 +272,7 @@ def cut_to_share(text: str, share: float) -> str:
 
 def tokens(text: str) -> int:
     """Count the tokens of `text`; without the tokenizer, return an upper bound."""
-    with _LOADING:  # the first calls of several threads would undo each other's variable
-        encoding = _encoding()
-    # A token of text in a Latin script has some four bytes.
+    encoding = _encoding()  # without it: a token of text in a Latin script has some four bytes
     return len(encoding.encode(text, disallowed_special=())) if encoding else len(text.encode("utf-8", "replace")) // 2
 
 
@@ -288,18 +285,10 @@ def _encoding() -> Any:
         return None
     import tiktoken  # few commands count tokens
 
-    before = os.environ.get(_VARIABLE)
-    os.environ[_VARIABLE] = str(bundled)
-    try:
-        return tiktoken.get_encoding("o200k_base")
-    finally:
-        os.environ.pop(_VARIABLE)
-        if before is not None:
-            os.environ[_VARIABLE] = before
+    os.environ["TIKTOKEN_CACHE_DIR"] = str(bundled)  # as LiteLLM sets it
+    return tiktoken.get_encoding("o200k_base")
 
 
-_LOADING = threading.Lock()
-_VARIABLE = "TIKTOKEN_CACHE_DIR"
 _FILE = "fb374d419588a4632f3f557e76b4b70aebbca790"  # tiktoken's name for o200k_base: the SHA-1 of its address
 
 
