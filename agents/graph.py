@@ -9,6 +9,7 @@ import dspy
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import START, StateGraph
 
+from tools.records import Query
 from tools.session import Session
 
 T = TypeVar("T")
@@ -42,6 +43,14 @@ def side_by_side(session: Session, hop: int, jobs: Sequence[Callable[[], T]], th
     return results
 
 
+class Work:
+    """The nodes of one query's graph. What they share is the state; steps go into the session's trace."""
+
+    def __init__(self, program: Any, query: Query) -> None:
+        self.program, self.session = program, program.toolbox.open(query)
+        self.about = {"objective": query.objective, "description": query.text}
+
+
 def connect(state: Any, nodes: Mapping[Callable[..., Any], str | Callable[..., str]], saver: Any = None) -> Any:
     """Return a graph that begins with the first node; each maps to the next one's name, or a function that names it."""
     graph = StateGraph(state)
@@ -62,12 +71,11 @@ def walk(
 
     `start` is the first state, or the last one of a graph that `resumes` from the checkpoint that `config` names.
     """
-    # An exit in the middle of a step loses nothing that is on disk: "sync" writes before the next step begins.
-    durability = {"durability": "sync"} if config else {}
+    durability = {"durability": "sync"} if config else {}  # each step is on disk before the next one begins
     state, options = start, {**(config or {}), "recursion_limit": limit}
     try:
         for values in graph.stream(None if resumes else start, options, stream_mode="values", **durability):
             state = values
+        return state, False
     except GraphRecursionError:
         return state, True
-    return state, False

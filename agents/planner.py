@@ -16,14 +16,13 @@ import dspy
 import pydantic
 from langgraph.graph import END
 
-from agents.graph import connect, side_by_side, walk
+from agents.graph import Work, connect, side_by_side, walk
 from programs import reading
 from programs.base import About, Program
 from tools.errors import at_least
 from tools.models import offline as rules
 from tools.models.prompting import Fault, Outputs, Passage, ask, lens, through
 from tools.records import Query, Submission
-from tools.session import Session
 
 
 class SubQuestion(pydantic.BaseModel):
@@ -111,10 +110,10 @@ class Planner(Program):
 
     def forward(self, query: Query) -> Submission:
         """Return every document that surfaced, selected ones first."""
-        session = self.toolbox.open(query)
+        work = _Work(self, query)
         start = _State(round=1, plan=[], searches=[], best={}, unread=[], selected=[], notes=[], why="")
-        state, short = walk(_Work(self, session, query).graph(), dict(start), self.limit)
-        return session.submit(ranking(state)[: self.depth], why="steps" if short else state["why"])
+        state, short = walk(work.graph(), dict(start), self.limit)
+        return work.session.submit(ranking(state)[: self.depth], why="steps" if short else state["why"])
 
 
 class _State(TypedDict, total=False):
@@ -128,14 +127,7 @@ class _State(TypedDict, total=False):
     why: str  # why no further search is made, once that is so
 
 
-class _Work:
-    """The nodes of one query's graph. What they share is the state; steps go into the session's trace."""
-
-    def __init__(self, planner: Planner, session: Session, query: Query) -> None:
-        self.planner = planner
-        self.session = session
-        self.about = {"objective": query.objective, "description": query.text}
-
+class _Work(Work):
     def graph(self) -> Any:
         return connect(
             _State,
@@ -149,14 +141,14 @@ class _Work:
 
     def plan(self, state: _State) -> _State:
         self.session.hop = 1
-        most = self.planner.parts
-        answer = ask(self.planner.plan_searches, _check_searchable, **self.about, most=most)
+        most = self.program.parts
+        answer = ask(self.program.plan_searches, _check_searchable, **self.about, most=most)
         return {"plan": self._take_new(answer.plan, [], "plan")}
 
     def search(self, state: _State) -> _State:
         number, plan = state["round"], state["plan"]
-        jobs = [partial(reading.search, self.session, one["search"], self.planner.per_search) for one in plan]
-        found = side_by_side(self.session, number, jobs, self.planner.parallel)
+        jobs = [partial(reading.search, self.session, one["search"], self.program.per_search) for one in plan]
+        found = side_by_side(self.session, number, jobs, self.program.parallel)
         best, unread = dict(state["best"]), []
         for place, doc_ids in enumerate(found):
             unread.append([doc_id for doc_id in doc_ids or () if doc_id not in best])
@@ -167,22 +159,22 @@ class _Work:
         return {"best": best, "unread": unread, "searches": searches, "why": why}
 
     def read(self, state: _State) -> _State:
-        predictor, chars, notes = self.planner.read_passages, self.planner.read_chars, state["notes"]
+        predictor, chars, notes = self.program.read_passages, self.program.read_chars, state["notes"]
         read = partial(reading.read_and_note, self.session, predictor, chars=chars, notes=notes, **self.about)
         parts = zip(state["plan"], state["unread"], strict=True)
         jobs = [partial(read, doc_ids, question=one["question"]) for one, doc_ids in parts if doc_ids]
-        found = side_by_side(self.session, state["round"], jobs, self.planner.parallel)
+        found = side_by_side(self.session, state["round"], jobs, self.program.parallel)
         # The likeliest of each sub-question, then the second ones, and so on.
         selected = [doc_id for docs in zip_longest(*(kept for kept, _ in found)) for doc_id in docs if doc_id]
         return {
             "selected": state["selected"] + selected,
             "notes": state["notes"] + [note for _, notes in found for note in notes],
-            "why": state["why"] or ("steps" if state["round"] == self.planner.rounds else ""),
+            "why": state["why"] or ("steps" if state["round"] == self.program.rounds else ""),
         }
 
     def reflect(self, state: _State) -> _State:
-        predictor, earlier = self.planner.reflect, state["searches"]
-        about = {**self.about, "selected_so_far": len(state["selected"]), "most": self.planner.parts}
+        predictor, earlier = self.program.reflect, state["searches"]
+        about = {**self.about, "selected_so_far": len(state["selected"]), "most": self.program.parts}
         inputs = reading.look_back(self.session, predictor, earlier, "notes", state["notes"], **about)
         answer = ask(predictor, **inputs)
         plan = self._take_new(answer.further, earlier, f"missing: {answer.missing.strip()}")
@@ -192,12 +184,11 @@ class _Work:
         return {"plan": plan, "round": state["round"] + 1}
 
     def _take_new(self, planned: Sequence[SubQuestion], earlier: Sequence[str], heading: str) -> list[dict[str, str]]:
-        """Note and return, as plain data, the first sub-questions whose search is new."""
         new: dict[str, str] = {}
         for one in planned:
             if (search := one.search.strip()) and search not in earlier:
                 new.setdefault(search, one.question.strip())
-        plan = [{"question": question, "search": search} for search, question in new.items()][: self.planner.parts]
+        plan = [{"question": question, "search": search} for search, question in new.items()][: self.program.parts]
         self.session.note("\n".join([heading, *(f"- {one['question']}" for one in plan)]))
         return plan
 

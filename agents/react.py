@@ -76,8 +76,7 @@ class React(Program):
     offline: ClassVar = {"thought": lambda inputs, statistics: "counted words", "calls": rules.call_tools}
     cumulative: ClassVar[bool] = True
     least_calls: ClassVar[float] = 0.3
-    # Demonstrations and traces are of DSPy's interface alone.
-    compiled_with: ClassVar[Mapping[str, Any]] = {"interface": "dspy"}
+    compiled_with: ClassVar[Mapping[str, Any]] = {"interface": "dspy"}  # which alone has demonstrations and traces
 
     steps: int = 12  # answers of the model
     per_search: int = 10  # documents a search
@@ -173,9 +172,9 @@ class React(Program):
 
         messages = make_messages(_count_forgotten(desk.session, turns, fits))
         prompting.check_room([{"content": json.dumps([messages, tools])}], "conversation")
-        history = _tell_history(turns, 0)
-        # For who answers without a model.
-        with publish(Call(None, self.next_step.signature, {**inputs, "history": history})):
+
+        call = Call(None, self.next_step.signature, {**inputs, "history": _tell_history(turns, 0)})
+        with publish(call):  # for the engine without a model
             message = model.converse(messages, tools)
         notice_leak(instructions, [message["content"], *(one["arguments"] for one in message["tool_calls"])])
         calls = [{**one, "args": _read_arguments(one["arguments"])} for one in message["tool_calls"]]

@@ -17,7 +17,7 @@ import dspy
 import pydantic
 from langgraph.graph import END
 
-from agents.graph import connect, side_by_side, walk
+from agents.graph import Work, connect, side_by_side, walk
 from programs import reading
 from programs.base import About, Program
 from tools.errors import at_least
@@ -26,7 +26,6 @@ from tools.models.prompting import Check, Passage, ask, filled, known_ids, lens,
 from tools.records import Query, Submission
 from tools.retrievers import Expressions
 from tools.retrievers.fusion import CONSTANT
-from tools.session import Session
 
 RETRIEVERS = Expressions("bm25,dense")  # words and meaning: what one misses the other may find
 VERIFIED = 2  # the least grade of a document that satisfies the description
@@ -116,10 +115,10 @@ class Verifier(Program):
 
     def forward(self, query: Query) -> Submission:
         """Return every document that surfaced, verified ones first."""
-        session = self.toolbox.open(query)
+        work = _Work(self, query)
         start = _State(round=0, texts=[], searches=[], learned=[], lists=[], picked=[], grades={}, why="")
-        state, short = walk(_Work(self, session, query).graph(), dict(start), self.limit)
-        return session.submit(ranking(state)[: self.depth], why="steps" if short else state["why"])
+        state, short = walk(work.graph(), dict(start), self.limit)
+        return work.session.submit(ranking(state)[: self.depth], why="steps" if short else state["why"])
 
 
 class _State(TypedDict, total=False):
@@ -135,14 +134,7 @@ class _State(TypedDict, total=False):
     why: str  # why no further search is made, once that is so
 
 
-class _Work:
-    """The nodes of one query's graph. What they share is the state; steps go into the session's trace."""
-
-    def __init__(self, verifier: Verifier, session: Session, query: Query) -> None:
-        self.verifier = verifier
-        self.session = session
-        self.about = {"objective": query.objective, "description": query.text}
-
+class _Work(Work):
     def graph(self) -> Any:
         return connect(
             _State,
@@ -156,7 +148,7 @@ class _Work:
 
     def reformulate(self, state: _State) -> _State:
         number = self.session.hop = state["round"] + 1
-        predictor, most = self.verifier.reformulate, self.verifier.texts
+        predictor, most = self.program.reformulate, self.program.texts
         about = {**self.about, "most": most}
         inputs = reading.look_back(self.session, predictor, state["searches"], "learned", state["learned"], **about)
         named = ask(predictor, *([filled("searches")] if number == 1 else []), **inputs).searches
@@ -164,7 +156,7 @@ class _Work:
         return {"round": number, "texts": texts[:most]}
 
     def search(self, state: _State) -> _State:
-        verifier = self.verifier
+        verifier = self.program
         pairs = ((text, name) for text in state["texts"] for name in verifier.engines)
         jobs = [partial(reading.search, self.session, text, verifier.per_search, name) for text, name in pairs]
         found = side_by_side(self.session, state["round"], jobs, verifier.parallel)
@@ -181,7 +173,7 @@ class _Work:
         }
 
     def verify(self, state: _State) -> _State:
-        verifier, picked = self.verifier, state["picked"]
+        verifier, picked = self.program, state["picked"]
         shuffled = list(picked)
         random.Random(f"{verifier.seed}:{self.session.query_id}:{state['round']}").shuffle(shuffled)
         starts = range(0, len(shuffled), verifier.batch)
@@ -197,7 +189,7 @@ class _Work:
         return {"grades": grades, "sure": sure, "why": why or ("" if sure or state["new"] else "done")}
 
     def learn(self, state: _State) -> _State:
-        predictor, verifier = self.verifier.learn_common, self.verifier
+        predictor, verifier = self.program.learn_common, self.program
         grades = state["grades"]
         sure = sorted((one for one in grades if grades[one] >= VERIFIED), key=lambda one: -grades[one])
         inputs = reading.recall(self.session, predictor, "learned", state["learned"], **self.about)
@@ -209,8 +201,7 @@ class _Work:
         return {"learned": [*state["learned"], common]}
 
     def _verify_batch(self, doc_ids: list[str]) -> dict[str, int]:
-        """Return the grades that the model names, in as many calls as its window makes necessary."""
-        predictor, chars = self.verifier.verify_passages, self.verifier.read_chars
+        predictor, chars = self.program.verify_passages, self.program.read_chars
         grades: dict[str, int] = {}
         for shown, answer in reading.read(self.session, predictor, doc_ids, chars, _check_ids, **self.about):
             # Of two judgements of one passage the first holds.

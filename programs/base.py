@@ -32,16 +32,11 @@ class Program(dspy.Module):
     toolbox: Toolbox = field(kw_only=False)
     depth: int = 1000  # documents of a ranking
 
-    # Output field of its signatures -> what the engine without a model writes into it.
-    offline: ClassVar[Mapping[str, Any]] = {}
-    # Whether the calls of a query grow with its pool.
-    pooled: ClassVar[bool] = False
-    # Whether each prompt has all before it in it, so that half of the calls are a quarter of the tokens.
-    cumulative: ClassVar[bool] = False
-    # Where the model decides how many calls it makes: the fewest, as a share of those with the engine without a model.
-    least_calls: ClassVar[float] = 1.0
-    # Parameters that compiling sets where none is given.
-    compiled_with: ClassVar[Mapping[str, Any]] = {}
+    offline: ClassVar[Mapping[str, Any]] = {}  # output field -> what the engine without a model writes into it
+    pooled: ClassVar[bool] = False  # whether the calls of a query grow with its pool
+    cumulative: ClassVar[bool] = False  # whether each prompt has all before it, so that tokens grow as calls squared
+    least_calls: ClassVar[float] = 1.0  # the fewest, as a share of those with the engine without a model
+    compiled_with: ClassVar[Mapping[str, Any]] = {}  # parameters that compiling sets where none is given
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -85,9 +85,9 @@ class ClosedBook(Program):
 
 
 def sign(guess: str, title: str, text: str, query: str) -> int:
-    """Return how strongly `guess` names a document: TITLE for its title, else the words of the longest run, or 0.
+    """Return how strongly `guess` names a document: TITLE for title or first line, else the words of the longest run.
 
-    The title of a document without one is its first line. What stands in the query is no evidence: it could be copied.
+    What stands in the query is no evidence: it could be copied.
     """
     guessed, request = split_words(guess), split_words(query)
     heading = split_words(title or next(iter(text.strip().splitlines()), ""))
@@ -114,7 +114,7 @@ def longest_run(guess: Sequence[str], text: Sequence[str], query: Sequence[str])
 
 
 def split_words(text: str) -> list[str]:
-    """Return all words of `text` without case and marks: a run is made of small ones, too."""
+    """Return all words of `text`, small ones too, without case and marks."""
     return re.findall(r"\w+", text.casefold())
 
 

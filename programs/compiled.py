@@ -156,7 +156,6 @@ def prompt_from_json(row: Mapping[str, Any]) -> Prompt:
 
 
 def _check_versions(file: Path, made_with: Mapping[str, Any]) -> None:
-    """UsageError unless format, and the first two numbers of Sextant's and DSPy's version, are those of now."""
     for name, now in _get_versions().items():
         then = str(made_with.get(name, "unknown"))
         if then.split(".")[:2] != now.split(".")[:2]:

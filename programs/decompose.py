@@ -94,9 +94,8 @@ class Part(NamedTuple):
 def fuse(parts: Sequence[Part], exclude_depth: int) -> list[str]:
     """Return the documents of the must and may parts, best first; what only a not part found is left out.
 
-    Documents among the first `exclude_depth` of a not part come last; before that, those in more must parts first.
-    Among equals the sum of weight / (60 + rank) decides, ranks from 1 and over must and may alike, then the doc_id. So
-    may parts alone make a union, must parts an intersection whose near misses follow.
+    Documents among the first `exclude_depth` of a not part come last; before that, those in more must parts first, then
+    by the sum of weight / (60 + rank) over must and may alike, then by doc_id.
     """
     unwanted = {doc_id for part in parts if part.role == "not" for doc_id in part.doc_ids[:exclude_depth]}
     met: Counter[str] = Counter()

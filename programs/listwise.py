@@ -37,8 +37,7 @@ def slide(
 ) -> list[str]:
     """Return `doc_ids` after one pass of the window from the end to the beginning; always a permutation of them.
 
-    For n > window, `rank_window` is called ceil((n - window) / step) + 1 times, for fewer documents once; for a window
-    of one document never. What it leaves out follows in the order shown, what it invents or repeats is ignored.
+    For n > window, `rank_window` is called ceil((n - window) / step) + 1 times, for fewer documents once, for 1 never.
     """
     order = list(doc_ids)
     for end in range(len(order), 0, -step):
@@ -90,9 +89,8 @@ def tournament(
 ) -> list[str]:
     """Rank `doc_ids` by rounds of batches: a permutation of them, whatever `rank_batch` answers; promote < batch.
 
-    They are sorted by id before `shuffle`, so that only it decides who meets whom. Survivors keep the order of their
-    batches and inside them. Those who leave in one round stand by their places: first all that were next after the
-    promoted, in the order of their batches, and so on. A batch of one is not ranked.
+    Sorted by id before `shuffle`, which alone decides who meets whom. Those who leave in a round stand by place: first
+    all that were next after the promoted, in the order of their batches. A batch of one is not ranked.
     """
     left, tails, number = sorted(doc_ids), list[list[str]](), 1
     shuffle(left)

@@ -108,8 +108,7 @@ class Found:
     best_rank: dict[str, int] = field(default_factory=dict)  # over all hops, in the order of surfacing
 
     def ranking(self) -> list[str]:
-        """Return selected documents in the order of selection, the others by their best rank."""
-        # A stable sort: of equal ranks, the one that surfaced in the earlier hop stays first.
+        """Return selected documents in the order of selection, the others by their best rank, the earlier hop first."""
         return list(dict.fromkeys(self.selected + sorted(self.best_rank, key=self.best_rank.__getitem__)))
 
 

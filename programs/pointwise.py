@@ -81,8 +81,7 @@ class Pointwise(Program):
 def order_by_score(scores: Mapping[str, float], ties: Mapping[str, float]) -> list[Hit]:
     """Order documents by `scores`, best first, equal ones by `ties`, those equal there too as they came.
 
-    Of two documents that `ties` told apart, the later gets a score less by a billionth a place. So equal scores are
-    left for copies of one text and the like, which a protocol that counts ties as losses (MultiConIR's) counts.
+    What `ties` told apart gets scores a billionth apart, because MultiConIR's protocol counts ties as losses.
     """
     rounded = {doc_id: round(score, _DECIMALS) for doc_id, score in scores.items()}
     order = sorted(rounded, key=lambda doc_id: (-rounded[doc_id], -ties.get(doc_id, UNFOUND)))

@@ -18,10 +18,7 @@ UNFOUND = float("-inf")  # the score of what a search did not return
 
 
 def find_candidates(session: Session, query: Query, most: int) -> list[Hit]:
-    """Return the query's candidates, or else the first `most` documents, best first by the run's retriever, in hop 1.
-
-    Candidates that the search does not return follow by id, without a score.
-    """
+    """Return the query's candidates (those not found last, by id) or else the `most` best documents; this is hop 1."""
     session.hop = 1
     own = (query.candidates or frozenset()) - query.excluded
     found = session.search(query.text, most if query.candidates is None else len(own))

@@ -112,7 +112,6 @@ def _observation(step: Step, one: Answered) -> dict[str, Any]:
 
 
 def _metrics(usage: Usage | None, prefix: str, **more: int) -> dict[str, Any]:
-    """Return what was used, and `more`; the cost is the list price, which a cache does not change."""
     if usage is None:
         return more
     tokens = {f"{prefix}prompt_tokens": usage.input_tokens, f"{prefix}completion_tokens": usage.output_tokens}
@@ -171,10 +170,7 @@ def is_atif(row: Mapping[str, Any]) -> bool:
 
 
 def to_ours(row: dict[str, Any], queries: Container[str], documents: Corpus) -> tuple[dict[str, Any], bool]:
-    """Convert an ATIF document to our own form (importing.Line), and return whether it says what searches found.
-
-    Where it does not, the steps are left out. ValueError for what is no ATIF.
-    """
+    """Convert an ATIF document to importing.Line; return it, and whether it says what searches found. Or ValueError."""
     forms.check(Line, row)
     extra = _extra(row)
     names = [extra.get("query_id"), row.get("trajectory_id"), row.get("session_id")]
@@ -213,10 +209,7 @@ def _convert_step(row: dict[str, Any], documents: Corpus) -> list[dict[str, Any]
 
 
 def _convert_call(call: dict[str, Any], results: list[dict[str, Any]], documents: Corpus) -> list[dict[str, Any]]:
-    """Return one tool call as a step of ours; none for one that is neither a search nor a read, nor one that we write.
-
-    The documents of a search are None where it cannot be told what they are.
-    """
+    """Return a tool call as a step of ours, or none of another kind; documents that a search does not name are None."""
     name, given = call["function_name"], call.get("arguments", {})
     tool = name if name in _OURS else "search" if _SEARCH.search(name) else "read" if _READ.search(name) else ""
     texts = [one for one in given.values() if isinstance(one, str)]

@@ -89,7 +89,6 @@ def _trajectory(one: Answered, source: Source) -> dict[str, Any]:
 
 
 def _scores(source: Source) -> Iterator[dict[str, Any]]:
-    """Yield rows of scores, for the queries for which a metric is defined."""
     for query_id in source.query_ids:
         for name, column in source.run.columns.items():
             if column[query_id] is not None:

@@ -153,7 +153,6 @@ def read_trajectories(path: Path, environment: "Environment") -> Iterator[tuple[
 
 
 def _check_line(row: dict[str, Any], queries: Mapping[str, "Query"], environment: "Environment") -> dict[str, Any]:
-    """Return a line with its `Step`s and `Usage`. ValueError for one that is malformed or not of the task."""
     if isinstance(row.get("trace"), dict):
         row = row["trace"] | row
     forms.check(Line, row)
@@ -195,7 +194,6 @@ def _make_usage(row: Mapping[str, Any]) -> Usage:
 
 
 def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counter[str]) -> bytes:
-    """Make a line of outcomes.jsonl. ValueError where run file and trajectory are not of the same run."""
     query_id, steps, usage, error = row["query_id"], row["steps"], row.get("usage"), row.get("error")
     doc_ids, scores = file.ranking(query_id)
     tied = len(set(scores)) < len(scores)

@@ -119,7 +119,6 @@ class RunFile:
             raise DataError(f"{self.path} is damaged ({error}); get it again") from None
 
     def _identify(self, kind: str, raw: bytes, line: int) -> str:
-        """Return the id of a "query" or a "document". DataError for one that the task does not have."""
         environment, known = self._environment, self._queries if kind == "query" else self._environment.documents
         try:
             name = unquote(raw.decode(), errors="strict") if self._encoded else raw.decode()
@@ -147,7 +146,6 @@ class RunFile:
         return score
 
     def _check(self) -> None:
-        """DataError for a document twice, one that is excluded for its query, or one outside its pool."""
         for query_id, (numbers, lines, _) in self._lines.items():
             doc_ids = [self._doc_ids[number] for number in numbers]
             try:

@@ -207,7 +207,6 @@ def _group_repeats(runs: Sequence[Run]) -> list[System]:
 
 
 def _measure_spread(runs: Sequence[Run], metric: str, query_ids: Collection[str]) -> float | None:
-    """Return the standard deviation (n - 1) between the runs' means of a metric over queries; None for one run."""
     if len(runs) < 2 or not query_ids:
         return None
     means = [math.fsum(run.columns[metric][one] or 0.0 for one in query_ids) / len(query_ids) for run in runs]
@@ -288,7 +287,6 @@ def _note_repeats(systems: list[System], runs: list[Run], metric: str) -> list[s
 
 
 def _changed_keys(baseline: System, system: System) -> dict[str, list[Any]]:
-    """Return key -> both values, for what differs in the configurations and is not of the contract."""
     before, after = _flatten(baseline.first.config), _flatten(system.first.config)
     keys = [*before, *(key for key in after if key not in before)]
     changed = [key for key in keys if _identity(before.get(key)) != _identity(after.get(key))]
@@ -304,8 +302,7 @@ def _changed_keys(baseline: System, system: System) -> dict[str, list[Any]]:
 _FIRST = ("program", "compiled", "parameters", "retriever", "lm")  # in a table; the rest follows by name
 
 
-def _flatten(config: run_folder.Config) -> dict[str, Any]:
-    """Return the configuration without contract and provenance, flat ("lm.name"); a compiled program is one value."""
+def _flatten(config: run_folder.Config) -> dict[str, Any]:  # without contract and provenance
     flat = dict[str, Any]()
     for key in sorted(config, key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key)):
         value = config[key]
@@ -321,7 +318,6 @@ def _identity(value: Any) -> Any:
 
 
 def _find_moved(baseline: System, system: System, metric: str) -> list[Result]:
-    """Return the queries that moved most: those that gained, most first, then those that lost, most first."""
     rows: list[Result] = [
         {"run": system.name, "metric": metric, "query_id": query_id, "baseline": before, "value": after}
         | {"difference": after - before}
@@ -340,10 +336,7 @@ _ORDER = {fate: place for place, fate in enumerate(WORDS)}
 
 
 def _compare_losses(baseline: System, others: list[System]) -> tuple[list[Result], list[str]]:
-    """Return a row a system on what became of relevant documents, and notes on runs whose folders do not say it.
-
-    With repeats, shares are means over them, and flows means over all pairs of their runs.
-    """
+    """Return a row a system on what became of relevant documents (means over repeats), and notes on what is missing."""
     rows, notes = list[Result](), list[str]()
     k = choose_cutoffs(baseline.first.metric, baseline.first.columns)[0]
     for system in others:
@@ -375,7 +368,6 @@ def _read_fates(run: Run, k: int) -> Fates:
 
 
 def _share_fates(repeats: list[Fates], query_ids: list[str]) -> np.ndarray:
-    """Return a row a query, a column a fate: its share of the query's relevant units, averaged over the repeats."""
     shares = np.zeros((len(query_ids), len(_ORDER)))
     for fates in repeats:
         for row, query_id in zip(shares, query_ids, strict=True):
@@ -396,7 +388,6 @@ def _change_shares(before: np.ndarray, after: np.ndarray) -> list[Result]:
 
 
 def _count_flows(before: list[Fates], after: list[Fates], query_ids: list[str]) -> Result:
-    """Count the documents that went from one fate to another, most first, with their queries, and those that stayed."""
     counted: Counter[tuple[Fate, Fate]] = Counter()
     where: dict[tuple[Fate, Fate], dict[str, None]] = {}
     for query_id in query_ids:

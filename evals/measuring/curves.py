@@ -93,7 +93,6 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
 
 
 def _choose_metric(run: Run, name: str) -> str:
-    """Return the metric to draw. UsageError for one that has no value before the end, UnknownName for no metric."""
     chosen = name or run.metric
     if chosen in SEEN:
         return chosen
@@ -127,7 +126,6 @@ def _why_nothing(metric: str, refused: Mapping[str, dict[str, str]], drawn: Mapp
 
 
 def _describe_axis(axis: str, found: Sequence[_Curve]) -> Result | None:
-    """Describe all runs on one axis, and its Pareto front; None without any cost."""
     largest = max((course.costs[-1] for curve in found for course in curve.courses), default=0)
     if not largest:
         return None
@@ -145,11 +143,8 @@ def _describe_axis(axis: str, found: Sequence[_Curve]) -> Result | None:
 
 
 def _choose_budgets(axis: str, largest: float) -> list[float]:
-    """Choose budgets: multiples of the axis's unit with two digits, and powers of two of them, up to the largest cost.
-
-    Where the largest is below ten units, the unit is a tenth, so that a cheap run has a curve as well.
-    """
-    unit: float = UNITS[axis]
+    """Choose budgets: multiples of the axis's unit with two digits, and powers of two, up to the largest cost."""
+    unit: float = UNITS[axis]  # a tenth where the largest is below ten, so that a cheap run has a curve as well
     while axis in ("tokens", "usd") and largest < 10 * unit and unit > 1e-6:
         unit /= 10
     end = math.ceil(round(largest / unit, 6))
@@ -197,7 +192,6 @@ def _dominates(one: Result, other: Result) -> bool:
 
 
 def _follow_queries(run: Run, metric: str, axes: Sequence[str]) -> tuple[dict[str, list[Course]], int]:
-    """Return the course of each query by axis, and how many queries have a ranking and no trajectory."""
     found: dict[str, list[Course]] = {axis: [] for axis in axes}
     bare = 0
     for query_id in run.query_ids if axes else ():

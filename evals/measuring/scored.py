@@ -11,12 +11,12 @@ bound of another system (program, parameters, model or retriever) is named in fu
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from evals import folder as run_folder
 from evals.forms import JudgedForm, ScoresForm
@@ -27,6 +27,7 @@ from tools import forms
 from tools.console import brief
 from tools.errors import DataError, RunIncomplete, SextantError
 
+T = TypeVar("T")
 Column = dict[str, float | None]  # query_id -> value of one metric, None where it is undefined
 
 # What two runs must share for their difference to be that of the systems; beside these, the judgements that lead.
@@ -196,7 +197,6 @@ def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> Sext
 
 
 def _read_scores(path: Path, config: run_folder.Config) -> dict[str, Any]:
-    """Read scores.json of the run in `path`. ValueError where it is none, or does not fit the configuration."""
     scores: dict[str, Any] = forms.read_whole(ScoresForm, (path / "scores.json").read_bytes())
     if (losses := scores.get("losses")) and str(losses["cutoff"]) not in losses["at"]:
         raise ValueError("'losses' has nothing at its cutoff")
@@ -209,7 +209,6 @@ def _read_scores(path: Path, config: run_folder.Config) -> dict[str, Any]:
 
 
 def _read_columns(text: str) -> tuple[dict[str, Column], dict[str, str]]:
-    """Return the values of each metric, and query -> its error or "", of a scores.csv; ValueError for what is none."""
     csv.field_size_limit(2**31 - 1)  # the last column has error messages, of any length
     head, *rows = list(csv.reader(io.StringIO(text, newline=""))) or [[]]
     if head[:1] != ["query_id"] or head[-1:] != ["error"] or any(len(row) != len(head) for row in rows):
@@ -286,35 +285,30 @@ class Bounds:
     @cached_property
     def gained(self) -> Paired | None:
         """Program - floor."""
-        rows = self._rows(self.found.get("floor"), self.run)
-        return paired(*zip(*rows, strict=True)) if rows else None
+        return self._compute(paired, self.found.get("floor"), self.run)
 
     @cached_property
     def missing(self) -> Paired | None:
         """Ceiling - program; None for a ceiling of another system."""
-        rows = self._rows(self.run, self._own_ceiling)
-        return paired(*zip(*rows, strict=True)) if rows else None
+        return self._compute(paired, self.run, self._own_ceiling)
 
     @cached_property
     def closed(self) -> Interval | None:
         """The share of ceiling - floor that the program has closed."""
-        rows = self._rows(self.found.get("floor"), self.run, self._own_ceiling)
-        return share_closed(*zip(*rows, strict=True)) if rows else None
+        return self._compute(share_closed, self.found.get("floor"), self.run, self._own_ceiling)
 
     @property
     def _own_ceiling(self) -> Run | None:
         return self.found["ceiling"] if self.is_own("ceiling") else None
 
-    def _rows(self, *runs: Run | None) -> list[tuple[float, ...]]:
+    def _compute(self, function: Callable[..., T], *runs: Run | None) -> T | None:
         columns = [run.columns.get(self.metric, {}) for run in runs if run is not None]
-        return list(pair(*columns).values()) if len(columns) == len(runs) else []
+        rows = pair(*columns).values() if len(columns) == len(runs) else ()
+        return function(*zip(*rows, strict=True)) if rows else None
 
 
 def bounds_beside(path: Path) -> dict[str, Any]:
-    """Return the bounds of the run in `path` among the folders beside it, by its headline metric, as `Bounds.json`.
-
-    Folders that cannot be read are passed over, so a run without scores has no bounds.
-    """
+    """Return the bounds of the run in `path` among the readable folders beside it, by its headline metric, as JSON."""
     own = _read_lightly(path)
     if own is None:
         return {"metric": "", **dict.fromkeys(LABELS)}
@@ -328,7 +322,7 @@ def bounds_beside(path: Path) -> dict[str, Any]:
 
 def list_bounds(found: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Return (label, bound) of what `Bounds.json` has; the best bare retriever unless it is the run's own."""
-    kinds = [kind for kind in LABELS if found.get(kind) and (kind != "best" or found["best"] != found["floor"])]
+    kinds = (kind for kind in LABELS if found.get(kind) and (kind != "best" or found["best"] != found["floor"]))
     return [(LABELS[kind], found[kind]) for kind in kinds]
 
 

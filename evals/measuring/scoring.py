@@ -82,10 +82,7 @@ def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None
 
 
 def rescore(path: Path, judgements: str = "", metrics: Sequence[str] = ()) -> dict[str, Any]:
-    """Score the run in `path` again, by its own judgements where none are named; return what --json prints.
-
-    UnknownName or UsageError, before anything is read, for a metric that is none or that the task cannot have.
-    """
+    """Score the run in `path` again, by its own judgements where none are named; return what --json prints."""
     for name in metrics:
         check_metric(name)
     config = run_folder.read_config(path)
@@ -202,8 +199,6 @@ def summarise_column(column: Column, weights: Mapping[str, int], *, resampled: b
 
 
 class _Tally:
-    """Adds up outcomes one by one: failures, calls, tokens, and what never reached a prompt."""
-
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._unusable: Counter[str] = Counter()

@@ -68,7 +68,6 @@ def searches(outcome: Mapping[str, Any]) -> list[Row]:
 def _compare_documents(
     query_id: str, steps: Sequence[Row], then: Sequence[list[str]], now: Sequence[list[str]], judgements: Judgements
 ) -> list[Result]:
-    """Return a row for each relevant document of a query: where it came back first, then and now."""
     unit_of, grades = judgements.unit_of or str, judgements.recalled(query_id)
     rows: dict[str, Result] = {}
     for unit, grade in sorted(grades.items(), key=lambda one: (-one[1], one[0])):
@@ -84,7 +83,6 @@ def _compare_documents(
 
 
 def _add_up(relevant: Sequence[Result], hops: Mapping[int, int]) -> Result:
-    """Add up what surfaced then and now; `hops` has the searches of each hop."""
     kinds = {"both": (True, True), "only_then": (True, False), "only_now": (False, True), "neither": (False, False)}
     surfaced = Counter((bool(row["then"]), bool(row["now"])) for row in relevant)
     recalls: dict[str, dict[str, float]] = {"then": {}, "now": {}}

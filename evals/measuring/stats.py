@@ -23,10 +23,7 @@ class Interval(NamedTuple):
 def bootstrap_mean(
     values: Sequence[float], weights: Sequence[float] | None = None, *, resamples: int | None = None, seed: int = 0
 ) -> Interval:
-    """Return the mean with its percentile bootstrap interval (Efron and Tibshirani 1993, chapter 13).
-
-    Queries are resampled; `weights` are above 0, one a value. One value has no interval; none is a ValueError.
-    """
+    """Return the mean with its percentile bootstrap interval (Efron and Tibshirani 1993, chapter 13)."""
     if not values:
         raise ValueError("no values to average")
     array = np.asarray(values, dtype=np.float64)
@@ -72,10 +69,9 @@ def means_of_resamples(rows: np.ndarray, *, resamples: int | None = None, seed: 
 def share_closed(
     floor: Sequence[float], program: Sequence[float], ceiling: Sequence[float], *, resamples: int | None = None
 ) -> Interval | None:
-    """Return (program - floor) / (ceiling - floor) of the means, with a percentile bootstrap over queries.
+    """Return (program - floor) / (ceiling - floor) of the means; None where the ceiling is not above the floor.
 
-    None where the ceiling is not above the floor. The interval is None where that of ceiling - floor reaches 0: the
-    ratio then has no bounded one (Fieller 1954).
+    There is no interval where that of ceiling - floor reaches 0 (Fieller 1954).
     """
     rows = np.asarray([floor, program, ceiling], dtype=np.float64).T
     means = rows.mean(axis=0) if rows.size else np.zeros(3)

@@ -78,7 +78,6 @@ class Anytime:
         return True
 
     def _number(self, doc_ids: Sequence[str]) -> list[int]:
-        """Return the numbers of documents, each once; new ones get theirs."""
         index, units, once = self._index, self._unit_of, list(dict.fromkeys(doc_ids))
         for doc_id in [doc_id for doc_id in once if doc_id not in index]:
             number = index[doc_id] = len(index)

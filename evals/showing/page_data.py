@@ -207,10 +207,9 @@ class Answers:
             answer = _describe_query(opened, query_id)
             return plain_json(answer | self._texts.of(opened.run.config, answer))
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as problem:
-            raise DataError(
-                f"what {run_id} holds of query {name[:200]!r} is damaged ({type(problem).__name__}: {problem}); "
-                "remove its line in outcomes.jsonl and give the run's command again"
-            ) from None
+            what = f"what {run_id} holds of query {name[:200]!r} is damaged ({type(problem).__name__}: {problem})"
+            mend = "remove its line in outcomes.jsonl and give the run's command again"
+            raise DataError(f"{what}; {mend}") from None
 
     def _open(self, run_id: str) -> _Opened:
         with self._lock:
@@ -274,13 +273,10 @@ def _summarize(run_id: str, opened: _Opened) -> Answer:
         **{key: scores.get(key) for key in (*kept, "compiled", "pool")},
         "metric": run.metric,
         "contract": hashlib.sha256(plain_json(run.contract)).hexdigest()[:8],
-        "queries": scores["queries"],
-        "failed": scores["failed"],
+        **{key: scores.get(key) for key in ("queries", "failed", "usage", "losses")},
         "metrics": {
             name: {key: value.get(key) for key in ("mean", "low", "high")} for name, value in scores["metrics"].items()
         },
-        "usage": scores["usage"],
-        "losses": scores.get("losses"),
         "notes": opened.notes,
         "mini": scores["data"] == "mini",
         "imported": bool(run.config.get("imported")),
@@ -310,8 +306,7 @@ def _describe_query(opened: _Opened, query_id: str) -> Answer:
         "notes": trace.get("notes", []),
         "steps": trace["steps"],
         "invented_ids": trace.get("invented_ids", 0),
-        "unusable": trace.get("unusable", {}),
-        "followed": trace.get("followed", {}),
+        **{key: trace.get(key, {}) for key in ("unusable", "followed")},
     }
 
 

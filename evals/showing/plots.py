@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from tools.console import clean
 
-# Okabe and Ito's palette without yellow, which is too pale for a line on white.
+# Without Okabe and Ito's yellow, which is too pale for a line on white.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MUTED = "#767676"

@@ -131,7 +131,6 @@ _LATEX = str.maketrans(
 
 
 def _in_latex(text: str, *, number: bool = False) -> str:
-    """Return text that LaTeX sets as it is; in a number, signs are those of mathematics."""
     escaped = clean(text).translate(_LATEX)
     if number:
         return re.sub(r"(?<!\w)([-+])(?=[\d.])", r"$\1$", escaped).replace("\\textless{}", "$<$")
@@ -220,7 +219,6 @@ BAR = 30  # characters of a waterfall: all of the recall
 
 
 def _losses_table(losses: dict[str, Any]) -> Grid:
-    """Draw recall as a waterfall: what was found, and where the rest was lost, by the fates that occur."""
     k = losses["cutoff"]
     shares, documents = losses["at"][str(k)], losses["documents"]
     rows, reached = [], 0.0

@@ -40,8 +40,6 @@ def dumps(message: Mapping[str, Any]) -> bytes:
 
 
 class _Parent:
-    """Who is asked, by one thread at a time."""
-
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.turn = threading.RLock()
@@ -57,7 +55,6 @@ class _Parent:
 
 
 def _make_error(name: str, words: str, number: int) -> Exception:
-    """Make the parent's exception again; `number` is how the parent knows it."""
     kinds = (getattr(module, name, None) for module in (errors, dspy, builtins))
     kind = next((one for one in kinds if isinstance(one, type) and issubclass(one, Exception)), Exception)
     made: Any = kind.__new__(kind, words)

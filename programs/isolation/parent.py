@@ -244,8 +244,7 @@ class _Desk:
         self._query = query
         self._branches: list[AbstractContextManager[None]] = []
         self._ended: list[Submission] = []
-        # Beside plain calls of the session.
-        self._answers: dict[str, Callable[..., Any]] = {
+        self._answers: dict[str, Callable[..., Any]] = {  # beside plain calls of the session
             "open": self._open,
             "hop": lambda hop: setattr(_current(), "hop", hop),
             "judged": lambda doc_ids, chars, shown: _current().judge(doc_ids, chars, fit=lambda texts: shown),
