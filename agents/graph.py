@@ -47,7 +47,8 @@ class Work:
     """The nodes of one query's graph. What they share is the state; steps go into the session's trace."""
 
     def __init__(self, program: Any, query: Query) -> None:
-        self.program, self.session = program, program.toolbox.open(query)
+        self.program = program
+        self.session: Session = program.toolbox.open(query)
         self.about = {"objective": query.objective, "description": query.text}
 
 

@@ -189,8 +189,7 @@ class _Work(Work):
         return {"grades": grades, "sure": sure, "why": why or ("" if sure or state["new"] else "done")}
 
     def learn(self, state: _State) -> _State:
-        predictor, verifier = self.program.learn_common, self.program
-        grades = state["grades"]
+        predictor, verifier, grades = self.program.learn_common, self.program, state["grades"]
         sure = sorted((one for one in grades if grades[one] >= VERIFIED), key=lambda one: -grades[one])
         inputs = reading.recall(self.session, predictor, "learned", state["learned"], **self.about)
         passages = reading.show_all(self.session, predictor, sure[: verifier.batch], verifier.read_chars, **inputs)

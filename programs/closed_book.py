@@ -105,8 +105,7 @@ def longest_run(guess: Sequence[str], text: Sequence[str], query: Sequence[str])
     for place, run in enumerate(_list_runs(text)):
         if run not in copied:
             places[run].append(place)
-    longest = 0
-    ending: dict[int, int] = {}  # place in the text -> how many shared runs end there, one after another
+    longest, ending = 0, dict[int, int]()  # place in the text -> how many shared runs end there, one after another
     for run in _list_runs(guess):
         ending = {place: ending.get(place - 1, 0) + 1 for place in places.get(run, ())}
         longest = max(longest, *ending.values(), 0)

@@ -15,6 +15,7 @@ from tools.records import Hit, Query
 from tools.session import Session
 
 UNFOUND = float("-inf")  # the score of what a search did not return
+RANK_OFFLINE = {"ranked": rules.rank}
 
 
 def find_candidates(session: Session, query: Query, most: int) -> list[Hit]:
@@ -42,9 +43,6 @@ class RankCandidates(About):
 
     passages: list[Passage] = dspy.InputField(desc="the candidates, in no particular order")
     ranked: list[str] = dspy.OutputField(desc="the ids of all passages, best first")
-
-
-RANK_OFFLINE = {"ranked": rules.rank}
 
 
 def rank(session: Session, predictor: dspy.Predict, query: Query, doc_ids: list[str], read_chars: int) -> list[str]:

@@ -30,6 +30,8 @@ from tools.records import Step, Usage, total, usage_from_json, usage_json
 VERSION = "ATIF-v1.7"
 _OURS = ("judge", "select", "drop", "rank")
 _CALLS = ("search", "read", *_OURS)  # steps of other kinds are messages
+_SEARCH, _READ = re.compile("search|retriev", re.I), re.compile("read|open|fetch|get_?doc", re.I)
+_IDS = ("doc_id", "docid", "document_id", "id", "_id")
 
 
 def write(source: Source, folder: Path) -> list[str]:
@@ -158,10 +160,6 @@ class Line(TypedDict):
     steps: list[_Step]
     final_metrics: NotRequired[_Metrics | None]
     extra: NotRequired[dict[str, Any] | None]
-
-
-_SEARCH, _READ = re.compile("search|retriev", re.I), re.compile("read|open|fetch|get_?doc", re.I)
-_IDS = ("doc_id", "docid", "document_id", "id", "_id")
 
 
 def is_atif(row: Mapping[str, Any]) -> bool:

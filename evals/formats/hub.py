@@ -23,6 +23,7 @@ from tools.records import Step
 
 ROWS = 64  # queries in a row group: what is held in memory at once
 TABLES = ("trajectories", "scores", "runs")
+_ABOUT = ("run", "task", "data", "data_fingerprint", "split", "judgements", "program", "retriever", "lm")
 
 
 def write(source: Source, folder: Path) -> list[str]:
@@ -64,9 +65,6 @@ def _schemas() -> dict[str, pa.Schema]:
         "scores": pa.schema({"run": text, "query_id": text, "metric": text, "value": number}),
         "runs": pa.schema(about | {"means": values, "config": text}),
     }
-
-
-_ABOUT = ("run", "task", "data", "data_fingerprint", "split", "judgements", "program", "retriever", "lm")
 
 
 def _trajectory(one: Answered, source: Source) -> dict[str, Any]:

@@ -38,6 +38,11 @@ Loaded = dict[str, Environment | SextantError]
 MOVED = 5  # queries shown that moved most, up and down each
 LEAST = 6  # differences with which p can be below .05 at all: 2 of 2^6 assignments of signs
 SEEDS = ("lm", "parameters")  # where a configuration has a seed: of the model's sampling, and of a program's shuffles
+_FIRST = ("program", "compiled", "parameters", "retriever", "lm")  # in a table; the rest follows by name
+# query_id -> relevant unit -> its fate; queries without a relevant unit are left out
+Fates = dict[str, dict[str, Fate]]
+EXAMPLES = 3  # queries named of a flow
+_ORDER = {fate: place for place, fate in enumerate(WORDS)}
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
     for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):  # over all metrics of all systems
         row["p_holm"] = p
     losses, without_losses = _compare_losses(baseline, others)
-    first, headline = runs[0], chosen[0][0]  # the headline, where it is among them: it is the first in a run's table
+    first, headline = runs[0], chosen[0][0]  # the first in a run's table
     return {
         "baseline": baseline.name,
         "runs": [system.name for system in others],
@@ -299,9 +304,6 @@ def _changed_keys(baseline: System, system: System) -> dict[str, list[Any]]:
     return {key: [before.get(key), after.get(key)] for key in changed}
 
 
-_FIRST = ("program", "compiled", "parameters", "retriever", "lm")  # in a table; the rest follows by name
-
-
 def _flatten(config: run_folder.Config) -> dict[str, Any]:  # without contract and provenance
     flat = dict[str, Any]()
     for key in sorted(config, key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key)):
@@ -327,12 +329,6 @@ def _find_moved(baseline: System, system: System, metric: str) -> list[Result]:
     rows.sort(key=lambda row: (-abs(row["difference"]), row["query_id"]))
     gained, lost = ([row for row in rows if (row["difference"] > 0) is up] for up in (True, False))
     return gained[:MOVED] + lost[:MOVED]
-
-
-# query_id -> relevant unit -> its fate; queries without a relevant unit are left out
-Fates = dict[str, dict[str, Fate]]
-EXAMPLES = 3  # queries named of a flow
-_ORDER = {fate: place for place, fate in enumerate(WORDS)}
 
 
 def _compare_losses(baseline: System, others: list[System]) -> tuple[list[Result], list[str]]:

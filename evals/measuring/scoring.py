@@ -30,6 +30,7 @@ from tools.errors import DataError, RunIncomplete, SextantError
 from tools.records import Usage, usage_json
 
 _FILES = ("outcomes.jsonl", "attribution.jsonl", "scores.csv")
+_SPECIAL = re.compile(r"[\s%]")
 
 
 def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None = None) -> dict[str, Any]:
@@ -129,9 +130,6 @@ def summarise_unfinished(
     measured = _summarise(values, part, resampled=False)
     partial = {"queries": len(answered), "metrics": measured, "judgements": environment.headline}
     return tally.summary(config, len(environment.queries)) | {"partial": partial}
-
-
-_SPECIAL = re.compile(r"[\s%]")
 
 
 @lru_cache(1 << 16)

@@ -90,8 +90,7 @@ def _add_up(relevant: Sequence[Result], hops: Mapping[int, int]) -> Result:
         counted = Counter(row["query_id"] for row in relevant if row[when])
         shares |= {row["query_id"]: counted[row["query_id"]] / row["of"] for row in relevant}
     then, now = (list(shares.values()) for shares in recalls.values())
-    many = len(then)
-    rows = []
+    many, rows = len(then), []
     for hop in sorted(hops):
         row: Result = {"hop": hop, "searches": hops[hop]}
         for when in ("then", "now"):

@@ -11,6 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+TIE = 1e-12  # two values that differ by less are the same: they were summed in another order
+EXACT = 16  # so many differences have 2^16 assignments of signs, which are enumerated
+GROUP = 8  # differences whose signs are drawn together: one random byte
+FEWEST = 7  # queries for which the power can be 80 %: with six, all must move one way to be significant
+
 
 class Interval(NamedTuple):
     """A mean and its 95 % interval; the bounds are None where there is no spread to estimate them from."""
@@ -106,12 +111,6 @@ class Paired(NamedTuple):
     losses: int
     queries: int
     detectable: float | None  # the smallest difference that so many queries show in 80 % of cases
-
-
-TIE = 1e-12  # two values that differ by less are the same: they were summed in another order
-EXACT = 16  # so many differences have 2^16 assignments of signs, which are enumerated
-GROUP = 8  # differences whose signs are drawn together: one random byte
-FEWEST = 7  # queries for which the power can be 80 %: with six, all must move one way to be significant
 
 
 def paired(

@@ -14,6 +14,11 @@ from tools.console import brief, number, plural, queries
 
 Result = dict[str, Any]
 DIGITS = 4  # of means, as in the table of a run
+FLOWS = 10  # flows shown; --json has all
+COLUMNS = 8  # budgets in a table, beside the end
+FRONT = 12  # points of the front that are printed
+SHOWN = 10  # documents gained and lost in a replay that are printed, each
+TEXT = 70  # characters of a search that are printed
 
 
 def lay_out_comparison(result: Result) -> list[Part]:
@@ -93,9 +98,6 @@ def _round_p(p: float) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-FLOWS = 10  # flows shown; --json has all
-
-
 def _losses(losses: Result, note: str) -> list[Part]:
     k, many, flows = losses["cutoff"], losses["queries"], losses["flows"]
     words = {fate.value: text.format(k=k) for fate, text in WORDS.items()}
@@ -135,10 +137,6 @@ def _cost(rows: list[Result], labels: list[str], task: str) -> Grid:
         used += [number(row[f"{key}_per_query"], "${:.5f}") for key in ("paid_usd", "list_usd")]
         cells.append([label, *used, f"{row['failed']} of {row['queries']}"])
     return Grid("a query cost on average", heads, cells, note=task)
-
-
-COLUMNS = 8  # budgets in a table, beside the end
-FRONT = 12  # points of the front that are printed
 
 
 def render_curves(result: Result) -> str:
@@ -208,10 +206,6 @@ def curves_csv(result: Result) -> str:
                 cells = ["" if row[name][place] is None else repr(row[name][place]) for name in columns]
                 writer.writerow([row["run"], axis, result["metric"], budget, *cells, row["queries"], int(on_front)])
     return text.getvalue()
-
-
-SHOWN = 10  # documents gained and lost in a replay that are printed, each
-TEXT = 70  # characters of a search that are printed
 
 
 def render_replay(result: Result) -> str:

@@ -39,6 +39,7 @@ RANKED = 100  # documents of a ranking
 NAMED = 20  # of a ranking or a search: those whose texts are sent
 PATIENCE = 0.7  # seconds that an answer waits for a corpus; later ones have its texts
 READING = "the corpus is still being read; the texts come in a moment"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 Answer = dict[str, Any]
 
@@ -384,9 +385,6 @@ def list_answers(answers: Answers) -> Iterator[tuple[str, bytes]]:
         names = [quote(name, safe="!'()*") for name in answers.query_ids(run_id)]  # as encodeURIComponent does
         paths += [f"run/{run_id}.json", *(f"run/{run_id}/query/{name}.json" for name in names)]
     return ((path, answers(path)) for path in paths)
-
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _well_formed(text: str) -> str:

@@ -21,6 +21,7 @@ from evals.measuring.traces import WORDS
 from tools.console import clean, number, plural, put_out, queries
 
 WIDTH = 80  # characters that a table has to fit into, where its cells are short
+BAR = 30  # characters of a waterfall: all of the recall
 
 
 class Best(str):
@@ -213,9 +214,6 @@ def _metrics_table(metrics: dict[str, dict[str, Any]], judgements: str) -> Grid:
         beside = [metrics.get(f"{name} [{other}]", {}).get("mean") for other in others]
         rows.append([*row, *(number(mean, unknown="") for mean in beside)])
     return Grid("", heads, rows)
-
-
-BAR = 30  # characters of a waterfall: all of the recall
 
 
 def _losses_table(losses: dict[str, Any]) -> Grid:

@@ -49,6 +49,7 @@ _LARGEST = 256 << 20  # bytes of a message
 _LATE = 3.0  # seconds after a query's time is up, in which evals.running.runner gives it up
 _SHIELDED, _BARE = "without files or TCP", "files not shielded: this system has no Landlock"
 _current: Callable[[], Any] = session.current
+_CHILDREN: set["_Child"] = set()
 
 
 class ProcessEnded(Exception):
@@ -131,9 +132,6 @@ def _add_around(place: Path, hidden: Iterable[Path], readable: list[str], listab
     for entry in place.iterdir():
         if not entry.is_symlink():
             _add_around(entry, hidden, readable, listable)
-
-
-_CHILDREN: set["_Child"] = set()
 
 
 @contextmanager
@@ -240,8 +238,7 @@ class _Desk:
 
     def __init__(self, toolbox: Toolbox, query: Query) -> None:
         self.raised: list[Exception] = []
-        self._toolbox = toolbox
-        self._query = query
+        self._toolbox, self._query = toolbox, query
         self._branches: list[AbstractContextManager[None]] = []
         self._ended: list[Submission] = []
         self._answers: dict[str, Callable[..., Any]] = {  # beside plain calls of the session
