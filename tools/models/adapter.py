@@ -218,10 +218,7 @@ def _system_message(signature: Any, doc: str) -> str:
 
 
 def _read(signature: Any, answer: str) -> _Values | None:
-    """Return the values of a model's answer in the order of the fields; None where DSPy has to read it.
-
-    _TooBroken for one that DSPy should not try to read, either: its own repair has no end.
-    """
+    """Return an answer's values in field order; None where DSPy has to read it, _TooBroken where nobody should."""
     validators = _validators(signature)
     texts, values = dict(reversed(_sections(answer))), _Values()  # of several sections, the first counts
     for name, validate in validators.items():

@@ -117,10 +117,7 @@ class Answers:
         AT_END.append(self.close)
 
     def take(self, key: str, run: str = "", query_id: str = "") -> tuple[Answer, str, str] | None:
-        """Return an answer to a request, with the run and the query that paid for it; None where there is none.
-
-        Of several, that of this query of this run comes first, then one of this run, then the oldest.
-        """
+        """Return an answer, and the run and query that paid for it, or None; this query's first, then this run's."""
         columns = ("key", "outputs", "usage", "finish", "seconds", "run", "query_id")
         best = "WHERE key = ? AND fault = '' AND outputs IS NOT NULL "
         best += "ORDER BY (run = ? AND query_id = ?) DESC, (run = ?) DESC, id LIMIT 1"
@@ -130,11 +127,8 @@ class Answers:
         return None
 
     def write(self, rows: list[_Row], *, wait: bool = True) -> None:
-        """Put rows on disk; with `wait`, they are safe when this returns. RunIncomplete when they cannot be.
-
-        A transaction costs twenty times what a row does: while one is under way, rows of other threads gather, and the
-        first of these threads writes them all.
-        """
+        """Put rows on disk; with `wait`, they are safe when this returns. RunIncomplete when they cannot be."""
+        # A transaction costs twenty times what a row does: while one is under way, the rows of other threads gather.
         done = Future[None]()
         with self._lock:
             if not self.close.alive:
@@ -188,10 +182,7 @@ class Answers:
     def select(
         self, columns: Sequence[str], rest: str, values: Sequence[Any] = (), *, damage: str = ""
     ) -> Iterator[dict[str, Any]]:
-        """Yield columns of the rows that the `rest` of a statement picks, by name and with their JSON read.
-
-        DataError for a damaged one; `damage` says what to do, by default to clear the answer away.
-        """
+        """Yield columns of rows by name, with JSON read. DataError for a damaged row; `damage` says what to do."""
         with self._lock, _readable(self.path):
             statement = f"SELECT {', '.join(columns)} FROM calls {rest}"
             for row in self._reader.execute(statement, [_storable(value) for value in values]):

@@ -61,14 +61,11 @@ class Caller:
         output_tokens: float = 500.0,
         longest: float = float("inf"),
     ) -> None:
-        """Without a `cost` the price of a call is unknown; a `free` call costs 0 and is not in the ledger.
-
-        `output_tokens` is the guess at an answer's length until some have come, and `longest` bounds a call in seconds.
-        """
+        """Take the `cost` of tokens, None where it is not known; a `free` call costs 0 and is not in the ledger."""
         self.model, self.terms, self.cost, self.free = model, terms, cost, free
         self._answered = False
-        self._output_tokens = output_tokens  # of an answer, as far as is known: a running mean
-        self._longest = min(longest, terms.patience.call)
+        self._output_tokens = output_tokens  # of an answer: a guess at first, then a running mean
+        self._longest = min(longest, terms.patience.call)  # seconds of a call
         if not free:
             terms.join()
 
@@ -100,7 +97,6 @@ class Caller:
             raise _out_of_time(str(waited)) from None
 
     def _ask_provider(self, owner: str, key: str, made: bytes, send: Send) -> Answer:
-        """Send the request as often as the patience of the run allows; return the answer, or raise the last failure."""
         failures = _Failures()
         while True:
             entered = self._enter(failures)
@@ -268,7 +264,6 @@ def read_report(usage: Any) -> Metered | None:
 
 
 def _read(usage: dict[str, Any], name_in: str, name_out: str) -> Metered:
-    """Return the counts of a block. ValueError where they cannot be true."""
     tokens_in, tokens_out = _count(usage, name_in), _count(usage, name_out)
     of_input, of_output = _details(usage, f"{name_in}_details"), _details(usage, f"{name_out}_details")
     read = _count(usage, "cache_read_input_tokens")
@@ -294,7 +289,6 @@ def _recounted(tokens: int) -> float:
 
 
 def _count(block: dict[str, Any], name: str) -> int:
-    """Return a count of tokens; 0 where the block has none."""
     count = block.get(name)
     if count is None:
         return 0

@@ -62,10 +62,7 @@ class Embeddings:
     """A connected embedding model, asked on the terms of a run. Threads share it."""
 
     def __init__(self, spec: str, terms: Terms, *, dimensions: int = 0, cost: Price | None = None) -> None:
-        """`dimensions` asks for shorter vectors, 0 for the model's own; `cost` is None where nobody knows it.
-
-        UsageError when `spec` names no provider and no server.
-        """
+        """Connect the model `spec`, or UsageError; `dimensions` asks for shorter vectors, 0 for the model's own."""
         self.name = f"api:{spec}"
         self.provider, self.model, self.url = place(spec)
         self.dimension = dimensions  # numbers in a vector, as soon as they are known
@@ -134,7 +131,6 @@ class Embeddings:
         return vectors
 
     def _reason(self, error: dspy.LMError) -> Exception:
-        """Return the error to raise for one of DSPy's, in words for whoever needs the vectors."""
         words = hide_keys(str(error).strip().partition("\n")[0])[:300]
         if isinstance(error, dspy.LMNotConfiguredError):
             return ProviderRefused(f"{self.name} needs a key; put it in ${self._wire.variable}, or into the file .env")

@@ -107,14 +107,11 @@ def _codes(*values: Any) -> tuple[str, ...]:
 
 
 def classify(status: int | None, codes: Iterable[str | None], words: str) -> Subject:
-    """Return what an error is about; `codes` and `words` are those of `read_error`, `status` is None without an answer.
-
-    A page in HTML is not the provider's, so only its status counts, and 403 says nothing about the account.
-    """
+    """Return what an error is about, by `codes` and `words` of `read_error`; `status` is None without an answer."""
     for code in codes:
         if known := _CODES.get((code or "").lower()):
             return known
-    if _PAGE.search(words):
+    if _PAGE.search(words):  # it is not the provider's, and its 403 says nothing about the account
         return "account" if status in _ACCOUNT and status != 403 else "unknown"
     if status is None or status in _SPEAK:
         for about, pattern in _WORDS.items():
@@ -178,10 +175,7 @@ def overload(error: BaseException) -> bool:
 
 
 def from_litellm(error: Exception) -> Exception:
-    """Return an error of LiteLLM's like our own client's: with `retry_after`, without keys or causes that have them.
-
-    LMConfigurationError for a redirect, which was not followed (tools/models/lm.py), and where TLS fails.
-    """
+    """Return an error of LiteLLM's like our own client's: with `retry_after`, without keys or causes that have them."""
     clean = hide_keys(str(error))
     cause: BaseException | None = error
     while cause is not None:

@@ -148,7 +148,6 @@ class Gate:
         return self.in_flight < self.limit and self._clock() >= self._paused_until
 
     def _open(self, reason: str) -> None:
-        """Open the circuit, or keep it open for longer: one request at a time until one is answered."""
         if not self._openings:
             self._threshold = max(1.0, self._limit / 2)
         self._limit, self._opened = 1.0, self._clock()
@@ -186,13 +185,10 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def read_rate(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds until a used-up rate is renewed, as OpenAI's headers say; None where something is left of it.
-
-    None, too, for more than LONGEST_WAIT: a 429 will tell whether that is meant.
-    """
+    """Return the seconds until a used-up rate is renewed, as OpenAI's headers say; None where some of it is left."""
     for what in ("requests", "tokens"):
         used_up = headers.get(f"x-ratelimit-remaining-{what}") == "0"
         if used_up and (parts := _PARTS.findall(headers.get(f"x-ratelimit-reset-{what}", ""))):
             seconds = sum(float(many) * _UNITS[unit] for many, unit in parts)
-            return seconds if seconds <= LONGEST_WAIT else None
+            return seconds if seconds <= LONGEST_WAIT else None  # for more, a 429 will tell whether it is meant
     return None

@@ -64,11 +64,7 @@ class LanguageModel(dspy.LM):
         server: str = "",
         **options: Any,
     ) -> None:
-        """`cost` and `free` are the Caller's.
-
-        Calls go over `wire`; without one, through dspy.LM: LiteLLM's providers, and engines of our own. `server` says
-        where these are, as far as that shapes answers.
-        """
+        """Call over `wire`, or else through dspy.LM: LiteLLM's providers at `server`, and engines of our own."""
         super().__init__(model, cache=False, num_retries=0, **options)
         self.terms, self.wire, self.server = terms, wire, server
         self.caller = Caller(model, terms, cost=cost, free=free)
@@ -107,10 +103,7 @@ class LanguageModel(dspy.LM):
         return outputs
 
     def converse(self, messages: Sequence[Message], tools: Sequence[Message]) -> Message:
-        """Return the model's next message in a conversation with tools: "content", "tool_calls", "finish".
-
-        LMUnsupportedFeatureError for a model that is not on the wire.
-        """
+        """Return the next message of a conversation with tools: "content", "tool_calls", "finish". It needs a wire."""
         if self.wire is None or self.tools is None:
             raise dspy.LMUnsupportedFeatureError("no tool interface", feature="tools", model=self.model)
         body = self.wire.body(messages, tools, self._settings({}))
@@ -189,7 +182,6 @@ class LanguageModel(dspy.LM):
         return key.hexdigest()
 
     def _reason(self, error: Exception) -> Exception:
-        """Return the error that an exception of a call stands for, where its type does not say so."""
         if isinstance(error.__cause__, SextantError):
             return error.__cause__  # the offline engine's own words, which DSPy wraps
         unclear = isinstance(error, dspy.LMInvalidRequestError) and faults.about(error) == "unknown"
@@ -262,10 +254,7 @@ class Model:
         return self.lm.caller.cost
 
     def begin(self, folder: Path, spent: Usage) -> None:
-        """Work for the run in `folder`: open its ledger, and count what it has used.
-
-        `spent` is what its answered queries used: all that the offline engine counts, which has no ledger.
-        """
+        """Open the ledger of the run in `folder`; count what its answered queries `spent` where no ledger has that."""
         self.terms.open(folder)
         books = self.terms.books
         if self.lm.caller.free:
@@ -306,10 +295,9 @@ def connect(
     settings: Settings = Settings(),
     rules: Rules | None = None,
 ) -> Model:
-    """Connect the model that `spec` names, on the `terms` of a run; nothing is sent yet.
+    """Connect the model that `spec` names, on the `terms` of a run; UsageError for a bad spec or settings.
 
-    `offline` needs the corpus' `statistics`, made at its first call, and fills fields by `rules`. UsageError for a spec
-    that names no model, or settings that it cannot have.
+    Nothing is sent yet. `offline` needs the corpus' `statistics`, made at its first call, and fills fields by `rules`.
     """
     terms = terms or Terms()
     if spec == "offline":

@@ -66,10 +66,7 @@ def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
 
 
 class OfflineEngine:
-    """An engine for `dspy.LM(engine=...)`: `complete`, `stream` and `close`. Threads share it.
-
-    Calls are answered by the rules of the program that makes them, or else by `rules`.
-    """
+    """An engine for `dspy.LM(engine=...)`, by the rules of a program, or else by `rules`. Threads share it."""
 
     def __init__(self, statistics: Callable[[], TermStatistics], rules: Rules | None = None) -> None:
         self._rules: Rules = rules or {}

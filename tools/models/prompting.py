@@ -131,10 +131,7 @@ _FEWEST_CHARS = 50  # of a passage, below which it says nothing
 
 
 def show(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits = lambda passages: True) -> list[Passage]:
-    """Show the documents together, and return them as passages of at most `chars` characters each, 0 for whole ones.
-
-    Where they do not `fit`, each is cut to as many characters as do, down to 50.
-    """
+    """Show documents together as passages of `chars` characters (0: whole), or of as many as `fit`, at least 50."""
     return _passages(doc_ids, session.judge(doc_ids, chars or None, fit=partial(_cut, session, doc_ids, fit)))
 
 

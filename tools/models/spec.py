@@ -100,10 +100,7 @@ def price_is_known(spec: str, file: Path | None = None) -> bool:
 
 
 def read_keys(folder: Path = Path()) -> None:
-    """Take keys that the environment lacks from the file `.env` in `folder`, if there is one.
-
-    UsageError for a file that cannot be used, without the text of a line, which may be a key.
-    """
+    """Take keys that the environment lacks from `.env` in `folder`; UsageErrors show no line, which may be a key."""
     file = folder / ".env"
     try:
         if not file.is_file() and (not file.is_dir() or (file / "pyvenv.cfg").is_file()):

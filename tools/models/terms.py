@@ -39,8 +39,7 @@ NOTHING = Expected()
 class Budget:
     """Limits on requests, tokens, dollars and time, checked before each request is sent. Threads share it.
 
-    A call in flight counts with what it is expected to use, so that calls side by side do not exceed a limit together:
-    near it, they wait for each other.
+    Calls in flight count with what they are expected to use, and near a limit wait for each other.
     """
 
     def __init__(
@@ -70,10 +69,9 @@ class Budget:
     def take(
         self, expected: Expected = NOTHING, *, deadline: float = math.inf, check: Callable[[], None] = lambda: None
     ) -> None:
-        """Take one request before it is sent. BudgetReached when none is left; waits where that may change.
+        """Take one request before it is sent, to be followed by one `spend`; wait while calls in flight may use it up.
 
-        Each `take` is followed by one `spend`. TimeoutError at the `deadline`, by time.monotonic; `check` is called
-        first, and raises why nothing is to be sent any more.
+        BudgetReached when none is left, TimeoutError at the `deadline` (time.monotonic); `check` may raise, too.
         """
         with self._settled:
             while True:
@@ -96,10 +94,7 @@ class Budget:
                 self._settled.notify_all()
 
     def allow(self, calls: int, usd: float | None) -> None:
-        """Raise BudgetReached when planned work needs more calls or dollars than are left.
-
-        UsageError where there is a budget in dollars and the price is not known.
-        """
+        """Raise BudgetReached when planned work needs more than is left, UsageError for dollars of unknown price."""
         with self._settled:
             if self._calls is not None and calls > (rest := self._calls - self.calls):
                 raise BudgetReached(f"it takes {calls:,} calls, and {rest:,} are left in the budget")
@@ -186,10 +181,7 @@ class Terms:
         query_seconds: float = QUERY_SECONDS,
         repeats: bool = False,
     ) -> None:
-        """`prices` is the user's own file, None for the default one.
-
-        With `repeats`, a call that is made again in one session gets the same answer.
-        """
+        """With `repeats`, an equal call in one session gets the same answer; `prices` is the user's own file."""
         self.budget = budget or Budget()
         self.gate = gate or Gate(1024)
         self.patience = patience or PATIENCE or Patience()
@@ -210,10 +202,7 @@ class Terms:
         return self.ledger.books if self.ledger else None
 
     def open(self, folder: Path, runs: Path | None = None) -> None:
-        """Work for the run in `folder`, RUNS/TASK/NAME, or for a compilation anywhere in `runs`.
-
-        Its ledger is opened once a model is connected that sends something; what it has counts in the budget.
-        """
+        """Work for the run in `folder`, RUNS/TASK/NAME, or for a compilation anywhere in `runs`; count what it used."""
         self._place = folder, runs
         self._open_ledger()
 
@@ -308,10 +297,7 @@ class Cassette:
     """
 
     def __init__(self, path: Path, terms: Terms, *, sends: bool) -> None:
-        """Replay the file at `path` where there is one. UsageError or DataError when it can be neither made nor read.
-
-        `sends` says whether the run sends anything.
-        """
+        """Replay the file at `path`, if any. UsageError where a run `sends` nothing or no file can be made."""
         if not sends:
             raise UsageError("--cassette is for runs with a model; offline needs none, nor does the retriever")
         self._path, self._terms = path, terms

@@ -66,12 +66,9 @@ class Server:
     """Connections to one server, shared by any number of threads; the one used last is used next."""
 
     def __init__(self, url: str, headers: Mapping[str, str], *, largest: int) -> None:
-        """Take http(s)://host[:port][/path] and headers; UsageError where these, or the proxy, cannot be used.
-
-        `largest` bounds the body of an answer, in bytes, after decompression.
-        """
+        """Take http(s)://host[:port][/path] and headers; UsageError where these, or the proxy, cannot be used."""
         self._url = _address(url)
-        self._largest = largest
+        self._largest = largest  # bytes of the body of an answer, after decompression
         self._headers = [_line(name, value) for name, value in headers.items()]
         self._proxy = _proxy(self._url)
         self._trusted = _trust() if self._url.startswith("https:") else {}

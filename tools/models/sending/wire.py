@@ -40,10 +40,7 @@ class Reply(NamedTuple):
 
 
 class Unreadable(dspy.LMTransportError):
-    """An answer that cannot be read; `usage` where it was reported all the same.
-
-    `billed` says that a credible usage was, so each further attempt costs as much as an answer.
-    """
+    """An answer that cannot be read; `billed` where a credible `usage` was reported: another try costs as much."""
 
     kind = "unreadable"
 
@@ -58,10 +55,7 @@ class Wire:
     """The connection to one model on a server. Threads share it, and so do copies of a language model."""
 
     def __init__(self, model: str, url: str = "", *, provider: str = "", api: str = "chat") -> None:
-        """Name a server of the user's own at `url`, or a `provider`, wherever its variable leads.
-
-        `model` is as the server calls it, `api` "chat" or "responses".
-        """
+        """Name a server at `url`, or a `provider`; `model` is as the server calls it, `api` "chat" or "responses"."""
         place, elsewhere, self.variable = PROVIDERS[provider] if provider else (url, (), SERVER_KEY)
         self.url = next((os.environ[name] for name in elsewhere if os.environ.get(name)), place)
         self.model, self.api, self.key = model, api, secret(self.variable)
