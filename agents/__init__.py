@@ -2,8 +2,7 @@
 
 import os
 
-# LangGraph would send what happens in a graph to LangSmith where these ask for it; nothing but a model's provider and
-# `environments fetch` touches the network here.
+# Where these ask for it, LangGraph would send what happens in a graph to LangSmith.
 for _name in ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING", "LANGCHAIN_TRACING_V2"):
     os.environ[_name] = "false"
 

@@ -164,7 +164,7 @@ class _Work(Work):
         parts = zip(state["plan"], state["unread"], strict=True)
         jobs = [partial(read, doc_ids, question=one["question"]) for one, doc_ids in parts if doc_ids]
         found = side_by_side(self.session, state["round"], jobs, self.program.parallel)
-        # The likeliest of each sub-question, then the second ones, and so on.
+        # The first of each sub-question, then the second ones, and so on.
         selected = [doc_id for docs in zip_longest(*(kept for kept, _ in found)) for doc_id in docs if doc_id]
         return {
             "selected": state["selected"] + selected,

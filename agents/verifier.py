@@ -203,8 +203,7 @@ class _Work(Work):
         predictor, chars = self.program.verify_passages, self.program.read_chars
         grades: dict[str, int] = {}
         for shown, answer in reading.read(self.session, predictor, doc_ids, chars, _check_ids, **self.about):
-            # Of two judgements of one passage the first holds.
-            judgements = {one.id: one for one in reversed(answer.judgements)}
+            judgements = {one.id: one for one in reversed(answer.judgements)}  # of two of one passage the first holds
             self.session.count_invented(one.id for one in judgements.values() if one.grade < VERIFIED)
             verified = [one for one in judgements.values() if one.grade >= VERIFIED]
             verified.sort(key=lambda one: (-one.grade, one.id))
@@ -234,5 +233,4 @@ def fuse(lists: Sequence[Sequence[str]]) -> list[str]:
     for doc_ids in lists:
         for rank, doc_id in enumerate(doc_ids, start=1):
             parts.setdefault(doc_id, []).append(1 / (CONSTANT + rank))
-    # fsum, because the same ranks in another order have to be a tie.
-    return sorted(parts, key=lambda doc_id: -math.fsum(parts[doc_id]))
+    return sorted(parts, key=lambda doc_id: -math.fsum(parts[doc_id]))  # fsum: ranks in another order are a tie

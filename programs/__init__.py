@@ -20,13 +20,11 @@ PROGRAMS = {
     "tournament": "programs.listwise:Tournament",
 }
 
-# Those that reports name.
 FLOOR = "retrieve"  # one search, no model: what every other program has to be above
 RANKER = "tournament"  # what OBLIQ-Bench ranks pools with
 READER = "multihop"  # one that reads the task's instruction
 
-# What stays otherwise than in the paper of a program, beside prompts in our own words; a run's table says it.
-# docs/decisions/programs.md has the list with places in the papers.
+# How a program differs from its paper's, beside its prompts; a run's table says it (docs/decisions/programs.md).
 DIFFERS = {
     "closed_book": "both of BIRCO's signs count in every task, and nobody judges by hand",
     "multihop": "the model also sees its earlier searches, may end early, and gives no rationale and no summary",

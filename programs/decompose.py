@@ -106,8 +106,7 @@ def fuse(parts: Sequence[Part], exclude_depth: int) -> list[str]:
         for rank, doc_id in enumerate(part.doc_ids, start=1):
             met[doc_id] += part.role == "must"
             gains.setdefault(doc_id, []).append(part.weight / (CONSTANT + rank))
-    # fsum, so that a document's place does not hang on the order of the parts.
-    score = {doc_id: math.fsum(gained) for doc_id, gained in gains.items()}
+    score = {doc_id: math.fsum(gained) for doc_id, gained in gains.items()}  # whatever the order of the parts
     return sorted(score, key=lambda doc_id: (doc_id in unwanted, -met[doc_id], -score[doc_id], doc_id))
 
 

@@ -18,8 +18,7 @@ from tools.records import Query, Submission
 ANSWER = 8192  # tokens that the model may write, its thinking in the fields included
 # DSPy's smallest limit for OpenAI's reasoning models, which think unseen before they write, and out of the same limit.
 REASONING_ANSWER = 16000
-# What a text is looking for, for retrievers that were trained with an instruction.
-LIKE = "The text is an item of the collection. Find items like it."
+LIKE = "The text is an item of the collection. Find items like it."  # an instruction for retrievers trained with such
 
 OBJECTIVE = "what the collection is, and what counts as a find; may be empty"
 

@@ -43,7 +43,7 @@ def write(source: Source, folder: Path) -> list[str]:
 def _parquet(path: Path, schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> None:
     path.parent.mkdir()
     left = iter(rows)
-    # As a file: pyarrow takes no path that is not UTF-8.
+    # A file, because pyarrow takes no path that is not UTF-8.
     with path.open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         while batch := [json.loads(compact(row)) for row in islice(left, ROWS)]:  # well-formed text alone
             writer.write_batch(pa.RecordBatch.from_pylist(batch, schema))

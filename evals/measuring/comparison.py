@@ -1,15 +1,11 @@
 """Compare runs with a baseline, query by query.
 
 Each other system is compared with the first in every metric (stats.py has the tests, docs/decisions/comparing.md their
-reasons), and in what became of relevant documents, from run folders alone. Runs that were not asked the same are
-refused.
+reasons), and in the fates of relevant documents, from run folders alone. Runs that were not asked the same are refused.
 
-Runs whose configurations differ in the seed at most are repeats of one system; other code or library versions make
-another. What is paired is a query's mean over its repeats, and what is resampled are queries, each with all its repeats
-(the cluster bootstrap of Field and Welsh 2007).
-
-The change of a fate's share of recall (traces.py) is paired by query, and the changes of all fates sum to 0. It has an
-interval and no test, because a fate that is looked at after the fact is no hypothesis. Flows say which documents moved.
+Runs whose configurations differ in the seed at most are repeats of one system. A query's mean over its repeats is
+paired, and queries are resampled with all their repeats (the cluster bootstrap of Field and Welsh 2007). The change of
+a fate's share of recall (traces.py) has no test, because a fate that is looked at after the fact is no hypothesis.
 """
 
 import dataclasses

@@ -119,8 +119,8 @@ class _Searcher:
         pooled = bool(config.get("pool")) or all(query.candidates is not None for query in environment.queries)
         if spec and retrievers.needs_pool(spec) and not pooled:
             raise UsageError(f"{spec} ranks candidate pools, and {environment.task} has none; name another retriever")
-        # No budget, no call: a lens that needs a model is refused before.
-        self._engines, self._spec, self._depth = Engines(environment, Terms(budget=Budget(calls=0))), spec, depth
+        self._spec, self._depth = spec, depth
+        self._engines = Engines(environment, Terms(budget=Budget(calls=0)))  # a lens that needs a model is refused
         others = config["retriever"].get("others") or {}
         self._expressions = {config["retriever"].get("with", ""): config["retriever"]["name"]}  # by complete name
         self._expressions |= {name: expression for expression, name in others.items()}

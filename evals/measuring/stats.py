@@ -74,10 +74,7 @@ def means_of_resamples(rows: np.ndarray, *, resamples: int | None = None, seed: 
 def share_closed(
     floor: Sequence[float], program: Sequence[float], ceiling: Sequence[float], *, resamples: int | None = None
 ) -> Interval | None:
-    """Return (program - floor) / (ceiling - floor) of the means; None where the ceiling is not above the floor.
-
-    There is no interval where that of ceiling - floor reaches 0 (Fieller 1954).
-    """
+    """Return (program - floor) / (ceiling - floor) of the means; None where the ceiling is not above the floor."""
     rows = np.asarray([floor, program, ceiling], dtype=np.float64).T
     means = rows.mean(axis=0) if rows.size else np.zeros(3)
     if not means[2] - means[0] > TIE:
@@ -85,7 +82,7 @@ def share_closed(
     share = float((means[1] - means[0]) / (means[2] - means[0]))
     of_floor, of_program, of_ceiling = means_of_resamples(rows, resamples=resamples).T
     gap = of_ceiling - of_floor
-    if len(rows) < 2 or np.quantile(gap, 0.025) <= TIE:
+    if len(rows) < 2 or np.quantile(gap, 0.025) <= TIE:  # the ratio has no bounded interval (Fieller 1954)
         return Interval(share, None, None)
     low, high = np.quantile((of_program - of_floor) / np.maximum(gap, TIE), [0.025, 0.975])
     return Interval(share, float(low), float(high))

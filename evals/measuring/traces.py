@@ -59,7 +59,7 @@ class Anytime:
         numbers = self._number(doc_ids)
         self._steps += 1
         if tool == "search":
-            # Whole numbers instead of fractions: the same ranks in another order have to be a tie.
+            # Whole numbers, so that the same ranks in another order are a tie.
             self._sums[numbers] += 2**40 // np.arange(CONSTANT + 1, CONSTANT + 1 + len(numbers), dtype=np.int64)
         elif tool == "select":
             hop = step.get("hop", 0)
@@ -146,8 +146,7 @@ class Fate(StrEnum):
     FOUND = "found"
 
 
-# What a reader sees; {k} is the cutoff.
-WORDS: dict[Fate, str] = {
+WORDS: dict[Fate, str] = {  # what a reader sees; {k} is the cutoff
     Fate.FOUND: "found in the first {k}",
     Fate.NEVER_SURFACED: "never surfaced",
     Fate.NOT_SHOWN: "surfaced, shown to no model",
@@ -246,8 +245,7 @@ def _fates(steps: Sequence[Row], *, failed: bool) -> Callable[[History, int], Fa
     shows, selects = any(step.get("shown") for step in steps), any(step["tool"] == "select" for step in steps)
     refused = [(step["tool"], step["argument"]) for step in steps if step.get("refused")]
     ended = next((step["argument"] for step in reversed(steps) if step["tool"] == "stop"), "")
-    # To use up the steps that a program makes is no limit: it is the program's own shape.
-    cut_off = ended in ("budget", "time")
+    cut_off = ended in ("budget", "time")  # "steps" is the program's own shape
 
     def fate(history: History, place: int) -> Fate:
         if failed:

@@ -259,8 +259,7 @@ class Answers:
         if place not in self._ids:
             below = path.relative_to(given).parts or place.parts[-2:]
             parts = [re.sub(r"[^A-Za-z0-9._~-]+", "-", part) for part in below if part != place.anchor]
-            # Words that links have a meaning for are not used.
-            name = "/".join(f"{part}-" if part in ("q", "s", "query") else part for part in parts)
+            name = "/".join(f"{part}-" if part in ("q", "s", "query") else part for part in parts)  # links use these
             free = chain([name], (f"{name}~{number}" for number in count(2)))
             self._ids[place] = next(one for one in free if one not in self._ids.values())
         return self._ids[place]

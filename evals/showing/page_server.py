@@ -30,7 +30,7 @@ PORT = 8017
 PORTS = 10  # that are tried where none is named
 
 PAGE = Path(__file__).parent / "page"
-# The page's program is these files of page/, one after the other.
+# Files of page/, which are the page's program one after the other.
 SCRIPTS = ("dom", "data", "words", "charts", "lists", "trajectory", "overview", "run", "query", "compare", "main")
 
 

@@ -43,7 +43,7 @@ _CODE = ("agents", "programs", "tools")
 _SYSTEM = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev/null", "/dev/urandom")
 _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")  # of ours: no key
 _TYPES = {one.__name__: one for one in (int, float, bool, str, Expression, Expressions, InputFile)}
-# What a call of the child's may set. Whatever else DSPy and LiteLLM take could lead to another server, with our key.
+# What a call of the child's may set: other settings could lead to another server, with our key.
 _SETTINGS = frozenset({"temperature", "max_tokens", "n", "rollout_id", "stop", "top_p"})
 _LARGEST = 256 << 20  # bytes of a message
 _LATE = 3.0  # seconds after a query's time is up, in which evals.running.runner gives it up
@@ -272,8 +272,7 @@ class _Desk:
             return {"error": [type(error).__name__, str(error), len(self.raised) - 1]}
 
     def _open(self, text: str, objective: str) -> None:
-        # Exclusions and pool are the query's own, whatever the program makes of it.
-        self._toolbox.open(replace(self._query, text=text, objective=objective))
+        self._toolbox.open(replace(self._query, text=text, objective=objective))  # with its own exclusions and pool
 
     def _submit(self, ranking: list[str], **how: Any) -> None:
         self._ended.append(_current().submit(ranking, **how))
