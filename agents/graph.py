@@ -16,10 +16,7 @@ T = TypeVar("T")
 
 
 def side_by_side(session: Session, hop: int, jobs: Sequence[Callable[[], T]], threads: int) -> list[T]:
-    """Do the jobs of one hop at the same time, in so many threads; return what each returns, in order.
-
-    The steps of the trace, and DSPy's own trace of calls, are put together in the order of the jobs.
-    """
+    """Do the jobs of one hop at the same time; results, steps and DSPy's trace of calls are in order of the jobs."""
     calls: list[list[Any]] = [[] for _ in jobs]
     whole = dspy.settings.trace  # teleprompters take demonstrations from it
 
@@ -68,10 +65,7 @@ def connect(state: Any, nodes: Mapping[Callable[..., Any], str | Callable[..., s
 def walk(
     graph: Any, start: dict[str, Any], limit: int, config: Mapping[str, Any] | None = None, *, resumes: bool = False
 ) -> tuple[dict[str, Any], bool]:
-    """Return the state when `graph` has ended, and whether it did so because `limit` steps were used up.
-
-    `start` is the first state, or the last one of a graph that `resumes` from the checkpoint that `config` names.
-    """
+    """Return the state when `graph` has ended, and whether `limit` steps ended it; `config` names its checkpoint."""
     durability = {"durability": "sync"} if config else {}  # each step is on disk before the next one begins
     state, options = start, {**(config or {}), "recursion_limit": limit}
     try:

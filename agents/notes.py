@@ -90,11 +90,7 @@ def _config(thread: str) -> dict[str, Any]:
 
 class _Saver(SqliteSaver):
     def restore(self, thread: str) -> dict[str, Any] | None:
-        """Return the last state of a thread; None where it has none. sqlite3.DatabaseError for a damaged one.
-
-        What its steps wrote after the last checkpoint is removed: LangGraph would take it up, and the state would be a
-        hop ahead of the session that is restored with it.
-        """
+        """Return the last state of a thread; None where it has none. sqlite3.DatabaseError for a damaged one."""
         if (begun := self.get_tuple(_config(thread))) is None:
             return None
         checkpoint: Any = begun.checkpoint
@@ -105,7 +101,7 @@ class _Saver(SqliteSaver):
             return None
         if not isinstance(values, dict) or not all(isinstance(values.get(name), kind) for name, kind in kinds.items()):
             raise sqlite3.DatabaseError("a checkpoint is damaged")
-        with self.cursor() as cursor:
+        with self.cursor() as cursor:  # LangGraph would take up later writes, a hop ahead of the restored session
             cursor.execute("DELETE FROM writes WHERE thread_id = ?", (thread,))
         return values
 

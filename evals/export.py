@@ -1,7 +1,4 @@
-"""A run in other formats: `python -m evals.export RUN --to trec --out FOLDER`.
-
-Only a scored run folder is read: no corpus, model or network. docs/decisions/export-import.md has the formats.
-"""
+"""A run in other formats (docs/decisions/export-import.md): `python -m evals.export RUN --to trec --out FOLDER`."""
 
 import argparse
 import inspect

@@ -1,7 +1,4 @@
-"""The forms of a run folder's files, as tools/forms.py checks them.
-
-docs/decisions/run-folder.md says which file is whose. Left out: equal lengths of two lists, and the like.
-"""
+"""The forms of a run folder's files (docs/decisions/run-folder.md), as tools/forms.py checks them."""
 
 from typing import Annotated, Any, Literal, NotRequired
 

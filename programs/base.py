@@ -25,8 +25,7 @@ class About(dspy.Signature):
 class Program(dspy.Module):
     """A search program: `forward` takes a Query and returns a Submission.
 
-    Its parameters are annotated in the class as in a dataclass, each with a default; `__post_init__` uses them. Facts
-    about the class are class variables.
+    Its parameters are annotated in the class as in a dataclass, each with a default; `__post_init__` uses them.
     """
 
     toolbox: Toolbox = field(kw_only=False)

@@ -85,10 +85,7 @@ class ClosedBook(Program):
 
 
 def sign(guess: str, title: str, text: str, query: str) -> int:
-    """Return how strongly `guess` names a document: TITLE for title or first line, else the words of the longest run.
-
-    What stands in the query is no evidence: it could be copied.
-    """
+    """Return TITLE if `guess` is the title or first line, else the words of the longest run; less the query's words."""
     guessed, request = split_words(guess), split_words(query)
     heading = split_words(title or next(iter(text.strip().splitlines()), ""))
     size = len(guessed)

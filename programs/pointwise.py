@@ -28,6 +28,7 @@ QUOTES = "what in the passage shows that it is wanted, word for word; few or non
 FACETS = 30  # the most that a query of BIRCO has (Table 4), where nothing limits the requirements
 
 _DECIMALS = 4  # to which scores are compared
+# Documents that `ties` told apart are no ties to a protocol that counts those as losses (MultiConIR's).
 _PLACE = 1e-9  # between places of equal scores; below 50,000 documents, all of these stay below the decimals
 
 
@@ -79,10 +80,7 @@ class Pointwise(Program):
 
 
 def order_by_score(scores: Mapping[str, float], ties: Mapping[str, float]) -> list[Hit]:
-    """Order documents by `scores`, best first, equal ones by `ties`, those equal there too as they came.
-
-    What `ties` told apart gets scores a billionth apart, because MultiConIR's protocol counts ties as losses.
-    """
+    """Order documents by `scores`, best first, equal ones by `ties`, which sets their scores a billionth apart."""
     rounded = {doc_id: round(score, _DECIMALS) for doc_id, score in scores.items()}
     order = sorted(rounded, key=lambda doc_id: (-rounded[doc_id], -ties.get(doc_id, UNFOUND)))
     ranked: list[Hit] = []

@@ -129,10 +129,7 @@ def _make_outcomes(
 
 
 def read_trajectories(path: Path, environment: "Environment") -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, line in our own form) of every trajectory, with `Step`s and `Usage`.
-
-    "mapped" is False where its searches do not say what they found. DataError for what does not fit the task.
-    """
+    """Yield (line number, row in our own form) of every trajectory; "mapped": whether searches say what they found."""
     queries = {query.query_id: query for query in environment.queries}
     seen: dict[str, int] = {}
     with path.open("rb") as lines:

@@ -1,8 +1,7 @@
 """A metric for equal budgets: averaged over all queries, after each search, model call, thousand tokens and cent.
 
-From stored traces alone: the ranking before the first step that a budget does not pay for (traces.py has the rule). A
-query that has ended keeps its value, so a curve ends at the run's score. Bands are 95 % bootstrap intervals over
-queries. Left out: budgets of time, which say more about the machine.
+From stored traces alone: the ranking before the first step that a budget does not pay for (traces.py). A query that has
+ended keeps its value, so a curve ends at the run's score. Left out: budgets of time, which depend on the machine.
 """
 
 import math

@@ -119,10 +119,7 @@ def check_metric(name: str) -> None:
 
 
 def add_metrics(environment: "Environment", names: Sequence[str]) -> "Environment":
-    """Return the environment with the metrics in `names` after its own.
-
-    UnknownName for no metric, UsageError for one that the task cannot have: Win without its label, Flip without twins.
-    """
+    """Return the environment with the metrics in `names` added; UsageError for one that the task cannot have."""
     labels = {comparison.label for every in environment.comparisons.values() for comparison in every}
     for name in names:
         check_metric(name)
@@ -134,10 +131,7 @@ def add_metrics(environment: "Environment", names: Sequence[str]) -> "Environmen
 
 
 def compute_all(query_id: str, rankings: Mapping[str, Ranking], environment: "Environment") -> dict[str, float | None]:
-    """Compute every metric of `environment` for one query; a missing ranking is empty.
-
-    By judgements other than those that lead, a metric of a ranking is under "<metric> [<judgements>]".
-    """
+    """Compute every metric of `environment` for one query, by other judgements under "<metric> [<judgements>]"."""
     found: dict[str, float | None] = {}
     ranked = rankings.get(query_id, Ranking(())).doc_ids
     for judgements in sorted(environment.judgements, key=lambda name: name != environment.headline):

@@ -162,10 +162,7 @@ def find(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
 
 
 def read(path: Path, *, load_data: bool = True) -> Run:
-    """Read the run in `path`. DataError for one without scores, RunIncomplete when queries are unanswered.
-
-    How many are unanswered is said only with the task's data, which `load_data` allows.
-    """
+    """Read the run in `path`. DataError for no scores, RunIncomplete for unanswered queries (`load_data`: how many)."""
     config = run_folder.read_config(path)
     try:
         scores = _read_scores(path, config)

@@ -36,8 +36,7 @@ _SPECIAL = re.compile(r"[\s%]")
 def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None = None) -> dict[str, Any]:
     """Write run.trec, scores.csv, attribution.jsonl and scores.json into `path`; return what scores.json holds.
 
-    RunIncomplete when queries are unanswered. `environment` is the run's. `outcomes` are those of an open folder, read
-    one by one, because a run may be larger than memory.
+    RunIncomplete when queries are unanswered. `environment` is the run's, `outcomes` those of an open folder.
     """
     config = run_folder.read_config(path)
     outcomes = run_folder.read_outcomes(path) if outcomes is None else outcomes

@@ -27,10 +27,9 @@ CHUNK = 64  # queries whose searches are issued together, so that models encode 
 
 
 def replay(path: Path, retriever: str = "", depth: int | None = None) -> Result:
-    """Issue the searches of the run in `path` on `retriever`, or each on its own where none is named.
+    """Issue the searches of the run in `path` on `retriever`, or each on its own, `depth` documents each or as many.
 
-    `depth` is documents a search; None is as many as then. DataError where the task's data is missing or another,
-    UsageError for a retriever that does not fit it.
+    DataError where the task's data is missing or another, UsageError for a retriever that does not fit it.
     """
     run = scored.read(path)
     environment = load_environment(run.config)

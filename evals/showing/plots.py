@@ -1,7 +1,6 @@
-"""Plots as SVG files that look alike: matplotlib, set up so that the same data makes the same bytes.
+"""Plots as SVG files that look alike: the same data makes the same bytes, and text stays text.
 
-One colour and one marker for each series, in an order that also tells them apart without colour (Okabe and Ito 2008).
-Text stays text, so that it can be searched and read aloud.
+Each series has a colour and a marker, in an order that tells them apart without colour, too (Okabe and Ito 2008).
 """
 
 import io
