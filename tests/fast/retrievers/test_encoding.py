@@ -99,7 +99,7 @@ def test_an_instruction_reaches_the_models_that_were_trained_with_one_and_no_oth
     for name in DENSE:
         row = find_row(name, "dense")
         with_one, without = row.query_text(QUERY, INSTRUCTION), row.query_text(QUERY)
-        assert (INSTRUCTION in with_one) == row.instructed == (with_one != without), name
+        assert (INSTRUCTION in with_one) == ("{instruction}" in row.query + row.prompt) == (with_one != without), name
         assert QUERY in with_one and QUERY in without
         assert "{" not in with_one + without and "Instruct" not in without
         assert INSTRUCTION not in row.document_text(DOCUMENT)

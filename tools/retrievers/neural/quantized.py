@@ -41,7 +41,7 @@ def quantize(transformer: Any, model: LocalModel, home: Path | None) -> torch.nn
     return open_index(
         home,
         key,
-        build=lambda place: _export(_finite(transformer, model.folder), place),
+        build=lambda place: _export(transformer, model.folder, place),
         load=lambda place: _Quantized(transformer.config, (place / _FILE).read_bytes()),
     )
 
@@ -74,15 +74,11 @@ class _Quantized(torch.nn.Module):
             return self._running[count]
 
 
-def _finite(model: Any, folder: Path) -> Any:
+def _export(model: Any, source: Path, folder: Path) -> None:
+    """Write `model`, loaded from `source`, to `folder`, its matrices in 8 bits with a scale a column."""
     for name, weights in model.named_parameters():
         if not weights.isfinite().all():
-            raise DataError(f"the weights {name} in {folder} have NaN or infinity; copy or download it again, whole")
-    return model
-
-
-def _export(model: Any, folder: Path) -> None:
-    """Write `model` to `folder`, its matrices in 8 bits with a scale a column."""
+            raise DataError(f"the weights {name} in {source} have NaN or infinity; copy or download it again, whole")
 
     class Traced(torch.nn.Module):
         def __init__(self) -> None:
