@@ -65,10 +65,11 @@ def _command(arguments: argparse.Namespace, events: "Events | None" = None) -> i
         else:
             put_out(json.dumps(result.json()) + "\n", kept="in the run folder")
     else:
-        from evals.running import watch  # rich: not for --json
+        from evals.running.watch import report  # rich: not for --json
+        from evals.showing.tables import show_scores  # as above
 
-        result = evaluation.run(request, watch.report)
-        watch.show(result.json())
+        result = evaluation.run(request, report)
+        show_scores(result.json())
     if result.problem:
         raise result.problem
     return 7 if result.failed else 0

@@ -199,12 +199,12 @@ def say(text: str, to: TextIO | None = None) -> None:
             print(clean(text), file=stream, flush=True)
 
 
-class _Talk(logging.Handler):
+class _Speaker(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         say(record.getMessage())
 
 
-_LOG.addHandler(_Talk())
+_LOG.addHandler(_Speaker())
 
 
 def put_out(text: str, kept: str = "") -> None:

@@ -24,7 +24,7 @@ class _Line:
 
 
 class Recorder:
-    """The trace of one query, and what writes it. Threads share it."""
+    """Writes the trace of one query. Threads share it."""
 
     def __init__(self, query_id: str, clock: Callable[[], float], snapshot: Mapping[str, Any]) -> None:
         """Go on from the `snapshot` of an earlier one for the same query; an empty one starts afresh."""

@@ -100,7 +100,7 @@ class Resolved:
 def resolve(request: Request) -> Resolved:
     """Look up every name of a request. UsageError, UnknownName or DataError for what there is not.
 
-    A program in a process of its own is started here; programs.isolation.parent.reaping ends it.
+    A program in a process of its own is started; programs.isolation.parent.reaping ends it.
     """
     compiled = _read_compiled(request)
     constructor = _isolate(request, compiled) if request.isolated else pick("program", request.program, SYSTEMS)
@@ -135,7 +135,6 @@ def _retrievers_in(values: Mapping[str, Any]) -> "dict[str, Spec]":
 
 
 def _isolate(request: Request, compiled: "Compiled | None") -> Any:
-    """Return the program in a process of its own, which is not to read data, home and runs."""
     from programs.isolation.parent import Isolated  # few runs need it
 
     folder = [] if request.data in (None, "mini", "full") else [Path(request.data)]
@@ -189,7 +188,7 @@ def fit(resolved: Resolved, environment: "Environment") -> Resolved:
 
 
 def trial(constructor: Any, values: Mapping[str, Any]) -> Any:
-    """Make the program over nothing, so that what its constructor refuses is refused before an index is built."""
+    """Make the program over nothing, for what its constructor refuses to be refused before an index is built."""
     return constructor(Toolbox(Corpus(()), NoRetriever()), **values)
 
 

@@ -63,7 +63,7 @@ class QueryDone:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A query was begun and has no outcome: the provider failed it, or a budget ended. It is asked again later."""
+    """A query was begun and has no outcome: the provider failed it, or a budget ended."""
 
     query_id: str
     reason: str
@@ -105,9 +105,7 @@ class Progress:
     mean: float | None  # of the metric over what is done, which need not be like the rest
     elapsed: float  # seconds of this sitting
     left: float | None  # seconds for the other queries, if they take as long
-    # Mean dollars of the queries finished in this sitting, times those not done; rather too much, because what those
-    # under way have spent is in the usage already.
-    to_come: Dollars
+    to_come: Dollars  # mean of the queries finished in this sitting, times those not done, some of them under way
     status: Status  # of the calls, and what the run has used so far
 
 
@@ -215,10 +213,7 @@ class Events:
 
 
 class Waits:
-    """Notices, from one look at the calls to the next, when they begin to wait and when they go on.
-
-    Calls that only wait for their turn, with no reason given, do not count: others are under way.
-    """
+    """Notices when calls begin to wait for a reason, other than their turn, and when they go on."""
 
     def __init__(self) -> None:
         self._since: float | None = None  # when they were first seen waiting
@@ -320,7 +315,6 @@ class Watch:
             )
 
     def _extrapolate(self, amount: float | None, times: int) -> float | None:
-        """Return what `times` more queries take, if the finished ones took `amount`."""
         if amount is None or not times:
             return amount and 0.0
         return amount / self._finished * times if self._finished else None

@@ -39,10 +39,7 @@ class Pool:
         return f"{self.kind}:{self.size}({','.join(map(str, self.parts))})"
 
     def config(self, names: Sequence[str], environment: "Environment") -> dict[str, Any]:
-        """Return the pool as a run's configuration has it; `names` are the complete names of its parts.
-
-        "gold" is a digest of the relevant documents that each query's pool has: other judgements make other pools.
-        """
+        """Return the pool as a run's configuration has it; `names` are the complete names of its parts."""
         known: dict[str, Any] = {"kind": self.kind, "size": self.size, "of": list(names)}
         if self.kind == "oracle":
             gold = json.dumps({query.query_id: sorted(_relevant(environment, query)) for query in environment.queries})
@@ -102,9 +99,9 @@ def _put_in_relevant(
 ) -> list[str]:
     """Return `size` documents, all relevant ones among them; where parents are judged, the best passage of each.
 
-    Half are the first in `order`. The other places are shared among the relevant documents further down: each brings
-    its neighbours, and its own place among these is drawn by lot. A query that lacks none gets the neighbours of a
-    document that is drawn by lot. Where more than a quarter would be relevant, fewer are the first.
+    Half are the first in `order`, fewer where more than a quarter would be relevant. The other places are shared among
+    the relevant documents further down: each brings its neighbours, among which its place is drawn by lot. A query that
+    lacks none gets the neighbours of a document that is drawn by lot.
     """
     relevant, unit_of = set(_relevant(environment, query)), _unit_of(environment)
     if not relevant <= {unit_of(doc_id) for doc_id in order}:  # a retriever may leave out what shares no word

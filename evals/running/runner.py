@@ -48,10 +48,9 @@ def run(
 ) -> str | None:
     """Answer every query that is pending in `folder`, `workers` at a time; return the last provider fault, if any.
 
-    Outcomes are written by the calling thread, in the order in which they finish; `on_pending` gets queries that the
-    provider left unanswered, and why. BudgetReached and ProviderRefused end the run after the queries in flight.
-    KeyboardInterrupt stops each query at its next call; answers in flight are waited for, GRACE seconds at most, or not
-    at all at the second one.
+    Outcomes are written by the calling thread; `on_pending` gets queries that the provider left unanswered, and why.
+    BudgetReached and ProviderRefused end the run after the queries in flight. KeyboardInterrupt stops each query at its
+    next call; answers in flight are waited for, GRACE seconds at most, or not at all at the second one.
     """
 
     def take(query_id: str, result: Outcome | Exception) -> None:
@@ -228,7 +227,7 @@ def attempt(system: System, query: Query, documents: Mapping[str, Document], mod
 
 
 def answer(system: System, query: Query, documents: Mapping[str, Document]) -> Outcome | Exception:
-    """Run the system with the model that is active, in a context of its own: a session is opened in it."""
+    """Run the system with the active model, in a context of its own; return as `attempt` does."""
     started = time.perf_counter()
     error, fields = None, dict[str, Any]()
     try:

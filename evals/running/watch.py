@@ -5,7 +5,7 @@ Reasons to wait come from providers, so they are stripped of control characters 
 
 import math
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -14,7 +14,6 @@ from rich.text import Text
 
 from evals.folder import RunFolder
 from evals.running.events import Event, Progress, Resumed, Waiting, Watch
-from evals.showing.tables import show_scores
 from tools.console import clean, queries, say
 from tools.models.terms import Status
 from tools.records import Usage
@@ -36,11 +35,6 @@ def report(ready: "Ready", folder: RunFolder) -> Watch:
     before = f", {done} answered before" if done else ""
     say(f"{ready.environment.task}: {queries(len(ready.environment.queries))}{before}")
     return Watch.of(ready, folder, LiveTable(console).tell if console.is_terminal else Lines(done).tell)
-
-
-def show(scores: dict[str, Any]) -> None:
-    """Print on stdout what came of the run."""
-    show_scores(scores)
 
 
 class Lines:

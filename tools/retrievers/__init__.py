@@ -197,9 +197,9 @@ def kind_of(name: str, *, embedder: bool = False) -> Kind:
 
 
 def check(text: str) -> Spec:
-    """Parse the expression `text`, type its options and leave out defaults: equal for equal retrievers.
+    """Parse `text`, type its options and leave out defaults: equal for equal retrievers. Nothing is loaded or built.
 
-    UsageError, or UnknownName with the nearest names, for what no constructor takes. Nothing is loaded or built.
+    UsageError, or UnknownName with the nearest names, for what no constructor takes.
     """
     return _check(parse(text))
 
@@ -262,7 +262,7 @@ def with_attribute(spec: Spec, attribute: str) -> Spec:
 
 
 def require(spec: Spec) -> None:
-    """Refuse what could not be built, as its class does, before any part of it is: UsageError, DataError, ..."""
+    """Refuse, as its class does, what could not be built, before any part of it is."""
     kind = kind_of(spec.kind)
     if kind.subject == "Embedder":
         _make_embedder(spec)

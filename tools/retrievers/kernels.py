@@ -197,9 +197,9 @@ def count(
 
 @_compiled
 def place_postings(counts: Counts, first: int, weigh: Weights, free: Ints, documents: Rows, weights: Floats) -> None:
-    """Put the counts of a block, which are by document, where they belong by word, with their weights.
+    """Put the counts of a block, which begins with document `first`, where they belong by word, with their weights.
 
-    free[row] is the next free place of each word; blocks come in the order of their documents, the next is `first`.
+    free[row] is the next free place of each word.
     """
     at, (idf, norm, gain) = 0, weigh
     for n in range(len(counts.distinct)):
@@ -235,8 +235,8 @@ def _add_list(documents: Rows, weights: Floats, amount: float, end: int, scores:
 def add(lists: Lists, terms: Ints, amounts: Floats, scores: Floats) -> None:
     """Add to every document's score, term after term, the amount of the term times its weight in the document.
 
-    The weights of a term are common[places[term]], or, where that place is -1, in its list of postings. Documents are
-    taken in blocks, whose scores stay in the processor's cache.
+    The weights of a term are common[places[term]], or, where that place is -1, in its list of postings. The scores of a
+    block of documents stay in the processor's cache.
     """
     indptr, documents, weights, places, common = lists
     at = indptr[terms]  # the next posting of each list

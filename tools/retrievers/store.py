@@ -35,10 +35,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def code(*modules: str, **rooms: str) -> str:
-    """Return a digest of the sources that decide what an index holds: `code("tools/text", neural="dense quantized")`.
-
-    Comments, docstrings and formatting do not count.
-    """
+    """Return a digest of the code that decides what an index holds: `code("tools/text", neural="dense quantized")`."""
     own = (f"tools/retrievers/{room}/{name}" for room, names in rooms.items() for name in names.split())
     texts = "\0".join(sources.read(_ROOT / f"{module}.py").code for module in sorted((*modules, *own)))
     return hashlib.blake2b(texts.encode(), digest_size=8).hexdigest()
@@ -217,8 +214,6 @@ def _lock(place: Path) -> Path:
 
 
 def _locked(place: Path, *, wait: bool = True) -> IO[bytes]:
-    """Lock one index until the file is closed."""
-
     def busy() -> None:
         if not wait:
             raise UsageError(f"{place.name} is in use by another process; wait for it or stop it")
