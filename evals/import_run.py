@@ -1,7 +1,4 @@
-"""Another system's run as one of ours: `python -m evals.import_run FILE.trec --task congress`.
-
-docs/decisions/export-import.md has the forms of its files. From Python: `evals.formats.importing.import_run`.
-"""
+"""Another system's run as one of ours (docs/decisions/export-import.md): `python -m evals.import_run FILE --task T`."""
 
 import argparse
 import json

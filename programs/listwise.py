@@ -35,10 +35,7 @@ from tools.session import Session
 def slide(
     doc_ids: Sequence[str], rank_window: Callable[[list[str]], Sequence[str]], window: int, step: int
 ) -> list[str]:
-    """Return `doc_ids` after one pass of the window from the end to the beginning; always a permutation of them.
-
-    For n > window, `rank_window` is called ceil((n - window) / step) + 1 times, for fewer documents once, for 1 never.
-    """
+    """Return `doc_ids` after one pass of the window from the end to the beginning; always a permutation of them."""
     order = list(doc_ids)
     for end in range(len(order), 0, -step):
         first = max(0, end - window)

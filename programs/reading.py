@@ -68,10 +68,7 @@ def read(
     check: Callable[[Sequence[str]], Check],
     **inputs: Any,
 ) -> Iterator[tuple[list[str], Any]]:
-    """Have documents read, `chars` characters of each (0 all); yield the ids and the answer of each call.
-
-    `check` makes the check of an answer from the ids that were shown.
-    """
+    """Read documents, `chars` of each (0 all); yield ids and answer of each call, which `check` of the ids checks."""
 
     def fit(passages: list[Passage]) -> bool:
         return prompting.fits(predictor, **inputs, passages=passages)

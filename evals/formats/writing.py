@@ -1,7 +1,6 @@
 """Exports: the scored run that each format is written from, and the folder that it fills.
 
-The folder is written whole or not at all, and replaces nothing but an export: a folder with export.json and the files
-that this lists. Left out: two exports into one folder at the same time.
+The folder is written whole or not at all, and replaces nothing but an export: export.json and the files that it lists.
 """
 
 import json

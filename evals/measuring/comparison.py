@@ -138,10 +138,7 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
 
 
 def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], list[SextantError]]:
-    """Return the runs, with a column for each metric that they lacked and can have, and an error for each other.
-
-    Metrics of rankings need the run folder alone; Judged, and metrics of comparisons, need the task's data as well.
-    """
+    """Return the runs, with a column for each metric that they lacked and can have, and an error for each other."""
     loaded: Loaded = {}
     names, problems, filled_runs = list(names), list[SextantError](), list[Run]()
     for run in runs:

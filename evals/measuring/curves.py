@@ -44,10 +44,7 @@ class _Curve(NamedTuple):
 
 
 def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(AXES)) -> Result:
-    """Return the runs in `paths` and below on each axis, by the headline metric of the first where none is named.
-
-    UsageError for runs that were not asked the same, or where there is nothing to show.
-    """
+    """Return the runs in `paths` and below on each axis, by the first one's headline metric where none is named."""
     if strange := [axis for axis in axes if axis not in AXES]:
         raise UnknownName("budget", strange[0], AXES)
     runs = [read(path) for path in find_folders(paths)]

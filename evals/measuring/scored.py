@@ -348,8 +348,8 @@ def bounds_between(runs: Sequence[Run], metric: str = "") -> list[Bounds]:
 def bounds_among(own: Run, others: Iterable[Run], metric: str) -> Bounds:
     """Return the bounds of a run among others, by a metric.
 
-    Floors have the run's own retriever. Pools are ranked by anything but the bare retriever: the same program first,
-    then the same model, parameters, retriever, the larger pool. A ceiling is at least the run and a bare retriever.
+    Floors have its retriever. Pools are ranked by the same program first, then model, parameters, retriever, the larger
+    pool, never by the bare retriever. A ceiling is at least the run and a bare retriever.
     """
     alike = [one for one in others if one.contract | {"pool": None} == own.contract | {"pool": None}]
     peers = [(one, mean) for one in alike if (mean := one.mean(metric)) is not None]
