@@ -206,7 +206,6 @@ def _judgements(part: Environment, split: str, name: str, known: Container[str])
 
 
 def _masks(environment: Environment) -> Finding:
-    """Return whether all excluded documents exist and none is judged relevant."""
     masked = [(query.query_id, doc_id) for query in environment.queries for doc_id in query.excluded]
     unknown = sum(doc_id not in environment.documents for _, doc_id in masked)
     positive = sum(

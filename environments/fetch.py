@@ -186,7 +186,6 @@ def _address(path: Path, file: Listed) -> str:
 
 
 def _mark(marker: Path, task: str, release: Release, listed: list[Listed]) -> None:
-    """Write the marker of a complete fetch, in one step."""
     content = {
         "task": task,
         "repository": release.repository,
@@ -285,7 +284,6 @@ def _get_json(client: httpx.Client, url: str) -> Any:
 
 
 def _check_row(path: str, size: Any, address: Any, url: Any) -> Listed:
-    """Check a row of a listing. ValueError when a file could not be checked by it."""
     known = re.fullmatch(r"sha256:[0-9a-f]{64}|git:[0-9a-f]{40}", address)
     if not known or not isinstance(size, int) or size < 0 or not isinstance(url, str):
         raise ValueError(path)

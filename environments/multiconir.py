@@ -204,7 +204,6 @@ def _make(request: Request, **fields: Any) -> Environment:
 
 
 def _ported(request: Request, task: Task) -> Environment:
-    """Read a port in BEIR's form, as the hub's second version has it: a search task and nothing else."""
     if request.variant != SEARCH:
         raise DataError(f"{request.folder} holds no datasets/ of the release, and :{request.variant} needs them")
     place = request.place([task.name], [other.name for other in TASKS.values()])

@@ -195,7 +195,6 @@ class ModelAnnotator:
                     notes |= alone or {passage.id: ""}
 
     def _ask(self, passages: list[Passage]) -> dict[str, str]:
-        """Return the usable annotations of one call, by id."""
         doc_ids = [passage.id for passage in passages]
         known = known_ids("annotations", doc_ids, needed=True)
 

@@ -147,7 +147,6 @@ def _beginning(document: Document, chars: int) -> str:
 
 
 def _load_notes(corpus: Corpus, chars: int, folder: Path) -> Corpus:
-    """Return the corpus with annotations in place of the texts."""
     notes, _ = _read_notes(folder / _FILE)
     return Corpus(
         Document(document.doc_id, notes.get(digest_text(_beginning(document, chars)).hex(), ""))

@@ -120,7 +120,6 @@ class PairReader:
             return float(logits.log_softmax(0)[0] if len(self._answers) > 1 else logits[0])
 
     def _cut(self, tokens: "_Tokens") -> tuple[list[int], list[int]]:
-        """Return the ids and types that the model reads, cut to its length."""
         places = {part: [place for place, of in enumerate(tokens.parts) if of == part] for part in (0, 1)}
         gone = set(places[0][self._most_of_query :])
         excess = max(0, len(tokens.ids) - len(gone) - self._most)

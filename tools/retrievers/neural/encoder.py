@@ -250,7 +250,6 @@ def _require_weights(model: Any, folder: Path, row: Row) -> None:
 
 
 def _append_eos(tokenizer: Any) -> None:
-    """Make the tokenizer append the end-of-sequence token to every text, within its length."""
     ids = tokenizer("a").input_ids
     if ids[-1] != tokenizer.eos_token_id:
         tokenizer.add_bos_token = ids[0] == tokenizer.bos_token_id  # as it was: the next line writes both anew

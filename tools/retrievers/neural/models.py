@@ -304,7 +304,6 @@ def _lacking(folder: Path) -> str:
 
 
 def _is_json(path: Path) -> bool:
-    """Return whether a file of settings is whole: an object, or, for modules.json, a list of complete entries."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if path.name != "modules.json":

@@ -232,7 +232,6 @@ def _client(folder: str) -> Any:
 
 
 def _connected(url: str) -> Any:
-    """Return a client of the server at `url`. DataError when that does not answer."""
     parts = urlsplit(url)
     secure = parts.scheme == "https"
     port = parts.port or (443 if secure else 8000)
