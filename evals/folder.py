@@ -142,10 +142,7 @@ class RunFolder:
 
 @contextmanager
 def claim(path: Path, config: Config) -> Iterator[RunFolder]:
-    """Reserve `path` for this configuration and this process while the block runs.
-
-    RunConflict when it holds another configuration, or another process is writing it; UsageError when nobody can.
-    """
+    """Reserve `path` for this configuration and process; RunConflict or UsageError where it cannot be had."""
 
     def busy() -> None:
         raise RunConflict(f"another process is running {path}; wait for it")

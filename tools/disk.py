@@ -35,10 +35,7 @@ def read_lines(path: Path, *, repair: bool = False) -> list[bytes]:
 
 
 def lines(path: Path, *, repair: bool = False) -> Iterator[bytes]:
-    """Yield the whole lines of a file that is appended to, with their line ends; none when it is absent.
-
-    A torn last line is left out; with `repair`, it is also cut off the file, so that the next line does not join it.
-    """
+    """Yield the whole lines of a file, with their ends; with `repair`, also cut a torn last line off the file."""
     if not path.exists():
         return
     with path.open("rb", buffering=1 << 16) as file:  # lines have kilobytes: four times as fast as by default
@@ -197,10 +194,7 @@ def hold(path: Path, busy: Callable[[], None], mode: int = SHARED) -> IO[bytes]:
 
 
 def lock(descriptor: int, *, wait: bool = False) -> bool:
-    """Lock an open file or folder against other processes, until it is closed; False where another holds it.
-
-    OSError on a file system without locks.
-    """
+    """Lock an open file or folder; False where another process holds it, OSError on a file system without locks."""
     from filelock import lock_descriptor  # brings asyncio, 0.1 s, and every command imports this module
 
     return lock_descriptor(descriptor, blocking=wait)

@@ -218,10 +218,7 @@ class Session(Recorder):
         return [Snippet(document.doc_id, document.title, snippet, hit.score) for document, snippet, hit in parts]
 
     def read(self, doc_id: str, chars: int | None = None, *, fit: Callable[[str], str] = lambda text: text) -> str:
-        """Return one document's text, cut to `chars`, and then by `fit`, which may shorten it further.
-
-        DocumentNotFound unless a search of this session returned it.
-        """
+        """Return a document's text, cut to `chars`, and then by `fit`; DocumentNotFound unless a search returned it."""
         self._take("read", doc_id)
         try:
             text = self.read_whole(doc_id)
@@ -245,10 +242,7 @@ class Session(Recorder):
         *,
         fit: Callable[[list[str]], list[str]] = lambda texts: texts,
     ) -> list[str]:
-        """Return the texts of several documents that are about to be shown together to a model, cut as in `read`.
-
-        `fit` may shorten them and leave out the last ones; what it returns is what is shown and recorded.
-        """
+        """Return the texts of documents to be shown together to a model, cut as in `read`; `fit` may drop the last."""
         texts = [self.read_whole(doc_id) for doc_id in doc_ids]
         shown = fit([text[:chars] for text in texts])
         self._show("judge", "", doc_ids, texts, shown)

@@ -66,10 +66,7 @@ class Sources:
 
 
 def reach(modules: Iterable[str], *, without: Collection[str] = (), root: Path = _ROOT) -> Sources:
-    """Return the sources of `modules`, and of all that they import of ours or from their own folder.
-
-    Packages in `without` are left out with what only they import. `root` is the folder of our packages.
-    """
+    """Return the sources of `modules` and of what they import, but for packages in `without`; ours are in `root`."""
     found, data, libraries = dict[str, Module](), dict[str, Path](), set[str]()
     pending = [(name, _home(name, root)) for name in modules]
     while pending:

@@ -300,7 +300,7 @@ class Postings:
         among: Collection[str] | None = None,
         above: float = 0.0,
     ) -> list[Hit]:
-        """Return the `k` documents with the largest scores, best first, of those that score over `above`.
+        """Return the `k` best documents with scores over `above`.
 
         `terms`, shape (n,), are the query's, with repeats; `amounts`, shape (n,), positive, multiply their weights.
         """
