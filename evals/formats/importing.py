@@ -78,9 +78,9 @@ def import_run(
     trajectories: Path | None = None,
     encoded: bool = False,
 ) -> Path:
-    """Make a run folder of a TREC run file in `runs`, score it, and return its path. DataError, with nothing left.
+    """Make a run folder of a TREC run file in `runs`, score it, and return its path.
 
-    `name` is the system's, else the file's tag. `encoded`: ids are percent-encoded, as in our own run.trec.
+    `encoded`: ids are percent-encoded. DataError, with nothing left, for a file that does not fit the environment.
     """
     run_file, counts = RunFile(file, environment, encoded=encoded), Counter[str]()
     name = name or as_name(run_file.tag) or as_name(file.name.partition(".")[0]) or "imported"
