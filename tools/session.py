@@ -1,17 +1,17 @@
 """A search session: the only way a program or an agent touches a corpus.
 
 A `Toolbox` is the shared, read-only side (documents and retriever); `open` starts a `Session`, the private side of one
-query. A session keeps to its limits, hides excluded documents and those outside the candidate pool, writes its trace
-(tools/trace.py) and notes which documents a model followed. Neither holds judgements (docs/decisions/isolation.md).
+query. A session keeps to its limits (tools/limits.py), hides excluded documents and those outside the candidate pool,
+writes its trace (tools/trace.py) and notes which documents a model followed (tools/injection.py). Neither holds
+judgements (docs/decisions/isolation.md).
 """
 
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -26,6 +26,7 @@ from tools.errors import (
     UsageError,
 )
 from tools.injection import appeal
+from tools.limits import Limits, Meter
 from tools.records import Document, Query, Snippet, Step, Submission, Tool
 from tools.trace import Recorder
 
@@ -54,18 +55,6 @@ def answering(query: Query) -> Iterator[None]:
         yield
     finally:
         _ANSWERED.reset(token)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one session may use; None is no limit. Counts are calls, lengths are characters."""
-
-    searches: int | None = None
-    reads: int | None = None
-    snippet_chars: int = 300
-    calls: int | None = None  # of a model, including those whose answers were kept
-    tokens: int | None = None  # of prompts and answers together; a call that begins below may end above
-    depth: int = 1000  # documents in the ranking that is made where a limit ends a session
 
 
 class Toolbox:
@@ -126,10 +115,7 @@ class Session(Recorder):
         self._query = query
         self._documents = documents
         self._retrievers = retrievers
-        self._over = ""  # why no model may be called any more, once that is so
-        self._calls = snapshot["usage"]["calls"] if snapshot else 0  # that were allowed
-        self._used = Counter[str](snapshot.get("used", {}))  # searches and reads
-        self._requests = Counter[str](snapshot.get("asked", {}))
+        self._meter = Meter(limits, snapshot)
         self._surfaced = set(query.candidates or ()) - query.excluded
         self._shown = set[str]()
         for step in self.trace.steps:  # of the snapshot
@@ -139,13 +125,12 @@ class Session(Recorder):
     def snapshot(self) -> dict[str, Any]:
         """Return all that `Toolbox.open` needs to go on from here in another process, as plain data."""
         with self._lock:
-            return super().snapshot() | {"used": dict(self._used), "asked": dict(self._requests)}
+            return super().snapshot() | self._meter.snapshot()
 
     def count_request(self, request: str) -> int:
         """Count a model request by its digest; returns how often this session made it before: repeats are samples."""
         with self._lock:
-            self._requests[request] += 1
-            return self._requests[request] - 1
+            return self._meter.count_request(request)
 
     def allow_call(self) -> None:
         """Take one call of a model, before its answer is looked up or it is sent. Several tries are one call.
@@ -153,21 +138,10 @@ class Session(Recorder):
         LimitReached when there is none left; only `submit` and `abandon` work then. UsageError when tokens are limited
         and a call did not report how many it used.
         """
-        limits = self.limits
         with self._lock:
-            tokens = self.usage.input_tokens + self.usage.output_tokens
-            if limits.tokens is not None and self.usage.unmetered:
-                raise UsageError(
-                    "-P max_tokens cannot be kept: the provider did not report what a call used; use -P max_calls"
-                )
-            if not self._over and limits.calls is not None and self._calls >= limits.calls:
-                self._over = f"all {limits.calls} model calls of this session are used"
-            if not self._over and limits.tokens is not None and tokens >= limits.tokens:
-                self._over = f"all {limits.tokens} tokens of this session are used ({tokens} so far)"
-            if self._over:
+            if not self._meter.take_call(self.usage):
                 self._unshow()
-                raise LimitReached(self._over)
-            self._calls += 1
+                raise LimitReached(self._meter.over)
 
     def search(
         self,
@@ -337,12 +311,9 @@ class Session(Recorder):
 
     def _take(self, tool: Literal["search", "read"], argument: str) -> None:
         """Count one use of a tool; LimitReached, which leaves a step, when there is none left."""
-        most = self.limits.searches if tool == "search" else self.limits.reads
         with self._lock:
-            refused = most is not None and self._used[tool] >= most
-            self._used[tool] += not refused
-        if refused:
-            refusal = f"all {most} {tool} calls of this session are used; submit now"
+            refusal = self._meter.take(tool)
+        if refusal:
             self._record(tool, argument, refused=refusal)
             raise LimitReached(refusal)
 
@@ -357,6 +328,6 @@ class Session(Recorder):
     def _record(self, tool: Tool, argument: str = "", doc_ids: tuple[str, ...] = (), **details: Any) -> None:
         """Leave a step in the trace; `details` are more of its fields."""
         with self._lock:
-            if self._over and tool != "stop":  # another line of work, that does not know it yet
-                raise LimitReached(self._over)
+            if self._meter.over and tool != "stop":  # another line of work, that does not know it yet
+                raise LimitReached(self._meter.over)
             self._add(Step(tool, argument, doc_ids, **details))

@@ -72,6 +72,16 @@ class Row:
     irrelevant: str = ""  # cross: the token against which the first one's probability is taken; may be empty
     price: float = 0.0  # api: dollars for a million tokens
 
+    @property
+    def instructed(self) -> bool:
+        """Whether the model was trained with instructions."""
+        return "{instruction}" in self.query + self.prompt
+
+    @property
+    def expression(self) -> str:
+        """The name of the model for `--retriever`, e.g. "splade:naver/splade_v2_max"."""
+        return {"sparse": "splade"}.get(self.kind, self.kind) + f":{self.name}"
+
     def query_text(self, text: str, instruction: str = "") -> str:
         """Format a query for the model. An instruction goes in only where the model was trained with one."""
         return self._query_format(instruction).format(query=text, instruction=instruction)
@@ -111,8 +121,7 @@ def find_row(model: str, kind: Kind, like: str = "") -> Row:
     if row is None:
         return _plain(model, kind)
     if row.kind != kind:
-        expression = f"{'splade' if row.kind == 'sparse' else row.kind}:{row.name}"
-        raise UsageError(f"{row.name} is a {row.kind} model, not a {kind} one; write {expression}")
+        raise UsageError(f"{row.name} is a {row.kind} model, not a {kind} one; write {row.expression}")
     return row
 
 
