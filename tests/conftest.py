@@ -28,8 +28,8 @@ from tools.records import Document
 
 ROOT = Path(__file__).parent.parent
 
-settings.register_profile("any machine", deadline=None)  # a slow machine fails nothing
-settings.load_profile("any machine")
+settings.register_profile("fast", deadline=None, max_examples=40)  # a slow machine fails nothing
+settings.load_profile("fast")
 
 
 @pytest.fixture(autouse=True)

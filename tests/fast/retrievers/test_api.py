@@ -217,7 +217,7 @@ def test_only_what_is_said_of_the_text_is_its_fault_and_every_request_has_an_end
     embedder = ApiEmbedder(bad.spec)
     embedder.documents(["a text"])
     bad.script = always(fault)
-    monkeypatch.setattr(embedder._api.caller, "_longest", 0.3)
+    monkeypatch.setattr(embedder._api.caller, "_longest", 0.05 if error else 30.0)  # seconds
     with pytest.raises(error) if error else nullcontext():
         embedder.queries([Search("a query")])
 
