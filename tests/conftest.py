@@ -25,6 +25,7 @@ from openai_server import OpenAIServer
 
 from tools.corpus import Corpus
 from tools.records import Document
+from tools.session import enter
 
 ROOT = Path(__file__).parent.parent
 
@@ -34,6 +35,7 @@ settings.load_profile("fast")
 
 @pytest.fixture(autouse=True)
 def own_surroundings(tmp_path, monkeypatch):
+    enter(None)  # a session that another test left open
     monkeypatch.setenv("SEXTANT_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("NO_COLOR", "1")
     keys = "SEXTANT_LM SEXTANT_API_KEY OPENAI_API_KEY GEMINI_API_KEY OPENAI_BASE_URL OPENAI_API_BASE"
