@@ -54,6 +54,7 @@ CREATE INDEX IF NOT EXISTS calls_key ON calls (key) WHERE fault = '';
 CREATE INDEX IF NOT EXISTS calls_run ON calls (run);
 """
 _UNWRITTEN = 100  # rows that nobody waits for, and that a kill may lose
+_AT_ONCE = 1000  # rows of a statement; SQLite takes 32,766 values
 _LONGEST_WORD = 100  # characters kept of why an answer ended or failed: servers may send anything
 _SHORT = 15.0  # seconds; a query with less time left may fail for that alone: no pause between two attempts is longer
 
@@ -113,11 +114,15 @@ class Answers:
             disk.make_private(path.parent)
             disk.open_file(path, "ab").close()  # SQLite gives the files beside it the same mode
             self._reader, self._writer = _open_table(path), _open_table(path)
+            # Most requests are new: looking each up would give Python's lock away, and cost a tenth of a call.
+            self._known = {hash(key) for (key,) in self._reader.execute("SELECT key FROM calls WHERE fault = ''")}
         self.close = weakref.finalize(self, _close, path, self._pending, self._writing, self._writer, self._reader)
         AT_END.append(self.close)
 
     def take(self, key: str, run: str = "", query_id: str = "") -> tuple[Answer, str, str] | None:
         """Return an answer, and the run and query that paid for it, or None; this query's first, then this run's."""
+        if hash(key) not in self._known:
+            return None
         columns = ("key", "outputs", "usage", "finish", "seconds", "run", "query_id")
         best = "WHERE key = ? AND fault = '' AND outputs IS NOT NULL "
         best += "ORDER BY (run = ? AND query_id = ?) DESC, (run = ?) DESC, id LIMIT 1"
@@ -138,6 +143,7 @@ class Answers:
             _write_pending(self._pending, self._writing, self._writer)
         if wait and (error := done.exception()):
             raise RunIncomplete(f"{self.path}: {error}; an answer could not be written; make room") from None
+        self._known.update(hash(row.key) for row in rows if not row.fault and row.outputs)
 
     def settle(self) -> None:
         """Wait until all rows so far are on disk, those that nobody waited for included."""
@@ -229,20 +235,28 @@ def _readable(path: Path) -> Iterator[None]:
 
 def _write_pending(pending: list[_Batch], writing: threading.Lock, writer: sqlite3.Connection) -> None:
     """Write all `pending` batches, or none; another thread may have done so by now."""
-    statement = f"INSERT INTO calls ({', '.join(_Row._fields)}) VALUES ({', '.join('?' * len(_Row._fields))})"
     with writing:
         together = pending[:]
         del pending[: len(together)]
         try:
             with writer:
                 writer.execute("BEGIN")
-                writer.executemany(statement, [row for rows, _ in together for row in rows])
+                rows = [row for batch, _ in together for row in batch]
+                for first in range(0, len(rows), _AT_ONCE):
+                    _insert(writer, rows[first : first + _AT_ONCE])
         except (sqlite3.Error, OSError) as error:
             for _, done in together:
                 done.set_exception(error)
         else:
             for _, done in together:
                 done.set_result(None)
+
+
+def _insert(writer: sqlite3.Connection, rows: Sequence[_Row]) -> None:
+    """Insert rows by one statement, so that Python's lock is given away and taken again once, and not once a row."""
+    places = ", ".join([f"({', '.join('?' * len(_Row._fields))})"] * len(rows))
+    values = [value for row in rows for value in row]
+    writer.execute(f"INSERT INTO calls ({', '.join(_Row._fields)}) VALUES {places}", values)
 
 
 def _close(
