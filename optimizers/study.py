@@ -26,7 +26,7 @@ import dspy
 from dspy.utils.parallelizer import ParallelExecutor
 
 from evals.folder import Outcome, usage
-from evals.measuring.metrics import Ranking
+from evals.measuring.metrics import ranking_of
 from evals.running.runner import OUTAGE, answer
 from optimizers.books import Books, Candidate, Evaluation, mean_value
 from optimizers.training.demonstrations import trim
@@ -116,7 +116,7 @@ class Study(Books):
         return feedback(
             query,
             trace_from_json(query.query_id, outcome["trace"]),
-            _ranking(outcome),
+            ranking_of(outcome),
             self.training.environment,
             cutoff=self._cutoff,
             error=outcome["error"] or "",
@@ -199,7 +199,7 @@ class Study(Books):
 
     def _book(self, candidate: Candidate, query: Query, sample: str, outcome: Outcome) -> Evaluation:
         spent = usage(outcome)
-        scored = self.objective.of(query, _ranking(outcome), spent, failed=outcome["error"] is not None)
+        scored = self.objective.of(query, ranking_of(outcome), spent, failed=outcome["error"] is not None)
         evaluation = Evaluation(
             candidate=candidate.digest,
             query_id=query.query_id,
@@ -234,10 +234,6 @@ class Study(Books):
         own = next((predictor.lm for predictor in program.predictors() if predictor.lm is not None), None)
         identity = _identity(own or dspy.settings.lm)
         return "" if identity == self._student else " ".join(map(str, identity))
-
-
-def _ranking(outcome: Outcome) -> Ranking:
-    return Ranking(outcome["ranking"], outcome.get("scores") or ())  # evals.measuring.scoring's reaches far more code
 
 
 def _identity(lm: Any) -> tuple[Any, ...]:

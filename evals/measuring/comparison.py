@@ -21,9 +21,9 @@ import numpy as np
 
 from environments.base import Environment
 from evals import folder as run_folder
-from evals.measuring.metrics import add_metrics, check_metric, compute, is_pairwise, ranking_value
+from evals.measuring.metrics import add_metrics, check_metric, compute, is_pairwise, ranking_of, ranking_value
 from evals.measuring.scored import CONTRACT, USED, Column, Run, differences, pair, read
-from evals.measuring.scoring import describe_cuts, ranking_of, summarise_column, weigh_queries
+from evals.measuring.scoring import describe_cuts, summarise_column, weigh_queries
 from evals.measuring.stats import TIE, Paired, bootstrap_means, holm, paired
 from evals.measuring.traces import WORDS, Fate, choose_cutoffs, fate_at
 from evals.running.configuration import load_environment

@@ -48,6 +48,11 @@ class Ranking:
         return self.scores[first] > self.scores[second] if self.scores else first < second
 
 
+def ranking_of(outcome: Mapping[str, Any]) -> Ranking:
+    """Return the ranking in an outcome (evals/folder.py); a failed query has an empty one."""
+    return Ranking(outcome["ranking"], outcome.get("scores") or ())
+
+
 @dataclass(frozen=True, slots=True)
 class Judged:
     """A ranking with what its query's judgements say of it."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from environments.base import Environment
 from evals import folder as run_folder
-from evals.measuring.metrics import Ranking, Values, add_metrics, check_metric, collapse, compute_all
+from evals.measuring.metrics import Values, add_metrics, check_metric, collapse, compute_all, ranking_of
 from evals.measuring.scored import Column, bounds_beside
 from evals.measuring.stats import bootstrap_mean, resampled_mean
 from evals.measuring.traces import Losses, attribute, attribution_json, choose_cutoffs
@@ -159,11 +159,6 @@ def _add_values(
         rankings[twin] = ranking_of(outcomes[twin])
     for name, value in compute_all(query_id, rankings, environment).items():
         values.setdefault(name, {})[query_id] = value
-
-
-def ranking_of(outcome: run_folder.Outcome) -> Ranking:
-    """Return the ranking in an outcome; a failed query has an empty one."""
-    return Ranking(outcome["ranking"], outcome.get("scores") or ())
 
 
 def _summarise(values: Values, environment: Environment, *, resampled: bool) -> dict[str, dict[str, Any]]:

@@ -22,9 +22,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import environments
 from evals import folder as run_folder
-from evals.measuring.metrics import add_metrics, compute
+from evals.measuring.metrics import add_metrics, compute, ranking_of
 from evals.measuring.scored import bounds_beside
-from evals.measuring.scoring import count_looks, ranking_of, record_look, score, summarise_unfinished
+from evals.measuring.scoring import count_looks, record_look, score, summarise_unfinished
 from evals.running import runner
 from evals.running.configuration import Engines, Resolved, configuration, fit, resolve
 from evals.running.request import WORKERS, Common, Request, session_limits
