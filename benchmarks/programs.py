@@ -25,11 +25,12 @@ from programs import PROGRAMS
 from tools import retrievers
 from tools.console import Parser, positive, put_out, run_and_leave, say
 from tools.disk import home
-from tools.errors import SextantError, UsageError, pick
+from tools.errors import SextantError, UsageError
 from tools.models import offline, prompting
 from tools.models.adapter import Adapter
 from tools.models.lm import LanguageModel
 from tools.models.terms import Terms
+from tools.names import pick
 from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
 

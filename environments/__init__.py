@@ -12,7 +12,8 @@ if list(getattr(tools, "__path__", [])) != [str(Path(__file__).parents[1] / "too
 
 from environments.base import INSTRUCTIONS, SPLITS, Environment, Release, Request, Suite, check
 from tools.disk import expanded, home
-from tools.errors import DataError, UnknownName, UsageError, pick
+from tools.errors import DataError, UnknownName, UsageError
+from tools.names import pick
 
 # To add one: environments/<name>.py with a SUITE, named here with its tasks, and its miniature under
 # environments/mini/<name>. A command that names a task imports its suite alone.

@@ -11,7 +11,8 @@ from typing import Any
 from evals.formats import FOLDERS, SERVICES
 from tools import disk
 from tools.console import Parser, clean, positive, put_out, run_and_leave, say
-from tools.errors import UnknownName, UsageError, pick
+from tools.errors import UnknownName, UsageError
+from tools.names import pick
 
 
 def export(

@@ -13,7 +13,7 @@ from evals.running.request import SYSTEMS, Request, list_parameters
 from programs import PROGRAMS
 from tools import options
 from tools.console import Parser, put_out, run_and_leave
-from tools.errors import pick
+from tools.names import pick
 
 if TYPE_CHECKING:
     from evals.running.events import Events

@@ -28,12 +28,13 @@ from optimizers.training.splits import Training
 from programs.compiled import Compiled, read
 from tools import retrievers
 from tools.console import check_interrupts, say
-from tools.errors import Halt, RunIncomplete, SextantError, UnknownName, UsageError, pick
+from tools.errors import Halt, RunIncomplete, SextantError, UnknownName, UsageError
 from tools.models import lm
 from tools.models.adapter import Adapter
 from tools.models.faults import fault, refusal
 from tools.models.offline import Rules
 from tools.models.spec import hide_keys, parse, price_is_known
+from tools.names import pick
 from tools.records import Usage
 from tools.session import Toolbox
 from tools.text import TermStatistics

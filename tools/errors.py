@@ -1,13 +1,12 @@
-"""Everything Sextant raises on purpose, with the exit code that each means, and tables of names.
+"""Everything Sextant raises on purpose, with the exit code that each means.
 
 A message says what was wrong, shows the value, and says what to do next. The command line prints the message alone, on
 one line; any other exception is a bug and keeps its traceback.
 """
 
 import difflib
-import importlib
-from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from collections.abc import Iterable
+from typing import Self
 
 INTERRUPTED = 130  # the shell's convention for Ctrl-C: 128 + SIGINT
 
@@ -106,11 +105,3 @@ def at_least(least: int, who: str, **values: int) -> None:
     for name, value in values.items():
         if value < least:
             raise UsageError(f"{who} needs {name} of at least {least}, not {value}")
-
-
-def pick(kind: str, name: str, table: Mapping[str, str]) -> Any:
-    """Import and return what a table of "module:attribute" calls `name`; UnknownName, with the nearest names, else."""
-    if name not in table:
-        raise UnknownName(kind, name, table)
-    module, _, attribute = table[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)

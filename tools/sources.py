@@ -17,7 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-PACKAGES = ("agents", "environments", "evals", "optimizers", "programs", "tools")
+from tools.names import PACKAGES
+
 _ROOT = Path(__file__).parents[1]
 _SHOWN = frozenset({"Signature", "BaseModel"})  # what is derived from these has a docstring that goes into prompts
 _TOOLS = frozenset({"Tool", "ReAct", "CodeAct"})  # a call of these shows a model the docstrings of functions

@@ -32,10 +32,11 @@ from programs.base import check_offline
 from tools import retrievers, sources
 from tools.corpus import Corpus
 from tools.disk import home
-from tools.errors import DataError, UsageError, pick
+from tools.errors import DataError, UsageError
 from tools.models.spec import parse as parse_model
 from tools.models.spec import price_is_known
 from tools.models.terms import Terms
+from tools.names import pick
 from tools.retriever import NoRetriever
 from tools.session import Toolbox
 

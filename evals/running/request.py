@@ -23,10 +23,10 @@ from tools import disk, options, retrievers
 from tools.console import clock, dollars, positive, temperature
 from tools.disk import InputFile
 from tools.errors import DataError, UnknownName, UsageError
-from tools.limits import Limits
 from tools.models.spec import APIS, EFFORTS
 from tools.options import Option, pair
 from tools.retrievers import RETRIEVERS, Expression, Expressions
+from tools.session import Limits
 
 SYSTEMS = PROGRAMS | AGENTS
 WORKERS = 8  # queries at a time with a real model; the offline engine is bound by this process, and gets 1

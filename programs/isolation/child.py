@@ -21,11 +21,12 @@ import dspy
 
 from programs.compiled import NAME, read
 from tools import errors, session
-from tools.errors import UsageError, pick
+from tools.errors import UsageError
 from tools.models import lm, offline
 from tools.models.adapter import ANSWERED, Answered
 from tools.models.lm import LanguageModel
 from tools.models.terms import Terms
+from tools.names import pick
 from tools.records import Query, Snippet, Submission, Trace, Usage
 from tools.text import TermStatistics
 

@@ -21,7 +21,8 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tools.errors import UsageError, pick
+from tools.errors import UsageError
+from tools.names import pick
 
 if TYPE_CHECKING:  # NumPy is behind it, and a command's --help lists the names below
     from tools.corpus import Corpus

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evals.running.configuration import SYSTEMS, trial
-from tools.errors import pick
 from tools.models.adapter import Adapter
 from tools.models.prompting import Fault, Passage
+from tools.names import pick
 
 
 class Colour(enum.Enum):

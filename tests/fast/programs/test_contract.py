@@ -19,10 +19,11 @@ from evals.running.request import SYSTEMS, list_parameters
 from programs.base import Program, check_offline
 from programs.multihop import Found, MultiHop
 from tools.corpus import Corpus
-from tools.errors import UsageError, pick
+from tools.errors import UsageError
 from tools.models import lm
 from tools.models import offline as rules
 from tools.models.prompting import LENSES, Passage, defuse
+from tools.names import pick
 from tools.records import Document, Query, total
 from tools.retrievers import build
 from tools.retrievers.bm25 import BM25

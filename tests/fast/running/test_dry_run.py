@@ -8,9 +8,9 @@ import pytest
 from openai_server import fill
 
 from evals.running.request import SYSTEMS
-from tools.errors import pick
 from tools.models import prompting
 from tools.models.prices import Price
+from tools.names import pick
 
 ASK = ("--task", "congress", "--data", "mini")
 

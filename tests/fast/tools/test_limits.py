@@ -24,8 +24,9 @@ from evals.running.request import (
 from evals.running.runner import answer
 from programs import PROGRAMS
 from tools.corpus import Corpus
-from tools.errors import LimitReached, UsageError, pick
+from tools.errors import LimitReached, UsageError
 from tools.models import lm
+from tools.names import pick
 from tools.records import Document, Query, Usage
 from tools.retrievers import build
 from tools.session import Limits, Toolbox

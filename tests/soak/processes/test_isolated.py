@@ -20,9 +20,9 @@ from evals.running import configuration, runner
 from programs import PROGRAMS
 from programs.isolation import parent as isolated
 from tools.corpus import Corpus
-from tools.errors import pick
 from tools.models import lm
 from tools.models.terms import Terms
+from tools.names import pick
 from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox
 
@@ -33,7 +33,7 @@ from dataclasses import replace
 from pathlib import Path
 from agents import AGENTS
 from programs import PROGRAMS
-from tools.errors import pick
+from tools.names import pick
 
 class All:
     """Every program and agent; the query says which."""

@@ -1,0 +1,122 @@
+"""What a name stands for: something of ours in a table, of an installed package, or of a user's own file.
+
+    multihop              in a table of "module:attribute"
+    their_agent           an entry point of an installed package, in a group such as "sextant.programs"
+    my_agent.py:answer    in a file, whose folder comes first on sys.path, as of a script
+    package.module:NAME   in a module that can be imported from here
+
+Only pickers that give a `group` take more than their table.
+"""
+
+import importlib
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Collection, Mapping
+from functools import reduce
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from tools.disk import expanded
+from tools.errors import UnknownName, UsageError
+
+PACKAGES = ("agents", "environments", "evals", "optimizers", "programs", "tools")
+PROGRAMS = "sextant.programs"  # groups of entry points
+RETRIEVERS = "sextant.retrievers"
+TASKS = "sextant.tasks"
+
+_ROOT = Path(__file__).parents[1]
+_INSTALLED = (*(str(_ROOT / name) + os.sep for name in PACKAGES), sysconfig.get_path("stdlib") + os.sep, "<")
+_REFERENCE = re.compile(r"(?:.+\.py|[^\W\d]\w*(?:\.\w+)*):[^\W\d]\w*")
+
+
+def is_reference(name: str) -> bool:
+    """Return whether `name` is FILE.py:NAME or package.module:NAME."""
+    return bool(_REFERENCE.fullmatch(name))
+
+
+def label(name: str) -> str:
+    """Return what outputs call it: a file without its folder."""
+    return os.path.basename(name) if is_reference(name) else name  # noqa: PTH119  # as it was written
+
+
+def known(table: Collection[str], group: str) -> dict[str, str]:
+    """Return every name of a table, with "", and of entry points, with the package that each is from."""
+    packages = ((name, one.dist) for name, one in _entry_points(group).items())
+    return {name: f"from package {one.name} {one.version}" for name, one in packages if one} | dict.fromkeys(table, "")
+
+
+def check(kind: str, name: str, table: Mapping[str, str], group: str = "") -> str:
+    """Return what `name` refers to, "module:attribute" or FILE.py:NAME, without importing it. UnknownName for none."""
+    if name in table:
+        return table[name]
+    if group and is_reference(name):
+        return name
+    if group and name.endswith(".py"):
+        raise UsageError(f"{name} is a file; say which name in it is the {kind}, as {name}:NAME")
+    if found := _entry_points(group).get(name):
+        return f"{found.module}:{found.attr}"
+    raise UnknownName(kind, name, known(table, group))
+
+
+def module_of(name: str, table: Mapping[str, str], group: str) -> str:
+    """Return the module, or the file, that a name leads to, as tools.sources takes it."""
+    return check("name", name, table, group).rpartition(":")[0]
+
+
+def pick(kind: str, name: str, table: Mapping[str, str], group: str = "") -> Any:
+    """Import and return what `name` stands for. UsageError, with the line of a user's code, where that cannot be."""
+    source, _, attribute = check(kind, name, table, group).rpartition(":")
+    if name in table:
+        return getattr(importlib.import_module(source), attribute)
+    module = _enter(file_of(source)) if source.endswith(".py") else source
+    try:
+        made = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        top = (getattr(error, "name", None) or "").partition(".")[0]
+        ours = f"; {top!r} is a package of Sextant's, so a module of yours needs another name" * (top in PACKAGES)
+        raise UsageError(f"{source} cannot be imported: {describe(error)}{ours}") from error
+    try:
+        return reduce(getattr, attribute.split("."), made)
+    except AttributeError:
+        public = [one for one in vars(made) if not one.startswith("_")]
+        raise UnknownName(f"{kind} in {source}", attribute, public) from None
+
+
+def file_of(source: str) -> Path:
+    """Return the whole path of a file as a user typed it. UsageError where there is none."""
+    path = expanded(source).resolve()
+    if not path.is_file():
+        raise UsageError(f"there is no file {source}; a name in a file of yours is FILE.py:NAME")
+    return path
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception's type, message, and innermost line of a user's own code: "(my_agent.py, line 3)"."""
+    text = f"{type(error).__name__}: {error}"
+    own = [
+        f" ({Path(frame.filename).name}, line {frame.lineno})"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_INSTALLED) and "-packages" + os.sep not in frame.filename
+    ]
+    said = isinstance(error, SyntaxError) and str(error.filename).endswith(".py")  # in its message
+    return text if said or not own else text + own[-1]
+
+
+def _entry_points(group: str) -> dict[str, EntryPoint]:
+    return {one.name: one for one in entry_points(group=group)} if group else {}
+
+
+def _enter(path: Path) -> str:
+    """Put a file's folder first on sys.path; return the name of its module. UsageError where that is taken."""
+    name, there = path.stem, sys.modules.get(path.stem)
+    file = getattr(there, "__file__", None)
+    if "." in name or name in PACKAGES or (there and (file is None or Path(file).resolve() != path)):
+        where = f" ({file})" if file else ""
+        raise UsageError(f"{path.name} cannot be imported as {name!r}, which is another module{where}; rename the file")
+    if sys.path[0] != str(path.parent):
+        sys.path.insert(0, str(path.parent))
+    return name
