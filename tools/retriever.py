@@ -33,6 +33,7 @@ class Retriever(ABC):
     gives_pool: ClassVar[bool] = False  # its first part finds the pool that the others rank
     sends: ClassVar[bool] = False  # sends texts to an API
     loads_weights: ClassVar[bool] = False  # loads a model's weights
+    ties_by_id: ClassVar[bool] = True  # of equal documents the one with the smaller doc_id goes first
     needs_lens: ClassVar[bool] = False  # has documents and queries annotated, by the attribute that it is given
 
     @classmethod  # noqa: B027  # most kinds need nothing

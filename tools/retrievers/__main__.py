@@ -1,6 +1,7 @@
-"""List retrievers and kept indexes, and delete indexes: `python -m tools.retrievers`.
+"""List and check retrievers, list and delete kept indexes: `python -m tools.retrievers`.
 
 python -m tools.retrievers                  every kind with its options, and every model of the papers
+python -m tools.retrievers check SPEC       whether a retriever, of one's own or not, does what all have to do
 python -m tools.retrievers indexes          what is kept, its size, and what was left half built
 python -m tools.retrievers delete NAME...   remove indexes; --all removes every one
 """
@@ -8,6 +9,7 @@ python -m tools.retrievers delete NAME...   remove indexes; --all removes every 
 import argparse
 import inspect
 import json
+import logging
 import time
 import typing
 from collections.abc import Iterable
@@ -15,8 +17,8 @@ from typing import Any
 
 from tools.console import Parser, clean, put_out, run_and_leave, say
 from tools.disk import home
-from tools.errors import UsageError
-from tools.retrievers import RETRIEVERS, kind_of, store
+from tools.errors import DataError, UsageError
+from tools.retrievers import RETRIEVERS, check, contract, kind_of, store
 from tools.retrievers.neural.models import rows
 
 
@@ -25,11 +27,13 @@ def parser() -> Parser:
     made = Parser(prog="python -m tools.retrievers", description="Kinds of retrievers, models, and kept indexes.")
     verbs = made.add_subparsers(dest="verb", metavar="VERB")
     listing = verbs.add_parser("list", help="kinds and models, and what each needs (the default)")
+    checking = verbs.add_parser("check", help="build a retriever over six documents, and see whether it does its duty")
+    checking.add_argument("spec", metavar="SPEC", help="as for --retriever, e.g. my.py:MyRetriever(option=3)")
     indexes = verbs.add_parser("indexes", help="the indexes that are kept on disk")
     delete = verbs.add_parser("delete", help="remove indexes from disk; they are built again when they are wanted")
     delete.add_argument("names", nargs="*", metavar="NAME", help="as `indexes` prints it")
     delete.add_argument("--all", action="store_true", help="every one")
-    for verb in (listing, indexes, delete):
+    for verb in (listing, checking, indexes, delete):
         verb.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON and nothing else")
     made.add_argument("--json", action="store_true", help="the same for the list")
     made.set_defaults(verb="list")
@@ -38,7 +42,7 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Run one verb."""
-    {"list": _list, "indexes": _indexes, "delete": _delete}[arguments.verb](arguments)
+    {"list": _list, "check": _check, "indexes": _indexes, "delete": _delete}[arguments.verb](arguments)
     return 0
 
 
@@ -87,6 +91,19 @@ def _default(parameter: inspect.Parameter) -> Any:
     if typing.get_origin(parameter.annotation) is typing.Literal:
         return "|".join(dict.fromkeys([parameter.default, *typing.get_args(parameter.annotation)]))
     return list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    logging.getLogger("sextant").setLevel(logging.ERROR)  # it is warned of an index that cannot be kept, on purpose
+    found = list[dict[str, str]]()
+    for holds, wrong in contract.run(spec := check(arguments.spec)):
+        found.append({"check": holds, "wrong": wrong})
+        if not arguments.json:
+            put_out(clean(f"{'WRONG' if wrong else 'ok   '}  {holds}{wrong and f': {wrong}'}") + "\n")
+    if arguments.json:
+        put_out(json.dumps({"retriever": str(spec), "checks": found}) + "\n")
+    if broken := [one for one in found if one["wrong"]]:
+        raise DataError(f"{spec} breaks {len(broken)} of {len(found)} checks, first: {broken[0]['check']}")
 
 
 def _indexes(arguments: argparse.Namespace) -> None:

@@ -46,6 +46,7 @@ class RankBM25(WordRetriever):
 
     dtype = np.float64
     above = -np.inf
+    ties_by_id = False  # as in the library, the later one goes first
 
     def __init__(
         self, corpus: Corpus, home: Path | None = None, *, k1: float = 1.5, b: float = 0.75, epsilon: float = 0.25

@@ -1,0 +1,159 @@
+"""What holds for every retriever, as checks over a tiny corpus: `python -m tools.retrievers check SPEC`.
+
+A check is a function whose docstring says what has to hold; it yields what it finds wrong. It is given a retriever over
+CORPUS, and what builds the same one over any corpus. What a kind computes, and how well it finds, is not checked here.
+"""
+
+import math
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tools.corpus import Corpus
+from tools.errors import SextantError
+from tools.models.terms import Terms
+from tools.records import Document, Hit
+from tools.retriever import Retriever, Search
+from tools.retrievers import Spec, build, check
+
+Over = Callable[..., Retriever]  # is given a corpus, and where its index is kept, if anywhere
+
+_TEXTS = (
+    "The octopus has three hearts and blue blood.",
+    "Copper in haemocyanin makes the blood of an octopus blue.",
+    "Horseshoe crabs are bled for their blue blood.",
+    "Iron in haemoglobin makes blood red.",
+    "A giraffe has one heart of eleven kilograms.",
+    "Why do octopuses have blue blood? A post in a forum.",
+)
+CORPUS = Corpus(Document(f"d{number}", text) for number, text in enumerate(_TEXTS, start=1))
+QUERIES = ("blue blood octopus", "heart", "why is the blood of an octopus blue blue blood", "blue heart of a giraffe")
+_ODD = ("?!", "zyzzyva", "\x00", "ﬁ ℵ 血", "a" * 5000, "\udcff lone half")
+
+
+def run(spec: Spec) -> Iterator[tuple[str, str]]:
+    """Yield what has to hold, and what was found wrong with it or "", check by check."""
+
+    def over(corpus: Corpus, home: Path | None = None) -> Retriever:
+        return build(spec, corpus, home, terms=Terms())
+
+    made = over(CORPUS)
+    for holds in CHECKS:
+        try:
+            wrong = next(holds(made, over), "")
+        except SextantError:
+            raise
+        except Exception as error:  # noqa: BLE001  # of a user's class
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            wrong = f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
+        yield str(holds.__doc__).removesuffix("."), wrong
+
+
+def _ids(hits: list[Hit]) -> list[str]:
+    return [hit.doc_id for hit in hits]
+
+
+def _gives_hits(made: Retriever, over: Over) -> Iterator[str]:
+    """It finds at most k different documents of the corpus, the best first, with finite scores."""
+    for text in QUERIES:
+        for k in (1, 3, 100):
+            hits = made.search(text, k)
+            scores = [hit.score for hit in hits]
+            documents = len(CORPUS.keys() & set(_ids(hits))) == len(hits) <= k
+            if not documents or scores != sorted(scores, reverse=True) or not all(map(math.isfinite, scores)):
+                yield f"search({text!r}, {k}) gives {hits}"
+    if not any(made.search(text, 1) for text in QUERIES):
+        yield f"none of {', '.join(map(repr, QUERIES))} finds one of {len(CORPUS)} documents with such words"
+
+
+def _excludes(made: Retriever, over: Over) -> Iterator[str]:
+    """Excluded documents are left out before the cut to k."""
+    for text in QUERIES:
+        first, *others = _ids(made.search(text, 6)) or [""]
+        left = _ids(made.search(text, 2, excluded={first, "unheard of"}))
+        if len(left) != min(2, len(others)) or not set(left) <= set(others):
+            yield f"search({text!r}, 2) gives {left} where {first} is excluded, and {[first, *others]} where nothing is"
+
+
+def _narrows(made: Retriever, over: Over) -> Iterator[str]:
+    """A search `among` some documents finds no others, and leaves the others out before the cut to k."""
+    pool = {"d5", "d3", "d6"}
+    for text in QUERIES:
+        anywhere, found = set(_ids(made.search(text, 6))), set(_ids(made.search(text, 6, among={*pool, "unheard of"})))
+        two = _ids(made.search(text, 2, among={*pool, "d1"}, excluded={"d1"}))
+        if not anywhere & pool <= found <= pool or not set(two) <= found or len(two) != min(2, len(found)):
+            yield f"search({text!r}, 6) gives {sorted(found)} among {sorted(pool)}, and {two} with k=2"
+        if made.search(text, 6, among=()):
+            yield f"search({text!r}, 6, among=()) finds something"
+
+
+def _finds_nothing(made: Retriever, over: Over) -> Iterator[str]:
+    """A blank text finds nothing, and k below 1 gives nothing."""
+    for text, k in ((" \n\t", 6), ("blood", 0), ("blood", -1)):
+        if made.search(text, k) != []:
+            yield f"search({text!r}, {k}) finds something"
+
+
+def _takes_any_text(made: Retriever, over: Over) -> Iterator[str]:
+    """Odd characters are no error, in documents and in searches."""
+    made = over(Corpus([*CORPUS.values(), *(Document(f"odd{n}", text) for n, text in enumerate(_ODD))]))
+    for text in _ODD:
+        if len(hits := made.search(text, 6)) > 6:
+            yield f"search({text!r}, 6) gives {hits}"
+
+
+def _repeats_itself(made: Retriever, over: Over) -> Iterator[str]:
+    """A search gives the same hits again, in a batch, in threads, and when the retriever is built again."""
+    searches = [Search(text) for text in (*QUERIES, "")]
+    searches += [Search(QUERIES[0], excluded={"d1"}), Search(QUERIES[0], among={"d1", "d2", "d5"})]
+
+    def alone(search: Search) -> list[Hit]:
+        return made.search(search.text, 5, excluded=search.excluded, among=search.among)
+
+    expected = list(map(alone, searches))
+    with ThreadPoolExecutor(4) as threads:
+        found = {
+            "again": list(map(alone, searches)),
+            "in a batch": made.search_many(searches, 5),
+            "in a batch in another order": made.search_many(searches[::-1], 5)[::-1],
+            "in four threads": list(threads.map(alone, searches)),
+            "when built again": over(CORPUS).search_many(searches, 5),
+        }
+    for how, lists in found.items():
+        if lists != expected:
+            yield f"{len(searches)} searches give {expected} one by one, and {lists} {how}"
+
+
+def _breaks_ties(made: Retriever, over: Over) -> Iterator[str]:
+    """Documents of equal text come in the order of their ids, unless `ties_by_id` is false."""
+    same = [Document(doc_id, "the blood of an octopus is blue") for doc_id in ("z", "b", "y", "a", "c")]
+    found = _ids(over(Corpus([*same, *CORPUS.values()])).search(QUERIES[0], 11))
+    order = [doc_id for doc_id in found if doc_id not in CORPUS]
+    if order != sorted(order) and all(part.ties_by_id for part in (made, *made.parts)):
+        yield f"they come as {', '.join(order)}; use Ranker.top, or sort by (-score, doc_id)"
+
+
+def _has_a_name(made: Retriever, over: Over) -> Iterator[str]:
+    """Its name is an expression of the same retriever."""
+    again = build(check(made.name), CORPUS, terms=Terms())
+    if again.name != made.name or again.search(QUERIES[0], 5) != made.search(QUERIES[0], 5):
+        yield f"{made.name} makes {again.name}, or finds something else; a name has every option that changes a ranking"
+
+
+def _keeps_indexes(made: Retriever, over: Over) -> Iterator[str]:
+    """A kept index gives the hits of one in memory, another corpus has its own, and none is needed."""
+    changed = Corpus(map(Document, CORPUS, [*_TEXTS[1:], _TEXTS[0]]))  # each id has the text of the next
+    with TemporaryDirectory() as folder:
+        (file := Path(folder, "file")).touch()  # where no folder can be made
+        for corpus, home in ((CORPUS, folder), (CORPUS, folder), (changed, folder), (CORPUS, file)):
+            expected, found = over(corpus).search(QUERIES[0], 6), over(corpus, Path(home)).search(QUERIES[0], 6)
+            if found != expected:
+                yield f"in memory: {expected}, kept: {found}"
+
+
+CHECKS: tuple[Callable[[Retriever, Over], Iterator[str]], ...] = (
+    *(_gives_hits, _excludes, _narrows, _finds_nothing, _takes_any_text, _repeats_itself),
+    *(_breaks_ties, _has_a_name, _keeps_indexes),
+)
