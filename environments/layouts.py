@@ -20,8 +20,10 @@ import hashlib
 import html
 import inspect
 import json
+import math
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -58,25 +60,45 @@ class Collection:
 # --- Corpora ---------------------------------------------------------------------------------------------------------
 
 
-def open_corpus(home: Path, files: Sequence[Path], read: Callable[[], Iterator[Placed]]) -> Corpus:
+def open_corpus(
+    home: Path,
+    files: Sequence[Path],
+    read: Callable[[], Iterator[Placed]],
+    counted: Counter[str] | None = None,
+    how: str = "",
+) -> Corpus:
     """Open the corpus of the documents that `read()` yields from `files`, in that order.
 
-    DataError when an id comes twice, or when there is no word in all of them.
+    DataError when an id comes twice, or when there is no word in all of them. With `counted`, a document may come again
+    as it was: it is left out, and counted there as "repeated", beside the "documents" and the "empty" ones of them.
+    `how` is what the documents depend on besides the files.
     """
     # A folder holds the corpus of the files' newest state alone. Each version of this program has its own folder, so
     # that two of them don't undo each other's work.
-    code = _hash_code(read)
+    code = _hash_code(read) + how
     folder = home / "corpora" / _digest([code, *(str(path.resolve()) for path in files)])
     if not folder.is_dir():
         documents, size = list[Document](), 0
-        for document in _check_documents(read(), files):
+        for document in _check_documents(read, files, counted):
             documents.append(document)
             if (size := size + len(document.title) + len(document.text)) >= LARGE:  # counted: files may be compressed
                 break
         else:
             return Corpus(documents)
     place = folder / _digest({"format": FORMAT, "code": code, "files": _hash_files(folder / _DIGESTS, files)})
-    return open_or_store(place, lambda: _check_documents(read(), files))
+    counts = place.with_name(f".{place.name}.json")
+
+    def check_and_count() -> Iterator[Document]:
+        yield from _check_documents(read, files, counted)
+        if counted is not None:
+            with suppress(OSError):  # a home that cannot be written: they are read and counted again next time
+                disk.replace(counts, json.dumps(counted), disk.SHARED)
+
+    corpus = open_or_store(place, check_and_count)
+    if counted is not None and "documents" not in counted:  # it was stored before
+        with suppress(OSError, ValueError):
+            counted.update(json.loads(counts.read_bytes()))
+    return corpus
 
 
 def forget_digests(home: Path) -> None:
@@ -113,19 +135,34 @@ def _hash_code(read: Callable[[], Iterator[Placed]]) -> str:
     return hashlib.blake2b(b"\0".join(Path(path).read_bytes() for path in paths), digest_size=8).hexdigest()
 
 
-def _check_documents(placed: Iterator[Placed], files: Sequence[Path]) -> Iterator[Document]:
-    seen, has_words, left = set[str](), False, tables.most_unpacked(*files)
-    for where, document in placed:
+def _check_documents(
+    read: Callable[[], Iterator[Placed]], files: Sequence[Path], counted: Counter[str] | None
+) -> Iterator[Document]:
+    seen, has_words = set[str](), False
+    left = tables.most_unpacked(*files) if files else math.inf
+    repeats = dict[str, list[tuple[str, int]]]()  # id -> where it came again, and the hash of what came
+    counts = Counter[str]() if counted is None else counted
+    counts.clear()  # of an earlier attempt
+    for where, document in read():
         check_interrupts()
         if document.doc_id in seen:
-            raise DataError(f"{where}: the id {document.doc_id!r} was there before")
+            if counted is None:
+                raise DataError(f"{where}: the id {document.doc_id!r} was there before")
+            repeats.setdefault(document.doc_id, []).append((where, hash(document)))
+            continue
         seen.add(document.doc_id)
         if (left := left - len(document.title) - len(document.text)) < 0:
             raise tables.unpacks_too_far(where)
         has_words = has_words or any(character.isalnum() for character in document.text)
+        counts["empty"] += not (document.title.strip() or document.text.strip())
         yield document
     if not has_words:
-        raise DataError(f"{files[0]} has no words in it; nothing can be searched")
+        raise DataError(f"{next(iter(files), 'the collection')} has no words in it; nothing can be searched")
+    counts.update(documents=len(seen), repeated=sum(map(len, repeats.values())))
+    for where, document in read() if repeats else ():
+        for again, digest in repeats.pop(document.doc_id, ()):  # this is the id's first document
+            if digest != hash(document):
+                raise DataError(f"{again}: the id {document.doc_id!r} has another text in {where}; mend one of them")
 
 
 # --- OBLIQ-Bench's layout --------------------------------------------------------------------------------------------
@@ -183,10 +220,11 @@ def _read_excluded(path: Path, queries: Mapping[str, str]) -> dict[str, frozense
 
 # --- BEIR's layout ---------------------------------------------------------------------------------------------------
 
-_ID = ("_id", "id", "doc_id", "docid", "document_id", "query_id", "qid", "docno")
-_TEXT = ("text", "contents", "content", "body")
-_QUERY, _DOCUMENT = ("query-id", "query_id", "qid"), ("corpus-id", "corpus_id", "doc_id", "docid", "document_id")
-_SCORE = ("score", "relevance", "label")
+# Names that columns go by.
+ID = ("_id", "id", "doc_id", "docid", "document_id", "query_id", "qid", "docno")
+TEXT = ("text", "contents", "content", "body")
+QUERY, DOCUMENT = ("query-id", "query_id", "qid"), ("corpus-id", "corpus_id", "doc_id", "docid", "document_id")
+SCORE = ("score", "relevance", "label")
 
 
 def is_beir(folder: Path) -> bool:
@@ -201,7 +239,7 @@ def read_beir(folder: Path, home: Path) -> Collection:
     documents = _open_tables(home, place)
     queries: dict[str, str] = {}
     for where, row in tables.read_rows(tables.find_tables(place, "queries")):
-        tables.add_query(queries, tables.pick_column(where, row, *_ID), tables.pick_column(where, row, *_TEXT), where)
+        tables.add_query(queries, tables.pick_column(where, row, *ID), tables.pick_column(where, row, *TEXT), where)
     named = [path for path in (place / "qrels" / "test.tsv", place / "qrels.tsv") if path.is_file()]
     others = sorted((place / "qrels").glob("*.tsv"))
     if not named and len(others) > 1:
@@ -220,8 +258,8 @@ def _open_tables(home: Path, folder: Path) -> Corpus:
 
     def read() -> Iterator[Placed]:
         for where, row in tables.read_rows(files):
-            doc_id = tables.check_id(tables.pick_column(where, row, *_ID), where)
-            text = tables.check_text(tables.pick_column(where, row, *_TEXT), where)
+            doc_id = tables.check_id(tables.pick_column(where, row, *ID), where)
+            text = tables.check_text(tables.pick_column(where, row, *TEXT), where)
             yield where, Document(doc_id, text, tables.check_text(row.get("title"), where, "title", optional=True))
 
     return open_corpus(home, files, read)
@@ -231,7 +269,7 @@ def _read_qrels(rows: Iterator[tuple[str, dict[str, Any]]], documents: Container
     """Read judgements of a query, a document and a grade. DataError for one that is not of `documents`, if given."""
     qrels: Grades = {}
     for where, row in rows:
-        query_id, doc_id, score = (tables.pick_column(where, row, *names) for names in (_QUERY, _DOCUMENT, _SCORE))
+        query_id, doc_id, score = (tables.pick_column(where, row, *names) for names in (QUERY, DOCUMENT, SCORE))
         tables.add_judgement(qrels, query_id, doc_id, score, where)
         if documents and doc_id not in documents:
             raise DataError(f"{where}: the document {doc_id!r} is not in the corpus")
@@ -266,6 +304,9 @@ _LABEL = re.compile(r"^\s*(number|topic|title|description|narrative)\s*:\s*", re
 # What may stand between topics: the declaration, comments, and the tags of a root element.
 _BETWEEN = re.compile(r"<(?!/top(?:ic)?\s*>)[^<>]*>|\s+", re.I)
 
+_DOC = re.compile(r"\s*<doc>(.*)</doc>\s*", re.DOTALL | re.I)
+_DOC_FIELD = re.compile(r"<(docno|title|headline|text)\b[^<>]*>(.*?)</\1\s*>", re.DOTALL | re.I)
+
 
 def is_trec(folder: Path) -> bool:
     """Return whether `folder` looks like TREC's layout."""
@@ -279,10 +320,37 @@ def read_trec(folder: Path, home: Path) -> Collection:
     qrels_file = tables.find_file(folder, "qrels.txt")
     cells = tables.read_cells(qrels_file, 4, None, ": topic, 0, document, grade")
     qrels = _read_qrels((where, {"qid": row[0], "docid": row[2], "score": row[3]}) for where, row in cells)
-    return Collection(documents, _keep_judged(_read_topics(topics), qrels, qrels_file, str(topics)), qrels)
+    return Collection(documents, _keep_judged(read_topics(topics), qrels, qrels_file, str(topics)), qrels)
 
 
-def _read_topics(path: Path) -> dict[str, str]:
+def read_trec_documents(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (place, row) of each <DOC> of a file: "id", "title", and its <TEXT>, or all of it where it has none."""
+    held, start = list[str](), 0
+    for number, line in tables.read_lines(path, blank=True):
+        if not held and not line.strip():
+            continue
+        start = start if held else number
+        held.append(line)
+        if line.rstrip().lower().endswith("</doc>"):
+            yield f"{path}, line {start}", _parse_document("\n".join(held), f"{path}, line {start}")
+            held = []
+    if held:
+        raise DataError(f"{path}, line {start}: this document has no </DOC>; was the file broken off?")
+
+
+def _parse_document(text: str, where: str) -> dict[str, str]:
+    match, fields = _DOC.fullmatch(text), dict[str, list[str]]()
+    for name, value in _DOC_FIELD.findall(text):
+        name = name.lower().replace("headline", "title")
+        fields.setdefault(name, []).append(html.unescape(_TAG.sub(" ", value)).strip())
+    if not match or len(ids := fields.pop("docno", [])) != 1:
+        raise DataError(f"{where}: a document is one <DOC> with one <DOCNO>, and nothing stands between documents")
+    texts = fields.pop("text", None) or [html.unescape(_TAG.sub(" ", _DOC_FIELD.sub("", match[1]))).strip()]
+    return {"id": ids[0], "title": " ".join(fields.get("title", [])), "text": "\n".join(texts)}
+
+
+def read_topics(path: Path) -> dict[str, str]:
+    """Return the text of each topic of a file, by its number."""
     before, *pieces = _START.split("\n".join(line for _, line in tables.read_lines(path)))
     topics: dict[str, str] = {}
     between = [before]

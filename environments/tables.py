@@ -1,11 +1,14 @@
-"""Files of data sets (JSON, JSON Lines, tab-separated, Parquet; plain or gzipped) and checks of the cells in them.
+"""Files of data sets (JSON, JSON Lines, cells, Parquet, Arrow; plain, gzip or zstd) and checks of the cells in them.
 
 Every error is a DataError that names the file and the line or row.
 """
 
+import csv
 import gzip
+import io
 import json
 import re
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,8 +24,8 @@ LONGEST_ID = 500  # characters; a longer one is a text that slipped into the wro
 
 # A lone surrogate is half a character, as a cut-off emoji leaves it in JSON; no provider takes a text with one.
 _HALF = re.compile("[\ud800-\udfff]")
-# Control characters, line ends of every kind, and half characters: they would break run files and terminals.
-_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# Line ends of every kind, and half characters: they would break run files, and no file could hold them.
+_UNFIT = re.compile("[\n\v\f\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
 # Python's own float() also reads "1_0" and digits of other scripts, which in a data file are damage.
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
 
@@ -45,7 +48,7 @@ def find_tables(folder: Path, *stems: str) -> list[Path]:
     DataError when none exists, and when a part is missing.
     """
     if found := seek_tables(folder, *stems):
-        return _check_parts(found)
+        return check_parts([path for path in found if re.match(r"test\b", path.name)] or found)
     raise DataError(
         f"{folder} holds no {' or '.join(f'{stem}.jsonl' for stem in stems)} (nor the same as .gz or .parquet)"
     )
@@ -63,19 +66,18 @@ def seek_tables(folder: Path, *stems: str) -> list[Path]:
     return []
 
 
-def _check_parts(parts: list[Path]) -> list[Path]:
-    """Return `parts`, or only those named as the test split. DataError where one is missing."""
-    chosen = [path for path in parts if re.match(r"test\b", path.name)] or parts
-    for path in chosen:
+def check_parts(parts: list[Path]) -> list[Path]:
+    """Return the files `parts`. DataError where one of a numbered series is missing."""
+    for path in parts:
         if of := re.search(r"-(\d+)-of-(\d+)\.", path.name):
             stem = path.name[: of.start()]
-            there = sum(other.name.startswith(f"{stem}-") for other in chosen)
+            there = sum(other.parent == path.parent and other.name.startswith(f"{stem}-") for other in parts)
             if there != int(of[2]):
                 raise DataError(f"{path.parent} holds {there} of the {int(of[2])} parts of {stem}; fetch it again")
-    numbers = [int(path.name.partition(".")[0]) for path in chosen if re.fullmatch(r"\d{4,9}\.\w+(\.gz)?", path.name)]
+    numbers = [int(path.name.partition(".")[0]) for path in parts if re.fullmatch(r"\d{4,9}\.\w+(\.gz)?", path.name)]
     if numbers and (gap := next((n for n, number in enumerate(numbers) if n != number), None)) is not None:
-        raise DataError(f"{chosen[0].parent} has no part {gap:04}, but later ones; fetch it again")
-    return chosen
+        raise DataError(f"{parts[0].parent} has no part {gap:04}, but later ones; fetch it again")
+    return parts
 
 
 def most_unpacked(*paths: Path) -> int:
@@ -88,12 +90,18 @@ def unpacks_too_far(where: str) -> DataError:
     return DataError(f"{where}: it unpacks to more than {UNPACKED} times its size, so it is none of this data")
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, text without its line end) of each line that is not blank."""
+def _open_unpacked(path: Path) -> io.BufferedIOBase:
+    if path.suffix == ".zst":
+        return io.BufferedReader(_pyarrow().input_stream(str(path), compression="zstd"))
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+
+
+def read_lines(path: Path, *, blank: bool = False) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, text without its line end) of each line; blank ones only where asked for."""
     number = 0
     try:
         left = most_unpacked(path)
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        with _open_unpacked(path) as file:
             while raw := file.readline(LONGEST + 1):
                 number += 1
                 if (left := left - len(raw)) < 0:
@@ -104,7 +112,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                     text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     raise DataError(f"{path}, line {number}: byte {raw[error.start]:#04x} is not UTF-8") from None
-                if text.strip():
+                if blank or text.strip():
                     yield number, text.strip("\r\n")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: the gzip file breaks off after line {number} ({error})") from None
@@ -117,14 +125,24 @@ def read_cells(
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield (place, cells) of each line of a table of `many` columns (0: as many as its first line has).
 
-    A `separator` of None is any run of blanks; `form` ends the DataError's message for a line of other columns.
+    A `separator` of None is any run of blanks, and cells that a comma or semicolon separates may be quoted; `form` ends
+    the DataError's message for a line of other columns.
     """
-    for number, text in read_lines(path):
-        row = text.split(separator)
+    lines = ((number, text.split(separator)) for number, text in read_lines(path))
+    for number, row in lines if separator not in (",", ";") else _split_quoted(path, separator):
         many = many or len(row)
         if len(row) != many:
             raise DataError(f"{path}, line {number}: {len(row)} columns where {many} are expected{form}")
         yield f"{path}, line {number}", row
+
+
+def _split_quoted(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(sys.maxsize)  # the module's own limit is 128 KiB a cell
+    rows = csv.reader((f"{line}\n" for _, line in read_lines(path, blank=True)), delimiter=separator, strict=True)
+    try:
+        yield from ((rows.line_num, row) for row in rows if row)
+    except csv.Error as error:
+        raise DataError(f"{path}, line {rows.line_num}: {error}; is a quotation mark missing or too many?") from None
 
 
 def read_objects(path: Path, *required: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -174,29 +192,43 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object)
 def read_rows(paths: Sequence[Path], columns: Sequence[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (place, row) of each row of the files, in order; of Parquet, read only `columns`, if given."""
     for path in paths:
-        yield from _read_parquet(path, columns) if path.suffix == ".parquet" else read_objects(path)
+        yield from _read_packed(path, columns) if path.suffix in (".parquet", ".arrow") else read_objects(path)
 
 
-def _read_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
+def _pyarrow() -> Any:
     import pyarrow.parquet  # here, because most data is JSON Lines
 
-    number = 0
+    return pyarrow
+
+
+def _read_packed(path: Path, columns: Sequence[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    pyarrow, number = _pyarrow(), 0
+    batches = _parquet_batches(path, columns) if path.suffix == ".parquet" else _arrow_batches(path)
     try:
-        with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
-            groups = range(file.metadata.num_row_groups)
-            if sum(file.metadata.row_group(n).total_byte_size for n in groups) > most_unpacked(path):
-                raise unpacks_too_far(str(path))
-            there = set(file.schema_arrow.names)
-            needed = None if columns is None else [name for name in columns if name in there]
-            for batch in file.iter_batches(batch_size=1024, columns=needed):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"{path}, row {number}", row
+        for batch in batches:
+            for row in batch.to_pylist():
+                number += 1
+                yield f"{path}, row {number}", row
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         reason = "".join(character if character.isprintable() else "?" for character in str(error).partition("\n")[0])
-        raise DataError(
-            f"{path} cannot be read as Parquet after row {number} ({reason:.200}); fetch it again"
-        ) from None
+        form = path.suffix[1:].capitalize()
+        raise DataError(f"{path} cannot be read as {form} after row {number} ({reason:.200}); fetch it again") from None
+
+
+def _parquet_batches(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
+    with _pyarrow().parquet.ParquetFile(path, page_checksum_verification=True) as file:
+        groups = range(file.metadata.num_row_groups)
+        if sum(file.metadata.row_group(n).total_byte_size for n in groups) > most_unpacked(path):
+            raise unpacks_too_far(str(path))
+        there = set(file.schema_arrow.names)
+        needed = None if columns is None else [name for name in columns if name in there]
+        yield from file.iter_batches(batch_size=1024, columns=needed)
+
+
+def _arrow_batches(path: Path) -> Iterator[Any]:
+    with _pyarrow().memory_map(str(path)) as file, _pyarrow().ipc.open_stream(file) as batches:
+        for batch in batches:
+            yield from (batch.slice(start, 1024) for start in range(0, len(batch), 1024))
 
 
 def pick_column(where: str, row: dict[str, Any], *names: str) -> Any:

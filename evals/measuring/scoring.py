@@ -30,7 +30,7 @@ from tools.errors import DataError, RunIncomplete, SextantError
 from tools.records import Usage, usage_json
 
 _FILES = ("outcomes.jsonl", "attribution.jsonl", "scores.csv")
-_SPECIAL = re.compile(r"[\s%]")
+_SPECIAL = re.compile(r"[\s%\x00-\x1f\x7f]")
 
 
 def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None = None) -> dict[str, Any]:

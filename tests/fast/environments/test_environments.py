@@ -99,7 +99,7 @@ APPENDED = {
     "a number for an id": (CORPUS, b'{"_id": 9, "text": "x"}\n', r"line 8: field '_id' is missing or not a"),
     "nesting without end": (CORPUS, b"[" * 100_000 + b"\n", r"line 8: the JSON is nested too deeply"),
     "a list for a row": (CORPUS, b'["D9"]\n', r"line 8: not a JSON object"),
-    "a NUL in an id": (CORPUS, b'{"_id": "a\\u0000", "text": "x"}\n', r"line 8: the id .* no id may have"),
+    "a line break in an id": (CORPUS, b'{"_id": "a\\n", "text": "x"}\n', r"line 8: the id .* no id may have"),
     "a number of 5,000 digits": (CORPUS, b'{"_id": "D9", "text": ' + b"9" * 5000 + b"}\n", r"line 8: .*too long a"),
     "a grade beyond counting": (QRELS, b"Q1\tD2\t1099511627776\n", r"line 6: the score '1099511627776' is not a"),
     "a query without judgement": (QUERIES, b'{"_id": "Q9", "text": "x"}\n', r"query 'Q9' has no judgement"),
