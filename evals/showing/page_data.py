@@ -1,4 +1,4 @@
-"""The page's data as JSON: the runs, one run, one query of a run. Made on request, from run folders alone.
+"""The page's data as JSON: the runs, one run, one query of a run, a search. Made on request, from run folders alone.
 
 Outcomes are found by where their lines begin, so that a run of 10,000 trajectories opens at once. Documents have their
 texts where the corpus is at hand, else only ids.
@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count
@@ -26,6 +26,7 @@ from evals.forms import JudgedForm
 from evals.measuring import scored
 from evals.measuring.traces import WORDS, fate_at
 from evals.running.configuration import load_environment
+from evals.showing.page_calls import find_words
 from tools import disk, forms
 from tools.errors import DataError, SextantError
 
@@ -39,6 +40,7 @@ RANKED = 100  # documents of a ranking
 NAMED = 20  # of a ranking or a search: those whose texts are sent
 PATIENCE = 0.7  # seconds that an answer waits for a corpus; later ones have its texts
 READING = "the corpus is still being read; the texts come in a moment"
+_IN_LINKS = ("q", "s", "query", "search")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 Answer = dict[str, Any]
@@ -102,7 +104,7 @@ class _Entry(NamedTuple):
 
 
 class Answers:
-    """The answers to the page's requests, by path: runs.json, run/ID.json, run/ID/query/QUERY.json."""
+    """The answers to the page's requests, by path: runs.json, run/ID.json, run/ID/query/QUERY.json and so on."""
 
     def __init__(
         self,
@@ -128,9 +130,12 @@ class Answers:
         """Return the answer at `path`, as the browser wrote it. NoSuchAnswer where there is none."""
         if path == "runs.json":
             return self._runs()
-        if found := re.fullmatch(r"run/(.*?)(?:/query/(.*))?\.json", path, re.DOTALL):
-            run_id, query = found.groups()
-            return self._run(run_id) if query is None else self._query(run_id, unquote(query))
+        if found := re.fullmatch(r"run/(.*?)(?:/(query|search)/(.*))?\.json", path, re.DOTALL):
+            run_id, kind, rest = found.groups()
+            if kind is None:
+                return self._run(run_id)
+            answer = {"query": self._query, "search": self._search}[kind]
+            return answer(run_id, unquote(rest))
         raise NoSuchAnswer(f"there is no {path[:200]!r}")
 
     @property
@@ -204,13 +209,16 @@ class Answers:
         query_id = opened.named.get(name)
         if query_id is None:
             raise NoSuchAnswer(f"{run_id} has no query {name[:200]!r}")
-        try:
+        with _damage_told(f"what {run_id} holds of query {name[:200]!r}"):
             answer = _describe_query(opened, query_id)
             return plain_json(answer | self._texts.of(opened.run.config, answer))
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as problem:
-            what = f"what {run_id} holds of query {name[:200]!r} is damaged ({type(problem).__name__}: {problem})"
-            mend = "remove its line in outcomes.jsonl and give the run's command again"
-            raise DataError(f"{what}; {mend}") from None
+
+    def _search(self, run_id: str, words: str) -> bytes:
+        opened = self._open(run_id)
+        data = self._texts.load(opened.run.config)
+        documents, unread = ({}, [data]) if isinstance(data, str) else (data.documents, [])
+        with _damage_told(f"a line of {run_id}/outcomes.jsonl"):
+            return plain_json(find_words(opened.outcomes, words, documents, {}) | {"unread": unread})
 
     def _open(self, run_id: str) -> _Opened:
         with self._lock:
@@ -259,7 +267,7 @@ class Answers:
         if place not in self._ids:
             below = path.relative_to(given).parts or place.parts[-2:]
             parts = [re.sub(r"[^A-Za-z0-9._~-]+", "-", part) for part in below if part != place.anchor]
-            name = "/".join(f"{part}-" if part in ("q", "s", "query") else part for part in parts)  # links use these
+            name = "/".join(f"{part}-" if part in _IN_LINKS else part for part in parts)
             free = chain([name], (f"{name}~{number}" for number in count(2)))
             self._ids[place] = next(one for one in free if one not in self._ids.values())
         return self._ids[place]
@@ -384,6 +392,16 @@ def list_answers(answers: Answers) -> Iterator[tuple[str, bytes]]:
         names = [quote(name, safe="!'()*") for name in answers.query_ids(run_id)]  # as encodeURIComponent does
         paths += [f"run/{run_id}.json", *(f"run/{run_id}/query/{name}.json" for name in names)]
     return ((path, answers(path)) for path in paths)
+
+
+@contextmanager
+def _damage_told(what: str) -> Iterator[None]:
+    """Raise DataError, with how to mend `what`, for anything that reading it raises."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as problem:
+        mend = "remove its line in outcomes.jsonl and give the run's command again"
+        raise DataError(f"{what} is damaged ({type(problem).__name__}: {problem}); {mend}") from None
 
 
 def _well_formed(text: str) -> str:

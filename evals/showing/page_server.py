@@ -31,7 +31,8 @@ PORTS = 10  # that are tried where none is named
 
 PAGE = Path(__file__).parent / "page"
 # Files of page/, which are the page's program one after the other.
-SCRIPTS = ("dom", "data", "words", "charts", "lists", "trajectory", "overview", "run", "query", "compare", "main")
+_ORDER = "dom data words charts lists trajectory overview find run query compare main"
+SCRIPTS = tuple(_ORDER.split())
 
 
 def _read(name: str) -> str:

@@ -59,6 +59,7 @@ function load(path, { fresh = false } = {}) {
 
 const loadRuns = (fresh) => load("runs.json", { fresh });
 const loadRun = (id) => load(`run/${encodeId(id)}.json`);
+const loadFound = (id, words) => load(`run/${encodeId(id)}/search/${encodeURIComponent(words)}.json`, { fresh: true });
 
 /** A query; while the server still reads the corpus, it answers without documents, and is asked again next time. */
 async function loadQuery(id, queryId) {

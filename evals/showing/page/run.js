@@ -1,7 +1,7 @@
 // One run: what it reaches, where documents are lost, how it fails, and its queries, worst first.
 
 async function runView({ ids: [id], params }) {
-  const [{ runs }, run] = await Promise.all([loadRuns(false), loadRun(id)]);
+  const [{ runs, exported }, run] = await Promise.all([loadRuns(false), loadRun(id)]);
   const about = runs.find((one) => one.id === id) ?? { id, mini: run.scores.data === "mini", ...run.scores };
   const metrics = Object.keys(run.values);
   const main = about.metric ?? run.scores.metric ?? metrics[0];
@@ -74,6 +74,9 @@ async function runView({ ids: [id], params }) {
       ),
       el("div", null, fallSection(losses), section(title, null, shape)),
     ),
+    exported
+      ? el("p", { class: "about" }, "Words are found in the page that python -m evals.view serves.")
+      : findSection(id, state.find, set("find")),
     section("Queries", shown, queryFilters(run, rows, state, set, metrics), list.node),
     configuration(run),
   );
@@ -92,6 +95,7 @@ function stateOf(params, main, metrics) {
   const metric = params.get("metric");
   return {
     text: params.get("text") ?? "",
+    find: params.get("find") ?? "",
     fate: params.get("fate") ?? "",
     error: params.get("error") ?? "",
     metric: metrics.includes(metric) ? metric : main,

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from run_folders import run_in, unsealed
 from waiting import wait_for
 
+from environments import load
 from evals import view
 from evals.measuring import scored
 from evals.measuring.traces import fate_at
@@ -139,14 +140,35 @@ def test_a_query_has_its_trajectory_and_the_texts_of_what_was_seen(runs, multiho
     assert query["objective"]
     shown = {doc_id for step in query["steps"] if step.get("shown") for doc_id in step["doc_ids"]}
     assert shown | query["grades"].keys() | set(query["ranking"][:20]) <= query["documents"].keys()
-    from environments import load
-
     document = load("congress", "mini", "all").documents[query["ranking"][0]]
     assert query["documents"][document.doc_id] == {
         "title": document.title,
         "text": document.text[:600],
         "length": len(document.text),
     }
+
+
+def test_a_search_finds_each_text_with_all_the_words_once_a_query_at_its_first_step(runs, multihop):
+    run_id, known = str(multihop.relative_to(runs)), scored.read(multihop)
+    documents, words = load("congress", "mini", "all").documents, ["HEARING", "the"]
+
+    def has(text):
+        return all(word.lower() in text.lower() for word in words)
+
+    expected = set()
+    for query_id, outcome in known.outcomes.items():
+        steps = outcome["trace"]["steps"]
+        shown = [(n, doc_id) for n, step in enumerate(steps) for doc_id in step["doc_ids"] if step.get("shown")]
+        first = {
+            doc_id: n for n, doc_id in reversed(shown) if has(f"{documents[doc_id].title} {documents[doc_id].text}")
+        }
+        expected |= {(query_id, n, "document") for n in first.values()}
+        expected |= {(query_id, n, step["tool"]) for n, step in enumerate(steps) if has(step["argument"])}
+    found = answer(Answers([runs], exported=True), f"run/{run_id}/search/{'%20'.join(words)}.json")
+    assert {(hit["query_id"], hit["step"], hit["where"]) for hit in found["hits"]} == expected
+    assert {"document", "search"} <= {where for _, _, where in expected} and not found["more"] and not found["unread"]
+    assert all(word.lower() in "".join(hit["text"] for hit in found["hits"]).lower() for word in words)
+    assert answer(Answers([runs]), f"run/{run_id}/search/%20.json")["hits"] == []
 
 
 def test_without_the_corpus_there_are_ids_and_a_reason(folder, run, tmp_path):

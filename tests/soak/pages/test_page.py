@@ -240,8 +240,24 @@ def test_queries_are_filtered_by_fate_and_by_words(open_page, runs):
     assert shown == {query_id for query_id, all_of_them in fates.items() if "never_surfaced" in all_of_them}
     page.get_by_label("Has a document that was").select_option("")
     text = judged(runs["long"])["wc_03"]["text"].split()[:8]
-    page.get_by_role("searchbox").fill(" ".join(text).upper())
+    page.locator("[data-search]").fill(" ".join(text).upper())
     assert attributes(page, "tr[data-query]", "data-query") == ["wc_03"]
+
+
+def test_words_are_found_in_a_run_and_lead_to_their_step(open_page, runs):
+    steps = outcome(runs["long"], "wc_03")["trace"]["steps"]
+    number, step = next((n, step) for n, step in enumerate(steps) if step["tool"] == "note" and step["argument"])
+    words = " ".join(step["argument"].split()[:3])
+    page = open_page(f"#/run/{name(runs['long'])}", "run")
+    page.get_by_label("documents shown").fill(words.upper())
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".found li")
+    assert words.lower().split()[0] in [text.lower() for text in texts(page, ".found mark")]
+    page.click(f".found a[href$='/q/wc_03/s/{number}']")
+    view_is(page, "query", "wc_03")
+    assert attributes(page, ".step.current", "data-step") == [str(number)]
+    page.go_back()
+    page.wait_for_selector(".found li")  # the words are in the address
 
 
 def test_failures_are_counted_by_kind_and_lead_to_their_queries(open_page, runs):
@@ -319,7 +335,7 @@ def test_keys_lead_through_queries_steps_and_up_and_to_help(open_page, runs):
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.type") == "search"
     page.keyboard.type("jku?")
-    assert page.get_by_role("searchbox").input_value() == "jku?"
+    assert page.locator("[data-search]").input_value() == "jku?"
     page.keyboard.press("Escape")
     page.keyboard.press("Escape")
     view_is(page, "overview")

@@ -127,7 +127,7 @@ def test_nothing_that_data_says_runs_in_the_page(browser, hostile, place):
     with Watched(browser) as watched:
         if place.startswith("file:"):
             watched.offline()
-        routes = [("", "overview"), (f"#/run/{first}", "run"), (f"#/run/{second}", "run")]
+        routes = [("", "overview"), (f"#/run/{first}", "run"), (f"#/run/{second}?find=window.pwned", "run")]
         routes += [(f"#/run/{second}/q/{encoded(watched.page, name)}", "query") for name in names]
         routes += [(f"#/compare/{first},{second}", "compare")]
         routes += [(f"#/compare/{first},{second}/q/{encoded(watched.page, names[n])}", "compare") for n in (0, 3)]
