@@ -21,6 +21,7 @@ COMMANDS = {
     "export": ("evals.export", "write a run in the format of another tool"),
     "import": ("evals.import_run", "make a run folder from the results of another system"),
     "compile": ("optimizers.compile", "optimize the prompts or parameters of a program on dev"),
+    "prompts": ("programs show", "print the prompts of a program as a file, to edit for --prompts"),
     "tasks": ("environments", "list, show, fetch, check and search tasks"),
     "retrievers": ("tools.retrievers", "list retrievers and models; list and delete indexes"),
     "cache": ("programs.lm cache", "list, show, export and clear the answers that were paid for"),

@@ -2,12 +2,14 @@
 
 The file has instructions and demonstrations of every predictor, the program's parameters, and their origin
 (optimizers/compilation.py). What was made for another program, version or signature is refused. Nothing in it is code.
+Prompts that a user wrote (programs/prompts.py) are one, too: what they do not name stays as the program has it.
 An ensemble runs every member on the query, each in a session of its own, and fuses the rankings by reciprocal ranks
 (Cormack, Clarke and Buettcher, SIGIR 2009). Neighbours are DSPy's KNNFewShot, but demonstrations are made once, when
 compiling, and BM25 finds the near training queries.
 """
 
 import hashlib
+import inspect
 import json
 import re
 from collections import Counter, defaultdict
@@ -21,8 +23,9 @@ import dspy
 from pydantic import TypeAdapter
 
 from tools import disk, forms
+from tools.console import plural
 from tools.corpus import Corpus
-from tools.errors import DataError, UsageError
+from tools.errors import DataError, UnknownName, UsageError
 from tools.models.forms import CompiledForm, Versions
 from tools.models.prompting import instructed
 from tools.records import Document, Query, Submission, Trace, total
@@ -31,6 +34,7 @@ from tools.retrievers.fusion import CONSTANT
 
 FORMAT = 1
 NAME = "compiled.json"
+BY_HAND = "hand"  # in place of an optimizer's name: a user's own prompts
 
 Demo = dict[str, Any]  # field -> value, plain data
 
@@ -48,6 +52,7 @@ class Prompt:
     signature: str = ""  # its name
     fields: tuple[str, ...] = ()
     before: str = ""  # a digest of the instructions that it had
+    descriptions: Mapping[str, str] = field(default_factory=dict)  # of fields, where they are not the program's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +82,24 @@ class Compiled:
         """Return eight hex digits over everything that shapes an answer."""
         return _digest(json.dumps(_without_origin(asdict(self)), sort_keys=True))[:8]
 
+    @property
+    def by_hand(self) -> bool:
+        """Whether a user wrote it, of those prompts alone that are to be others."""
+        return self.origin.get("optimizer") == BY_HAND
+
     def check(self, name: str, program: Any, where: str) -> None:
         """UsageError, which names the file `where`, unless it was made for the program `name` as that is now."""
         if self.program != name:
             raise UsageError(f"{where} was compiled for --program {self.program}, not {name}")
         current = prompts_of(program)
         for place, prompt in self.prompts.items():
+            if place not in current and self.by_hand:
+                raise UsageError(f"{where}: {UnknownName(f'predictor of {name}', place, current)}")
             if place not in current:
                 known = ", ".join(current) or "no prompts"
                 raise UsageError(f"{where} has a prompt for {place!r}, and {name} has {known}; compile again")
             _check_prompt(prompt, current[place], place, where)
-        if lacking := sorted(current.keys() - self.prompts.keys()):
+        if (lacking := sorted(current.keys() - self.prompts.keys())) and not self.by_hand:
             raise UsageError(f"{where} has no prompt for {lacking[0]!r} of {name}; compile again")
         for member in self.members:
             member.check(name, program, where)
@@ -98,12 +110,46 @@ class Compiled:
             members = [member.assemble(program.deepcopy()) for member in self.members]
             return dspy.Ensemble(reduce_fn=fuse).compile(members)
         for name, predictor in program.named_predictors():
-            predictor.signature = instructed(predictor.signature, self.prompts[name].instructions)
-            predictor.demos = [dict(demo) for demo in self.prompts[name].demos]
+            if prompt := self.prompts.get(name):
+                now = predictor.signature
+                predictor.signature = instructed(now, prompt.instructions or now.instructions, prompt.descriptions)
+                predictor.demos = predictor.demos if self.by_hand else [dict(demo) for demo in prompt.demos]
         return Neighbours(program, self.neighbours, self.nearest) if self.neighbours else program
+
+    def without_defaults(self, *programs: Any) -> "Compiled | None":
+        """Return of what a user wrote that which none of these programs has already; None where nothing is left."""
+        if not self.by_hand:
+            return self
+        kept, differs = dict[str, Prompt](), list[str]()
+        own = [dict(program.named_predictors()) for program in programs]
+        for name, prompt in self.prompts.items():
+            known = [one[name].signature for one in own]
+            default = prompt.instructions in [inspect.cleandoc(one.instructions) for one in known]
+            descriptions = {
+                field: text
+                for field, text in prompt.descriptions.items()
+                if text not in [description(field, one.fields[field]) for one in known]
+            }
+            left = Prompt("" if default else prompt.instructions, descriptions=descriptions)
+            if parts := [*filter(None, [left.instructions and "instructions"]), *descriptions]:
+                kept[name], differs = left, [*differs, f"{name}: {', '.join(parts)}"]
+        about = {"edited": f"{len(kept)} of {plural(len(own[0]), 'predictor')}", "differs": differs}
+        return replace(self, prompts=kept, origin={**self.origin, **about}) if kept else None
+
+
+def description(name: str, field: Any) -> str:
+    """Return what a model is told of a field of a signature; DSPy writes ${name} where that is nothing."""
+    text = str(field.json_schema_extra["desc"])
+    return "" if text == f"${{{name}}}" else text
 
 
 def _check_prompt(prompt: Prompt, now: Prompt, place: str, where: str) -> None:
+    known = [one.split()[1].removesuffix(":") for one in now.fields]
+    for name in prompt.descriptions:
+        if name not in known:
+            raise UsageError(f"{where}: {UnknownName(f'field of {place}', name, known)}")
+    if not prompt.signature:  # a user's
+        return
     if now.signature != prompt.signature:
         change = f"was {prompt.signature}, and is {now.signature}"
         raise UsageError(f"{where}: the signature of {place} {change}; compile again")
@@ -119,6 +165,9 @@ def _bare(field: str) -> str:  # without the modules of its type, which may move
 
 def _without_origin(body: dict[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in body.items() if name not in ("origin", "versions")}
+    for prompt in body["prompts"].values():
+        if not prompt["descriptions"]:
+            del prompt["descriptions"]  # as in digests from before there were any
     return kept | {"members": [_without_origin(member) for member in body["members"]]}
 
 
@@ -134,7 +183,7 @@ def _digest(text: str) -> str:
 
 
 def read(path: Path) -> Compiled:
-    """Return the compiled program in a file or its folder. DataError for none or a damaged one."""
+    """Return the compiled program in a file or its folder, saying so if it was edited. DataError for a damaged one."""
     file = path / NAME if path.is_dir() else path
     mend = "it is torn or no compiled program; compile again"
     try:
@@ -145,8 +194,7 @@ def read(path: Path) -> Compiled:
         raise DataError(f"there is no compiled program {file}; python -m optimizers.compile makes one") from None
     digest = body.pop("digest", None)
     if digest != _digest(json.dumps(body, sort_keys=True))[:16]:
-        mend = "compile again, or copy the prompts that you changed into the program itself"
-        raise DataError(f"{file} was edited after it was compiled; {mend}")
+        body["origin"]["edited"] = "after it was compiled"
     return TypeAdapter(Compiled).validate_python(body)
 
 
@@ -171,7 +219,8 @@ def prompts_of(program: Any) -> dict[str, Prompt]:
         demos = [{key: plain(one) for key, one in dict(demo).items() if key in known} for demo in predictor.demos]
         fields = _list_fields("in", signature.input_fields) + _list_fields("out", signature.output_fields)
         before = _digest(instructions)[:8]
-        prompts[name] = Prompt(instructions, tuple(demos), signature.__name__, tuple(fields), before)
+        others = {key: description(key, one) for key, one in known.items() if one.json_schema_extra.get("described")}
+        prompts[name] = Prompt(instructions, tuple(demos), signature.__name__, tuple(fields), before, others)
     return prompts
 
 

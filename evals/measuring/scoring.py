@@ -224,7 +224,7 @@ class _Tally:
             "instruction": config["instruction"],
             "program": config["program"],
             "pool": config.get("pool"),
-            "compiled": config.get("compiled"),
+            "compiled": config.get("compiled") and {**config["compiled"], "file": provenance.get("compiled")},
             "retriever": config["retriever"]["name"],
             "lm": config["lm"]["name"],
             "isolated": provenance.get("isolated"),

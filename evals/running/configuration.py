@@ -159,6 +159,12 @@ def _check_prices(resolved: Resolved) -> None:
 
 
 def _read_compiled(request: Request) -> "Compiled | None":
+    if request.prompts:
+        from programs import prompts  # few runs need it
+
+        if request.compiled:
+            raise UsageError("--compiled and --prompts both set the prompts of the program; give one of them")
+        return prompts.read(request.prompts, request.program)
     if request.compiled is None:
         return None
     from programs.compiled import read  # few runs need it
@@ -176,7 +182,7 @@ def _read_compiled(request: Request) -> "Compiled | None":
 
 def fit(resolved: Resolved, environment: "Environment") -> Resolved:
     """Return `resolved` with the task's own choices; UsageError for what does not fit it, before an index is built."""
-    request, hints = resolved.request, environment.hints
+    request, hints, values = resolved.request, environment.hints, resolved.values
     if request.instruction == "task":
         resolved = resolved.with_values(apply_hints(resolved.values, resolved.fixed, hints))
     _check_pools(resolved, environment)
@@ -184,7 +190,12 @@ def fit(resolved: Resolved, environment: "Environment") -> Resolved:
     if request.lm == "offline":
         check_offline(request.program, program)
     if resolved.compiled and not resolved.isolated:  # an isolated program has checked them itself
-        resolved.compiled.check(request.program, program, str(request.compiled))
+        resolved.compiled.check(request.program, program, str(request.compiled or request.prompts))
+        # Prompts as the program has them, with or without the task's own choices, are none of the user's.
+        compiled = resolved.compiled.without_defaults(program, trial(resolved.constructor, values))
+        if compiled is None:
+            _LOG.info("%s has the prompts as %s has them", request.prompts, request.program)
+        resolved = replace(resolved, compiled=compiled)
     return replace(resolved, retriever=retrievers.with_attribute(resolved.retriever, hints.get("lens", "")))
 
 
@@ -240,7 +251,11 @@ def configuration(
         "task": environment.task,
         "data": environment.data if bundled else "folder",
         "compiled": compiled
-        and {"digest": compiled.digest(), **{key: compiled.origin.get(key, "") for key in ("optimizer", "task")}},
+        and {
+            "digest": compiled.digest(),
+            **{key: compiled.origin.get(key, "") for key in ("optimizer", "task")},
+            **{key: compiled.origin[key] for key in ("edited", "differs") if key in compiled.origin},
+        },
         "pool": None,
         "max_p": environment.max_p,
         "instruction": request.instruction,
@@ -260,7 +275,7 @@ def configuration(
             "data": environment.data,
             "folder": None if bundled else str(Path(environment.data).resolve()),
             "source": environment.source,
-            "compiled": request.compiled and str(request.compiled),
+            "compiled": next((str(file) for file in (request.compiled, request.prompts) if file), None),
             "price": model.price and model.price.provenance,
             "isolated": resolved.isolated,
             **origin(),

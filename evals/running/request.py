@@ -125,6 +125,9 @@ class Request(Common):
     compiled: Annotated[Path | None, Option("a compiled program: what python -m optimizers.compile made", "FILE")] = (
         None
     )
+    prompts: Annotated[
+        Path | None, Option("prompts of your own, in TOML; python -m programs show NAME prints those there are", "FILE")
+    ] = None
     seed: Annotated[int | None, Option("the model's sampling seed, where it takes one", "N", int)] = None
     cassette: Annotated[
         Path | None, Option("answer every model call from FILE, without a key; where there is none, record it", "FILE")

@@ -66,6 +66,7 @@ class PromptForm(TypedDict):
     signature: NotRequired[str]
     fields: list[str]
     before: NotRequired[str]
+    descriptions: NotRequired[dict[str, str]]
 
 
 class NeighbourForm(TypedDict):

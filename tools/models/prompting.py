@@ -370,8 +370,13 @@ def through(signature: Any, advice: str) -> Any:
     return instructed(signature, f"{signature.instructions}\n\n{advice}") if advice else signature
 
 
-def instructed(signature: Any, instructions: str) -> Any:
-    """Return `signature` with other instructions, under its own name: DSPy's copies are called StringSignature."""
+def instructed(signature: Any, instructions: str, descriptions: Mapping[str, str] | None = None) -> Any:
+    """Return `signature` with other instructions, and other descriptions of the fields that are named.
+
+    It keeps its own name, where DSPy's copies are called StringSignature. A field that is described here says so.
+    """
     made = signature.with_instructions(instructions)
+    for name, text in (descriptions or {}).items():
+        made = made.with_updated_fields(name, desc=text or f"${{{name}}}", described=True)
     made.__name__ = signature.__name__
     return made

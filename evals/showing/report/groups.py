@@ -193,7 +193,8 @@ def _system(run: Run, *, with_model: bool) -> System:
     config, pool = run.config, run.config.get("pool") or {}
     name, compiled = f"{config['program']} over {config['retriever']['name']}", config.get("compiled")
     if compiled:
-        name += f", compiled with {compiled['optimizer']}" if compiled.get("optimizer") else ", compiled"
+        by = compiled.get("optimizer")
+        name += ", prompts by hand" if by == "hand" else f", compiled with {by}" if by else ", compiled"
     name += f", {config['lm']['name']}" if with_model else ""
     name += ", imported" if config.get("imported") else ""
     parts = tuple(pool.get("of", ()))

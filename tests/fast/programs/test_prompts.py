@@ -1,0 +1,110 @@
+"""Prompts of a user's own: what `programs show` prints is what a program has, and an edited word reaches the model."""
+
+import json
+
+import dspy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evals.running.configuration import trial
+from evals.running.request import SYSTEMS, parse_parameters
+from programs import __main__ as module
+from programs.compiled import prompts_of
+from programs.multihop import MultiHop, NextSearch
+from programs.prompts import describe, read, write_toml
+from tools.models.adapter import Adapter
+from tools.models.prompting import instructed
+from tools.names import pick
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\"'\\\n\t\x7f\u2028🦆"), max_size=12)
+
+
+class Asking(dspy.Module):
+    """A program of one predictor, with words of any kind."""
+
+    def __init__(self, instructions, description):
+        super().__init__()
+        self.ask = dspy.Predict(instructed(NextSearch, instructions, {"search": description}))
+
+
+@given(TEXT, TEXT)
+def test_any_words_are_the_same_when_the_file_is_read(tmp_path_factory, instructions, description):
+    program, file = Asking(f"Do.{instructions}", description), tmp_path_factory.getbasetemp() / "any.toml"
+    file.write_text(write_toml("asking", program), encoding="utf-8")
+    own = Asking("Otherwise.", "otherwise")
+    read(file, "asking").assemble(own)
+    assert describe(own) == describe(program)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_the_file_that_is_shown_changes_nothing(name, tmp_path):
+    constructor = pick("program", name, SYSTEMS)
+    program = trial(constructor, parse_parameters(name, constructor, {}))
+    (tmp_path / "own.toml").write_text(write_toml(name, program), encoding="utf-8")
+    own = read(tmp_path / "own.toml", name)
+    own.check(name, program, "own.toml")
+    assert own.without_defaults(program) is None
+
+
+def test_an_edited_word_is_the_only_difference_in_the_message(corpus, tmp_path):
+    (tmp_path / "own.toml").write_text('[reader.next_search.fields]\nnotes = "what is known"\nsearch = "a search"\n')
+    before, after = (trial(MultiHop, {}) for _ in range(2))
+    own = read(tmp_path / "own.toml", "multihop").without_defaults(before)
+    own.assemble(after)
+    shown = [
+        json.dumps(Adapter().format(program.reader.next_search.signature, [], {"notes": ["n"]}))
+        for program in (before, after)
+    ]
+    expected = shown[0].replace("observations from earlier hops, oldest first", "what is known")
+    assert shown[1] == expected.replace("one search text; empty when nothing is left to try", "a search")
+    assert own.origin["edited"] == "1 of 2 predictors"
+    assert own.origin["differs"] == ["reader.next_search: notes, search"]
+    # An optimizer's copy of the signature knows which descriptions are the user's.
+    reader = after.reader.next_search
+    reader.signature = reader.signature.with_instructions("Better.")
+    assert prompts_of(after)["reader.next_search"].descriptions == {"notes": "what is known", "search": "a search"}
+
+
+CONGRESS = ("--program", "multihop", "--task", "congress", "--limit", 1, "-P", "hops=1")
+
+
+def test_a_run_has_an_identity_by_the_words_that_differ(run, command_of, tmp_path):
+    shown, file = command_of(module)("show", "multihop").out, tmp_path / "own.toml"
+    config = {}
+    for text in ("", shown, shown.replace("Write the next", "Write a next")):
+        file.write_text(text)
+        words = ("--prompts", file) if text else ()
+        found = run(*CONGRESS, "--json", *words).json
+        config[found["run"]] = json.loads((tmp_path / found["run"] / "config.json").read_text())["compiled"]
+    plain, edited = config  # the task's lens is added to what was not edited
+    assert config[plain] is None and config[edited]["differs"] == ["reader.next_search: instructions"]
+    printed = run(*CONGRESS, "--prompts", file).out
+    assert f"prompts: {file} (edited: 1 of 2 predictors; {config[edited]['digest']})" in printed
+    assert f"run: {edited}\n" in printed
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("[reader.next_serch]\ninstructions = 'x'", 2, "no predictor of multihop is called 'reader.next_serch'; did"),
+        ("['reader.next_search'.fields]\nnote = 'x'", 2, "called 'note'; did you mean 'notes'?"),
+        ("[reader.next_search]\nprefix = 'x'", 2, "is called 'prefix'; known: fields, instructions"),
+        ("[reader.next_search]\ninstructions = 1", 2, "reader.next_search: instructions should be a valid string"),
+        ("[reader.next_search]\ninstructions = ' '", 2, "the instructions of reader.next_search are empty"),
+        ("instructions = 'x'", 2, "instructions stands outside of a predictor's table"),
+        ("[reader\n", 3, "is not TOML: Expected ']' at the end of a table declaration (at line 1"),
+        (None, 3, "there is no file of prompts"),
+    ],
+)
+def test_what_a_file_cannot_be_is_said_in_a_line(text, code, words, run, tmp_path):
+    file = tmp_path / "own.toml"
+    if text is not None:
+        file.write_text(text)
+    result = run(*CONGRESS, "--prompts", file)
+    assert result.code == code and words in result.err and result.err.count("\n") == 1
+
+
+def test_a_program_without_prompts_has_none_to_show(command_of):
+    result = command_of(module)("show", "retrieve")
+    assert result.code == 2 and "retrieve has no predictor" in result.err
