@@ -118,6 +118,7 @@ class _Searcher:
         pooled = bool(config.get("pool")) or all(query.candidates is not None for query in environment.queries)
         if spec and retrievers.needs_pool(spec) and not pooled:
             raise UsageError(f"{spec} ranks candidate pools, and {environment.task} has none; name another retriever")
+        retrievers.refuse_files(f"{config['retriever']} {config.get('pool')}", "the run")
         self._spec, self._depth = spec, depth
         self._engines = Engines(environment, Terms(budget=Budget(calls=0)))  # a lens that needs a model is refused
         others = config["retriever"].get("others") or {}

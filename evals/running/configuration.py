@@ -172,7 +172,9 @@ def _read_compiled(request: Request) -> "Compiled | None":
     compiled = read(request.compiled)
     if compiled.program != request.program:
         raise UsageError(f"{request.compiled} was compiled for --program {compiled.program}, not {request.program}")
-    if "run_code" in f"{compiled.parameters} {'' if request.retriever else compiled.retriever}":
+    named = f"{compiled.parameters} {'' if request.retriever else compiled.retriever}"
+    retrievers.refuse_files(named, request.compiled)
+    if "run_code" in named:
         raise UsageError(
             f"{request.compiled} names a model whose own Python code is to be run, which only you can allow: "
             f"read that code, and give --retriever {compiled.retriever!r}"

@@ -6,6 +6,7 @@
     fusion(bm25,dense,weights=[1,2])                      made of other retrievers
     rerank(fusion(bm25,dense),cross:PATH,depth=50)
     splade:"a folder, with a comma"                       quotes around what has commas or brackets in it
+    my.py:Overlap(prefix=5)                               a class in a file of one's own, or package.module:Overlap
 
 What a kind takes is read off its constructor: a positional parameter is, by its annotation, a model, an embedder,
 another retriever or what makes one; keyword parameters are the options, with their types and defaults.
@@ -21,8 +22,8 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tools.errors import UsageError
-from tools.names import pick
+from tools import names
+from tools.errors import SextantError, UsageError
 
 if TYPE_CHECKING:  # NumPy is behind it, and a command's --help lists the names below
     from tools.corpus import Corpus
@@ -32,7 +33,7 @@ if TYPE_CHECKING:  # NumPy is behind it, and a command's --help lists the names 
 T = TypeVar("T")
 Value = str | int | float | bool | tuple["Value", ...]
 
-# To add one: a file with a subclass of Retriever, named here.
+# To add one of ours: a file with a subclass of Retriever, named here.
 RETRIEVERS = {
     "bm25": "tools.retrievers.bm25:BM25",
     "bm25s": "tools.retrievers.bm25:BM25S",
@@ -56,6 +57,9 @@ EMBEDDERS = {
 }
 
 _GIVEN = ("corpus", "home", "terms")  # parameters of constructors that no expression has
+_NAME = r"[A-Za-z_]\w*"
+_OWN = rf'[^\s(),\[\]=":]*\.py:{_NAME}|{_NAME}(?:\.{_NAME})+:{_NAME}'  # in a file, or a module; others are quoted
+_FILES = dict[str, str]()  # FILE.py:NAME without the file's folder, as in outputs -> with it
 
 
 class Expression(str):
@@ -86,7 +90,8 @@ class Spec:
 def spell(kind: str, subject: str = "", parts: Sequence[str] = (), options: Mapping[str, Value] | None = None) -> str:
     """Write an expression as `parse` reads it."""
     inside = [*parts, *(f"{name}={_write(value)}" for name, value in (options or {}).items())]
-    return kind + (f":{_write(subject)}" if subject else "") + (f"({','.join(inside)})" if inside else "")
+    written = kind if re.fullmatch(rf"{_OWN}|{_NAME}", kind) else f'"{kind}"'
+    return written + (f":{_write(subject)}" if subject else "") + (f"({','.join(inside)})" if inside else "")
 
 
 def _write(value: Value) -> str:
@@ -116,12 +121,12 @@ class _Reader:
         found = f"{self.rest()!r}" if self.rest() else "nothing"
         return UsageError(
             f"the retriever {self._text!r} has {found} where {expected} is expected; "
-            "the form is KIND, KIND:MODEL or KIND(PART,...,option=value)"
+            "the form is KIND, KIND:MODEL, FILE.py:CLASS or KIND(PART,...,option=value)"
         )
 
     def spec(self) -> Spec:
-        kind = self._take(r"[A-Za-z_]\w*")
-        if kind is None:
+        kind = self._take(_OWN) or self._take(_NAME) or (self._take(r'"[^"]+"') or "").strip('"')
+        if not kind:
             raise self.error("the name of a retriever")
         subject = self._word(r"[^\s(),](?:[^(),]*[^\s(),])?", "a model") if self._take(":") else ""
         parts, options = list[Spec](), dict[str, Value]()
@@ -186,15 +191,43 @@ class Kind:
 @cache
 def kind_of(name: str, *, embedder: bool = False) -> Kind:
     """Look up a retriever, or an embedder, and read its constructor; UnknownName, with the nearest names."""
-    made = pick("embedder", name, EMBEDDERS) if embedder else pick("retriever", name, RETRIEVERS)
+    if embedder:
+        made = names.pick("embedder", name, EMBEDDERS)
+    else:
+        made = names.pick("retriever", _FILES.get(name, name), RETRIEVERS, names.RETRIEVERS)
+    own = not embedder and name not in RETRIEVERS
+    if own and (not (isinstance(made, type) and hasattr(made, "_search_many")) or inspect.isabstract(made)):
+        needs = "a subclass of tools.retriever.Retriever with a method _search_many(self, searches, k)"
+        raise UsageError(f"{name} is no retriever; write {needs}, as in docs/guide/retriever.md")
     hints, parameters = typing.get_type_hints(made.__init__), inspect.signature(made).parameters
-    typed = [one.replace(annotation=hints[key]) for key, one in parameters.items() if key not in _GIVEN]
-    positional = tuple(one for one in typed if one.kind is not one.KEYWORD_ONLY)
+    typed = [
+        one.replace(annotation=hints.get(key, type(one.default)))
+        for key, one in parameters.items()
+        if key not in _GIVEN
+    ]
+    options = {one.name: one for one in typed if one.kind is one.KEYWORD_ONLY or _is_plain(one.annotation)}
+    positional = tuple(one for one in typed if one.name not in options)
     subject = positional[0].annotation.__name__ if positional else ""
+    if own:
+        _check_constructor(name, "corpus" in parameters, subject, options)
     has_default = subject == "str" and positional[0].default is not inspect.Parameter.empty
     model = str(positional[0].default) if has_default else ""
     many = any(one.kind is one.VAR_POSITIONAL for one in positional)
-    return Kind(made, positional, {one.name: one for one in typed if one not in positional}, subject, model, many)
+    return Kind(made, positional, options, subject, model, many)
+
+
+def _is_plain(kind: Any) -> bool:
+    return kind in (int, float, bool) or typing.get_origin(kind) in (typing.Literal, tuple)
+
+
+def _check_constructor(name: str, has_corpus: bool, subject: str, options: Mapping[str, inspect.Parameter]) -> None:
+    """Raise UsageError where no expression can call the constructor of a user's class."""
+    if not has_corpus or subject not in ("", "str", "Embedder", "Builder", "Retriever"):
+        raise UsageError(f"{name}: its constructor takes `corpus`, `home` if it keeps an index, and options by keyword")
+    for option in options.values():
+        if option.default is option.empty or not (option.annotation is str or _is_plain(option.annotation)):
+            types = "str, int, float, bool, a Literal, or a tuple of one of these"
+            raise UsageError(f"{name}: the option {option.name} needs a default value, and a type: {types}")
 
 
 def check(text: str) -> Spec:
@@ -217,6 +250,12 @@ def build(spec: str | Spec, corpus: "Corpus", home: Path | None = None, *, terms
             f"{needy[0]} needs a model that annotates, which evals.run connects; take another retriever here"
         )
     return typing.cast("Retriever", _make(spec, corpus, home, terms))
+
+
+def refuse_files(text: str, where: object) -> None:
+    """Raise UsageError where `text`, which is from a file, names Python code in some folder: that is for you to do."""
+    if found := re.search(r"[^\s(,]*/[^/]*\.py:\w+", text):
+        raise UsageError(f"{where} would have {found[0]} run, which only you can allow: read it, and give --retriever")
 
 
 def classes(spec: Spec) -> Iterator[tuple[Spec, Any]]:
@@ -280,7 +319,19 @@ def needs_pool(spec: Spec) -> bool:
     return made.needs_pool or any(map(needs_pool, spec.parts[:1] if made.gives_pool else spec.parts))
 
 
+def _place(kind: str) -> str:
+    """Return what outputs call a kind: a file without its folder, which is remembered. Of each name there is one."""
+    label, source = names.label(kind), kind.rpartition(":")[0]
+    if kind in _FILES or not source.endswith(".py"):
+        return kind
+    reference = f"{names.file_of(source)}:{kind.rpartition(':')[2]}"
+    if _FILES.setdefault(label, reference) != reference:
+        raise UsageError(f"{kind} and {_FILES[label]} would have the same name in outputs; rename one of the files")
+    return label
+
+
 def _check(spec: Spec, *, embedder: bool = False) -> Spec:
+    spec = spec if spec.kind in RETRIEVERS else replace(spec, kind=_place(spec.kind))
     kind, subject, parts = kind_of(spec.kind, embedder=embedder), spec.subject, spec.parts
     match kind.subject:
         case "str":
@@ -347,6 +398,7 @@ def _read_value(what: str, value: Value, kind: Any) -> Value:
 
 def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None") -> Any:
     kind, arguments = kind_of(spec.kind), [spec.subject] if spec.subject else list[Any]()
+    place = _select(kind.made, corpus=corpus, home=home)
     match kind.subject:
         case "Embedder":
             arguments = [_make_embedder(spec, home, terms)]
@@ -354,7 +406,16 @@ def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None"
             arguments = [lambda corpus: _make(spec.parts[0], corpus, home, terms)]
         case "Retriever":
             arguments = [_make(part, corpus, home, terms) for part in spec.parts]
-    return kind.made(corpus, home, *arguments, **_select(kind.made, terms=terms), **spec.options)
+    try:
+        made = kind.made(*place.values(), *arguments, **_select(kind.made, terms=terms), **spec.options)
+    except Exception as error:
+        if isinstance(error, SextantError) or not (line := names.describe(error)):
+            raise
+        raise UsageError(f"{spec} cannot be built: {type(error).__name__}: {error}{line}") from error
+    if not hasattr(made, "name"):  # a user's class may leave it to us
+        given = {name: spec.options.get(name, option.default) for name, option in kind.options.items()}
+        made.name = spell(spec.kind, spec.subject or kind.model, [part.name for part in made.parts], given)
+    return made
 
 
 def _make_embedder(spec: Spec, home: Path | None = None, terms: "Terms | None" = None) -> Any:

@@ -18,6 +18,8 @@ from typing import Any
 from tools.console import Parser, clean, put_out, run_and_leave, say
 from tools.disk import home
 from tools.errors import DataError, UsageError
+from tools.names import RETRIEVERS as ENTRY_POINTS
+from tools.names import known
 from tools.retrievers import RETRIEVERS, check, contract, kind_of, store
 from tools.retrievers.neural.models import rows
 
@@ -47,7 +49,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    kinds = [_kind(name) for name in RETRIEVERS]
+    kinds = [_kind(name) | {"from": where} for name, where in known(RETRIEVERS, ENTRY_POINTS).items()]
     columns = ("name", "kind", "expression", "instructed", "needs", "unsupported", "source")
     models = [{name: getattr(row, name) for name in columns} for row in rows().values()]
     if arguments.json:
@@ -55,9 +57,10 @@ def _list(arguments: argparse.Namespace) -> None:
         return
     lines = ["kinds"]
     for kind in kinds:
-        lines.append(f"  {kind['form']:<22} {kind['what']}")
+        lines.append(f"  {kind['form']:<22} {clean(' '.join((kind['what'], kind['from'])))}".rstrip())
         if kind["options"]:
             lines.append(f"  {'':<22} options: {_join(kind['options'].items(), ', ')}")
+    lines.append(f"  {'FILE.py:CLASS':<22} A class of your own, also as package.module:CLASS; docs/guide/retriever.md")
     lines += ["", "models of the papers, and some more; every other sentence-transformers model works by its folder"]
     for model in models:
         lines.append(f"  {model['expression']}{'  (takes instructions)' if model['instructed'] else ''}")
@@ -71,7 +74,10 @@ def _join(pairs: Iterable[tuple[str, Any]], between: str) -> str:
 
 def _kind(name: str) -> dict[str, Any]:
     """Describe one kind: its form, the first line of its docstring, its options with their defaults."""
-    kind = kind_of(name)
+    try:
+        kind = kind_of(name)
+    except UsageError as error:  # an installed package's
+        return {"name": name, "form": name, "what": str(error), "options": {}}
     match kind.subject:
         case "":
             form = name
