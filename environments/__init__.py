@@ -1,8 +1,14 @@
-"""Benchmarks as environments: `load("congress")` is OBLIQ-Bench's Congress task, ready to be searched."""
+"""Benchmarks as environments: `load("congress")` is OBLIQ-Bench's Congress task, ready to be searched.
 
+`load("my_data")` is a folder with data of a user's own, and `of` makes a task in Python: environments/own.py.
+"""
+
+import importlib
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import tools
 
@@ -26,6 +32,7 @@ SUITES = {
     ),
     "birco": ("environments.birco:SUITE", "doris_mae arguana whatsthatbook clinical_trial relic"),
     "multiconir": ("environments.multiconir:SUITE", "books movies people medical_case legal_document"),
+    "own": ("environments.own:SUITE", ""),  # folders and files of a user's own, by their places
 }
 
 MINI = Path(__file__).parent / "mini"  # the bundled miniatures
@@ -42,10 +49,28 @@ def tasks() -> list[str]:
     return [f"{name}/{task}" for name, (_, names) in SUITES.items() for task in names.split()]
 
 
-def resolve(name: str) -> str:
-    """Return the full name of a task given by its full or short name, with its variant unless that is the default.
+def _own() -> Any:
+    # The module by its name in the table: a run of a task of the tables neither loads it nor depends on its source.
+    return importlib.import_module(SUITES["own"][0].partition(":")[0])
 
-    UsageError names the tasks when several suites have the short name; UnknownName offers the nearest when none has.
+
+def of(documents: Any, queries: Mapping[str, str], qrels: Any, *, name: str, **settings: Any) -> Environment:
+    """Return a task made in Python: `environments.own.of`, for files that are run as `--task FILE.py:NAME`."""
+    made: Environment = _own().of(documents, queries, qrels, name=name, **settings)
+    return made
+
+
+def resolve(name: str) -> str:
+    """Return the full name of a task, as `locate` does."""
+    return locate(name)[0]
+
+
+def locate(name: str, data: str | None = None) -> tuple[str, str | None]:
+    """Return the full name of a task given by its full or short name, with a variant unless that is the default; `data`.
+
+    The place of a task of a user's own stands for its name, and is returned for `data`, so that it is found from any
+    folder. UsageError names the tasks when several suites have the short name; UnknownName offers the nearest when
+    there is none.
     """
     plain, _, variant = name.partition(":")
     known = tasks()
@@ -53,14 +78,20 @@ def resolve(name: str) -> str:
     if len(matches) > 1:
         raise UsageError(f"{plain!r} is a task of several suites; say {' or '.join(matches)}")
     if not matches:
+        moved = data if name.startswith("own/") else None
+        if found := _own().find(moved or name):
+            if data and not moved:
+                raise UsageError(f"{name} is itself the place of its data; leave out --data {data}")
+            return (name, found[1]) if moved else found
         short = {task.partition("/")[2] for task in known}
-        raise UnknownName("task", plain, known if "/" in plain else short)
+        error = UnknownName("task", plain, known if "/" in plain else short)
+        raise error.saying(f"{error}; nor is it a folder with data of your own")
     variants = suite(matches[0].partition("/")[0]).variants
     if variant and variant not in variants:
         if variants == ("",):
             raise UsageError(f"{matches[0]} has no variants; leave out ':{variant}'")
         raise UnknownName(f"variant of {matches[0]}", variant, variants)
-    return matches[0] if variant in ("", variants[0]) else f"{matches[0]}:{variant}"
+    return matches[0] if variant in ("", variants[0]) else f"{matches[0]}:{variant}", data
 
 
 def parts(full_name: str) -> tuple[str, str, str]:
@@ -88,6 +119,8 @@ def fetched_from(marker: Path, release: Release) -> bool:
 def folder_of(task: str, data: str | None) -> tuple[str, Path]:
     """Return ("mini", "full" or the folder as given; the path of the files) for a task's full name."""
     suite_name, complete = parts(task)[0], marker_of(task)
+    if suite_name == "own" and data:
+        return data, Path(data)
     get = f"`python -m environments fetch {task}`"
     if data is None:
         data = "full" if complete.exists() else "mini"
@@ -116,29 +149,37 @@ def folder_of(task: str, data: str | None) -> tuple[str, Path]:
 
 
 def load(
-    task: str, data: str | None = None, split: str = "test", *, qrels: str = "", instruction: str = "task"
+    task: str,
+    data: str | None = None,
+    split: str = "test",
+    *,
+    qrels: str = "",
+    instruction: str = "task",
+    columns: Mapping[str, str] | None = None,
 ) -> Environment:
     """Load a task's environment.
 
     `data` is "mini" (bundled), "full" (fetched), or a folder in the release's layout; None is full if it has been
     fetched, else mini. `qrels` names the headline judgements, where a task has several; `instruction` is one of
-    INSTRUCTIONS. UsageError or UnknownName for a wrong argument, DataError for missing or damaged data.
+    INSTRUCTIONS; `columns` are names in the files of a user's own data. UsageError or UnknownName for a wrong
+    argument, DataError for missing or damaged data.
     """
-    full_name = resolve(task)
+    full_name, data = locate(task, data)
     suite_name, name, variant = parts(full_name)
     chosen = suite(suite_name)
     for kind, value, known in (
         ("split", split, SPLITS),
         ("instruction", instruction, INSTRUCTIONS),
-        (f"judgements of {full_name}", qrels or chosen.judgements[0], chosen.judgements),
+        (f"judgements of {full_name}", qrels or (*chosen.judgements, "")[0], chosen.judgements or (qrels,)),
     ):
         if value not in known:
             raise UnknownName(kind, value, known)
     data, folder = folder_of(full_name, data)
-    request = Request(full_name, name, variant or chosen.variants[0], data, folder, split, home(), qrels, instruction)
+    place = (data, folder, split, home(), qrels, instruction, columns or {})
     try:
-        environment = chosen.load(request)
-        check(environment)
+        environment = chosen.load(Request(full_name, name, variant or chosen.variants[0], *place))
+        if suite_name != "own":  # whose quirks are counted
+            check(environment)
     except DataError as error:
         if ";" in str(error):  # it has a remedy
             raise

@@ -1,20 +1,23 @@
-"""`python -m environments list | show TASK | fetch TASK | check TASK | search TASK "words"`: the data, without a run.
+"""`python -m environments list | show TASK | fetch TASK | check TASK | search TASK "words" | init FOLDER`: data, no run.
 
 Prints what card.py and fetch.py compute. Only `fetch` uses the network.
 """
 
 import argparse
 import json
+import shlex
 import textwrap
 from typing import Any
 
 import environments
 from environments import card
-from environments.base import SPLITS
+from environments.base import COLUMNS, SPLITS
 from tools import retrievers
 from tools.console import Parser, clean, positive, put_out, run_and_leave, say
-from tools.disk import home
+from tools.disk import expanded, home
 from tools.errors import DataError, UsageError
+from tools.names import TASKS, known
+from tools.options import pair
 from tools.records import Query
 from tools.session import Toolbox
 
@@ -26,6 +29,7 @@ VERBS = {
     "fetch": "download a task's public release",
     "check": "whether a task's data is whole",
     "search": "try a task's search tool by hand",
+    "init": "write the benchmark.toml of a folder with data of your own",
 }
 
 
@@ -36,14 +40,18 @@ def parser() -> Parser:
     for name, about in VERBS.items():
         add = verbs.add_parser(name, help=about, description=about).add_argument
         if name != "list":
-            add("task", metavar="TASK", help="e.g. congress, birco/relic, crumb/legal_qa:document")
+            add("task", metavar="TASK", help="e.g. congress, crumb/legal_qa:document, or a folder with data of your own")
+        if name in ("show", "check", "search", "init"):
+            about = f"what your own data calls a column: {', '.join(COLUMNS)}"
+            add("--column", type=pair, action="append", default=[], metavar="NAME=COLUMN", help=about)
         if name in ("show", "check", "search"):
             add("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched")
-        if name != "fetch":
+        if name not in ("fetch", "init"):
             add("--json", action="store_true", help="print one JSON object and nothing else")
-    known = f"one of {', '.join(retrievers.RETRIEVERS)}, or made of them"
+    add = verbs.choices["search"].add_argument
+    about = f"one of {', '.join(retrievers.RETRIEVERS)}, or made of them"
     add("words", metavar="WORDS", help="what to search for")
-    add("--retriever", default="bm25", metavar="SPEC", help=known)
+    add("--retriever", default="bm25", metavar="SPEC", help=about)
     add("--k", type=positive, default=10, metavar="N", help="documents to show")
     add("--query-id", metavar="ID", help="search as for this query: its pool, its exclusions, its gold")
     add("--split", default="test", metavar="SPLIT", help=f"where the query is: {', '.join(SPLITS)}")
@@ -52,7 +60,9 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Do one verb; exit code 3 when `check` finds something wrong."""
-    {"list": _list, "show": _show, "fetch": _fetch, "check": _check, "search": _search}[arguments.verb](arguments)
+    {"list": _list, "show": _show, "fetch": _fetch, "check": _check, "search": _search, "init": _init}[
+        arguments.verb
+    ](arguments)
     return 0
 
 
@@ -70,15 +80,18 @@ def _list(arguments: argparse.Namespace) -> None:
     for line in cells:
         put_out("  ".join(map("{:{}{}}".format, line, sides, widths)).rstrip() + "\n")
     put_out("\nmini: bundled, invented, not comparable with published figures\n")
+    for task, where in known({}, TASKS).items():
+        put_out(f"{clean(task)}: {clean(where)}\n")
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    facts = card.card(arguments.task, arguments.data)
+    facts = card.card(arguments.task, arguments.data, dict(arguments.column))
     put_out(json.dumps(facts) + "\n" if arguments.json else _card_text(facts))
 
 
 def _card_text(facts: dict[str, Any]) -> str:
     here, paper, release, dev = facts["here"], facts["paper"], facts["release"], facts["dev_queries"]
+    leads = "the paper's headline" if release["of"] else "the headline"
     counted = f"{here['documents']} documents, {here['dev']} dev and {here['test']} test queries"
     more = f" and {len(dev) - NAMES} more (--json has all)" if len(dev) > NAMES else ""
     rows = {
@@ -86,13 +99,15 @@ def _card_text(facts: dict[str, Any]) -> str:
         "here": f"{here['data']} ({here['source']}): {counted}, {here['relevant_per_query']:.1f} relevant a query",
         "paper": f"{paper['title']}: {paper['documents'] or 'no count of'} documents, {paper['queries']} queries",
         "protocol": facts["protocol"],
-        "metrics": f"{', '.join(facts['metrics'])}; the paper's headline is {facts['metric']}",
+        "metrics": f"{', '.join(facts['metrics'])}; {leads} is {facts['metric']}",
         "judgements": ", ".join(facts["judgements"]),
         "variants": ", ".join(f":{variant}" for variant in facts["variants"]) or "none",
         "dev split": f"{facts['dev_split']}; here: {', '.join(dev[:NAMES])}{more}",
         "licence": facts["licence"],
         "release": f"{release['of']} at {release['revision']} ({release['by']})",
     }
+    if not release["of"]:  # the user's own
+        rows = {name: text for name, text in rows.items() if name not in ("paper", "licence", "release", "variants")}
     lines = [facts["task"], ""]
     for name, text in rows.items():
         lines += textwrap.wrap(clean(text), 110, initial_indent=f"{name:<12}", subsequent_indent=" " * 12)
@@ -118,7 +133,7 @@ def _fetch(arguments: argparse.Namespace) -> None:
 
 def _check(arguments: argparse.Namespace) -> None:
     findings = []
-    for finding in card.findings(arguments.task, arguments.data):
+    for finding in card.findings(arguments.task, arguments.data, dict(arguments.column)):
         findings.append(finding)
         if not arguments.json:
             put_out(f"{'ok   ' if finding.fine else 'WRONG'}  {clean(finding.what)}: {clean(finding.said)}\n")
@@ -133,7 +148,8 @@ def _search(arguments: argparse.Namespace) -> None:
     retrievers.require(spec)
     if not arguments.words.strip():
         raise UsageError("there are no words to search for")
-    environment = environments.load(arguments.task, arguments.data, arguments.split)
+    columns = dict(arguments.column)
+    environment = environments.load(arguments.task, arguments.data, arguments.split, columns=columns)
     query, grades = Query("by-hand", arguments.words), dict[str, float]()
     if arguments.query_id is not None:
         [query] = environment.asking(query_ids=[arguments.query_id]).queries
@@ -153,6 +169,21 @@ def _search(arguments: argparse.Namespace) -> None:
         put_out(json.dumps(rows) + "\n")
     elif not rows:
         say("nothing found")
+
+
+def _init(arguments: argparse.Namespace) -> None:
+    from environments import own  # Pydantic, as above
+
+    folder = expanded(arguments.task)
+    if (path := folder / own.FILE).exists():
+        raise UsageError(f"{path} is there already; edit it, or move it away")
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {arguments.task}; give one with data of your own")
+    text, found = own.draft(folder.resolve(), dict(arguments.column))
+    path.write_text(text, encoding="utf-8")
+    put_out("".join(f"{clean(one)}\n" for one in [*found, f"wrote {path}; every line of it may be changed or left out"]))
+    for command in ("environments check", "evals.run --program multihop --task"):
+        put_out(f"  python -m {command} {shlex.quote(arguments.task)}\n")
 
 
 if __name__ == "__main__":

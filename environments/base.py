@@ -19,6 +19,7 @@ _Value = TypeVar("_Value")
 
 SPLITS = ("dev", "test", "all")
 OURS = "the split is ours; the paper's figures are over all queries (--split all)"
+COLUMNS = ("id", "text", "title", "query_id", "query", "doc_id", "grade")  # of a user's own data, as --column names them
 
 # What a query's objective says: the task's own words, words that fit any task, or nothing (CRUMB section 6, BIRCO +O).
 INSTRUCTIONS = ("task", "generic", "none")
@@ -28,9 +29,10 @@ GENERIC = "Find the documents that are relevant to the query."
 class EmptySplit(UsageError):
     """A split of ours has no queries, because the data has too few."""
 
-    def __init__(self, split: str, source: str, queries: int) -> None:
-        super().__init__(f"the {split} split of {source} has no queries; use --split all")
+    def __init__(self, split: str, source: str, queries: int, remedy: str = "") -> None:
+        super().__init__(f"the {split} split of {source} has no queries; {remedy or 'use --split all'}")
         self.source = source
+        self.remedy = remedy
         self.queries = queries  # of all splits
 
 
@@ -67,6 +69,7 @@ class Judgements:
     # best placed document of a unit counts.
     unit_of: Callable[[str], str] | None = None
     judged_by_unit: bool = True  # `qrels` names units; where it names documents, they are mapped like a ranking's
+    zero: bool = False  # a query with nothing relevant scores 0 in every metric, as trec_eval has it; else R is undefined
 
     def relevant(self, query_id: str) -> dict[str, float]:
         """Return the relevant documents or units of a query, as judged, with their grades.
@@ -130,6 +133,7 @@ class Environment:
     depth: int = 1000  # documents in a ranking, where the paper's protocol has no other number
     max_p: bool = False  # documents are passages, and the headline judges their parents
     resampled: bool = False  # the paper's figures are means over bootstrap resamples, so both means are reported
+    splits: Mapping[str, Collection[str]] = field(default_factory=dict)  # ids of dev and test, of all of one's own task
     split_note: str = ""  # whose split it is, where that limits what it can be compared with
     notes: tuple[str, ...] = ()  # what else a reader of its scores should know
     # Values for parameters of programs by their names: "lens" (tools/models/prompting.py) is what makes a document
@@ -239,6 +243,7 @@ class Request:
     home: Path  # where a large corpus may be kept in a form that opens at once
     qrels: str = ""  # which judgements lead; "" leaves it to the task
     instruction: str = "task"  # one of INSTRUCTIONS
+    columns: Mapping[str, str] = field(default_factory=dict)  # of a user's own data: what its files call a column
 
     def place(self, own: Sequence[str], others: Collection[str]) -> Path:
         """Return the task's own folder: the first of `own` inside the given one, else the given one itself.

@@ -3,20 +3,22 @@
 Reads data through `environments.load` alone, and prints nothing.
 """
 
+import dataclasses
 import hashlib
 import json
 import zlib
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import environments
-from environments.base import Environment, Facts, Suite
+from environments.base import EmptySplit, Environment, Facts, Suite
 from tools import disk
 from tools.disk import home
 from tools.errors import DataError
 from tools.records import Query
 
+Columns = Mapping[str, str] | None  # as environments.load takes them
 SAMPLES = 3
 GOLDEN, READINGS = environments.MINI / "golden.json", environments.MINI / "readings.json"
 # Where labels are points and nobody says what suffices, readers named the best three documents of a query.
@@ -53,11 +55,31 @@ def row(task: str) -> dict[str, Any]:
     return known | counts | {"paper_documents": documents, "paper_queries": facts.queries}
 
 
-def card(task: str, data: str | None = None) -> dict[str, Any]:
+def _load_splits(task: str, data: str | None, columns: Columns) -> dict[str, Environment]:
+    test = environments.load(task, data, "test", columns=columns)
+    try:
+        dev = environments.load(task, data, "dev", columns=columns)
+    except EmptySplit as error:
+        if not error.remedy:  # which says how a user's own task gets one
+            raise
+        dev = dataclasses.replace(test, queries=(), split="dev")
+    return {"dev": dev, "test": test}
+
+
+def _is_own(environment: Environment) -> bool:
+    return environments.parts(environment.task)[0] == "own"
+
+
+def card(task: str, data: str | None = None, columns: Columns = None) -> dict[str, Any]:
     """Return everything that a user should know before running a task."""
-    full_name = environments.resolve(task)
-    suite, facts, documents = _known(full_name)
-    dev, test = (environments.load(full_name, data, split) for split in ("dev", "test"))
+    dev, test = _load_splits(task, data, columns).values()
+    full_name = test.task
+    if _is_own(test):
+        suite, documents = environments.suite("own"), None
+        protocol, dev_split = "; ".join(test.notes), "as the data or its benchmark.toml has it"
+        facts = Facts(test.queries[0].objective, test.metric, protocol, dev_split, {}, 0, ())
+    else:
+        suite, facts, documents = _known(full_name)
     relevant = [sum(grade > 0 for grade in grades.values()) for grades in test.qrels.values()]
     return {
         "task": full_name,
@@ -116,14 +138,14 @@ class Finding(NamedTuple):
     said: str
 
 
-def findings(task: str, data: str | None = None) -> Iterator[Finding]:
+def findings(task: str, data: str | None = None, columns: Columns = None) -> Iterator[Finding]:
     """Yield the findings of `check` on a task's data; the first is whether it loads."""
     from environments.layouts import forget_digests  # NumPy, and the command imports this before --help
 
     full_name = environments.resolve(task)
     forget_digests(home())  # so that every byte is read
     try:
-        parts = {split: environments.load(full_name, data, split) for split in ("dev", "test")}
+        parts = _load_splits(task, data, columns)
     except DataError as error:
         yield Finding("loading", False, str(error))
         return
@@ -201,8 +223,9 @@ def _judgements(part: Environment, split: str, name: str, known: Container[str])
         scale = ", ".join(f"{side}: {sides[side]}" for side in ("0 or less", "between 0 and 1", "1 or more"))
     where = f"{name} judgements, {split}"
     said = f"{given.total()} of them ({scale}); {len(lost)} name no document{lost[0] if lost else ''}"
-    yield Finding(where, not lost, said)
-    yield Finding(f"queries without {where}", not without, f"{without} have nothing relevant")
+    own = _is_own(part)  # whose quirks are counted
+    yield Finding(where, own or not lost, said)
+    yield Finding(f"queries without {where}", own or not without, f"{without} have nothing relevant")
 
 
 def _masks(environment: Environment) -> Finding:

@@ -40,7 +40,7 @@ def command(arguments: argparse.Namespace) -> int:
     for file in filter(None, (arguments.run, arguments.trajectories)):
         if not file.is_file():
             raise DataError(f"there is no file {file}; give a TREC run file, and trajectories in JSON Lines")
-    environments.resolve(arguments.task)
+    environments.locate(arguments.task, arguments.data)
     run_folder.check_place(arguments.runs)
     environment = environments.load(arguments.task, arguments.data, arguments.split, qrels=arguments.qrels)
     if not arguments.json:

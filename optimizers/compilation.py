@@ -50,6 +50,7 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> tup
         request.data,
         qrels=request.qrels,
         instruction=request.instruction,
+        columns=request.columns,
         limit=request.limit,
         seed=request.split_seed,
         share=request.train_share,

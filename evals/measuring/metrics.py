@@ -62,6 +62,7 @@ class Judged:
     hits: Sequence[bool]  # which ranked documents are relevant
     relevant: int  # how many documents are
     judged: Sequence[bool] = ()  # which ranked documents have a judgement
+    nothing: float | None = None  # the value of R and AP where nothing is relevant
 
 
 def ndcg(judged: Judged, k: int) -> float | None:
@@ -76,7 +77,7 @@ def _discount(gains: Sequence[float]) -> float:
 
 def recall(judged: Judged, k: int) -> float | None:
     """Return the share of the relevant documents that are among the first `k`."""
-    return sum(judged.hits[:k]) / judged.relevant if judged.relevant else None
+    return sum(judged.hits[:k]) / judged.relevant if judged.relevant else judged.nothing
 
 
 def precision(judged: Judged, k: int) -> float | None:
@@ -87,7 +88,9 @@ def precision(judged: Judged, k: int) -> float | None:
 def average_precision(judged: Judged, k: int) -> float | None:
     """Return the mean over relevant documents of the precision at their rank, 0 for those not among the first `k`."""
     ranks = [rank for rank, hit in enumerate(judged.hits[:k], start=1) if hit]
-    return math.fsum(n / rank for n, rank in enumerate(ranks, start=1)) / judged.relevant if judged.relevant else None
+    if not judged.relevant:
+        return judged.nothing
+    return math.fsum(n / rank for n, rank in enumerate(ranks, start=1)) / judged.relevant
 
 
 def reciprocal_rank(judged: Judged, k: int) -> float | None:
@@ -126,6 +129,8 @@ def check_metric(name: str) -> None:
 def add_metrics(environment: "Environment", names: Sequence[str]) -> "Environment":
     """Return the environment with the metrics in `names` added; UsageError for one that the task cannot have."""
     labels = {comparison.label for every in environment.comparisons.values() for comparison in every}
+    for name in (name for name in environment.metrics if not is_pairwise(name)):
+        check_metric(name)  # a user's own task may name any
     for name in names:
         check_metric(name)
         possible = environment.twins if name == "Flip" else labels if name == "Win" else name in labels
@@ -173,17 +178,23 @@ def ranking_value(name: str, ranking: Sequence[str], row: Mapping[str, Any]) -> 
     """Compute a metric of a ranking of documents; `row` is the query's line of attribution.jsonl."""
     units = row.get("units", {})
     collapsed = list(dict.fromkeys(units.get(doc_id, doc_id) for doc_id in ranking))
-    return ranking_metric(name, judge_units(collapsed, row["grades"], {one["unit"] for one in row["relevant"]}))
+    relevant = {one["unit"] for one in row["relevant"]}
+    return ranking_metric(name, judge_units(collapsed, row["grades"], relevant, nothing=row.get("nothing")))
 
 
 def judge(ranking: Sequence[str], judgements: "Judgements", query_id: str) -> Judged:
     """Judge a ranking; unjudged documents count as grade 0, and so do negative grades."""
     known, gains = judgements.by_unit(judgements.qrels.get(query_id, {})), judgements.gains(query_id)
-    return judge_units(collapse(ranking, judgements), gains, judgements.recalled(query_id), known)
+    nothing = 0.0 if judgements.zero else None
+    return judge_units(collapse(ranking, judgements), gains, judgements.recalled(query_id), known, nothing)
 
 
 def judge_units(
-    units: Sequence[str], grades: Mapping[str, float], relevant: Collection[str], known: Collection[str] = ()
+    units: Sequence[str],
+    grades: Mapping[str, float],
+    relevant: Collection[str],
+    known: Collection[str] = (),
+    nothing: float | None = None,
 ) -> Judged:
     """Judge units by what nDCG gains from (grades above 0), what recall counts, and what is judged at all."""
     return Judged(
@@ -192,6 +203,7 @@ def judge_units(
         hits=[unit in relevant for unit in units],
         relevant=len(relevant),
         judged=[unit in known for unit in units],
+        nothing=nothing,
     )
 
 

@@ -317,6 +317,7 @@ def attribution_json(text: str, relevant: Sequence[Row], outcome: Row, judgement
         "grades": judgements.gains(query_id),
         "relevant": relevant,
         **({"units": units} if units else {}),
+        **({"nothing": 0.0} if judgements.zero and not relevant else {}),  # its R and AP
     }
 
 

@@ -36,7 +36,7 @@ from tools.errors import DataError, UsageError
 from tools.models.spec import parse as parse_model
 from tools.models.spec import price_is_known
 from tools.models.terms import Terms
-from tools.names import pick
+from tools.names import is_reference, pick
 from tools.retriever import NoRetriever
 from tools.session import Toolbox
 
@@ -119,7 +119,7 @@ def resolve(request: Request) -> Resolved:
             from tools.retrievers.lens import annotate  # few runs have a lens
 
             annotate.check(str(lens.options.get("model", "offline")), str(lens.options.get("attribute", "")))
-    environments.resolve(request.task)
+    environments.locate(request.task, request.data)
     parse_model(request.lm)
     for metric in request.metrics:
         check_metric(metric)
@@ -138,7 +138,8 @@ def _retrievers_in(values: Mapping[str, Any]) -> "dict[str, Spec]":
 def _isolate(request: Request, compiled: "Compiled | None") -> Any:
     from programs.isolation.parent import Isolated  # few runs need it
 
-    folder = [] if request.data in (None, "mini", "full") else [Path(request.data)]
+    data = environments.locate(request.task, request.data)[1]
+    folder = [] if data in (None, "mini", "full") else [Path(str(data).rpartition(".py:")[0] or str(data))]
     return Isolated(request.program, SYSTEMS, [home(), request.runs, *folder], compiled)
 
 
@@ -248,10 +249,11 @@ def configuration(
 ) -> run_folder.Config:
     """Return all that determines a run's numbers; what does not is under "provenance". No retriever: only its name."""
     request, compiled, spec = resolved.request, resolved.compiled, str(resolved.retriever)
-    bundled = environment.data in ("mini", "full")
+    data, own = environment.data, environments.parts(environment.task)[0] == "own"
+    bundled = data in ("mini", "full")
     return {
         "task": environment.task,
-        "data": environment.data if bundled else "folder",
+        "data": data if bundled else "folder",
         "compiled": compiled
         and {
             "digest": compiled.digest(),
@@ -271,11 +273,12 @@ def configuration(
         "depth": request.k or environment.depth,
         "retriever": {"name": spec, "with": retriever.name if retriever else spec},
         "lm": {"name": model.name, **model.settings},
-        **identity(resolved, environment.task),
+        **identity(resolved, environment.task, data.rpartition(":")[0] if own and is_reference(data) else ""),
         run_folder.PROVENANCE: {
             "judgements": environment.headline,  # all are scored; rankings do not depend on which ones lead
-            "data": environment.data,
-            "folder": None if bundled else str(Path(environment.data).resolve()),
+            "data": data,
+            "folder": None if bundled else data if own else str(Path(data).resolve()),
+            "columns": dict(request.columns),
             "source": environment.source,
             "compiled": next((str(file) for file in (request.compiled, request.prompts) if file), None),
             "price": model.price and model.price.provenance,
@@ -294,6 +297,7 @@ def load_environment(config: run_folder.Config, qrels: str = "") -> "Environment
         config["split"],
         qrels=qrels or config[run_folder.PROVENANCE]["judgements"],
         instruction=config["instruction"],
+        columns=config[run_folder.PROVENANCE].get("columns"),
     )
     asked = config["asked"]
     chosen = loaded.asking(limit=asked["limit"], query_ids=asked["query_ids"])
@@ -305,10 +309,10 @@ def load_environment(config: run_folder.Config, qrels: str = "") -> "Environment
     return chosen
 
 
-def identity(resolved: Resolved, task: str) -> dict[str, Any]:
+def identity(resolved: Resolved, task: str, made_by: str = "") -> dict[str, Any]:
     """Return "code" and "versions" of a configuration: a digest of the sources used, and versions of libraries.
 
-    `task` is a full name. Modules that only some runs use count where they are used. So an edited program does not
+    `task` is a full name; `made_by` is the user's own module or file that makes it, if one does. Modules that only some runs use count where they are used. So an edited program does not
     resume the run of the program before the edit, also before a commit.
     """
     pool, offline = resolved.pool, resolved.request.lm == "offline"
@@ -316,6 +320,7 @@ def identity(resolved: Resolved, task: str) -> dict[str, Any]:
     references += [one for spec in resolved.all_retrievers for one in sorted(retrievers.references(spec))]
     modules = [reference.partition(":")[0] for reference in references] + list(_ALWAYS)
     modules += ["evals.running.pools"] * bool(pool) + ["evals.measuring.traces"] * bool(resolved.limits)
+    modules += [made_by] * bool(made_by)
     modules += ["programs.compiled"] * bool(resolved.compiled) + ["tools.models.offline"] * offline
     return uses(modules, without=("tools.console", "tools.models.sending" if offline else "tools.models.offline"))
 

@@ -140,7 +140,12 @@ def open_task(request: Request) -> "tuple[Resolved, Environment]":
     read_keys()
     resolved = resolve(request)
     environment = environments.load(
-        request.task, request.data, request.split, qrels=request.qrels, instruction=request.instruction
+        request.task,
+        request.data,
+        request.split,
+        qrels=request.qrels,
+        instruction=request.instruction,
+        columns=request.columns,
     ).asking(limit=request.limit, query_ids=request.query_ids)
     return fit(resolved, environment), add_metrics(environment, request.metrics)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from agents import AGENTS
-from environments.base import INSTRUCTIONS, SPLITS
+from environments.base import COLUMNS, INSTRUCTIONS, SPLITS
 from evals.measuring.metrics import LANGUAGE
 from programs import PROGRAMS
 from tools import disk, options, retrievers
@@ -53,11 +53,19 @@ class Common:
     ]
     task: Annotated[
         str,
-        Option("a task, e.g. congress or obliq/congress", "TASK", missing="python -m environments list has the tasks"),
+        Option(
+            "a task, e.g. congress or obliq/congress, or a folder with data of your own; docs/guide/task.md",
+            "TASK",
+            missing="python -m environments list has the tasks",
+        ),
     ]
     data: Annotated[
         str | None, Option("mini, full or a folder; without it full where that is fetched, else mini", "WHAT")
     ] = None
+    columns: Annotated[
+        Mapping[str, str],
+        Option(f"what your own data calls a column: {', '.join(COLUMNS)}", "NAME=COLUMN", pair, flag="--column"),
+    ] = field(default_factory=dict)
     qrels: Annotated[str, Option("which judgements lead, e.g. gold or pooled; all are reported", "NAME")] = ""
     instruction: Annotated[str, Option(f"what a query says of its task: {', '.join(INSTRUCTIONS)}", "KIND")] = "task"
     limit: Annotated[int | None, Option("ask only the first N queries", "N", positive)] = None

@@ -19,7 +19,7 @@ sure that nobody does it by mistake.
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -74,6 +74,7 @@ def divide(
     *,
     qrels: str = "",
     instruction: str = "task",
+    columns: Mapping[str, str] | None = None,
     limit: int | None = None,
     seed: int = 0,
     share: float = 0.5,
@@ -83,11 +84,12 @@ def divide(
         at_least(2, "compiling", limit=limit)
     if not 0 < share < 1:
         raise UsageError(f"--train-share {share!r} is not between 0 and 1; 0.5 trains on half of the dev queries")
-    split = partial(load, task, data, qrels=qrels, instruction=instruction)
+    split = partial(load, task, data, qrels=qrels, instruction=instruction, columns=columns)
     try:
         dev = split(split="dev")
     except EmptySplit as error:
-        raise UsageError(f"{error.source} has no dev queries (of {error.queries} in all); {_REMEDY}") from None
+        remedy = error.remedy or _REMEDY
+        raise UsageError(f"{error.source} has no dev queries (of {error.queries} in all); {remedy}") from None
     if len(dev.queries) < 2:
         raise _too_few(dev, 0)
     # Of the test split only the texts outlive this line.

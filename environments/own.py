@@ -1,0 +1,257 @@
+"""Tasks of a user's own: a folder with data (collections.py says in which forms), or what `of` makes in Python.
+
+    my_data                       a folder; runs call the task own/my_data, or as its benchmark.toml says
+    ir_datasets:beir/scifact/test what that package loads
+    my_task.py:NAME               what `of` returned, the path of a folder, or a function that returns either
+
+The file benchmark.toml in the folder has what data cannot say (`Settings`); without it the objective is neutral and no
+query is kept for dev. Imperfect data is counted in the notes of a run, and no reason to refuse it. A query for which
+nothing is relevant scores 0, as trec_eval has it.
+"""
+
+import dataclasses
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
+
+from environments.base import GENERIC, DevSplit, EmptySplit, Environment, Facts, Judgements, Qrels, Release, Request, Suite
+from environments.collections import Read, read_collection, read_judgements
+from tools import disk, forms, names
+from tools.corpus import Corpus
+from tools.errors import DataError, SextantError, UnknownName, UsageError
+from tools.records import Document, Query
+
+FILE = "benchmark.toml"
+METRICS = ("nDCG@10", "R@10", "R@100", "R@1000", "RR@10")
+SEED = "sextant-own-1"
+REMEDY = (
+    f"a line `split = {{ share = 0.3 }}` in its {FILE} makes one of 30 % of the queries "
+    "(`python -m environments init FOLDER` writes that file)"
+)
+
+
+class Share(TypedDict):
+    """A dev split of ours: base.DevSplit."""
+
+    share: Annotated[float, Field(gt=0, lt=1)]
+    seed: NotRequired[str]
+
+
+class Settings(TypedDict, total=False):
+    """What benchmark.toml may say, and `of` may be given."""
+
+    name: str  # own/NAME in runs and tables
+    objective: str  # what counts as a find, in a sentence
+    instruction: str  # what queries say of the task to models and retrievers, where that is not the objective
+    document: str  # what a document is, in a few words
+    metrics: list[str]
+    metric: str  # the headline; the first of `metrics` without it
+    judgements: str | dict[str, str]  # a file of the folder, or several by name; the first leads
+    split: Literal["data", "none"] | Share  # the dev split: as the data has it, none, or one by hash
+    depth: Annotated[int, Field(ge=1, le=forms.LARGEST)]  # documents in a ranking
+    lens: str  # tools/models/prompting.py: what makes a document relevant
+    max_p: str  # the separator in passages' ids, "PARENT:PASSAGE", where judgements name parents
+    columns: dict[str, str]  # as --column
+
+
+def find(name: str) -> tuple[str, str] | None:
+    """Return (full name, place of the data) of what is no task of a table; None where it is none of a user's either.
+
+    The place leads back to the data from any working folder: a path, an ir_datasets id, or a reference.
+    """
+    if name in names.known({}, names.TASKS):
+        return f"own/{in_name(name)}", names.check("task", name, {}, names.TASKS)
+    if name.startswith("ir_datasets:"):
+        return f"own/{in_name(name.partition(':')[2])}", name
+    if names.is_reference(name):
+        source, _, attribute = name.rpartition(":")
+        whole = str(names.file_of(source)) if source.endswith(".py") else source
+        return f"own/{in_name(attribute)}", f"{whole}:{attribute}"
+    if (folder := disk.expanded(name).resolve()).is_dir():
+        return f"own/{in_name(read_settings(folder).get('name') or folder.name)}", str(folder)
+    if name.startswith((".", "/", "~")):
+        raise DataError(f"there is no folder {name}; --task takes a folder with data of yours, or a task's name")
+    return None
+
+
+def in_name(text: str) -> str:
+    """Return `text` as a part of a task's name, without what separates its parts."""
+    return re.sub(r"[^\w.-]+", "-", text).strip("-.") or "task"
+
+
+def read_settings(folder: Path) -> Settings:
+    """Return what the folder's benchmark.toml says; nothing where there is none. DataError for what cannot be."""
+    path = folder / FILE
+    try:
+        content = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read as TOML: {error}") from None
+    return check_settings(content, str(path))
+
+
+def check_settings(content: dict[str, Any], where: str) -> Settings:
+    """Return `content` where every key is one of `Settings`, with a value of its type. DataError else."""
+    if unknown := content.keys() - Settings.__annotations__.keys():
+        error = UnknownName("key", min(unknown), Settings.__annotations__)
+        raise DataError(f"{where}: {error}")
+    try:
+        forms.check(Settings, content)
+    except ValueError as error:
+        raise DataError(f"{where}: {error}") from None
+    return Settings(**content)
+
+
+def load(request: Request) -> Environment:
+    """Load the requested split of a task of the user's own."""
+    whole = _open(request)
+    if (headline := request.qrels or whole.headline) not in whole.judgements:
+        raise UnknownName(f"judgements of {request.task}", headline, whole.judgements)
+    whole = dataclasses.replace(
+        whole,
+        task=request.task if whole.task == "own/" else whole.task,
+        data=request.data,
+        source=request.data,
+        headline=headline,
+        max_p=whole.judgements[headline].unit_of is not None,
+        queries=tuple(
+            dataclasses.replace(query, objective=request.objective(query.objective)) for query in whole.queries
+        ),
+    )
+    dev = set(whole.splits.get("dev", ()))
+    chosen = {"all": None, "dev": dev, "test": set(whole.splits.get("test", ()))}[request.split]
+    if request.split == "test" and not chosen:
+        chosen = {query.query_id for query in whole.queries} - dev
+    query_ids = [query.query_id for query in whole.queries if chosen is None or query.query_id in chosen]
+    if not query_ids:
+        raise EmptySplit(request.split, whole.task, len(whole.queries), REMEDY)
+    return dataclasses.replace(whole.asking(query_ids=query_ids), split=request.split)
+
+
+def _open(request: Request) -> Environment:
+    """Return all queries of the task; its name is "own/" where the request names it."""
+    place = request.data
+    if names.is_reference(place):
+        try:
+            made = names.pick("task", place, {}, names.TASKS)
+            made = made() if callable(made) else made
+        except SextantError:
+            raise
+        except Exception as error:  # a user's function may raise anything
+            raise UsageError(f"{names.label(place)}: {names.describe(error)}") from error
+        if isinstance(made, Environment):
+            return made
+        if not isinstance(made, str | Path):
+            what = "what environments.of returns, the path of a folder, or a function that returns either"
+            raise UsageError(f"{names.label(place)} makes a {type(made).__name__}; a task is {what}")
+        place = str(made)
+    elif not place.startswith("ir_datasets:") and not Path(place).is_dir():
+        raise DataError(f"the folder {place} of {request.task} is not there; --data says where it is now")
+    settings = read_settings(Path(place))
+    columns = settings.get("columns", {}) | dict(request.columns)
+    read = read_collection(Path(place), request.home, columns)
+    if isinstance(listed := settings.get("judgements", {}), str):
+        listed = {"gold": listed}
+    judged = {name: read_judgements(Path(place) / file, columns) for name, file in listed.items()}
+    said = [] if settings else [f"there is no {FILE}, so the objective is neutral and all queries are asked"]
+    return _make(read, judged or {"gold": read.qrels}, settings, [*read.said, *said])
+
+
+def of(
+    documents: Mapping[str, str] | Iterable[Document | tuple[str, str]],
+    queries: Mapping[str, str],
+    qrels: Qrels,
+    *,
+    name: str,
+    **settings: Any,
+) -> Environment:
+    """Return a task made in Python: documents and queries by id, and grades by query and document.
+
+    `settings` are keys of benchmark.toml. A file of yours with `TASK = environments.of(...)`, or with a function that
+    returns one, is run as `--task FILE.py:TASK`.
+    """
+    given = check_settings({"name": name, **settings}, "environments.of")
+    pairs = documents.items() if isinstance(documents, Mapping) else documents
+    corpus = Corpus(one if isinstance(one, Document) else Document(*one) for one in pairs)
+    asked = {query_id: text for query_id, text in queries.items() if query_id in qrels}
+    missing = {doc_id for query_id in asked for doc_id in qrels[query_id] if doc_id not in corpus}
+    said = [
+        f"{many} {what}"
+        for many, what in (
+            (len(queries) - len(asked), "queries without judgements are not asked"),
+            (0 if given.get("max_p") else len(missing), "judged documents are not among the documents"),
+            (sum(max(qrels[one].values(), default=0) <= 0 for one in asked), "queries have no judgement above 0"),
+        )
+        if many
+    ]
+    read = Read("Python data", corpus, asked, qrels, {}, (), ())
+    made = _make(read, {"gold": qrels}, given, said)
+    return dataclasses.replace(made, task=f"own/{in_name(name)}")
+
+
+def _make(read: Read, judged: Mapping[str, Qrels], settings: Settings, said: Sequence[str]) -> Environment:
+    metric, separator = settings.get("metric") or settings.get("metrics", METRICS)[0], settings.get("max_p")
+    told = settings.get("instruction") or settings.get("objective") or GENERIC
+    judgements = {name: Judgements(qrels, unit_of=_parents(separator), zero=True) for name, qrels in judged.items()}
+    lead = next(iter(judgements))
+    split: Any = settings.get("split", "data")
+    splits: Mapping[str, Sequence[str]] = read.splits if split == "data" else {}  # of both, or of none
+    if isinstance(split, dict):
+        dev = DevSplit(split.get("seed", SEED), split["share"])
+        splits = {"dev": dev.choose(list(read.queries), "dev", "the task")}
+    return Environment(
+        task="own/",
+        data="",
+        split="all",
+        source=read.form,
+        documents=read.documents,
+        queries=tuple(Query(query_id, text, told) for query_id, text in read.queries.items()),
+        judgements=judgements,
+        headline=lead,
+        metrics=tuple(dict.fromkeys([metric, *settings.get("metrics", METRICS)])),
+        metric=metric,
+        depth=settings.get("depth", 1000),
+        splits=splits,
+        notes=tuple(said),
+        hints={name: str(settings[name]) for name in ("lens", "document") if name in settings},  # type: ignore[literal-required]
+    )
+
+
+def _parents(separator: str | None) -> Any:
+    return (lambda doc_id: doc_id.rpartition(separator)[0] or doc_id) if separator else None
+
+
+def draft(folder: Path, columns: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Return (the text of a benchmark.toml for the data in `folder`, what was found in it)."""
+    read = read_collection(folder, disk.home(), columns)
+    dev = read.splits.get("dev", ())
+    found = list(read.said)
+    example = next(iter(read.documents.stream()))
+    mapped = ", ".join(f"{name} = {json.dumps(column)}" for name, column in columns.items())
+    lines = [
+        f"name = {json.dumps(in_name(folder.name))}  # runs and tables call the task own/NAME",
+        f"objective = {json.dumps(GENERIC)}  # what counts as a find; models read it with every query",
+        f'# document = "an article"  # what a document is, in a few words; here e.g. {example.text[:40]!r}',
+        f"metrics = {json.dumps(METRICS)}  # at any depth; also P, AP and Judged",
+        f"metric = {json.dumps(METRICS[0])}  # the headline",
+        '# judgements = { gold = "qrels/test.tsv", pooled = "qrels/pooled.tsv" }  # the first leads',
+        'split = "data"  # dev queries as the data has them; "none" asks them as well'
+        if dev
+        else f'# split = {{ share = 0.3, seed = "{SEED}" }}  # keep 30 % of the queries for dev, which compiling needs',
+        "depth = 1000  # documents in a ranking",
+        '# lens = "recollection"  # how documents are relevant without saying so; also stance, failure, proof, authorship',
+        '# instruction = ""  # what queries say of the task, where that is not the objective',
+        '# max_p = ":"  # ids of documents are PARENT:PASSAGE, and judgements name parents',
+        *([f"columns = {{ {mapped} }}  # what the files call them"] if mapped else []),
+    ]
+    return "\n".join([*(f"# {tell}" for tell in found), *lines]) + "\n", found
+
+
+SUITE = Suite(release=Release("folder", "", "", "", ""), tasks={}, load=load, judgements=())
