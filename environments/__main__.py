@@ -1,4 +1,4 @@
-"""`python -m environments list | show TASK | fetch TASK | check TASK | search TASK "words" | init FOLDER`: data, no run.
+"""`python -m environments list | show | fetch | check | search | init`: the data of tasks, without a run.
 
 Prints what card.py and fetch.py compute. Only `fetch` uses the network.
 """
@@ -40,7 +40,9 @@ def parser() -> Parser:
     for name, about in VERBS.items():
         add = verbs.add_parser(name, help=about, description=about).add_argument
         if name != "list":
-            add("task", metavar="TASK", help="e.g. congress, crumb/legal_qa:document, or a folder with data of your own")
+            add(
+                "task", metavar="TASK", help="e.g. congress, crumb/legal_qa:document, or a folder with data of your own"
+            )
         if name in ("show", "check", "search", "init"):
             about = f"what your own data calls a column: {', '.join(COLUMNS)}"
             add("--column", type=pair, action="append", default=[], metavar="NAME=COLUMN", help=about)
@@ -60,9 +62,9 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Do one verb; exit code 3 when `check` finds something wrong."""
-    {"list": _list, "show": _show, "fetch": _fetch, "check": _check, "search": _search, "init": _init}[
-        arguments.verb
-    ](arguments)
+    {"list": _list, "show": _show, "fetch": _fetch, "check": _check, "search": _search, "init": _init}[arguments.verb](
+        arguments
+    )
     return 0
 
 
@@ -181,7 +183,9 @@ def _init(arguments: argparse.Namespace) -> None:
         raise DataError(f"there is no folder {arguments.task}; give one with data of your own")
     text, found = own.draft(folder.resolve(), dict(arguments.column))
     path.write_text(text, encoding="utf-8")
-    put_out("".join(f"{clean(one)}\n" for one in [*found, f"wrote {path}; every line of it may be changed or left out"]))
+    put_out(
+        "".join(f"{clean(one)}\n" for one in [*found, f"wrote {path}; every line of it may be changed or left out"])
+    )
     for command in ("environments check", "evals.run --program multihop --task"):
         put_out(f"  python -m {command} {shlex.quote(arguments.task)}\n")
 

@@ -53,13 +53,16 @@ class _Source:
     how: str  # what the documents depend on besides the files
 
 
-def read_collection(place: Path, home: Path, columns: Mapping[str, str] | None = None) -> Read:
+def read_collection(
+    place: Path, home: Path, columns: Mapping[str, str] | None = None, judged_in: Path | None = None
+) -> Read:
     """Read the collection in the folder `place`, or the one that ir_datasets knows by that id.
 
     `columns` has the files' names of columns (id, text, title, query_id, query, doc_id, grade) where they are not known
-    ones. UsageError for a wrong argument, DataError for what is missing, damaged or contradictory.
+    ones; `judged_in` is the file of the judgements, where a folder has several. UsageError for a wrong argument,
+    DataError for what is missing, damaged or contradictory.
     """
-    source = _open_folder(place, columns or {}) if place.is_dir() else _open_package(str(place))
+    source = _open_folder(place, columns or {}, judged_in) if place.is_dir() else _open_package(str(place))
     counts = Counter[str]()
     documents = layouts.open_corpus(home, source.files, source.documents, counts, source.how)
     queries = _read_queries(source.queries, counts)
@@ -205,9 +208,9 @@ _SPLITS = {"test": "test"} | dict.fromkeys(
 class _Table:
     """One table of a folder: its files, and the columns that are taken from them."""
 
-    def __init__(self, folder: Path, kind: _Kind, columns: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, kind: _Kind, columns: Mapping[str, str], files: list[Path] | None) -> None:
         """Find the files and look at the first row. DataError when there is none, or it has not the columns."""
-        self.kind, self.files = kind, _find_files(folder, kind)
+        self.kind, self.files = kind, files or _find_files(folder, kind)
         if not self.files:
             raise DataError(
                 f"{folder} has no {kind.name}: a file that is called {' or '.join(kind.words)} (.jsonl, .csv, .tsv, "
@@ -312,7 +315,7 @@ def _read_tags(path: Path, kind: _Kind) -> Iterator[tuple[str, dict[str, Any]]]:
         raise DataError(f"{path}: judgements are lines of {', '.join(kind.bare)}, not tags")
 
 
-def _open_folder(place: Path, columns: Mapping[str, str]) -> _Source:
+def _open_folder(place: Path, columns: Mapping[str, str], judged_in: Path | None) -> _Source:
     kinds = (_DOCUMENTS, _QUERIES, _JUDGEMENTS)
     ours = {name for kind in kinds for name in kind.columns}
     for name in columns:
@@ -320,7 +323,9 @@ def _open_folder(place: Path, columns: Mapping[str, str]) -> _Source:
             raise UnknownName("--column", name, ours)
     inside = place / "data"  # where the hub's repositories have their tables
     folder = inside if inside.is_dir() and not _find_files(place, _DOCUMENTS) else place
-    documents, queries, judgements = found = tuple(_Table(folder, kind, columns) for kind in kinds)
+    documents, queries, judgements = found = tuple(
+        _Table(folder, kind, columns, [judged_in] if judged_in and kind is _JUDGEMENTS else None) for kind in kinds
+    )
     for name, column in columns.items():
         if column not in (there := set().union(*(table.there for table in found if name in table.kind.columns))):
             raise UnknownName(f"column for {name}", column, there)
@@ -347,7 +352,7 @@ def _open_folder(place: Path, columns: Mapping[str, str]) -> _Source:
 
     def read(table: _Table) -> Iterator[tuple[Any, ...]]:
         for path in table.files:
-            words = re.split(r"[^a-z]+", str(path.relative_to(folder)).lower())
+            words = re.split(r"[^a-z]+", str(path.relative_to(place)).lower())
             split = next((_SPLITS[word] for word in words if word in _SPLITS), "")
             for where, row in table.read(path):
                 values = [table.pick(where, row, name) for name in table.kind.columns]

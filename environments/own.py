@@ -15,13 +15,23 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, cast
 
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
-from environments.base import GENERIC, DevSplit, EmptySplit, Environment, Facts, Judgements, Qrels, Release, Request, Suite
-from environments.collections import Read, read_collection, read_judgements
+from environments.base import (
+    GENERIC,
+    DevSplit,
+    EmptySplit,
+    Environment,
+    Judgements,
+    Qrels,
+    Release,
+    Request,
+    Suite,
+)
+from environments.collections import Read, read_collection
 from tools import disk, forms, names
 from tools.corpus import Corpus
 from tools.errors import DataError, SextantError, UnknownName, UsageError
@@ -106,7 +116,7 @@ def check_settings(content: dict[str, Any], where: str) -> Settings:
         forms.check(Settings, content)
     except ValueError as error:
         raise DataError(f"{where}: {error}") from None
-    return Settings(**content)
+    return cast(Settings, content)
 
 
 def load(request: Request) -> Environment:
@@ -156,12 +166,17 @@ def _open(request: Request) -> Environment:
         raise DataError(f"the folder {place} of {request.task} is not there; --data says where it is now")
     settings = read_settings(Path(place))
     columns = settings.get("columns", {}) | dict(request.columns)
-    read = read_collection(Path(place), request.home, columns)
-    if isinstance(listed := settings.get("judgements", {}), str):
-        listed = {"gold": listed}
-    judged = {name: read_judgements(Path(place) / file, columns) for name, file in listed.items()}
+    listed: Any = settings.get("judgements", {"gold": ""})
+    listed = {"gold": listed} if isinstance(listed, str) else listed
+    files = {name: Path(place, file) if file else None for name, file in listed.items()}
+    for file in filter(None, files.values()):
+        if not file.is_file():
+            raise DataError(f"{Path(place, FILE)}: there is no file {file}, which judgements names")
+    reads = {name: read_collection(Path(place), request.home, columns, file) for name, file in files.items()}
+    read = next(iter(reads.values()))
     said = [] if settings else [f"there is no {FILE}, so the objective is neutral and all queries are asked"]
-    return _make(read, judged or {"gold": read.qrels}, settings, [*read.said, *said])
+    judged = {name: one.qrels for name, one in reads.items()}
+    return _make(read, judged, settings, [*read.said, *said])
 
 
 def of(
@@ -220,7 +235,7 @@ def _make(read: Read, judged: Mapping[str, Qrels], settings: Settings, said: Seq
         depth=settings.get("depth", 1000),
         splits=splits,
         notes=tuple(said),
-        hints={name: str(settings[name]) for name in ("lens", "document") if name in settings},  # type: ignore[literal-required]
+        hints={name: str(settings[name]) for name in ("lens", "document") if name in settings},
     )
 
 
@@ -246,7 +261,7 @@ def draft(folder: Path, columns: Mapping[str, str]) -> tuple[str, list[str]]:
         if dev
         else f'# split = {{ share = 0.3, seed = "{SEED}" }}  # keep 30 % of the queries for dev, which compiling needs',
         "depth = 1000  # documents in a ranking",
-        '# lens = "recollection"  # how documents are relevant without saying so; also stance, failure, proof, authorship',
+        '# lens = "recollection"  # how documents are relevant without saying so; also stance, failure, proof',
         '# instruction = ""  # what queries say of the task, where that is not the objective',
         '# max_p = ":"  # ids of documents are PARENT:PASSAGE, and judgements name parents',
         *([f"columns = {{ {mapped} }}  # what the files call them"] if mapped else []),

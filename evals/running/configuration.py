@@ -312,8 +312,9 @@ def load_environment(config: run_folder.Config, qrels: str = "") -> "Environment
 def identity(resolved: Resolved, task: str, made_by: str = "") -> dict[str, Any]:
     """Return "code" and "versions" of a configuration: a digest of the sources used, and versions of libraries.
 
-    `task` is a full name; `made_by` is the user's own module or file that makes it, if one does. Modules that only some runs use count where they are used. So an edited program does not
-    resume the run of the program before the edit, also before a commit.
+    `task` is a full name; `made_by` is the user's own module or file that makes it, if one does. Modules that only some
+    runs use count where they are used. So an edited program does not resume the run of the program before the edit,
+    also before a commit.
     """
     pool, offline = resolved.pool, resolved.request.lm == "offline"
     references = [SYSTEMS[resolved.request.program], environments.SUITES[environments.parts(task)[0]][0]]

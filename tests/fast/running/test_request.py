@@ -20,6 +20,7 @@ OTHERS = {  # a field -> a value that is not its default, where that cannot be g
     "parameters": {"hops": "2", "per_hop": "3"},
     "options": {"k": "2"},
     "ranges": {"hops": "1..2"},
+    "columns": {"id": "pid"},
     "api": "responses",
     "reasoning_effort": "low",
     "again": "failed",
