@@ -51,7 +51,12 @@ def place(runs: Path, config: Config) -> Path:
     """Return the folder for a run of `config`: RUNS/<suite>-<task>/<program>-<lm>-<digest>."""
     task: str = re.sub("[/:]", "-", config["task"])
     model = re.sub(r"[^A-Za-z0-9.]+", "-", config["lm"]["name"]).strip("-")
-    return runs / task / f"{config['program']}-{model}-{digest(config)}"
+    return runs / task / f"{program_part(config['program'])}-{model}-{digest(config)}"
+
+
+def program_part(program: str) -> str:
+    """Return the name of a program as it stands in a folder's name."""
+    return re.sub(r"[^\w.+-]+", "-", program)
 
 
 def check_place(runs: Path) -> None:
@@ -249,6 +254,12 @@ def read_rows(
 def generalize(message: str) -> str:
     """Return the first line of a message with numbers and quoted names replaced, so that like messages are equal."""
     return re.sub(r"""\d+|'[^']*'|"[^"]*\"""", "_", message.strip().partition("\n")[0])
+
+
+def headline(error: str) -> str:
+    """Return the first line of an outcome's error, and the line of a user's code that it ends with."""
+    first, _, rest = error.strip().partition("\n")
+    return first[:300] + "".join(re.findall(r" \([^()\n]+, line \d+\)$", rest))
 
 
 def usage(outcome: Outcome) -> Usage:

@@ -59,7 +59,7 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> tup
     inputs = Inputs(unfitted.fit_to(training), training, tell)
     config = _configuration(inputs, aim)
     # RUNS/compiled/<suite>-<task>/<program>-<optimizer>-<lm>-<digest>
-    named = {**config, "program": f"{request.program}-{request.optimizer}"}
+    named = {**config, "program": f"{request.program_label}-{request.optimizer}"}
     path = run_folder.place(request.runs / "compiled", named)
     path = path.with_name(f"{path.name.rpartition('-')[0]}-{run_folder.digest(config)}")
     if not (path / "evaluations.jsonl").exists():
@@ -183,7 +183,7 @@ def _compiled(inputs: Inputs, study: Study, best: Candidate, form: Mapping[str, 
         "gain": result.measure_gain(study, best),
     }
     return Compiled(
-        request.program,
+        request.program_label,
         plan.parameters(chosen),
         str(retrievers.check(plan.retriever(chosen))),
         {
@@ -212,7 +212,7 @@ def _about(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:
     return {
         "task": training.task,
         "data": training.environment.data,
-        "program": request.program,
+        "program": request.program_label,
         "optimizer": request.optimizer,
         "options": inputs.plan.options,
         "retriever": str(inputs.plan.resolved.retriever),

@@ -17,7 +17,7 @@ import dspy
 
 from evals.running.configuration import Engines, Resolved, fit, resolve, trial
 from evals.running.evaluation import connect, make_terms
-from evals.running.request import SYSTEMS, query_limits
+from evals.running.request import find_program, query_limits
 from evals.running.runner import GRACE, TICK
 from optimizers import tune
 from optimizers.request import CompileRequest
@@ -34,7 +34,6 @@ from tools.models.adapter import Adapter
 from tools.models.faults import fault, refusal
 from tools.models.offline import Rules
 from tools.models.spec import hide_keys, parse, price_is_known
-from tools.names import pick
 from tools.records import Usage
 from tools.session import Toolbox
 from tools.text import TermStatistics
@@ -76,11 +75,11 @@ class Plan:
         program = trial(resolved.constructor, resolved.values)
         if self.optimizer.prompts and not program.predictors():
             raise UsageError(
-                f"{request.program} has no prompts; --optimizer tune searches its parameters and retriever"
+                f"{request.program_label} has no prompts; --optimizer tune searches its parameters and retriever"
             )
         for file, member in zip(request.of, self.members, strict=True):
             own = {**resolved.values, **member.parameters}
-            member.check(request.program, trial(resolved.constructor, own), str(file))
+            member.check(request.program_label, trial(resolved.constructor, own), str(file))
             if dict(member.parameters) != resolved.values or member.retriever != str(resolved.retriever):
                 raise UsageError(
                     f"{file} has other parameters, or another retriever, than the command; give it the same"
@@ -105,8 +104,8 @@ def plan(request: CompileRequest) -> Plan:
     template = first = request.retriever or "bm25"
     ranges: tune.Ranges = {}
     if request.optimizer == "tune":
-        constructor = pick("program", request.program, SYSTEMS)
-        ranges = tune.ranges(request.program, constructor, template, request.ranges)
+        constructor = find_program(request.program)
+        ranges = tune.ranges(request.program_label, constructor, template, request.ranges)
         for chosen in tune.each_retriever(template, ranges):
             retrievers.require(retrievers.check(chosen))
         first = tune.fill(template, {name: values[0] for name, values in ranges.items()} | {tune.RETRIEVER: template})

@@ -5,11 +5,10 @@ import json
 
 import environments
 from evals.running.configuration import trial
-from evals.running.request import SYSTEMS, apply_hints, parse_parameters
+from evals.running.request import apply_hints, find_program, parse_parameters
 from programs.prompts import describe, write_toml
 from tools.console import Parser, put_out, run_and_leave
 from tools.errors import UsageError
-from tools.names import pick
 from tools.options import pair
 
 
@@ -29,7 +28,7 @@ def parser() -> Parser:
 def command(arguments: argparse.Namespace) -> int:
     """Print the prompts."""
     name, given = arguments.program, dict(arguments.parameters)
-    constructor = pick("program", name, SYSTEMS)
+    constructor = find_program(name)
     values = parse_parameters(name, constructor, given)
     if arguments.task:
         values = apply_hints(values, given, environments.load(arguments.task).hints)

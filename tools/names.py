@@ -95,15 +95,21 @@ def file_of(source: str) -> Path:
 
 
 def describe(error: BaseException) -> str:
-    """Return an exception's type, message, and innermost line of a user's own code: "(my_agent.py, line 3)"."""
-    text = f"{type(error).__name__}: {error}"
+    """Return an exception's type, message and the line of a user's own code."""
+    return f"{type(error).__name__}: {error}{user_line(error)}"
+
+
+def user_line(error: BaseException) -> str:
+    """Return the innermost line of a user's own code that led to an error: " (my_agent.py, line 3)"; "" for none."""
+    if hasattr(error, "user_line"):  # of another process
+        return str(error.user_line)
     own = [
         f" ({Path(frame.filename).name}, line {frame.lineno})"
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(_INSTALLED) and "-packages" + os.sep not in frame.filename
     ]
     said = isinstance(error, SyntaxError) and str(error.filename).endswith(".py")  # in its message
-    return text if said or not own else text + own[-1]
+    return own[-1] if own and not said else ""
 
 
 def _entry_points(group: str) -> dict[str, EntryPoint]:

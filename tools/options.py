@@ -5,6 +5,7 @@ means and how its text is read stand there once: help, command line, Python and 
 """
 
 import argparse
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -85,6 +86,22 @@ def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
             if not field.collects and field.default is not MISSING:
                 more["default"] = field.default
         parser.add_argument(field.flag, **more)
+
+
+def list_parameters(constructor: Any) -> dict[str, inspect.Parameter]:
+    """Return what `-P` may set of a program, by name: what its constructor takes by name, of a type that a text can be.
+
+    Without a type of that kind in its annotation, a parameter has that of its default.
+    """
+    documented = constructor if hasattr(constructor, "__signature__") else constructor.__init__
+    found = {}
+    for name, one in inspect.signature(documented).parameters.items():
+        needed = one.kind is one.KEYWORD_ONLY and one.default is one.empty
+        types = [one.annotation, *get_args(one.annotation), type(one.default), str]
+        if name != "depth" and (needed or isinstance(one.default, str | int | float | None)):
+            kind = next(kind for kind in types if isinstance(kind, type) and issubclass(kind, int | float | str))
+            found[name] = one.replace(annotation=kind)
+    return found
 
 
 def make(kind: type[T], given: Mapping[str, Any]) -> T:

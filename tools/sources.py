@@ -1,9 +1,9 @@
 """The sources that a program, a retriever or a task depends on: its module, and all that this imports of ours.
 
 Imports inside functions count, those under TYPE_CHECKING and tables of names ("module:attribute") do not. Of a user's
-own program, what it imports from its own folder counts as well. Comments, formatting and docstrings do not count, but
-for docstrings that a model is shown: of signatures, of the types of their fields, and of functions in a module that
-makes tools of them. A data file counts where its name stands in the source.
+own program, a module or a file, what it imports from its own folder or package counts as well. Comments, formatting and
+docstrings do not count, but for docstrings that a model is shown: of signatures, of the types of their fields, and of
+functions in a module that makes tools of them. A data file counts where its name stands in the source.
 """
 
 import ast
@@ -17,14 +17,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.names import PACKAGES
+from tools.names import PACKAGES, file_of
 
 _ROOT = Path(__file__).parents[1]
 _SHOWN = frozenset({"Signature", "BaseModel"})  # what is derived from these has a docstring that goes into prompts
 _TOOLS = frozenset({"Tool", "ReAct", "CodeAct"})  # a call of these shows a model the docstrings of functions
 _REFERENCE = re.compile(r"[\w.]+:\w+")  # "module:attribute"
 _FILE = re.compile(r"[\w-]+\.(?!py$)\w+")
-_INSTALLED = {_ROOT, *(Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib"))}
+_INSTALLED = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")}
 
 
 class _Class(NamedTuple):
@@ -67,14 +67,19 @@ class Sources:
 
 
 def reach(modules: Iterable[str], *, without: Collection[str] = (), root: Path = _ROOT) -> Sources:
-    """Return the sources of `modules` and of what they import, but for packages in `without`; ours are in `root`."""
+    """Return the sources of `modules` and of what they import, but for packages in `without`; ours are in `root`.
+
+    One that ends with ".py" is a file. What is imported from where libraries are installed is a library.
+    """
     found, data, libraries = dict[str, Module](), dict[str, Path](), set[str]()
-    pending = [(name, _home(name, root)) for name in modules]
+    pending = [_home(name, root) for name in modules]
+    own = {*PACKAGES, *(name.partition(".")[0] for name, _ in pending)}
     while pending:
         name, folder = pending.pop()
         if name in found or any(name == one or name.startswith(f"{one}.") for one in without):
             continue
-        if (path := _file(name, folder, root)) is None:
+        installed = folder in _INSTALLED and name.partition(".")[0] not in own
+        if installed or (path := _file(name, folder, root)) is None:
             libraries.add(name.partition(".")[0])
             continue
         module = found[name] = read(path)
@@ -86,21 +91,19 @@ def reach(modules: Iterable[str], *, without: Collection[str] = (), root: Path =
     return Sources(found, data, frozenset(libraries))
 
 
-def _home(name: str, root: Path) -> Path:
-    """Return the folder in which the top level of a module lies."""
+def _home(name: str, root: Path) -> tuple[str, Path]:
+    """Return the name of a module, and the folder in which its top level lies."""
+    if name.endswith(".py"):
+        return Path(name).stem, file_of(name).parent
     top = name.partition(".")[0]
     spec = None if top in PACKAGES else find_spec(top)
-    if spec is None or spec.origin is None:
-        return root
-    return Path(spec.origin).parents[1 if spec.submodule_search_locations else 0]
+    places = list(spec.submodule_search_locations or [spec.origin or ""]) if spec else [""]
+    return name, Path(places[0]).parent if places[0] else root
 
 
 def _file(name: str, folder: Path, root: Path) -> Path | None:
     """Return the file of a module: ours under `root`, others in the `folder` of their importer; else None."""
-    ours = name.partition(".")[0] in PACKAGES
-    if folder in _INSTALLED and not ours:
-        return None
-    place = (root if ours else folder).joinpath(*name.split("."))
+    place = (root if name.partition(".")[0] in PACKAGES else folder).joinpath(*name.split("."))
     return next((path for path in (place.with_name(f"{place.name}.py"), place / "__init__.py") if path.is_file()), None)
 
 

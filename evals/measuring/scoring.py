@@ -30,6 +30,7 @@ from tools.errors import DataError, RunIncomplete, SextantError
 from tools.records import Usage, usage_json
 
 _FILES = ("outcomes.jsonl", "attribution.jsonl", "scores.csv")
+KINDS = 5  # of failures that are told, the commonest first
 _SPECIAL = re.compile(r"[\s%\x00-\x1f\x7f]")
 
 
@@ -201,7 +202,8 @@ class _Tally:
     def add(self, outcome: run_folder.Outcome) -> None:
         trace, error, counts = outcome["trace"], outcome["error"], self._counts
         if error is not None:
-            first = {"error": error.strip().partition("\n")[0][:300], "queries": 0, "at": _raised_at(outcome)}
+            first = {"error": run_folder.headline(error), "queries": 0, "at": _raised_at(outcome)}
+            first["first"] = outcome["query_id"]
             self._failures.setdefault(run_folder.generalize(error), first)["queries"] += 1
         counts["answered"] += 1
         counts["failed"] += error is not None
@@ -215,6 +217,7 @@ class _Tally:
 
     def summary(self, config: run_folder.Config, queries: int) -> dict[str, Any]:
         usage, provenance = usage_json(self._usage), config[run_folder.PROVENANCE]
+        failures = sorted(self._failures.values(), key=lambda kind: -kind["queries"])[:KINDS]
         if (config.get("imported") or {}).get("usage") is False:  # nobody knows, and 0 would be a claim
             usage = dict.fromkeys(usage)
         about = {
@@ -230,7 +233,8 @@ class _Tally:
             "isolated": provenance.get("isolated"),
             "queries": queries,
             "failed": self._counts["failed"],
-            "failure": max(self._failures.values(), key=lambda kind: kind["queries"], default=None),  # the commonest
+            "failure": failures[0] if failures else None,
+            "failures": failures,
             "owed": queries - self._counts["answered"],
             "invented_ids": self._counts["invented_ids"],
             "unusable": dict(sorted(self._unusable.items())),

@@ -24,19 +24,19 @@ from evals.running.request import (
     Request,
     apply_hints,
     digest_files,
+    find_program,
     find_retrievers,
     parse_parameters,
     query_limits,
 )
 from programs.base import check_offline
-from tools import retrievers, sources
+from tools import names, retrievers, sources
 from tools.corpus import Corpus
 from tools.disk import home
-from tools.errors import DataError, UsageError
+from tools.errors import DataError, SextantError, UsageError
 from tools.models.spec import parse as parse_model
 from tools.models.spec import price_is_known
 from tools.models.terms import Terms
-from tools.names import is_reference, pick
 from tools.retriever import NoRetriever
 from tools.session import Toolbox
 
@@ -104,12 +104,12 @@ def resolve(request: Request) -> Resolved:
     A program in a process of its own is started; programs.isolation.parent.reaping ends it.
     """
     compiled = _read_compiled(request)
-    constructor = _isolate(request, compiled) if request.isolated else pick("program", request.program, SYSTEMS)
+    constructor = _isolate(request, compiled) if request.isolated else find_program(request.program)
     limits = query_limits(request.parameters)
     if compiled and compiled.members and limits:
         raise UsageError("an ensemble has no limits of a query: each member has a session of its own; leave them out")
     kept = compiled.parameters if compiled else {}
-    values = parse_parameters(request.program, constructor, request.parameters, kept)
+    values = parse_parameters(request.program_label, constructor, request.parameters, kept)
     own = compiled.retriever if compiled else "bm25"
     spec = retrievers.check(own if request.retriever is None else request.retriever)
     pool = None if request.pool is None else pools.read(request.pool, spec)
@@ -140,7 +140,8 @@ def _isolate(request: Request, compiled: "Compiled | None") -> Any:
 
     data = environments.locate(request.task, request.data)[1]
     folder = [] if data in (None, "mini", "full") else [Path(str(data).rpartition(".py:")[0] or str(data))]
-    return Isolated(request.program, SYSTEMS, [home(), request.runs, *folder], compiled)
+    reference = names.check("program", request.program, SYSTEMS, names.PROGRAMS)
+    return Isolated(request.program_label, reference, [home(), request.runs, *folder], compiled)
 
 
 def _check_prices(resolved: Resolved) -> None:
@@ -165,14 +166,14 @@ def _read_compiled(request: Request) -> "Compiled | None":
 
         if request.compiled:
             raise UsageError("--compiled and --prompts both set the prompts of the program; give one of them")
-        return prompts.read(request.prompts, request.program)
+        return prompts.read(request.prompts, request.program_label)
     if request.compiled is None:
         return None
     from programs.compiled import read  # few runs need it
 
     compiled = read(request.compiled)
-    if compiled.program != request.program:
-        raise UsageError(f"{request.compiled} was compiled for --program {compiled.program}, not {request.program}")
+    if compiled.program != (program := request.program_label):
+        raise UsageError(f"{request.compiled} was compiled for --program {compiled.program}, not {program}")
     named = f"{compiled.parameters} {'' if request.retriever else compiled.retriever}"
     retrievers.refuse_files(named, request.compiled)
     if "run_code" in named:
@@ -191,20 +192,25 @@ def fit(resolved: Resolved, environment: "Environment") -> Resolved:
     _check_pools(resolved, environment)
     program = trial(resolved.constructor, resolved.values)
     if request.lm == "offline":
-        check_offline(request.program, program)
+        check_offline(request.program_label, program)
     if resolved.compiled and not resolved.isolated:  # an isolated program has checked them itself
-        resolved.compiled.check(request.program, program, str(request.compiled or request.prompts))
+        resolved.compiled.check(request.program_label, program, str(request.compiled or request.prompts))
         # Prompts as the program has them, with or without the task's own choices, are none of the user's.
         compiled = resolved.compiled.without_defaults(program, trial(resolved.constructor, values))
         if compiled is None:
-            _LOG.info("%s has the prompts as %s has them", request.prompts, request.program)
+            _LOG.info("%s has the prompts as %s has them", request.prompts, request.program_label)
         resolved = replace(resolved, compiled=compiled)
     return replace(resolved, retriever=retrievers.with_attribute(resolved.retriever, hints.get("lens", "")))
 
 
 def trial(constructor: Any, values: Mapping[str, Any]) -> Any:
     """Make the program over nothing, for what its constructor refuses to be refused before an index is built."""
-    return constructor(Toolbox(Corpus(()), NoRetriever()), **values)
+    try:
+        return constructor(Toolbox(Corpus(()), NoRetriever()), **values)
+    except Exception as error:
+        if isinstance(error, SextantError) or not names.user_line(error):
+            raise
+        raise UsageError(f"the program cannot be made: {names.describe(error)}") from error
 
 
 def _check_pools(resolved: Resolved, environment: "Environment") -> None:
@@ -251,6 +257,7 @@ def configuration(
     request, compiled, spec = resolved.request, resolved.compiled, str(resolved.retriever)
     data, own = environment.data, environments.parts(environment.task)[0] == "own"
     bundled = data in ("mini", "full")
+    source = names.module_of(request.program, SYSTEMS, names.PROGRAMS)
     return {
         "task": environment.task,
         "data": data if bundled else "folder",
@@ -266,20 +273,21 @@ def configuration(
         "data_fingerprint": environment.fingerprint,  # texts, queries, judgements, exclusions, pools
         "split": environment.split,
         "asked": {"limit": request.limit, "query_ids": list(dict.fromkeys(request.query_ids))},
-        "program": request.program,
+        "program": request.program_label,
         "parameters": dict(resolved.values),
         "limits": dict(resolved.limits),
         "files": digest_files(resolved.values),
         "depth": request.k or environment.depth,
         "retriever": {"name": spec, "with": retriever.name if retriever else spec},
         "lm": {"name": model.name, **model.settings},
-        **identity(resolved, environment.task, data.rpartition(":")[0] if own and is_reference(data) else ""),
+        **identity(resolved, environment.task, data.rpartition(":")[0] if own and names.is_reference(data) else ""),
         run_folder.PROVENANCE: {
             "judgements": environment.headline,  # all are scored; rankings do not depend on which ones lead
             "data": data,
             "folder": None if bundled else data if own else str(Path(data).resolve()),
             "columns": dict(request.columns),
             "source": environment.source,
+            "program_file": str(names.file_of(source)) if source.endswith(".py") else None,
             "compiled": next((str(file) for file in (request.compiled, request.prompts) if file), None),
             "price": model.price and model.price.provenance,
             "isolated": resolved.isolated,
@@ -317,9 +325,10 @@ def identity(resolved: Resolved, task: str, made_by: str = "") -> dict[str, Any]
     also before a commit.
     """
     pool, offline = resolved.pool, resolved.request.lm == "offline"
-    references = [SYSTEMS[resolved.request.program], environments.SUITES[environments.parts(task)[0]][0]]
+    references = [environments.SUITES[environments.parts(task)[0]][0]]
     references += [one for spec in resolved.all_retrievers for one in sorted(retrievers.references(spec))]
-    modules = [reference.partition(":")[0] for reference in references] + list(_ALWAYS)
+    modules = [reference.rpartition(":")[0] for reference in references] + list(_ALWAYS)
+    modules += [names.module_of(resolved.request.program, SYSTEMS, names.PROGRAMS)]
     modules += ["evals.running.pools"] * bool(pool) + ["evals.measuring.traces"] * bool(resolved.limits)
     modules += [made_by] * bool(made_by)
     modules += ["programs.compiled"] * bool(resolved.compiled) + ["tools.models.offline"] * offline

@@ -175,7 +175,7 @@ class Events:
             run=str(folder.path),
             task=environment.task,
             split=environment.split,
-            program=request.program,
+            program=request.program_label,
             retriever=str(ready.resolved.retriever),
             lm=ready.model.name,
             queries=len(environment.queries),

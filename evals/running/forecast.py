@@ -217,7 +217,7 @@ def _habits(request: Request, model: "Model", rehearsal: Rehearsal) -> Habits:
         return Habits(np.ones(3), NONE, NONE)
     calls = rehearsal.all_calls
     mean = sum(call.answer for call in calls) / max(1, len(calls))
-    if earlier := _read_earlier(request.runs / "answers.sqlite3", request.program, str(model.lm.model)):
+    if earlier := _read_earlier(request.runs / "answers.sqlite3", request.program_label, str(model.lm.model)):
         many, seconds, tokens, thinking = earlier
         note = (
             f"answers as in {many:,} earlier calls of this program with this model: {seconds:.2f} s, "
@@ -251,7 +251,7 @@ def _read_earlier(path: Path, program: str, model: str) -> tuple[int, float, flo
     try:
         # Not read-only: such a connection leaves empty files beside it.
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True)) as opened:
-            many, *means = opened.execute(statement, (model, f"/{program}-")).fetchone()
+            many, *means = opened.execute(statement, (model, f"/{run_folder.program_part(program)}-")).fetchone()
     except sqlite3.Error:  # the run will say what is wrong with it
         return None
     return (many, *means) if many >= ENOUGH else None

@@ -19,12 +19,12 @@ from agents import AGENTS
 from environments.base import COLUMNS, INSTRUCTIONS, SPLITS
 from evals.measuring.metrics import LANGUAGE
 from programs import PROGRAMS
-from tools import disk, options, retrievers
+from tools import disk, names, options, retrievers
 from tools.console import clock, dollars, positive, temperature
 from tools.disk import InputFile
 from tools.errors import DataError, UnknownName, UsageError
 from tools.models.spec import APIS, EFFORTS
-from tools.options import Option, pair
+from tools.options import Option, list_parameters, pair
 from tools.retrievers import RETRIEVERS, Expression, Expressions
 from tools.session import Limits
 
@@ -46,7 +46,8 @@ class Common:
     program: Annotated[
         str,
         Option(
-            f"one of {', '.join(sorted(SYSTEMS))}; evals.run --program list says what each does",
+            f"one of {', '.join(sorted(SYSTEMS))}; or your own: FILE.py:NAME or package.module:NAME; "
+            "evals.run --program list says what each does",
             "NAME",
             missing="python -m evals.run --program list has them",
         ),
@@ -112,8 +113,12 @@ class Common:
 
     def __post_init__(self) -> None:
         options.check(self)
-        if self.program not in SYSTEMS:
-            raise UnknownName("program", self.program, SYSTEMS)
+        names.check("program", self.program, SYSTEMS, names.PROGRAMS)
+
+    @property
+    def program_label(self) -> str:
+        """The program as outputs call it."""
+        return names.label(self.program)
 
     @property
     def workers(self) -> int:
@@ -149,14 +154,9 @@ class Request(Common):
     isolated: Annotated[bool, Option("run the program in a process of its own; docs/decisions/isolation.md")] = False
 
 
-def list_parameters(constructor: Any) -> dict[str, inspect.Parameter]:
-    """Return what `-P` may set of a program, by name: the constructor's keyword-only arguments except `depth`."""
-    documented = constructor if hasattr(constructor, "__signature__") else constructor.__init__
-    return {
-        name: parameter
-        for name, parameter in inspect.signature(documented).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY and name != "depth"
-    }
+def find_program(name: str) -> Any:
+    """Return the constructor of a program: a class of ours, or made of what a user's name stands for."""
+    return names.pick("program", name, SYSTEMS, names.PROGRAMS)
 
 
 def parse_parameters(
@@ -170,6 +170,8 @@ def parse_parameters(
     known, limited = list_parameters(constructor), query_limits(given)
     values = {name: _checked(parameter.default, parameter.annotation) for name, parameter in known.items()}
     for name, value in (kept or {}).items():
+        if name in known and value == known[name].default:
+            continue
         if name not in known or not isinstance(value, _json_types(known[name].annotation)):
             raise UsageError(f"the compiled program has {name}={value!r}, which {program} does not take; compile again")
         values[name] = _checked(known[name].annotation(value), known[name].annotation)
@@ -182,6 +184,9 @@ def parse_parameters(
         values[name] = _value(name, str(text), known[name].annotation)
         if name == "parallel" and limited and values[name] > 1:
             raise UsageError(f"-P {name}={text} does not go with -P {next(iter(limited))}: leave it out")
+    for name, value in values.items():
+        if value is inspect.Parameter.empty:
+            raise UsageError(f"{program} has no default for {name}; give it one with -P {name}=VALUE")
     if limited and "parallel" in values:
         values["parallel"] = 1
     return values

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from evals.folder import Outcome, RunFolder, check_outcome, check_ranking, generalize
+from evals.folder import Outcome, RunFolder, check_outcome, check_ranking, generalize, headline
 from evals.measuring.traces import submit_so_far
 from tools import disk, session
 from tools.console import check_interrupts
@@ -24,6 +24,7 @@ from tools.errors import DataError, LimitReached, RunIncomplete, SextantError
 from tools.models.faults import fault, refusal
 from tools.models.lm import Model
 from tools.models.spec import hide_keys
+from tools.names import describe
 from tools.records import Document, Query, Submission, Trace, Usage, trace_json, usage_json
 from tools.session import Session
 
@@ -216,7 +217,7 @@ class _Faults:
         self._kinds[kind] += 1
         count = self._kinds[kind]
         if count >= ALIKE and 2 * count > self._ended:
-            alike = f"{count} of {self._ended} queries ended alike: {_first_line(error)}"
+            alike = f"{count} of {self._ended} queries ended alike: {headline(error)}"
             self.ending = self.ending or RunIncomplete(alike)
 
 
@@ -286,6 +287,6 @@ def _fields_of_failure(query: Query, opened: Session | None, error: BaseExceptio
         "answer": "",
         "trace": trace_json(opened.trace if opened else Trace(query.query_id)),
         "usage": usage_json(opened.usage if opened else Usage()),
-        "error": hide_keys(f"{type(error).__name__}: {error}"),
+        "error": hide_keys(describe(error)),
         "traceback": hide_keys("".join(traceback.format_exception(error))),
     }

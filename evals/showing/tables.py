@@ -239,14 +239,13 @@ def _footings(scores: dict[str, Any]) -> list[str]:
     lines = [f"{label} of {found['metric']}: {one['mean']:.4f} ({one['what']})" for label, one in bounds]
     many = queries(scores["queries"])
     if scores["failed"]:
-        why = "their errors are in outcomes.jsonl"
-        if one := scores.get("failure"):  # the commonest; older runs do not have it
-            at = f", at {one['at']}" if one["at"] else ""
-            why = f"{one['queries']} of them with {one['error']!r}{at}; all errors are in outcomes.jsonl"
-        many += f", {scores['failed']} failed (scored 0; {why})"
+        many += f", {scores['failed']} failed (scored 0; their errors are in outcomes.jsonl)"
     if scores["owed"]:
         many += f", {scores['owed']} unanswered, so there is no score yet"
     lines += [*scores.get("notes", []), many]
+    for one in scores.get("failures", ()):
+        at = f", at {one['at']}" if one["at"] and ", line " not in one["error"] else ""
+        lines.append(f"failed: {queries(one['queries'])}, first {one['first']}, with {one['error']}{at}")
     used = "what it used is not known" if usage["calls"] is None else f"{usage['calls']} calls"
     if scores["lm"] != "offline" and usage["calls"]:  # of nothing that was answered, nothing is known
         used += _used(usage)

@@ -6,7 +6,6 @@ inputs and not its prompt, on statistics of the parent's corpus; the parent coun
 """
 
 import builtins
-import inspect
 import json
 import threading
 import traceback
@@ -20,13 +19,13 @@ from typing import Any, Self
 import dspy
 
 from programs.compiled import NAME, read
-from tools import errors, session
+from tools import errors, names, session
 from tools.errors import UsageError
 from tools.models import lm, offline
 from tools.models.adapter import ANSWERED, Answered
 from tools.models.lm import LanguageModel
 from tools.models.terms import Terms
-from tools.names import pick
+from tools.options import list_parameters
 from tools.records import Query, Snippet, Submission, Trace, Usage
 from tools.text import TermStatistics
 
@@ -152,9 +151,8 @@ class _Host:
 
     def describe(self, system: str) -> list[tuple[str, str, Any]]:
         """Return name, type and default of what the program's constructor may be given by name."""
-        self._constructor = pick("program", system, {system: system})
-        parameters = inspect.signature(self._constructor.__init__).parameters.values()
-        return [(one.name, one.annotation.__name__, one.default) for one in parameters if one.kind is one.KEYWORD_ONLY]
+        self._constructor = names.pick("program", system, {}, names.PROGRAMS)
+        return [(one.name, one.annotation.__name__, one.default) for one in list_parameters(self._constructor).values()]
 
     def begin(self, program: str, parameters: Mapping[str, Any]) -> list[str]:
         self._system = self._constructor(_Toolbox(self._parent), **parameters)
@@ -189,5 +187,6 @@ def main(descriptor: int, *, shielded: bool) -> None:
                 text = "".join(traceback.format_exception(error))
                 number, kind = getattr(error, "number", -1), type(error).__name__
                 done = {"failed": {"number": number, "kind": kind, "words": str(error), "traceback": text}}
+                done["failed"]["line"] = names.user_line(error)
             session.enter(None)
             parent.connection.send_bytes(dumps({**done, "threads": threading.active_count() - 1}))

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,11 @@ from programs.isolation import shield
 from programs.isolation.child import CALLS, dumps
 from tools import errors, session
 from tools.disk import InputFile
-from tools.errors import RunIncomplete, SextantError, UnknownName, UsageError
+from tools.errors import RunIncomplete, SextantError, UsageError
 from tools.models.adapter import ANSWERED
 from tools.models.call import DEADLINE
 from tools.models.offline import publish
+from tools.names import file_of
 from tools.records import Query, Submission, Trace, Usage
 from tools.retrievers import Expression, Expressions
 from tools.session import Toolbox
@@ -59,21 +61,24 @@ class ProcessEnded(Exception):
 class Isolated:
     """A program in a process of its own, in place of the program's constructor."""
 
-    def __init__(
-        self, name: str, systems: Mapping[str, str], hidden: Sequence[Path], compiled: Compiled | None = None
-    ) -> None:
-        """`name` is in the table `systems`. What is in `hidden` cannot be read, where the system can see to that."""
-        if name not in systems:
-            raise UnknownName("program", name, systems)
-        self._name, self._reference, self._compiled = name, systems[name], compiled
-        self._files = _list_readable([*hidden, Path(".env")])
+    def __init__(self, name: str, reference: str, hidden: Sequence[Path], compiled: Compiled | None = None) -> None:
+        """`reference` is as of tools.names. What is in `hidden` cannot be read, where the system can see to that."""
+        source, _, attribute = reference.rpartition(":")
+        beside = []
+        if source.endswith(".py"):
+            source = str(file := file_of(source))
+            beside = [str(file.parent)]
+            if file.parent == Path.home() or any(file.is_relative_to(one.resolve()) for one in hidden):
+                why = "an isolated program is not shown what is beside it there; give it a folder of its own"
+                raise UsageError(f"{file}: {why}")
+        self._name, self._reference, self._compiled = name, f"{source}:{attribute}", compiled
+        self._files = _list_readable([*hidden, Path(".env")], beside)
         first = self._start()
         self._idle = [first]
         self.shielding = f"in a process of its own, {_SHIELDED if first.shielded else _BARE}"
-        named = inspect.Parameter.KEYWORD_ONLY
-        self.__signature__ = inspect.Signature(
-            [inspect.Parameter(one, named, default=value, annotation=_TYPES[kind]) for one, kind, value in first.takes]
-        )
+        make = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+        takes = [make(one, default=value, annotation=_TYPES.get(kind, str)) for one, kind, value in first.takes]
+        self.__signature__ = inspect.Signature(takes)
 
     def __call__(self, toolbox: Toolbox, **parameters: Any) -> Callable[..., Submission]:
         """Return a system as evals.running.runner runs it; UsageError for parameters that the program refuses."""
@@ -107,15 +112,15 @@ class Isolated:
                 self._idle.append(child)
 
 
-def _list_readable(hidden: Sequence[Path]) -> dict[str, list[str]]:
-    """List what a child may read: Python, its libraries, our code and $PYTHONPATH, less what is hidden."""
+def _list_readable(hidden: Sequence[Path], beside: Sequence[str]) -> dict[str, list[str]]:
+    """List what a child may read: Python, its libraries, our code, $PYTHONPATH and `beside`, less what is hidden."""
     packages = [path for path in sys.path if path.endswith("-packages")]
     added = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     code = [_ROOT / name for name in _CODE]
     out_of_reach = [place.resolve() for place in hidden]
     out_of_reach += [entry for entry in _ROOT.iterdir() if (entry / "__init__.py").exists() and entry not in code]
     readable, listable = list[str](), [str(_ROOT)]
-    places = [sys.prefix, sys.base_prefix, *packages, *added, *map(str, code), *_SYSTEM]
+    places = [sys.prefix, sys.base_prefix, *packages, *added, *beside, *map(str, code), *_SYSTEM]
     for path in {Path(path).resolve() for path in places}:
         _add_around(path, out_of_reach, readable, listable)
     return {"readable": readable, "listable": listable}
@@ -223,14 +228,13 @@ class _Child:
 def _make_error(failed: dict[str, Any], raised: list[Exception]) -> Exception:
     """Return the exception that ended a program: the one raised here, or one of its name and words."""
     number: int = failed["number"]
-    if 0 <= number < len(raised):
-        return raised[number]
     kind: Any = getattr(errors, failed["kind"], None)
     if not (isinstance(kind, type) and issubclass(kind, SextantError)):
         kind = type(failed["kind"], (Exception,), {"__module__": "builtins"})
-    made: Exception = kind.__new__(kind, failed["words"])
+    made: Any = raised[number] if 0 <= number < len(raised) else kind.__new__(kind, failed["words"])
     made.add_note(failed["traceback"])
-    return made
+    made.user_line = failed["line"]
+    return made  # type: ignore[no-any-return]
 
 
 class _Desk:

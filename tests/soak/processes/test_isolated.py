@@ -117,7 +117,7 @@ def both(outside, monkeypatch):
         corpus = Corpus(list(mini.documents.values())[:60])
         index = BM25(corpus)
         toolbox = Toolbox(corpus, index, others={"bm25": index, "dense": index}, limits=Limits(searches=30))
-        apart = isolated.Isolated(name, configuration.SYSTEMS, [])(toolbox)
+        apart = isolated.Isolated(name, configuration.SYSTEMS[name], [])(toolbox)
         assert "outside" not in sys.modules, "what nobody vouches for is not imported here"
         monkeypatch.syspath_prepend(outside)
         here = pick("system", name, configuration.SYSTEMS)(toolbox)
