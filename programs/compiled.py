@@ -266,6 +266,7 @@ def _append(trace: Trace, other: Trace) -> None:  # hops and times of the other 
     for step in other.steps:
         trace.steps.append(replace(step, hop=step.hop + last if step.hop else 0, started=step.started + end))
     trace.notes += other.notes
+    trace.calls += other.calls
     trace.invented_ids += other.invented_ids
     trace.unusable = dict(Counter(trace.unusable) + Counter(other.unusable))
     trace.followed |= other.followed | trace.followed

@@ -20,6 +20,7 @@ LARGEST = 2**53  # up to here a float is exact for whole numbers, and so is JSON
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]  # seconds, dollars
+Key = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]  # of a model call: tools/models/answers.py
 
 
 class UsageForm(TypedDict):
@@ -60,6 +61,7 @@ class StepForm(StepFields):
     argument: str
     doc_ids: list[str]
     usage: NotRequired[UsageForm]
+    calls: NotRequired[list[Key]]
 
 
 class TraceForm(TypedDict):
@@ -70,6 +72,7 @@ class TraceForm(TypedDict):
     invented_ids: Count
     unusable: NotRequired[dict[str, Count]]
     followed: NotRequired[dict[str, str]]
+    calls: NotRequired[list[Key]]
 
 
 @lru_cache

@@ -90,6 +90,7 @@ class Step:
     started: float = 0.0  # seconds since the session was opened: the end of the step before
     seconds: float = 0.0  # until this step was done, model calls included
     usage: Usage = field(default_factory=Usage)  # of the model calls since the step before
+    calls: tuple[str, ...] = ()  # keys of those of them whose answers are kept, in order
     retriever: str = ""
     k: int = 0
     instruction: str = ""  # what the search was told instead of the query's objective
@@ -110,6 +111,7 @@ class Trace:
     invented_ids: int = 0  # ids that a model named without having been shown them; dropped
     unusable: dict[str, int] = field(default_factory=dict)  # answers that could not be used, by kind
     followed: dict[str, str] = field(default_factory=dict)  # documents that speak to the model -> what it then did
+    calls: list[str] = field(default_factory=list)  # keys of model calls after the last step
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,8 @@ def step_json(step: Step) -> dict[str, Any]:
     }
     if step.usage != Usage():
         row["usage"] = usage_json(step.usage)
+    if step.calls:
+        row["calls"] = list(step.calls)
     if step.tool == "search":
         row |= {"retriever": step.retriever, "k": step.k}
     row |= {name: value for name in ("instruction", "cut", "among", "refused") if (value := getattr(step, name))}
@@ -147,7 +151,7 @@ def step_json(step: Step) -> dict[str, Any]:
 def step_from_json(row: dict[str, Any]) -> Step:
     """Read what `step_json` wrote; keys that a later version added are ignored."""
     known: dict[str, Any] = {name: row[name] for name in Step.__slots__ if name in row}
-    known |= {name: tuple(known[name]) for name in ("doc_ids", "shown", "lengths") if name in known}
+    known |= {name: tuple(known[name]) for name in ("doc_ids", "calls", "shown", "lengths") if name in known}
     return Step(**known | {"usage": usage_from_json(row.get("usage", {}))})
 
 
@@ -170,10 +174,12 @@ def trace_json(trace: Trace) -> dict[str, Any]:
         "invented_ids": trace.invented_ids,
         "unusable": dict(sorted(trace.unusable.items())),
         "followed": dict(sorted(trace.followed.items())),
+        **({"calls": list(trace.calls)} if trace.calls else {}),
     }
 
 
 def trace_from_json(query_id: str, row: dict[str, Any]) -> Trace:
     """Read what `trace_json` wrote."""
     steps = [step_from_json(step) for step in row["steps"]]
-    return Trace(query_id, steps, list(row["notes"]), row["invented_ids"], dict(row["unusable"]), dict(row["followed"]))
+    counts = row["invented_ids"], dict(row["unusable"]), dict(row["followed"])
+    return Trace(query_id, steps, list(row["notes"]), *counts, list(row.get("calls", ())))

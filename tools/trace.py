@@ -21,6 +21,7 @@ class _Line:
     last: float  # when its last step was done, by the session's clock
     steps: list[Step]  # those of a numbered line are its own until the lines are joined, all others the trace's
     pending: Usage = field(default_factory=Usage)  # of model calls that no step has taken yet
+    calls: list[str] = field(default_factory=list)  # their keys
 
 
 class Recorder:
@@ -35,8 +36,10 @@ class Recorder:
         self._clock = clock
         now = clock()
         self._opened = now - snapshot.get("seconds", 0.0)
-        self._root = _Line(self, 0, now, self.trace.steps, usage_from_json(snapshot.get("pending", {})))
+        pending = usage_from_json(snapshot.get("pending", {}))
+        self._root = _Line(self, 0, now, self.trace.steps, pending, self.trace.calls)
         self._numbered: dict[int, list[Step]] = {}  # steps of numbered lines that are not in the trace yet
+        self._left: dict[int, list[str]] = {}  # the calls of such lines that no step has taken
 
     @property
     def _line(self) -> _Line:
@@ -70,6 +73,7 @@ class Recorder:
             _LINE.reset(token)
             with self._lock:
                 parent.pending += mine.pending
+                (parent.calls if line is None else self._left.setdefault(line, [])).extend(mine.calls)
                 parent.last = max(parent.last, mine.last)
 
     def join(self) -> None:
@@ -78,12 +82,14 @@ class Recorder:
             for number in sorted(self._numbered):
                 steps = self._numbered.pop(number)
                 self.trace.steps += steps
+                self._line.calls += self._left.pop(number, [])
                 self.trace.notes += [step.argument for step in steps if step.tool == "note"]
 
-    def charge(self, usage: Usage) -> None:
-        """Book a model call on this query; the next step of the same line of work carries it."""
+    def charge(self, usage: Usage, key: str = "") -> None:
+        """Book a model call on this query; the next step of the same line of work carries it, and the `key` it has."""
         with self._lock:
             self._line.pending += usage
+            self._line.calls += [key] if key else []
             self.usage += usage
 
     def snapshot(self) -> dict[str, Any]:
@@ -99,10 +105,12 @@ class Recorder:
     def _add(self, step: Step) -> None:
         now, line = self._clock(), self._line
         started, seconds = line.last - self._opened, now - line.last
-        line.steps.append(replace(step, hop=line.hop, started=started, seconds=seconds, usage=line.pending))
+        usage, calls = line.pending, tuple(line.calls)
+        line.steps.append(replace(step, hop=line.hop, started=started, seconds=seconds, usage=usage, calls=calls))
         if step.tool == "note" and line.steps is self.trace.steps:
             self.trace.notes.append(step.argument)
         line.pending, line.last = Usage(), now
+        line.calls.clear()
 
     def _unshow(self) -> None:
         """Set `shown` to 0 on the steps since the last call that reached a model: a limit has refused their call."""

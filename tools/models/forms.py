@@ -7,7 +7,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from tools import forms
-from tools.forms import Amount, Count, UsageForm
+from tools.forms import Amount, Count, Key, UsageForm
 
 
 class Output(TypedDict, total=False):
@@ -24,7 +24,7 @@ Outputs = Annotated[list[str | Output | None], Field(min_length=1)]
 class CassetteLine(TypedDict):
     """A line of a cassette, after the first."""
 
-    key: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+    key: Key
     outputs: Outputs
     usage: UsageForm
     finish: str

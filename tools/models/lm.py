@@ -167,7 +167,7 @@ class LanguageModel(dspy.LM):
                 raise
             raise reason from error
         if payer:
-            payer.charge(answer.usage)
+            payer.charge(answer.usage, key)
         return answer
 
     def _key(self, made: bytes, rollout: Any, payer: session.Session | None) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 import environments
 from tools.errors import DocumentNotFound, LimitReached
-from tools.records import Query, Usage
+from tools.records import Query, Usage, trace_from_json, trace_json
 from tools.retrievers import build
 from tools.session import Limits, Toolbox, current
 
@@ -231,7 +231,7 @@ def test_a_session_goes_on_from_a_snapshot_as_if_it_had_never_stopped(corpus):
         with pytest.raises(DocumentNotFound):
             session.read("d5")
         session.note("copper")
-        session.charge(Usage(calls=1, input_tokens=7))
+        session.charge(Usage(calls=1, input_tokens=7), "the second")
         return found
 
     def finish(session, found):
@@ -252,7 +252,27 @@ def test_a_session_goes_on_from_a_snapshot_as_if_it_had_never_stopped(corpus):
     with pytest.raises(LimitReached):
         second.search("again")
     second = toolbox.open(Query("q1", "blood"), kept)
-    assert finish(second, found) == expected
+    assert finish(second, found) == expected and ("the second",) in [step.calls for step in expected.trace.steps]
+
+
+def test_a_step_has_the_keys_of_the_calls_before_it_in_order_and_the_trace_those_that_no_step_took(corpus):
+    session = Toolbox(corpus, build("bm25", corpus)).open(Query("q1", "blood"))
+    session.charge(Usage(calls=1), "a")
+    for line in (2, 1):
+        with session.branch(1, line=line):
+            session.charge(Usage(calls=1), f"first {line}")
+            session.charge(Usage(calls=1), f"then {line}")
+            session.note(f"line {line}")
+            session.charge(Usage(calls=1), f"left {line}")
+    session.join()
+    session.charge(Usage(repairs=1))
+    session.charge(Usage(calls=1), "z")
+    assert [step.calls for step in session.trace.steps] == [("first 1", "then 1"), ("first 2", "then 2")]
+    assert session.trace.calls == ["a", "left 1", "left 2", "z"]
+    session.note("all")
+    written = trace_json(session.trace)
+    assert written["steps"][-1]["calls"] == ["a", "left 1", "left 2", "z"] and "calls" not in written
+    assert trace_from_json("q1", written).steps[-1].calls == session.trace.steps[-1].calls
 
 
 def test_a_search_may_name_another_of_the_toolboxs_retrievers(corpus):
