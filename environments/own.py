@@ -15,7 +15,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, cast
+from typing import Annotated, Any, NotRequired, cast
 
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
@@ -63,7 +63,7 @@ class Settings(TypedDict, total=False):
     metrics: list[str]
     metric: str  # the headline; the first of `metrics` without it
     judgements: str | dict[str, str]  # a file of the folder, or several by name; the first leads
-    split: Literal["data", "none"] | Share  # the dev split: as the data has it, none, or one by hash
+    split: Share  # in place of the dev split that the data has, if any
     depth: Annotated[int, Field(ge=1, le=forms.LARGEST)]  # documents in a ranking
     lens: str  # tools/models/prompting.py: what makes a document relevant
     max_p: str  # the separator in passages' ids, "PARENT:PASSAGE", where judgements name parents
@@ -216,10 +216,9 @@ def _make(read: Read, judged: Mapping[str, Qrels], settings: Settings, said: Seq
     told = settings.get("instruction") or settings.get("objective") or GENERIC
     judgements = {name: Judgements(qrels, unit_of=_parents(separator), zero=True) for name, qrels in judged.items()}
     lead = next(iter(judgements))
-    split: Any = settings.get("split", "data")
-    splits: Mapping[str, Sequence[str]] = read.splits if split == "data" else {}  # of both, or of none
-    if isinstance(split, dict):
-        dev = DevSplit(split.get("seed", SEED), split["share"])
+    splits: Mapping[str, Sequence[str]] = read.splits  # of dev and test, or of none
+    if ours := settings.get("split"):
+        dev = DevSplit(ours.get("seed", SEED), ours["share"])
         splits = {"dev": dev.choose(list(read.queries), "dev", "the task")}
     return Environment(
         task="own/",
@@ -246,7 +245,6 @@ def _parents(separator: str | None) -> Any:
 def draft(folder: Path, columns: Mapping[str, str]) -> tuple[str, list[str]]:
     """Return (the text of a benchmark.toml for the data in `folder`, what was found in it)."""
     read = read_collection(folder, disk.home(), columns)
-    dev = read.splits.get("dev", ())
     found = list(read.said)
     example = next(iter(read.documents.stream()))
     mapped = ", ".join(f"{name} = {json.dumps(column)}" for name, column in columns.items())
@@ -257,9 +255,7 @@ def draft(folder: Path, columns: Mapping[str, str]) -> tuple[str, list[str]]:
         f"metrics = {json.dumps(METRICS)}  # at any depth; also P, AP and Judged",
         f"metric = {json.dumps(METRICS[0])}  # the headline",
         '# judgements = { gold = "qrels/test.tsv", pooled = "qrels/pooled.tsv" }  # the first leads',
-        'split = "data"  # dev queries as the data has them; "none" asks them as well'
-        if dev
-        else f'# split = {{ share = 0.3, seed = "{SEED}" }}  # keep 30 % of the queries for dev, which compiling needs',
+        f'# split = {{ share = 0.3, seed = "{SEED}" }}  # keep 30 % of the queries for dev, which compiling needs',
         "depth = 1000  # documents in a ranking",
         '# lens = "recollection"  # how documents are relevant without saying so; also stance, failure, proof',
         '# instruction = ""  # what queries say of the task, where that is not the objective',

@@ -119,7 +119,7 @@ def _card(source: Source) -> str:
     means = "".join(f"| {name} | {number(one['mean'], unknown='undefined')} |\n" for name, one in metrics)
     try:
         of = environments.suite(task.partition("/")[0]).release
-        release = f"the public release, {of.repository} ({of.licence})" if of.repository else "its user's own"
+        release = f"the public release, {of.repository} ({of.licence})" if of.repository else "the user's own data"
     except UnknownName:
         release = "the task's release"
     return f"""---

@@ -1,0 +1,183 @@
+"""A user's own data as a task: what is asked, what is scored, what is said; pytrec_eval over the same files agrees."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import pytrec_eval
+from run_folders import CONFIG, retrieve
+
+import environments
+from environments import __main__ as module
+from environments.base import GENERIC
+from evals import score
+from evals.published import beside
+from tools.errors import DataError, SextantError, UsageError
+
+WORDS = ("jar", "arm", "mud", "neck", "tail", "dam", "creek", "birch", "leaf", "thorn", "gravel")
+
+
+@pytest.fixture
+def notes(tmp_path):
+    """A collection in BEIR's form: 30 documents, 12 queries; some judged documents are missing."""
+    return write(tmp_path / "data" / "my notes", random.Random(7))
+
+
+def write(folder, chance, grades=(-1, 0, 0, 1, 2, 3)):
+    (folder / "qrels").mkdir(parents=True)
+    texts = {f"d{n}": " ".join(chance.choices(WORDS, k=8)) for n in range(30)}
+    queries = {f"q{n}": " ".join(chance.choices(WORDS, k=3)) for n in range(12)}
+    judged = [(q, f"d{n}", chance.choice(grades)) for q in queries for n in chance.sample(range(35), 8)]
+    judged = [(q, d, min(grade, 0) if q == "q3" else grade) for q, d, grade in judged]  # for which nothing is relevant
+    for name, rows in (("corpus", texts), ("queries", queries)):
+        lines = [json.dumps({"_id": one, "text": text}) for one, text in rows.items()]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    rows = "".join(f"{q}\t{d}\t{grade}\n" for q, d, grade in judged)
+    (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}")
+    return folder
+
+
+def settings(folder, text):
+    (folder / "benchmark.toml").write_text(text)
+    return str(folder)
+
+
+OURS = {
+    "nDCG@10": "ndcg_cut_10",
+    "R@10": "recall_10",
+    "P@5": "P_5",
+    "AP": "map",
+    "RR": "recip_rank",
+    "AP@10": "map_cut_10",
+}
+
+
+@pytest.mark.parametrize(("grades", "factor"), [((-1, 0, 0, 1, 2, 3), 1), ((0, 0.5, 1.5, 2), 2)])
+def test_the_figures_of_a_folder_are_those_of_pytrec_eval_over_its_files(run, tmp_path, grades, factor):
+    folder = write(tmp_path / "folder", random.Random(3), grades)
+    whole = factor == 1  # trec_eval has whole grades only; nDCG is the same for multiples of the grades
+    names = [name for name in OURS if whole or name.startswith("nDCG")]
+    words = [word for name in names for word in ("--metric", name)]
+    got = run("--program", "retrieve", "--task", folder, *words, "--json").json
+    rows = [line.split("\t") for line in (folder / "qrels/test.tsv").read_text().splitlines()[1:]]
+    qrels = {q: {d: int(float(grade) * factor) for r, d, grade in rows if r == q} for q, _, _ in rows}
+    with Path(got["run"], "run.trec").open() as file:
+        ranked = pytrec_eval.parse_run(file)
+    theirs = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut", "recall", "P", "map", "recip_rank", "map_cut"})
+    found = theirs.evaluate(ranked)
+    assert len(found) == 12 and got["queries"] == 12
+    for name in names:
+        mean = sum(values[OURS[name]] for values in found.values()) / 12
+        assert got["metrics"][name]["mean"] == pytest.approx(mean, abs=1e-15), name
+    assert any("no judgement above 0" in note for note in got["notes"])
+    assert any("not in the corpus" in note for note in got["notes"])
+
+
+def test_without_benchmark_toml_all_queries_are_asked_and_the_assumptions_are_said(notes, monkeypatch):
+    monkeypatch.chdir(notes.parent)
+    places = ["my notes", "./my notes", str(notes)]
+    [one, *others] = [environments.load(place) for place in places]
+    assert {other.fingerprint for other in others} == {one.fingerprint}
+    assert one.task == "own/my-notes" and one.data == str(notes) and len(one.queries) == 12
+    assert {query.objective for query in one.queries} == {GENERIC} and one.depth == 1000 and one.hints == {}
+    assert "no benchmark.toml" in one.notes[-1] and len(environments.load(str(notes), split="all").queries) == 12
+    with pytest.raises(UsageError, match=r"no queries; a line `split = \{ share = 0.3 \}` in its benchmark.toml"):
+        environments.load(str(notes), split="dev")
+
+
+def test_benchmark_toml_says_what_data_cannot(notes):
+    (notes / "qrels" / "test.tsv").rename(notes / "gold.tsv")
+    (notes / "pooled.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    place = settings(
+        notes,
+        'name = "field/notes"\nobjective = "Notes on one animal."\ndocument = "a note"\nlens = "stance"\ndepth = 20\n'
+        'metrics = ["R@5", "P@1"]\nmetric = "P@1"\njudgements = { gold = "gold.tsv", pooled = "pooled.tsv" }\n'
+        'split = { share = 0.25, seed = "x" }\n',
+    )
+    dev, test = (environments.load(place, split=split) for split in ("dev", "test"))
+    assert dev.task == "own/field-notes" and (len(dev.queries), len(test.queries)) == (3, 9)
+    assert test.queries[0].objective == "Notes on one animal." and test.hints == {
+        "document": "a note",
+        "lens": "stance",
+    }
+    assert (test.metrics, test.metric, test.depth) == (("P@1", "R@5"), "P@1", 20)
+    assert list(test.judgements) == ["gold", "pooled"] and environments.load(place, qrels="pooled").headline == "pooled"
+    assert environments.load(place, instruction="none").queries[0].objective == ""
+
+
+def test_passages_are_judged_by_their_parents_where_the_separator_is_said():
+    qrels = {"q": {"a": 1}}
+    made = environments.of({"a#1": "jar", "a#2": "jar", "b": "jar"}, {"q": "jar"}, qrels, name="x", max_p="#")
+    assert [made.judgements["gold"].unit_of(doc_id) for doc_id in made.documents] == ["a", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('metrik = "P@1"', "no key is called 'metrik'; did you mean 'metric'"),
+        ('metrics = "P@1"', "metrics should be a valid list"),
+        ("depth = 0", "depth should be greater than or equal to 1"),
+        ("split = { share = 2.0 }", "share should be less than 1"),
+        ("name = ", "cannot be read as TOML"),
+        ('judgements = "nowhere.tsv"', "there is no file"),
+    ],
+)
+def test_a_wrong_benchmark_toml_is_one_line_with_the_key(notes, text, says):
+    with pytest.raises(DataError, match=says) as raised:
+        environments.load(settings(notes, text))
+    assert "benchmark.toml" in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_init_writes_what_the_folder_is_without_it_and_never_writes_over_it(command_of, notes):
+    command, before = command_of(module), environments.load(str(notes))
+    code, out, _ = command("init", notes)
+    after = environments.load(str(notes))
+    assert code == 0 and "12 queries" in out and f"evals.run --program multihop --task '{notes}'" in out
+    assert (after.fingerprint, after.metrics, after.task) == (before.fingerprint, before.metrics, before.task)
+    code, _, err = command("init", notes)
+    assert code == 2 and "is there already" in err
+    assert [command(verb, notes)[0] for verb in ("show", "check")] == [0, 0]
+
+
+def test_a_task_is_made_in_python_and_by_an_installed_package(run, tmp_path, monkeypatch):
+    made = (
+        "environments.of({'a': 'jar'}, {'q': 'jar', 'r': 'x'}, {'q': {'a': 1, 'z': 1}}, name='jars', objective='Jars.')"
+    )
+    (tmp_path / "jar_task.py").write_text(f"import environments\n\ndef make():\n    return {made}\n\nBAD = 7\n")
+    about = tmp_path / "jars-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: jars\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[sextant.tasks]\ntheir_jars = jar_task:make\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    first, second = (
+        run("--program", "retrieve", "--task", name, "--json") for name in ("jar_task.py:make", "their_jars")
+    )
+    assert first.code == second.code == 0 and first.json["task"] == second.json["task"] == "own/jars"
+    assert first.json["metrics"]["R@10"]["mean"] == 0.5 and any("1 judged" in note for note in first.json["notes"])
+    assert "makes a int" in run("--program", "retrieve", "--task", "jar_task.py:BAD").err
+
+
+def test_a_run_is_scored_again_from_its_folder_alone_as_long_as_its_data_is_there(run, command_of, notes, tmp_path):
+    got = run("--program", "retrieve", "--task", notes, "--column", "id=_id", "--json").json
+    other = write(tmp_path / "other" / "my notes", random.Random(8))
+    assert run("--program", "retrieve", "--task", other, "--json").json["run"] != got["run"]
+    again = command_of(score)
+    assert again(got["run"], "--json").json["metrics"] == got["metrics"]
+    with (notes / "corpus.jsonl").open("a") as file:
+        file.write('{"_id": "new", "text": "x"}\n')
+    assert again(got["run"]).code == 3
+    notes.rename(tmp_path / "gone")
+    code, _, err = again(got["run"])
+    assert code == 3 and "there is no folder" in err and err.count("\n") == 1
+
+
+def test_own_data_never_stands_beside_published_figures_and_never_takes_a_benchmarks_name(notes, monkeypatch):
+    posing = notes.rename(notes.parent / "wildchat")
+    monkeypatch.chdir(posing.parent)
+    assert environments.resolve("wildchat") == "obliq/wildchat" and environments.resolve("./wildchat") == "own/wildchat"
+    config = CONFIG | retrieve(task="obliq/wildchat", data="full", split="all", retriever={"name": "rank_bm25"})
+    assert beside(config) and not beside(config | {"task": "own/wildchat"}) and not beside(config | {"data": "folder"})
+    with pytest.raises(SextantError, match="nor is it a folder"):
+        environments.resolve("wildchats")
