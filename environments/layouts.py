@@ -1,16 +1,12 @@
-"""Collections (documents, queries, judgements) in the layouts of OBLIQ-Bench, BEIR and TREC.
+"""What collections are read with: OBLIQ-Bench's layout, TREC's tags, and corpora that are kept once read.
 
 OBLIQ-Bench: corpus/corpus.jsonl and queries+qrels/queries.jsonl with rows {"_id", "text"}, and queries+qrels/qrels.tsv
 with a header line (`query-id corpus-id score`, with hyphens or underscores). Some tasks have pooled judgements beside
 the gold ones (qrels_pool.tsv), some a list of documents that must not be shown (per_query_excluded_ids.json).
 
-BEIR, and MTEB with its ports: corpus.jsonl, queries.jsonl and qrels/<split>.tsv (or qrels.tsv), or the same tables as
-Parquet or JSON Lines in folders of those names, where MTEB calls the judgements "default". Rows are {"_id" or "id",
-"title", "text"} and {"query-id", "corpus-id", "score"}.
-
-TREC: topics.txt or topics.xml, qrels.txt of four columns, and corpus.jsonl with {"id" or "_id" or "docno", "title",
-"text"}. Topics are <top><num>...<title>...<desc>...</top>, closed or not, or <topic number="1">...</topic>; a query's
-text is the title, with the description and the narrative after it where there are any.
+TREC: documents are <DOC><DOCNO>...<TEXT>...</DOC>, topics <top><num>...<title>...<desc>...</top>, closed or not, or
+<topic number="1">...</topic>; a query's text is the title, with the description and the narrative after it where there
+are any. Other forms are in environments/collections.py.
 
 Large corpora are stored under the home, in the form of tools/corpus.py, and open at once. A stored corpus is named by
 the content of its source files and by the code that read them. Small corpora are read again every time.
@@ -20,7 +16,6 @@ import hashlib
 import html
 import inspect
 import json
-import math
 import re
 import time
 from collections import Counter
@@ -39,10 +34,12 @@ from tools.errors import DataError
 from tools.records import Document
 
 LARGE = 8_000_000  # characters of documents from which on a corpus is stored: about a quarter of a second of reading
+REPEATED, EMPTY = "documents that are there again, counted once", "documents without a text"
 _SETTLED = 2_000_000_000  # nanoseconds after which another change of a file has another time, on every file system
 _DIGESTS = ".digests.json"  # beside the stored corpora
 
 Placed = tuple[str, Document]  # the document's place, for messages ("FILE, line 7"), and the document
+Reader = Callable[[], Iterator[Placed]]
 Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 
 
@@ -61,43 +58,38 @@ class Collection:
 
 
 def open_corpus(
-    home: Path,
-    files: Sequence[Path],
-    read: Callable[[], Iterator[Placed]],
-    counted: Counter[str] | None = None,
-    how: str = "",
+    home: Path, files: Sequence[Path], read: Reader, counts: Counter[str] | None = None, how: str = ""
 ) -> Corpus:
-    """Open the corpus of the documents that `read()` yields from `files`, in that order.
+    """Open the corpus of the documents that `read()` yields from `files`, in that order, and for `how`.
 
-    DataError when an id comes twice, or when there is no word in all of them. With `counted`, a document may come again
-    as it was: it is left out, and counted there as "repeated", beside the "documents" and the "empty" ones of them.
-    `how` is what the documents depend on besides the files.
+    A document may come again as it was, and is left out; `counts` says how many did, and how many have no text.
+    DataError when an id comes with two texts, or when there is no word in all of them.
     """
+    counts = Counter() if counts is None else counts
     # A folder holds the corpus of the files' newest state alone. Each version of this program has its own folder, so
     # that two of them don't undo each other's work.
     code = _hash_code(read) + how
     folder = home / "corpora" / _digest([code, *(str(path.resolve()) for path in files)])
     if not folder.is_dir():
         documents, size = list[Document](), 0
-        for document in _check_documents(read, files, counted):
+        for document in _check_documents(read, files, counts):
             documents.append(document)
             if (size := size + len(document.title) + len(document.text)) >= LARGE:  # counted: files may be compressed
                 break
         else:
             return Corpus(documents)
     place = folder / _digest({"format": FORMAT, "code": code, "files": _hash_files(folder / _DIGESTS, files)})
-    counts = place.with_name(f".{place.name}.json")
+    noted = place.with_name(f".{place.name}.json")  # the counts of a corpus that is stored
 
-    def check_and_count() -> Iterator[Document]:
-        yield from _check_documents(read, files, counted)
-        if counted is not None:
-            with suppress(OSError):  # a home that cannot be written: they are read and counted again next time
-                disk.replace(counts, json.dumps(counted), disk.SHARED)
+    def check_and_note() -> Iterator[Document]:
+        yield from _check_documents(read, files, counts)
+        with suppress(OSError):  # a home that cannot be written: they are read and counted again next time
+            disk.replace(noted, json.dumps(counts), disk.SHARED)
 
-    corpus = open_or_store(place, check_and_count)
-    if counted is not None and "documents" not in counted:  # it was stored before
+    corpus = open_or_store(place, check_and_note)
+    if not counts:  # it was stored before
         with suppress(OSError, ValueError):
-            counted.update(json.loads(counts.read_bytes()))
+            counts.update(json.loads(noted.read_bytes()))
     return corpus
 
 
@@ -130,39 +122,33 @@ def _digest(key: object) -> str:
     return hashlib.blake2b(json.dumps(key).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _hash_code(read: Callable[[], Iterator[Placed]]) -> str:
+def _hash_code(read: Reader) -> str:
     paths = sorted({__file__, str(tables.__file__), inspect.getfile(read)})
     return hashlib.blake2b(b"\0".join(Path(path).read_bytes() for path in paths), digest_size=8).hexdigest()
 
 
-def _check_documents(
-    read: Callable[[], Iterator[Placed]], files: Sequence[Path], counted: Counter[str] | None
-) -> Iterator[Document]:
-    seen, has_words = set[str](), False
-    left = tables.most_unpacked(*files) if files else math.inf
+def _check_documents(read: Reader, files: Sequence[Path], counts: Counter[str]) -> Iterator[Document]:
+    seen, has_words, left = set[str](), False, tables.most_unpacked(*files)
     repeats = dict[str, list[tuple[str, int]]]()  # id -> where it came again, and the hash of what came
-    counts = Counter[str]() if counted is None else counted
     counts.clear()  # of an earlier attempt
     for where, document in read():
         check_interrupts()
         if document.doc_id in seen:
-            if counted is None:
-                raise DataError(f"{where}: the id {document.doc_id!r} was there before")
             repeats.setdefault(document.doc_id, []).append((where, hash(document)))
+            counts[REPEATED] += 1
             continue
         seen.add(document.doc_id)
         if (left := left - len(document.title) - len(document.text)) < 0:
             raise tables.unpacks_too_far(where)
         has_words = has_words or any(character.isalnum() for character in document.text)
-        counts["empty"] += not (document.title.strip() or document.text.strip())
+        counts[EMPTY] += not (document.title.strip() or document.text.strip())
         yield document
     if not has_words:
-        raise DataError(f"{next(iter(files), 'the collection')} has no words in it; nothing can be searched")
-    counts.update(documents=len(seen), repeated=sum(map(len, repeats.values())))
+        raise DataError(f"{files[0]} has no words in it; nothing can be searched")
     for where, document in read() if repeats else ():
         for again, digest in repeats.pop(document.doc_id, ()):  # this is the id's first document
             if digest != hash(document):
-                raise DataError(f"{again}: the id {document.doc_id!r} has another text in {where}; mend one of them")
+                raise DataError(f"{again}: the id {document.doc_id!r} was there before with another text, in {where}")
 
 
 # --- OBLIQ-Bench's layout --------------------------------------------------------------------------------------------
@@ -189,13 +175,14 @@ def read_obliq(folder: Path, home: Path) -> Collection:
     if not queries:
         raise DataError(f"{queries_file} has no queries in it")
     gold = _read_qrels(_tsv(qrels_file))
-    if unjudged := queries.keys() - _keep_judged(queries, gold, qrels_file, "queries.jsonl").keys():
+    _check_judged(queries, gold, qrels_file)
+    if unjudged := queries.keys() - gold.keys():
         raise DataError(f"{queries_file}: query {min(unjudged)!r} has no judgement in {qrels_file}")
     pooled, excluded = None, dict[str, frozenset[str]]()
     if pool_file := tables.seek_file(inside, "qrels_pool.tsv"):
         # `environments.check` sees the headline judgements alone, so their documents are checked here.
         pooled = _read_qrels(_tsv(pool_file), documents)
-        _keep_judged(queries, pooled, pool_file, "queries.jsonl")
+        _check_judged(queries, pooled, pool_file)
     if masks := tables.seek_file(inside, "per_query_excluded_ids.json"):
         excluded = _read_excluded(masks, queries)
     return Collection(documents, queries, gold, pooled, excluded)
@@ -218,51 +205,8 @@ def _read_excluded(path: Path, queries: Mapping[str, str]) -> dict[str, frozense
     return listed
 
 
-# --- BEIR's layout ---------------------------------------------------------------------------------------------------
-
-# Names that columns go by.
-ID = ("_id", "id", "doc_id", "docid", "document_id", "query_id", "qid", "docno")
-TEXT = ("text", "contents", "content", "body")
 QUERY, DOCUMENT = ("query-id", "query_id", "qid"), ("corpus-id", "corpus_id", "doc_id", "docid", "document_id")
 SCORE = ("score", "relevance", "label")
-
-
-def is_beir(folder: Path) -> bool:
-    """Return whether `folder` looks like BEIR's layout."""
-    place = _beir_root(folder)
-    return bool(tables.seek_tables(place, "corpus")) and not (place / "queries+qrels").exists()
-
-
-def read_beir(folder: Path, home: Path) -> Collection:
-    """Read the data set in `folder`. DataError for anything missing or damaged."""
-    place = _beir_root(folder)
-    documents = _open_tables(home, place)
-    queries: dict[str, str] = {}
-    for where, row in tables.read_rows(tables.find_tables(place, "queries")):
-        tables.add_query(queries, tables.pick_column(where, row, *ID), tables.pick_column(where, row, *TEXT), where)
-    named = [path for path in (place / "qrels" / "test.tsv", place / "qrels.tsv") if path.is_file()]
-    others = sorted((place / "qrels").glob("*.tsv"))
-    if not named and len(others) > 1:
-        raise DataError(f"{place / 'qrels'} holds several splits and no test.tsv; leave only the one that is meant")
-    path = next(iter(named or others), None)
-    qrels = _read_qrels(_tsv(path) if path else tables.read_rows(tables.find_tables(place, "qrels", "default")))
-    return Collection(documents, _keep_judged(queries, qrels, path or place, "queries.jsonl"), qrels)
-
-
-def _beir_root(folder: Path) -> Path:
-    return folder / "data" if (folder / "data" / "corpus").is_dir() else folder
-
-
-def _open_tables(home: Path, folder: Path) -> Corpus:
-    files = tables.find_tables(folder, "corpus")
-
-    def read() -> Iterator[Placed]:
-        for where, row in tables.read_rows(files):
-            doc_id = tables.check_id(tables.pick_column(where, row, *ID), where)
-            text = tables.check_text(tables.pick_column(where, row, *TEXT), where)
-            yield where, Document(doc_id, text, tables.check_text(row.get("title"), where, "title", optional=True))
-
-    return open_corpus(home, files, read)
 
 
 def _read_qrels(rows: Iterator[tuple[str, dict[str, Any]]], documents: Container[str] = ()) -> Grades:
@@ -283,16 +227,14 @@ def _tsv(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
         yield where, dict(zip(header, row, strict=True))
 
 
-def _keep_judged(queries: Mapping[str, str], qrels: Qrels, judged_in: Path, asked_in: str) -> dict[str, str]:
-    """Return the queries with judgements: files often have those of other splits. DataError for an unknown one."""
+def _check_judged(queries: Mapping[str, str], qrels: Qrels, judged_in: Path) -> None:
     if not qrels:
         raise DataError(f"{judged_in} has no judgements in it")
     if strangers := qrels.keys() - queries.keys():
-        raise DataError(f"{judged_in} judges the query {min(strangers)!r}, which {asked_in} has not")
-    return {query_id: text for query_id, text in queries.items() if query_id in qrels}
+        raise DataError(f"{judged_in} judges the query {min(strangers)!r}, which queries.jsonl has not")
 
 
-# --- TREC's layout ---------------------------------------------------------------------------------------------------
+# --- TREC's tags -----------------------------------------------------------------------------------------------------
 
 _START = re.compile(r"(?=<top>|<topic\b)", re.I)
 _TOPIC = re.compile(r"<(top)>(.*?)</top>(.*)|<topic\b([^<>]*)>(.*?)</topic>(.*)", re.DOTALL | re.I)
@@ -308,51 +250,32 @@ _DOC = re.compile(r"\s*<doc>(.*)</doc>\s*", re.DOTALL | re.I)
 _DOC_FIELD = re.compile(r"<(docno|title|headline|text)\b[^<>]*>(.*?)</\1\s*>", re.DOTALL | re.I)
 
 
-def is_trec(folder: Path) -> bool:
-    """Return whether `folder` looks like TREC's layout."""
-    return any((folder / name).is_file() for name in ("topics.txt", "topics.xml"))
-
-
-def read_trec(folder: Path, home: Path) -> Collection:
-    """Read the data set in `folder`. DataError for anything missing or damaged."""
-    topics = next(path for name in ("topics.txt", "topics.xml") if (path := folder / name).is_file())
-    documents = _open_tables(home, folder)
-    qrels_file = tables.find_file(folder, "qrels.txt")
-    cells = tables.read_cells(qrels_file, 4, None, ": topic, 0, document, grade")
-    qrels = _read_qrels((where, {"qid": row[0], "docid": row[2], "score": row[3]}) for where, row in cells)
-    return Collection(documents, _keep_judged(read_topics(topics), qrels, qrels_file, str(topics)), qrels)
-
-
 def read_trec_documents(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (place, row) of each <DOC> of a file: "id", "title", and its <TEXT>, or all of it where it has none."""
-    held, start = list[str](), 0
-    for number, line in tables.read_lines(path, blank=True):
-        if not held and not line.strip():
-            continue
-        start = start if held else number
-        held.append(line)
-        if line.rstrip().lower().endswith("</doc>"):
-            yield f"{path}, line {start}", _parse_document("\n".join(held), f"{path}, line {start}")
-            held = []
-    if held:
-        raise DataError(f"{path}, line {start}: this document has no </DOC>; was the file broken off?")
+    held = list[str]()
+    for number, line in tables.read_lines(path, whole=True):
+        held.append(line.rstrip("\r\n"))
+        if held[-1].rstrip().lower().endswith("</doc>"):
+            yield (where := f"{path}, the document to line {number}"), _parse_document("\n".join(held), where)
+            held.clear()
+    if "".join(held).strip():
+        raise DataError(f"{path}: its last document has no </DOC>; was the file broken off?")
 
 
 def _parse_document(text: str, where: str) -> dict[str, str]:
-    match, fields = _DOC.fullmatch(text), dict[str, list[str]]()
+    match, fields = _DOC.fullmatch(text), {"docno": [""], "title": list[str](), "text": list[str]()}
     for name, value in _DOC_FIELD.findall(text):
-        name = name.lower().replace("headline", "title")
-        fields.setdefault(name, []).append(html.unescape(_TAG.sub(" ", value)).strip())
-    if not match or len(ids := fields.pop("docno", [])) != 1:
-        raise DataError(f"{where}: a document is one <DOC> with one <DOCNO>, and nothing stands between documents")
-    texts = fields.pop("text", None) or [html.unescape(_TAG.sub(" ", _DOC_FIELD.sub("", match[1]))).strip()]
-    return {"id": ids[0], "title": " ".join(fields.get("title", [])), "text": "\n".join(texts)}
+        fields[name.lower().replace("headline", "title")].append(html.unescape(_TAG.sub(" ", value)).strip())
+    if not match or len(fields["docno"]) != 2:
+        raise DataError(f"{where}: it is not one <DOC> with one <DOCNO>, or something stands before it")
+    texts = fields["text"] or [html.unescape(_TAG.sub(" ", _DOC_FIELD.sub("", match[1]))).strip()]
+    return {"id": fields["docno"][1], "title": " ".join(fields["title"]), "text": "\n".join(texts)}
 
 
-def read_topics(path: Path) -> dict[str, str]:
-    """Return the text of each topic of a file, by its number."""
+def read_topics(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (place, row) of each <top> or <topic> of a file: "query_id" and "query"."""
     before, *pieces = _START.split("\n".join(line for _, line in tables.read_lines(path)))
-    topics: dict[str, str] = {}
+    topics = dict[str, dict[str, Any]]()
     between = [before]
     for count, piece in enumerate(pieces, start=1):
         where = f"{path}, topic {count}"
@@ -364,12 +287,12 @@ def read_topics(path: Path) -> dict[str, str]:
         number, text = _parse_topic(attributes or "", inside if top else content, where, of_xml=not top)
         if number in topics:
             raise DataError(f"{path}: topic {number!r} is there twice")
-        topics[number] = text
+        topics[number] = {"query_id": number, "query": text}
     if not topics:
         raise DataError(f"{path} has no <top> or <topic> in it")
     if rest := _BETWEEN.sub("", "".join(between)):
         raise DataError(f"{path}: {tables.brief(rest)} stands outside of any topic")
-    return topics
+    yield from ((f"{path}, topic {number}", row) for number, row in topics.items())
 
 
 def _parse_topic(attributes: str, inside: str, where: str, *, of_xml: bool) -> tuple[str, str]:

@@ -12,8 +12,6 @@ A comparison is won when the better document's score is strictly higher; a tie i
 belongs to Query{i}; elsewhere HN{i} fails i of the ten conditions, so the right order is Positive, HN1, ... HN10.
 """
 
-import csv
-import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +19,7 @@ from typing import Any
 
 from environments import tables
 from environments.base import OURS, Comparison, DevSplit, Environment, Facts, Judgements, Release, Request, Suite
-from environments.layouts import is_beir, read_beir
+from environments.collections import is_collection, read_port
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document, Query
@@ -207,9 +205,9 @@ def _ported(request: Request, task: Task) -> Environment:
     if request.variant != SEARCH:
         raise DataError(f"{request.folder} holds no datasets/ of the release, and :{request.variant} needs them")
     place = request.place([task.name], [other.name for other in TASKS.values()])
-    if not is_beir(place):
+    if not is_collection(place):
         raise DataError(f"{place} holds neither datasets/ of the release nor a port in BEIR's form")
-    port = read_beir(place, request.home)
+    port = read_port(place, request.home)
     objective = request.objective(task.objective)
     return _make(
         request,
@@ -227,25 +225,15 @@ def read_csv(folder: Path, domain: str, file: str) -> list[Row]:
     path = next((path for path in (folder / "datasets" / name, folder / name) if path.is_file()), None)
     if path is None:
         raise DataError(f"{folder} holds no datasets/{name}; a data folder has the release's layout")
-    csv.field_size_limit(sys.maxsize)  # the module's own limit is 128 KiB a cell
     rows: list[Row] = []
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            reader = csv.DictReader(lines, strict=True)
-            _check_header(reader.fieldnames or (), COLUMNS[file], path)
-            for number, row in enumerate(reader, start=1):
-                where = f"{path}, row {number}"
-                if None in row:
-                    raise DataError(f"{where} has more cells than there are columns")
-                if empty := [column for column in COLUMNS[file] if not (row[column] or "").strip()]:
-                    raise DataError(f"{where}: column {empty[0]!r} is empty")
-                rows.append({column: tables.check_text(row[column], where, column) for column in COLUMNS[file]})
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.object[error.start]:#04x} after row {len(rows)} is not UTF-8") from None
-    except csv.Error as error:
-        raise DataError(f"{path} breaks off after row {len(rows)} ({error}); fetch it again") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+    cells = tables.read_cells(path, separator=",")
+    _, header = next(cells, ("", []))
+    _check_header(header, COLUMNS[file], path)
+    for where, values in cells:
+        row = dict(zip(header, values, strict=True))
+        if empty := [column for column in COLUMNS[file] if not row[column].strip()]:
+            raise DataError(f"{where}: column {empty[0]!r} is empty")
+        rows.append({column: tables.check_text(row[column], where, column) for column in COLUMNS[file]})
     if not rows:
         raise DataError(f"{path} has no rows in it")
     return rows

@@ -115,8 +115,9 @@ def load(request: Request) -> Environment:
     """Load one task from the release, the task's own folder in it, or a copy in BEIR's or TREC's form."""
     task = TASKS[request.name]
     place = request.place([task.folder], [other.folder for other in TASKS.values()])
-    trec, beir = layouts.is_trec(place), layouts.is_beir(place)
-    read = layouts.read_trec if trec else layouts.read_beir if beir else layouts.read_obliq
+    read = layouts.read_obliq
+    if not (place / "queries+qrels").exists():
+        from environments.collections import read_port as read  # here, because most data has the release's layout
     files = read(place, request.home)
     if task.masked and not files.excluded:
         raise DataError(

@@ -45,25 +45,18 @@ def seek_file(folder: Path, name: str) -> Path | None:
 def find_tables(folder: Path, *stems: str) -> list[Path]:
     """Return the files of the first of `stems` that exists: `stem.jsonl`, `.gz`, `.parquet`, or parts in `stem/`.
 
-    DataError when none exists, and when a part is missing.
+    Of parts only those named as the test split, if any are. DataError when none exists, and when a part is missing.
     """
-    if found := seek_tables(folder, *stems):
-        return check_parts([path for path in found if re.match(r"test\b", path.name)] or found)
-    raise DataError(
-        f"{folder} holds no {' or '.join(f'{stem}.jsonl' for stem in stems)} (nor the same as .gz or .parquet)"
-    )
-
-
-def seek_tables(folder: Path, *stems: str) -> list[Path]:
-    """Return the files of the first of `stems` that exists, complete or not; an empty list when none does."""
     for stem in stems:
         for ending in (".jsonl", ".gz", ".parquet"):
             if (path := folder / f"{stem}{ending}").is_file():
                 return [path]
         for ending in (".parquet", ".jsonl", ".gz"):
             if parts := sorted((folder / stem).glob(f"*{ending}")):
-                return parts
-    return []
+                return check_parts([path for path in parts if re.match(r"test\b", path.name)] or parts)
+    raise DataError(
+        f"{folder} holds no {' or '.join(f'{stem}.jsonl' for stem in stems)} (nor the same as .gz or .parquet)"
+    )
 
 
 def check_parts(parts: list[Path]) -> list[Path]:
@@ -96,8 +89,8 @@ def _open_unpacked(path: Path) -> io.BufferedIOBase:
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
-def read_lines(path: Path, *, blank: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, text without its line end) of each line; blank ones only where asked for."""
+def read_lines(path: Path, *, whole: bool = False) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, text without its line end) of each line that is not blank; `whole`: all, with it."""
     number = 0
     try:
         left = most_unpacked(path)
@@ -112,8 +105,8 @@ def read_lines(path: Path, *, blank: bool = False) -> Iterator[tuple[int, str]]:
                     text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     raise DataError(f"{path}, line {number}: byte {raw[error.start]:#04x} is not UTF-8") from None
-                if blank or text.strip():
-                    yield number, text.strip("\r\n")
+                if whole or text.strip():
+                    yield number, text if whole else text.strip("\r\n")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: the gzip file breaks off after line {number} ({error})") from None
     except OSError as error:
@@ -138,7 +131,7 @@ def read_cells(
 
 def _split_quoted(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(sys.maxsize)  # the module's own limit is 128 KiB a cell
-    rows = csv.reader((f"{line}\n" for _, line in read_lines(path, blank=True)), delimiter=separator, strict=True)
+    rows = csv.reader((line for _, line in read_lines(path, whole=True)), delimiter=separator, strict=True)
     try:
         yield from ((rows.line_num, row) for row in rows if row)
     except csv.Error as error:
@@ -203,9 +196,8 @@ def _pyarrow() -> Any:
 
 def _read_packed(path: Path, columns: Sequence[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
     pyarrow, number = _pyarrow(), 0
-    batches = _parquet_batches(path, columns) if path.suffix == ".parquet" else _arrow_batches(path)
     try:
-        for batch in batches:
+        for batch in _read_batches(path, columns):
             for row in batch.to_pylist():
                 number += 1
                 yield f"{path}, row {number}", row
@@ -215,20 +207,19 @@ def _read_packed(path: Path, columns: Sequence[str] | None) -> Iterator[tuple[st
         raise DataError(f"{path} cannot be read as {form} after row {number} ({reason:.200}); fetch it again") from None
 
 
-def _parquet_batches(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
-    with _pyarrow().parquet.ParquetFile(path, page_checksum_verification=True) as file:
+def _read_batches(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
+    pyarrow = _pyarrow()
+    if path.suffix == ".arrow":
+        with pyarrow.memory_map(str(path)) as mapped, pyarrow.ipc.open_stream(mapped) as batches:
+            yield from (batch.slice(start, 1024) for batch in batches for start in range(0, len(batch), 1024))
+        return
+    with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
         groups = range(file.metadata.num_row_groups)
         if sum(file.metadata.row_group(n).total_byte_size for n in groups) > most_unpacked(path):
             raise unpacks_too_far(str(path))
         there = set(file.schema_arrow.names)
         needed = None if columns is None else [name for name in columns if name in there]
         yield from file.iter_batches(batch_size=1024, columns=needed)
-
-
-def _arrow_batches(path: Path) -> Iterator[Any]:
-    with _pyarrow().memory_map(str(path)) as file, _pyarrow().ipc.open_stream(file) as batches:
-        for batch in batches:
-            yield from (batch.slice(start, 1024) for start in range(0, len(batch), 1024))
 
 
 def pick_column(where: str, row: dict[str, Any], *names: str) -> Any:

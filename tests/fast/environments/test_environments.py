@@ -140,7 +140,7 @@ def test_a_missing_or_empty_folder_is_said(where, tmp_path, run):
     (tmp_path / "empty").mkdir()
     result = run("--program", "retrieve", "--task", "congress", "--data", tmp_path / where)
     assert result.code == 3 and result.err.count("\n") == 1
-    assert {"missing": "is not a folder", "empty": "holds no corpus/corpus.jsonl"}[where] in result.err
+    assert {"missing": "is not a folder", "empty": "has no documents"}[where] in result.err
 
 
 def test_a_split_without_queries_is_said(folder):
