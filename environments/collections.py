@@ -78,7 +78,8 @@ def read_collection(
     """Read the collection in the folder `place`, or the one that ir_datasets has by that id.
 
     `columns` are the names that the files have for id, text, title, query_id, query, doc_id and grade, where they are
-    unusual; `judged_in` is the file of the judgements, where a folder has several. UsageError for a wrong argument, DataError for what is missing, damaged or contradictory.
+    unusual; `judged_in` is the file of the judgements, where a folder has several. UsageError for a wrong argument,
+    DataError for what is missing, damaged or contradictory.
     """
     folder = place if place.is_dir() else _keep_package(str(place), home)
     documents, queries, judgements = found = _open_tables(folder, columns or {}, judged_in)
@@ -93,10 +94,20 @@ def read_collection(
         raise DataError(f"{place}: no query has a judgement; do both have the same ids? {said}")
     judged = {query_id: text for query_id, text in asked.items() if query_id in qrels}
     counts["queries without a judgement, left out"] = len(asked) - len(judged)
+    grades = [grade for query_id in judged for grade in qrels[query_id].values()]
+    size = f"{len(corpus):,} documents, {len(judged):,} queries, {len(grades):,} judgements"
     _count_oddities(judged, qrels, corpus, counts)
     files = tuple(path for table in found for path in table.files)
     counted = (f"{what[0].upper()}{what[1:]}: {count:,}." for what, count in counts.items() if count)
-    return Read(form, corpus, judged, {one: qrels[one] for one in judged}, splits, files, (said, *counted))
+    return Read(
+        form,
+        corpus,
+        judged,
+        {one: qrels[one] for one in judged},
+        splits,
+        files,
+        (said, f"{size} with grades from {min(grades):g} to {max(grades):g}.", *counted),
+    )
 
 
 def _read_queries(table: "_Table", counts: Counter[str]) -> dict[str, str]:
@@ -116,7 +127,7 @@ def _read_judgements(
     """Return the judgements of `queries`, and the queries of each split where there are a "dev" and a "test"."""
     qrels: Grades = {}
     chosen: dict[str, set[str]] = {"dev": set(), "test": set(), "": set()}
-    for path, where, (asked, judged, score) in table.read():
+    for split, where, (asked, judged, score) in table.read():
         query_id, doc_id, grade = _check_id(asked, where), _check_id(judged, where), tables.check_grade(score, where)
         if query_id not in queries:
             counts["judgements of unknown queries, left out"] += 1
@@ -125,7 +136,7 @@ def _read_judgements(
         counts["judgements that are there again, counted once"] += doc_id in grades
         if (before := grades.setdefault(doc_id, grade)) != grade:
             raise DataError(f"{where}: {query_id!r} and {doc_id!r} are judged twice, with {before:g} and {grade:g}")
-        chosen[table.split(path)].add(query_id)
+        chosen[split].add(query_id)
     test = tuple(one for one in queries if one in chosen["test"])
     dev = tuple(one for one in queries if one in chosen["dev"] - chosen["test"])
     return qrels, {"dev": dev, "test": test} if dev and test else {}
@@ -182,12 +193,13 @@ class _Table:
         words = {*re.split(r"[^a-z]+", os.path.relpath(path, self._folder).lower())}
         return "test" if "test" in words else "dev" if words & _DEV else ""
 
-    def read(self) -> Iterator[tuple[Path, str, list[Any]]]:
-        """Yield (file, place, the values of our columns) of each row; a title that is not there is None."""
+    def read(self) -> Iterator[tuple[str, str, list[Any]]]:
+        """Yield (split, place, the values of our columns) of each row; a title that is not there is None."""
         for path in self.files:
+            split = self.split(path)
             for where, row in self._rows(path):
                 row.setdefault("title", None)
-                yield path, where, [tables.pick_column(where, row, *names) for names in self._names.values()]
+                yield split, where, [tables.pick_column(where, row, *names) for names in self._names.values()]
 
     def open(self, home: Path, counts: Counter[str]) -> Corpus:
         """Open the corpus of the table's documents."""
