@@ -10,8 +10,8 @@ their best rank. So an agent that runs out of steps loses nothing that it kept.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, TypedDict
 
 import dspy
@@ -20,17 +20,17 @@ from langgraph.graph import END
 
 from agents.graph import connect
 from programs.base import About, Program
+from programs.desk import Desk
 from tools.errors import DocumentNotFound, LimitReached, UsageError, at_least
 from tools.models import offline as rules
 from tools.models import prompting
 from tools.models.adapter import notice_leak, refuses
 from tools.models.offline import Call, publish
-from tools.models.prompting import Fault, Kind, Message, UnusableAnswer, ask, defuse
+from tools.models.prompting import Fault, Kind, Message, UnusableAnswer, ask
 from tools.records import Query, Submission, Usage
 from tools.session import Session
 
 INTERFACES = ("auto", "openai", "dspy")
-A_READING = 0.25  # of the model's window that one document may take: several are read in one turn
 _LEFT_OUT = "(left out, because the conversation had grown too long)"
 _NOTHING = "No tool was called. Call one; `finish` ends the search."
 
@@ -182,45 +182,17 @@ class React(Program):
 
 
 @dataclass
-class _Desk:
+class _Desk(Desk):
     """The tools of one query, and what they have gathered."""
 
-    session: Session
-    per_search: int
-    read_chars: int
     why: str = ""  # why it is over, once it is
     strikes: int = 0  # turns in a row without a call that could be used
     ignores_tools: bool = False  # whether the model began without a call, though it was given tools
-    selected: list[str] = field(default_factory=list)
-    best_rank: dict[str, int] = field(default_factory=dict)
 
     @cached_property
     def tools(self) -> list[dspy.Tool]:
         """The tools as a model is told of them."""
         return [dspy.Tool(function) for function in (self.search, self.read, self.select, self.finish)]
-
-    def search(self, query: str) -> str:
-        """Search the collection; gives the best matches with their doc_id and the beginning of their text."""
-        found = self.session.search(query, self.per_search, shown=True)
-        for rank, snippet in enumerate(found, start=1):
-            self.best_rank[snippet.doc_id] = min(rank, self.best_rank.get(snippet.doc_id, rank))
-        return _json([{"doc_id": s.doc_id, "title": s.title, "text": s.text} for s in found])
-
-    def read(self, doc_id: str) -> str:
-        """Read one document that a search returned, by its doc_id."""
-        fit = partial(prompting.cut_to_share, share=A_READING)
-        return _json({"doc_id": doc_id, "text": self.session.read(doc_id, self.read_chars or None, fit=fit)})
-
-    def select(self, doc_ids: list[str]) -> str:
-        """Keep documents that fit, likeliest first; give the doc_ids of documents that you have seen."""
-        kept = self.session.select(doc_ids, among=list(dict.fromkeys(doc_ids)))
-        self.selected += [doc_id for doc_id in kept if doc_id not in self.selected]
-        unknown = [doc_id for doc_id in dict.fromkeys(doc_ids) if doc_id not in kept]
-        for doc_id in unknown:
-            self.session.blame(doc_id, "named an id that it gives")
-        if unknown and not kept:
-            raise Fault("unknown ids", f"no document shown so far is called {unknown[0]!r}")
-        return _json({"selected": kept, **({"unknown": unknown} if unknown else {})})
 
     def finish(self, doc_ids: list[str]) -> str:
         """End the search; doc_ids are the documents that fit, in their final order, best first."""
@@ -264,17 +236,11 @@ class _Desk:
         except LimitReached as refusal:
             return str(refusal), None  # it may go on with the other tools
         except DocumentNotFound as refusal:
-            doc_id = str((arguments or {}).get("doc_id", ""))
-            self.session.count_invented([doc_id])
-            self.session.blame(doc_id, "named an id that it gives")
             return str(refusal), Fault("unknown ids", str(refusal))
         except Fault as fault:
             return fault.reason, fault
         except (ValueError, TypeError) as error:  # an argument that is missing, of another type, or not known
             return f"{name}: {error}", Fault("wrong type", f"{name}: {error}")
-
-    def rank_all(self) -> list[str]:
-        return list(dict.fromkeys(self.selected + sorted(self.best_rank, key=self.best_rank.__getitem__)))
 
 
 def _no_call() -> None:  # at the top of the file: teleprompters pickle what they have been given
@@ -329,7 +295,3 @@ def _read_arguments(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return read if isinstance(read, dict) else None
-
-
-def _json(content: Any) -> str:
-    return defuse(json.dumps(content, ensure_ascii=False))

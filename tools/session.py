@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # NumPy is behind it, and --help of commands reads this file
 
 _CURRENT: ContextVar["Session | None"] = ContextVar("session", default=None)
 _ANSWERED: ContextVar[Query | None] = ContextVar("answered", default=None)
+BOOKED: ContextVar[bool] = ContextVar("booked", default=False)  # whether who sends something keeps its books
 
 
 def current() -> "Session | None":
@@ -112,6 +113,25 @@ class Meter:
         """Count a model request by its digest; return how often the same one was made before."""
         self._requests[request] += 1
         return self._requests[request] - 1
+
+
+@contextmanager
+def booking() -> Iterator[None]:
+    """Have `count_unbooked` count nothing of the block: who sends something there keeps its books."""
+    token = BOOKED.set(True)
+    try:
+        yield
+    finally:
+        BOOKED.reset(token)
+
+
+def count_unbooked(to: str) -> None:
+    """Count a request that a program sends by itself: what it uses is not known. The trace says so once."""
+    if (payer := current()) is not None and not BOOKED.get():
+        payer.charge(Usage(calls=1, paid_usd=None, list_usd=None, unmetered=1))
+        said = f"sends to {to} by itself; what that used is not known"
+        if said not in payer.trace.notes:
+            payer.note(said)
 
 
 class Toolbox:
@@ -223,7 +243,8 @@ class Session(Recorder):
         used = query.objective if instruction is None else instruction
         pool = query.candidates if among is None else self._surfaced.intersection(among)
         try:
-            hits = engine.search(text, k, instruction=used, excluded=query.excluded, among=pool)
+            with booking():
+                hits = engine.search(text, k, instruction=used, excluded=query.excluded, among=pool)
         except (BudgetReached, DataError, RunIncomplete, ProviderRefused) as fault:  # of embeddings, a server, an index
             self.fault = self.fault or fault
             raise
@@ -279,7 +300,7 @@ class Session(Recorder):
         self._show("judge", "", doc_ids, texts, shown)
         return shown
 
-    def select(self, doc_ids: Iterable[str], among: Sequence[str]) -> list[str]:
+    def select(self, doc_ids: Iterable[str], among: Collection[str]) -> list[str]:
         """Keep those `doc_ids` that were shown `among` others, each once; record the rest of `among` as dropped.
 
         What a model named without having been shown it is counted as invented.

@@ -19,6 +19,7 @@ from tools.models.answers import Answer
 from tools.models.gate import LONGEST_WAIT
 from tools.models.terms import Expected, Terms
 from tools.records import Usage
+from tools.session import booking
 
 if TYPE_CHECKING:
     from tools.models.prices import Price
@@ -131,7 +132,8 @@ class Caller:
             raise
         started = time.monotonic()  # the budget may have let it wait since it entered
         try:
-            sent = send(min(started + self._longest, DEADLINE.get()))
+            with booking():
+                sent = send(min(started + self._longest, DEADLINE.get()))
             usage = self.usage_of(sent.usage)
         except BaseException as error:
             if not isinstance(error, dspy.LMError) or isinstance(error, dspy.LMNotConfiguredError):

@@ -46,6 +46,11 @@ _CALL: ContextVar[Call | str | None] = ContextVar("call", default=None)
 _RULES: ContextVar[Rules] = ContextVar("rules", default={})  # noqa: B039  # it is never written to
 
 
+def present() -> Call | str | None:
+    """Return the call that is being answered."""
+    return _CALL.get()
+
+
 def publish(call: Call | str) -> AbstractContextManager[None]:
     """Let the engine see the call of the block, or the answer to it that another process has written."""
     return _set(_CALL, call)

@@ -1,0 +1,156 @@
+"""The tools that a model is given: search, read and select, over the session of its query, with texts as results.
+
+Text of documents is JSON in these, and cannot open a field of a prompt (docs/decisions/untrusted-text.md). The
+functions `search`, `read` and `select` use the desk of the query that is being answered: a user's own program may
+import them, or ask for them (programs/own.py).
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial, wraps
+from typing import Any
+
+import dspy
+
+from tools.errors import DocumentNotFound, SessionRefusal, UsageError
+from tools.models import prompting
+from tools.models.prompting import Fault, defuse
+from tools.records import Snippet
+from tools.session import Session
+
+A_READING = 0.25  # of the model's window that one document may take: several are read in one turn
+
+
+class Found(str):
+    """What a model is shown of a search; `snippets` has it for a program to count in."""
+
+    snippets: list[Snippet]
+
+
+@dataclass
+class Desk:
+    """The tools of one query, and what they have gathered."""
+
+    session: Session
+    per_search: int = 10
+    read_chars: int = 0
+    selected: list[str] = field(default_factory=list)
+    best_rank: dict[str, int] = field(default_factory=dict)
+    hops: int | None = None  # searches so far, where each is a hop of its own
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Have the functions `search`, `read` and `select` use this desk, in the block and this context."""
+        token = _DESK.set(self)
+        try:
+            yield
+        finally:
+            _DESK.reset(token)
+
+    def find(self, text: str, k: int) -> list[Snippet]:
+        """Search, and remember the best rank of each document."""
+        if self.hops is not None:
+            self.hops += 1
+            self.session.hop = self.hops
+        found = self.session.search(text, k, shown=True)
+        for rank, snippet in enumerate(found, start=1):
+            self.best_rank[snippet.doc_id] = min(rank, self.best_rank.get(snippet.doc_id, rank))
+        return found
+
+    def search(self, query: str) -> str:
+        """Search the collection; gives the best matches with their doc_id and the beginning of their text."""
+        found = self.find(query, self.per_search)
+        made = Found(as_json([{"doc_id": s.doc_id, "title": s.title, "text": s.text} for s in found]))
+        made.snippets = found
+        return made
+
+    def read(self, doc_id: str) -> str:
+        """Read one document that a search returned, by its doc_id."""
+        fit = partial(prompting.cut_to_share, share=A_READING)
+        try:
+            return as_json({"doc_id": doc_id, "text": self.session.read(doc_id, self.read_chars or None, fit=fit)})
+        except DocumentNotFound:
+            self.session.count_invented([doc_id])
+            self.session.blame(doc_id, "named an id that it gives")
+            raise
+
+    def keep(self, doc_ids: Iterable[str]) -> list[str]:
+        """Select those of the documents that were shown, and return them."""
+        named = list(dict.fromkeys(doc_ids))
+        kept = self.session.select(named, among=named)
+        self.selected += [doc_id for doc_id in kept if doc_id not in self.selected]
+        return kept
+
+    def select(self, doc_ids: list[str]) -> str:
+        """Keep documents that fit, likeliest first; give the doc_ids of documents that you have seen."""
+        kept = self.keep(doc_ids)
+        unknown = [doc_id for doc_id in dict.fromkeys(doc_ids) if doc_id not in kept]
+        for doc_id in unknown:
+            self.session.blame(doc_id, "named an id that it gives")
+        if unknown and not kept:
+            raise Fault("unknown ids", f"no document shown so far is called {unknown[0]!r}")
+        return as_json({"selected": kept, **({"unknown": unknown} if unknown else {})})
+
+    def rank_all(self) -> list[str]:
+        """Return what was selected, then the rest by its best rank."""
+        return list(dict.fromkeys(self.selected + sorted(self.best_rank, key=self.best_rank.__getitem__)))
+
+
+def as_json(content: Any) -> str:
+    """Return `content` as a model is shown it."""
+    return defuse(json.dumps(content, ensure_ascii=False))
+
+
+_DESK: ContextVar[Desk | None] = ContextVar("desk", default=None)
+
+
+def present() -> Desk:
+    """Return the desk of the query that is being answered; UsageError where there is none in this context."""
+    if (desk := _DESK.get()) is None:
+        raise UsageError(
+            "search, read and select work while a query is answered; in a thread of your own, begin it with "
+            "contextvars.copy_context().run"
+        )
+    return desk
+
+
+def shown_so_far() -> list[str]:
+    """Return what surfaced for the query that is being answered, by best rank; nothing outside of a query."""
+    desk = _DESK.get()
+    return sorted(desk.best_rank, key=desk.best_rank.__getitem__) if desk else []
+
+
+def _of_present(tool: Callable[..., str]) -> Callable[..., str]:
+    """Return a tool of the present desk as a function; what it refuses is its result, for the model to read."""
+
+    @wraps(tool)
+    def function(*arguments: Any, **named: Any) -> str:
+        try:
+            return tool(present(), *arguments, **named)
+        except (SessionRefusal, Fault) as refusal:
+            return str(refusal)
+
+    del function.__wrapped__  # type: ignore[attr-defined]  # whose first parameter is the desk
+    own = inspect.signature(tool)
+    function.__signature__ = own.replace(parameters=list(own.parameters.values())[1:])  # type: ignore[attr-defined]
+    return function
+
+
+search, read, select = map(_of_present, (Desk.search, Desk.read, Desk.select))
+
+
+class Tool(dspy.Tool):
+    """A tool of DSPy's that takes its arguments by position, too."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call its function."""
+        return super().__call__(**dict(zip(self.args or (), arguments, strict=False)), **named)
+
+
+def make_tools() -> dict[str, Tool]:
+    """Return the tools by name."""
+    return {function.__name__: Tool(function) for function in (search, read, select)}

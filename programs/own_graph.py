@@ -1,0 +1,106 @@
+"""A user's own LangGraph graph (programs/own.py): its tools, its model, what it begins with, what it ends with."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import dspy
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, convert_to_openai_messages
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import StructuredTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.errors import GraphRecursionError
+
+from programs.desk import read, search, select
+from tools.errors import UsageError
+from tools.models.offline import Call, publish
+from tools.models.prompting import ask
+from tools.records import Query
+
+STEPS = 50  # of a graph that has no recursion_limit of its own; LangGraph's default is 10,007
+_TEXTS = ("query", "question", "description")
+
+
+class Tool(StructuredTool):
+    """A tool of LangChain's that can be called as a function, too."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call its function."""
+        function: Callable[..., Any] = self.func or str
+        return function(*arguments, **named)
+
+
+def make_tools() -> dict[str, Any]:
+    """Return the tools by name."""
+    return {function.__name__: Tool.from_function(function) for function in (search, read, select)}
+
+
+class NextMessage(dspy.Signature):
+    """Write the next message of a conversation: what is to be said, or one call or more of the tools."""
+
+    conversation: list[dict[str, Any]] = dspy.InputField(desc="the messages so far, oldest first")
+    tools: list[dict[str, Any]] = dspy.InputField(desc="what can be called")
+    message: str = dspy.OutputField(desc="what is said; may be empty beside calls")
+    calls: dspy.ToolCalls = dspy.OutputField(desc="calls of tools; none where the message is an answer")
+
+
+class Model(BaseChatModel):
+    """The run's own model, as LangChain has models. Where it takes no tools, they are fields of a prompt."""
+
+    offered: list[dict[str, Any]] = []
+
+    @property
+    def _llm_type(self) -> str:
+        return "sextant"
+
+    def bind_tools(self, tools: Sequence[Any], **options: Any) -> "Model":
+        """Return the model with tools that it may call."""
+        return self.model_copy(update={"offered": [convert_to_openai_tool(tool) for tool in tools]})
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any) -> ChatResult:
+        model, conversation = dspy.settings.lm, convert_to_openai_messages(messages)
+        inputs = {"conversation": conversation, "tools": self.offered}
+        if getattr(model, "tools", None) is None:
+            made = ask(dspy.Predict(NextMessage), **inputs)
+            text, calls = made.message, [(one.name, one.args) for one in made.calls.tool_calls]
+        else:
+            with publish(Call(None, NextMessage, inputs)):
+                made = model.converse(conversation, self.offered)
+            text = made["content"]
+            calls = [(one["name"], json.loads(one["arguments"] or "{}")) for one in made["tool_calls"]]
+        asked = [{"name": name, "args": given, "id": uuid4().hex} for name, given in calls]
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(content=text, tool_calls=asked))])
+
+
+def prepare(graph: Any, label: str) -> Any:
+    """Return a graph compiled; UsageError for one that has no place for a query."""
+    compiled = graph.compile() if hasattr(graph, "compile") else graph
+    if not {"messages", *_TEXTS} & {*compiled.channels}:
+        raise UsageError(f"the state of {label} has none of messages, {', '.join(_TEXTS)}: the query goes there")
+    return compiled
+
+
+def run(graph: Any, query: Query) -> tuple[Mapping[str, Any], str]:
+    """Return the state in which a graph ends for a query, and why it ended."""
+    start: dict[str, Any] = dict.fromkeys(_TEXTS, query.text) | {"objective": query.objective}
+    start["messages"] = [("user", f"{query.objective}\n\n{query.text}".strip())]
+    config = graph.config or {}
+    tools = make_tools()
+    given = {**tools, "tools": list(tools.values()), "thread_id": uuid4().hex}
+    options = {"recursion_limit": config.get("recursion_limit", STEPS), "configurable": given}
+    state: Any = {}
+
+    async def walk() -> None:
+        nonlocal state
+        begin = {name: value for name, value in start.items() if name in graph.channels}
+        async for state in graph.astream(begin, options, stream_mode="values"):  # noqa: B007  # the last one is used
+            pass
+
+    try:
+        asyncio.run(walk())
+    except GraphRecursionError:
+        return state, "steps"
+    return state, "done"
