@@ -134,13 +134,13 @@ def _of_present(tool: Callable[..., str]) -> Callable[..., str]:
         except (SessionRefusal, Fault) as refusal:
             return str(refusal)
 
-    del function.__wrapped__  # type: ignore[attr-defined]  # whose first parameter is the desk
+    del function.__wrapped__  # whose first parameter is the desk
     own = inspect.signature(tool)
     function.__signature__ = own.replace(parameters=list(own.parameters.values())[1:])  # type: ignore[attr-defined]
     return function
 
 
-search, read, select = map(_of_present, (Desk.search, Desk.read, Desk.select))
+search, read, select = _of_present(Desk.search), _of_present(Desk.read), _of_present(Desk.select)
 
 
 class Tool(dspy.Tool):

@@ -4,15 +4,15 @@
     a dspy.Module             a class or an instance; inputs and outputs are found by their names
     a LangGraph graph         compiled or not (programs/own_graph.py)
     a function                answer(query, search, read) -> ids, sync or async
-    a factory                 a function of tools that returns one of the last three
+    a maker                   a function of tools that returns a graph or a module
 
-What comes back is made into a ranking by `Own`. docs/guide/own-program.md shows each form.
+`Own` makes a ranking of what they return. docs/guide/own-program.md shows each form.
 """
 
 import asyncio
 import inspect
 import re
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -32,13 +32,7 @@ __all__ = ["adapt", "read", "search", "select"]
 
 QUERY = ("query", "question", "description")  # names under which the text of a query is asked for
 ANSWERS = ("doc_ids", "ranking", "documents", "document_ids", "ids")  # names under which a ranking is handed in
-TOOLS = ("search", "read", "select", "tools")
-_GIVEN = {
-    "toolbox": ("toolbox", "depth"),
-    "maker": (*TOOLS, "model", "depth"),
-    "function": (*QUERY, "objective", *TOOLS[:3], "depth"),
-}
-_FORMS = "a class over a toolbox, a dspy.Module, a LangGraph graph, a function of a query, or one that makes these"
+_GIVEN = (*QUERY, "objective", "search", "read", "select", "tools", "model", "depth", "toolbox")
 _KINDS = {kind.__name__: kind for kind in (bool, int, float, str)}  # of parameters that -P may set
 
 
@@ -46,62 +40,45 @@ def adapt(made: Any, name: str) -> Any:
     """Return a constructor as programs have it, for what `name` refers to; UsageError where that is no program."""
     if isinstance(made, type) and issubclass(made, Program):
         return made
-    form, asked = _form_of(made, name)
-    own = [one for one in asked.values() if one.name not in _GIVEN.get(form, ()) and _is_setting(one)]
-    typed = [one.replace(kind=one.KEYWORD_ONLY, annotation=_kind_of(one)) for one in own]
+    is_object = isinstance(made, dspy.Module) or is_graph(made)
+    asked = _parameters(made) if callable(made) and not is_object else {}
+    class_of_ours = isinstance(made, type) and (issubclass(made, dspy.Module) or "toolbox" in asked)
+    if not (is_object or class_of_ours or (callable(made) and not isinstance(made, type))):
+        raise UsageError(
+            f"{name} is {_describe(made)}, and no program: it has to be a class over a toolbox, a dspy.Module, "
+            "a LangGraph graph, a function of a query, or a function of tools that returns one of these"
+        )
+    strange = [one.name for one in asked.values() if one.default is one.empty and one.name not in _GIVEN]
+    answers = not isinstance(made, type) and bool(asked.keys() & {*QUERY} or strange)
+    if strange[answers and not asked.keys() & {*QUERY} :]:  # of a function, the first one may be the query
+        raise UsageError(f"{name} asks for {strange[-1]!r}; it is given {', '.join(_GIVEN)}; give others a default")
+    own = [one for one in asked.values() if isinstance(one.default, bool | int | float | str)]
+    settings = [_setting(one) for one in own if one.name not in _GIVEN]
     base = inspect.signature(Own.__init__).parameters
-
-    class Adapted(Own):
-        __init__ = Own.__init__  # a dataclass would make another one
-        __doc__ = inspect.getdoc(made) if callable(made) else None
-        __signature__ = inspect.Signature([base["toolbox"], base["depth"], *typed])
-        source, label, form, asks = (made,), names.label(name), form, tuple(asked)
-
-    Adapted.__name__ = Adapted.__qualname__ = names.label(name).rpartition(":")[2]
+    about = {
+        "__init__": Own.__init__,  # a dataclass would make another one
+        "__doc__": inspect.getdoc(made) if callable(made) else None,
+        "__signature__": inspect.Signature([base["toolbox"], base["depth"], *settings]),
+        "source": (made,),
+        "label": names.label(name),
+        "asks": tuple(one.name for one in asked.values() if one.name in _GIVEN or one.default is one.empty),
+        "answers": answers,
+    }
     lm.watch_requests()
-    return Adapted
-
-
-def _form_of(made: Any, name: str) -> tuple[str, Mapping[str, inspect.Parameter]]:
-    """Return what `made` is, and what it may be given."""
-    if isinstance(made, dspy.Module):
-        return "module", {}
-    if is_graph(made):
-        return "graph", {}
-    asked = _parameters(made) if callable(made) else {}
-    needed = {one.name for one in asked.values() if one.default is one.empty}
-    if isinstance(made, type):
-        form = "toolbox" if next(iter(asked), "") == "toolbox" else "maker" if issubclass(made, dspy.Module) else ""
-    elif not callable(made):
-        form = ""
-    else:
-        form = "function" if asked.keys() & {*QUERY} or needed - {*_GIVEN["maker"]} else "maker"
-    if not form:
-        raise UsageError(f"{name} is {_describe(made)}, and no program: it has to be {_FORMS}")
-    unknown = [one for one in needed if one not in _GIVEN[form]]
-    if form == "function" and len(unknown) == 1 and not asked.keys() & {*QUERY}:
-        unknown = []  # it is the query
-    if unknown:
-        known = ", ".join(_GIVEN[form])
-        raise UsageError(f"{name} asks for {sorted(unknown)[0]!r}; it is given {known}; give others a default")
-    return form, asked
+    return type(names.label(name).rpartition(":")[2], (Own,), about)
 
 
 def _parameters(made: Any) -> dict[str, inspect.Parameter]:
-    try:
-        parameters = inspect.signature(made).parameters.values()
-    except (ValueError, TypeError):  # of something built in
-        return {}
+    is_class = isinstance(made, type)  # whose own signature DSPy hides
+    parameters = [*inspect.signature(made.__init__ if is_class else made).parameters.values()][is_class:]
     return {one.name: one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
 
 
-def _is_setting(parameter: inspect.Parameter) -> bool:
-    return isinstance(parameter.default, bool | int | float | str)
-
-
-def _kind_of(parameter: inspect.Parameter) -> type:
-    annotated = getattr(parameter.annotation, "__name__", parameter.annotation)  # text under `annotations`
-    return _KINDS.get(str(annotated), type(parameter.default))
+def _setting(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a parameter as -P sets it: with its type, or that of its default, and by its name only."""
+    annotated = str(getattr(parameter.annotation, "__name__", parameter.annotation))  # text in some files
+    kind = _KINDS.get(annotated, type(parameter.default))
+    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=kind)
 
 
 def is_graph(made: Any) -> bool:
@@ -116,23 +93,19 @@ class _There:
         yield from ()
         return self
 
-    __hash__ = object.__hash__  # asyncio.gather wants one
-
 
 class Hits(_There, list[Snippet]):
     """What a search returned, best first."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]  # asyncio.gather wants one
 
 
 class Text(_There, str):
     """A text; a query's has `text`, `objective` and `query_id`."""
 
-    query_id: str
+    text: str
     objective: str
-
-    @property
-    def text(self) -> str:
-        """The text itself."""
-        return str(self)
+    query_id: str
 
 
 class Own(Program):
@@ -141,8 +114,8 @@ class Own(Program):
     offline: ClassVar[Mapping[str, Any]] = Guesses()
     source: ClassVar[tuple[Any, ...]] = ()  # what the user's name refers to: a function here would be a method
     label: ClassVar[str] = ""
-    form: ClassVar[str] = ""
-    asks: ClassVar[tuple[str, ...]] = ()
+    asks: ClassVar[tuple[str, ...]] = ()  # what it is given by name
+    answers: ClassVar[bool] = False  # whether it is a function of a query
 
     def __init__(self, toolbox: Toolbox, *, depth: int = 1000, **parameters: Any) -> None:
         super().__init__(toolbox, depth=depth)
@@ -150,57 +123,49 @@ class Own(Program):
             self.inner = self._make(parameters)
         except SextantError:
             raise
-        except Exception as error:  # a user's constructor may raise anything
+        except Exception as error:  # a user's code may raise anything
             raise UsageError(f"{self.label} cannot be made: {names.describe(error)}") from error
-        if isinstance(self.inner, dspy.Module) and self.form != "toolbox":
+        if isinstance(self.inner, dspy.Module) and "toolbox" not in self.asks:
             self.inputs = _inputs_of(self.inner, self.label)
 
-    def _make(self, parameters: dict[str, Any]) -> Any:
-        [made] = self.source
-        if self.form == "module":
-            return made.deepcopy()
-        if self.form == "function":
+    def _make(self, parameters: Mapping[str, Any]) -> Any:
+        """Return the module, the graph, or the function of a query."""
+        made = self.source[0]
+        if self.answers:
             return partial(made, **parameters)
-        if self.form == "maker":
-            made = self._call(made, parameters)
-        elif self.form == "toolbox":
-            given = {"toolbox": self.toolbox, "depth": self.depth}
-            made = made(**{name: one for name, one in given.items() if name in self.asks}, **parameters)
-        if is_graph(made):
-            return _graphs().prepare(made, self.label)
-        if not callable(made):
-            raise UsageError(f"{self.label} returned {_describe(made)}; it has to return a module, graph or function")
-        return made
-
-    def _call(self, maker: Callable[..., Any], parameters: dict[str, Any]) -> Any:
-        """Call what makes a program with the tools that it asks for: DSPy's for a module, LangChain's for a graph."""
-        asked = {*self.asks} & {*_GIVEN["maker"]}
-        ours: dict[str, Any] = {"depth": self.depth}
+        if isinstance(made, dspy.Module):
+            return made.deepcopy()
+        given: dict[str, Any] = {"toolbox": self.toolbox, "depth": self.depth}
 
         def make(tools: Mapping[str, Any]) -> Any:
-            given = {**ours, **tools, "tools": list(tools.values())}
-            return maker(**{name: given[name] for name in asked}, **parameters)
+            offered = {**given, **tools, "tools": list(tools.values())}
+            return made(**{name: offered[name] for name in self.asks}, **parameters)
 
-        if isinstance(maker, type) or not asked - {"depth"}:
-            return make(make_tools())
-        ours["model"] = _graphs().Model()
-        made = make(_graphs().make_tools())
-        return make(make_tools()) if isinstance(made, dspy.Module) else made
+        if isinstance(made, type):
+            made = make(make_tools())
+        elif not is_graph(made):
+            given["model"] = _graphs().Model()
+            found = make(_graphs().make_tools())
+            made = make(make_tools()) if isinstance(found, dspy.Module) else found
+        if not (callable(made) or is_graph(made)):
+            raise UsageError(f"{self.label} returned {_describe(made)}; it has to return a graph or a module")
+        return _graphs().prepare(made, self.label) if is_graph(made) else made
 
     def forward(self, query: Query) -> Submission:
         """Search for one query."""
         with dspy.context(callbacks=[*dspy.settings.callbacks, lm.Watch(dspy.settings.lm)]):
-            if self.form == "toolbox":
-                found, desk, why = self.inner(query=query), Desk(session.current() or self.toolbox.open(query)), "done"
-                for step in desk.session.trace.steps if not isinstance(found, Submission) else ():
-                    desk.best_rank |= dict.fromkeys(step.doc_ids, 1) if step.tool == "search" else {}
+            if "toolbox" in self.asks:
+                found, why = self.inner(query=query), "done"
+                if isinstance(found, Submission):
+                    return found
+                desk = Desk(session.current() or self.toolbox.open(query))
+                steps = [step for step in desk.session.trace.steps if step.tool == "search"]
+                desk.best_rank |= dict.fromkeys([doc_id for step in steps for doc_id in step.doc_ids], 1)
             else:
                 desk = Desk(self.toolbox.open(query), hops=0)
                 with desk.at_work():
                     found, why = self._ask(query, desk)
-        if isinstance(found, Submission):
-            return found
-        if found is None and self.form in ("graph", "maker"):  # a graph that names none
+        if found is None and is_graph(self.inner):
             return desk.session.submit(desk.rank_all()[: self.depth], why=why)
         return self._hand_in(query, desk, found, why)
 
@@ -211,14 +176,14 @@ class Own(Program):
             return next((state[name] for name in ANSWERS if state.get(name)), None), why
         if isinstance(self.inner, dspy.Module):
             texts = {name: query.objective if name == "objective" else query.text for name in self.inputs}
-            found = self.inner(**texts) if hasattr(self.inner, "forward") else self.inner.acall(**texts)
+            found = self.inner(**texts) if hasattr(type(self.inner), "forward") else self.inner.acall(**texts)
         else:
-            found = self._ask_function(query, desk)
+            found = self._call(query, desk)
         return asyncio.run(found) if inspect.iscoroutine(found) else found, "done"
 
-    def _ask_function(self, query: Query, desk: Desk) -> Any:
+    def _call(self, query: Query, desk: Desk) -> Any:
         text = Text(query.text)
-        text.query_id, text.objective = query.query_id, query.objective
+        text.text, text.objective, text.query_id = query.text, query.objective, query.query_id
 
         def search(text: str, k: int = 10) -> Hits:
             return Hits(desk.find(text, k))
@@ -226,50 +191,42 @@ class Own(Program):
         def read(doc_id: str) -> Text:
             return Text(desk.session.read(doc_id))
 
-        def select(doc_ids: Iterable[str]) -> list[str]:
-            return desk.keep(doc_ids)
-
-        given = {"objective": query.objective, "search": search, "read": read, "select": select, "depth": self.depth}
-        asked = _parameters(self.inner)
-        named = {name: given.get(name, text) for name, one in asked.items() if one.default is one.empty}
-        named |= {name: given.get(name, text) for name in asked if name in _GIVEN["function"]}
-        return self.inner(**named)
+        given = {"objective": query.objective, "search": search, "read": read, "select": desk.keep, "depth": self.depth}
+        return self.inner(**{name: given.get(name, text) for name in self.asks or _parameters(self.inner)})
 
     def _hand_in(self, query: Query, desk: Desk, found: Any, why: str) -> Submission:
         """End the session with the documents that the program returned, of those that it can have found."""
+        code = getattr(inspect.unwrap(getattr(self.source[0], "forward", self.source[0])), "__code__", None)
+        place = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
         try:
             named = list(dict.fromkeys(list_ids(found)))
         except TypeError as error:
-            raise TypeError(f"{self.label} {error}{_place(self.source[0])}") from None
+            raise TypeError(f"{self.label} {error}{place}") from None
         there = desk.best_rank.keys() | ((query.candidates or frozenset()) - query.excluded)
         known, unknown = [one for one in named if one in there], [one for one in named if one not in there]
         if unknown:
             desk.session.count_invented(unknown)
-            said = f"of {len(named)} ids that {self.label} returned, no search brought {len(unknown)}: {unknown[0]!r}"
+            said = f"no search brought {len(unknown)} of the {len(named)} ids that it returned, e.g. {unknown[0]!r}"
             if not known:
-                raise ValueError(f"{said}{_place(self.source[0])}")
-            desk.session.note(f"{said}; left out")
-        ranking = known[: self.depth]
+                raise ValueError(f"{said}{place}")
+            desk.session.note(f"{said}: left out")
         if not desk.selected:
-            desk.session.select(ranking, among=desk.best_rank.keys())
-        desk.session.rank(ranking)
-        return desk.session.submit(ranking, why=why)
+            desk.session.select(known[: self.depth], among=desk.best_rank.keys())
+        desk.session.rank(known[: self.depth])
+        return desk.session.submit(known[: self.depth], why=why)
 
 
 def list_ids(found: Any) -> list[str]:
     """Return the ids in what a program returned, in their order. TypeError, as the end of a sentence, for none."""
     if isinstance(found, dspy.Prediction):
         found = _pick(dict(found.items()))
-    elif isinstance(found, Mapping):
-        found = next((found[name] for name in ANSWERS if name in found), found)
     if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
         raise TypeError(f"returned {_describe(found)}; a list of document ids is expected")
     ids = []
     for one in found:
-        keyed = one if isinstance(one, Mapping) else {name: getattr(one, name, None) for name in ("doc_id", "id")}
-        value = one if isinstance(one, str | int) else keyed.get("doc_id") or keyed.get("id")
-        if value is None and isinstance(one, list | tuple) and len(one) == 2:  # with its score
-            value = one[0]
+        value = one.get("doc_id", one.get("id")) if isinstance(one, Mapping) else getattr(one, "doc_id", one)
+        if isinstance(value, list | tuple) and len(value) == 2:  # with its score
+            value = value[0]
         if not isinstance(value, str | int):
             raise TypeError(f"returned a list with {_describe(one)}; a list of document ids is expected")
         ids.append(str(value))
@@ -278,47 +235,39 @@ def list_ids(found: Any) -> list[str]:
 
 def _pick(outputs: dict[str, Any]) -> Any:
     """Return the documents of a prediction: by the name of the field, or else the only list, or the only field."""
-    outputs = {name: one for name, one in outputs.items() if name not in ("trajectory", "reasoning", "rationale")}
-    lists = [one for one in outputs.values() if isinstance(one, list | tuple)]
+    outputs = {name: one for name, one in outputs.items() if name not in ("trajectory", "reasoning")}
     named = [outputs[name] for name in ANSWERS if name in outputs]
-    found = next(iter(named or lists or outputs.values()), None)
-    if not named and len(lists or outputs) != 1:
+    found = named[:1] or [one for one in outputs.values() if isinstance(one, list | tuple)] or [*outputs.values()]
+    if len(found) != 1:
         raise TypeError(f"predicted {', '.join(outputs) or 'nothing'}; a field doc_ids is expected")
-    if not isinstance(found, str):
-        return found
-    lines = re.split(r"\n" if "\n" in found.strip() else r"[,;\s]+", found.strip(" []\n"))  # a list in words
-    return [one for line in lines if (one := re.sub(r"^(?:[-*\u2022]|\d+[.)])\s+", "", line.strip()).strip("\"'`, "))]
+    if not isinstance(found[0], str):
+        return found[0]
+    text = found[0].strip(" []\n")  # a list in words
+    lines = text.split("\n") if "\n" in text else re.split(r"[,;\s]+", text)
+    return [one for line in lines if (one := re.sub(r"^(?:[-*]|\d+[.)])\s+", "", line.strip()).strip("\"'`, "))]
 
 
 def _inputs_of(module: Any, label: str) -> list[str]:
-    """Return the inputs of a module that are given to it: of the query's text, and `objective`."""
-    asked = _parameters(getattr(module, "forward", None) or module.aforward)
-    needed = [name for name, one in asked.items() if one.default is one.empty]
-    if not asked:  # it takes what its signature has
+    """Return the inputs that a module is given: for the query's text, and `objective`."""
+    kind = type(module)
+    asked = _parameters(kind.forward if hasattr(kind, "forward") else kind.aforward)
+    inputs = [name for name, one in [*asked.items()][1:] if one.default is one.empty or name in (*QUERY, "objective")]
+    if len(asked) == 1:  # it takes what its signature has
         signed = [one.signature for one in (module, *module.predictors()) if hasattr(one, "signature")]
-        needed = list(signed[0].input_fields) if signed else []
-        asked = dict.fromkeys(needed)  # type: ignore[arg-type]
-    given = [name for name in asked if name in (*QUERY, "objective")]
-    rest = [name for name in needed if name not in given]
-    if len(rest) == 1 and not {*QUERY} & {*given}:  # it is the query
-        return [*given, *rest]
-    if rest or not given:
+        inputs = [name for one in signed[:1] for name in one.input_fields]
+    texts = [name for name in inputs if name != "objective"]
+    if not texts or (len(texts) > 1 and not {*texts} <= {*QUERY}):
         raise UsageError(
-            f"{label} has the inputs {', '.join(asked) or 'none'}; it is given query, question or description, "
-            "and objective; give others a default"
+            f"{label} has the inputs {', '.join(inputs) or 'none'}; it is given {', '.join(QUERY)} and objective, "
+            "or the only input; give others a default"
         )
-    return given
+    return inputs
 
 
 def _describe(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"{type(value).__name__} with keys {', '.join(map(str, value)) or 'none'}"
     return "None" if value is None else f"{type(value).__name__} {str(value)[:40]!r}"
-
-
-def _place(made: Any) -> str:
-    code = getattr(inspect.unwrap(getattr(made, "forward", made)), "__code__", None)
-    return f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
 
 
 def _graphs() -> Any:

@@ -50,7 +50,7 @@ class NextMessage(dspy.Signature):
 class Model(BaseChatModel):
     """The run's own model, as LangChain has models. Where it takes no tools, they are fields of a prompt."""
 
-    offered: list[dict[str, Any]] = []
+    offered: tuple[dict[str, Any], ...] = ()
 
     @property
     def _llm_type(self) -> str:
@@ -58,17 +58,17 @@ class Model(BaseChatModel):
 
     def bind_tools(self, tools: Sequence[Any], **options: Any) -> "Model":
         """Return the model with tools that it may call."""
-        return self.model_copy(update={"offered": [convert_to_openai_tool(tool) for tool in tools]})
+        return self.model_copy(update={"offered": tuple(convert_to_openai_tool(tool) for tool in tools)})
 
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any) -> ChatResult:
         model, conversation = dspy.settings.lm, convert_to_openai_messages(messages)
-        inputs = {"conversation": conversation, "tools": self.offered}
+        inputs = {"conversation": conversation, "tools": [*self.offered]}
         if getattr(model, "tools", None) is None:
             made = ask(dspy.Predict(NextMessage), **inputs)
             text, calls = made.message, [(one.name, one.args) for one in made.calls.tool_calls]
         else:
             with publish(Call(None, NextMessage, inputs)):
-                made = model.converse(conversation, self.offered)
+                made = model.converse(conversation, [*self.offered])
             text = made["content"]
             calls = [(one["name"], json.loads(one["arguments"] or "{}")) for one in made["tool_calls"]]
         asked = [{"name": name, "args": given, "id": uuid4().hex} for name, given in calls]

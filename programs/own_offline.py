@@ -54,7 +54,7 @@ def _fill(kind: Any, name: str, seen: _Seen, everything: str) -> Any:
     inside, origin = get_args(kind), get_origin(kind)
     search = {"query": seen.words}
     if kind is dspy.ToolCalls:
-        found = seen.ids or '"search"' not in everything
+        found = seen.ids or "search" not in everything
         return dspy.ToolCalls.from_dict_list([] if found else [{"name": "search", "args": search}])
     if name == "next_tool_name":  # of dspy.ReAct
         return "search" if "search" in inside and not seen.ids else "finish"
