@@ -6,7 +6,7 @@
     a function                answer(query, search, read) -> ids, sync or async
     a maker                   a function of tools that returns a graph or a module
 
-`Own` makes a ranking of what they return. docs/guide/own-program.md shows each form.
+`Own` makes a ranking of what they return. docs/guide/own-programs.md shows each form.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import inspect
 import re
 from collections.abc import Generator, Iterable, Mapping
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -271,6 +272,4 @@ def _describe(value: Any) -> str:
 
 
 def _graphs() -> Any:
-    from programs import own_graph  # LangGraph takes a second to import
-
-    return own_graph
+    return import_module("programs.own_graph")  # only where there is a graph: LangGraph takes seconds to import

@@ -84,13 +84,14 @@ def test_it_is_another_run_when_what_it_uses_is_edited(tree, what):
 
 
 def test_texts_that_a_model_is_shown_count_wherever_they_stand(tree):
-    for module, before in (
-        ("agents.react", "Search the collection; gives"),  # the docstring of a tool
-        ("agents.verifier", "What a model finds in one passage"),  # of the type of a field
-        ("agents.react", "Find the documents that a description asks for"),
+    for path, before in (
+        ("programs/desk.py", "Search the collection; gives"),  # the docstring of a tool
+        ("agents/verifier.py", "What a model finds in one passage"),  # of the type of a field
+        ("agents/react.py", "Find the documents that a description asks for"),
     ):
-        with edited(tree / f"{module.replace('.', '/')}.py", before, "Other words"):
-            assert digest(tree, module) != as_it_is(module), before
+        used = ("agents.react", "agents.verifier")
+        with edited(tree / path, before, "Other words"):
+            assert digest(tree, *used) != as_it_is(*used), before
 
 
 def test_a_data_file_that_is_read_counts(tree):
