@@ -9,11 +9,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from agents import AGENTS
-from evals.running.request import SYSTEMS, Request, list_parameters
+from evals.running.request import SYSTEMS, Request, find_program
 from programs import PROGRAMS
-from tools import options
-from tools.console import Parser, put_out, run_and_leave
-from tools.names import pick
+from tools import names, options
+from tools.console import Parser, clean, put_out, run_and_leave
+from tools.errors import UsageError
+from tools.options import list_parameters
 
 if TYPE_CHECKING:
     from evals.running.events import Events
@@ -76,19 +77,27 @@ def _command(arguments: argparse.Namespace, events: "Events | None" = None) -> i
 
 
 def show_programs(*, as_json: bool) -> None:
-    """Print the programs and the agents, a line each, with what -P may set."""
+    """Print the programs and the agents, a line each, with what -P may set; those of installed packages say whose."""
     rows, lines = list[dict[str, Any]](), list[str]()
-    for kind, table in (("program", PROGRAMS), ("agent", AGENTS)):
-        lines.append(f"{kind}s")
+    installed = {name: whose for name, whose in names.known(SYSTEMS, names.PROGRAMS).items() if whose}
+    for kind, table in (("program", PROGRAMS), ("agent", AGENTS), ("installed program", installed)):
+        lines += [f"{kind}s"] * bool(table)
         for name in table:
-            constructor = pick(kind, name, SYSTEMS)
-            about = (inspect.getdoc(constructor) or "").partition("\n")[0]
-            values = {key: parameter.default for key, parameter in list_parameters(constructor).items()}
+            about, values = "", dict[str, Any]()
+            try:
+                constructor = find_program(name)
+                about = (inspect.getdoc(constructor) or "").partition("\n")[0]
+                for key, one in list_parameters(constructor).items():
+                    values[key] = "VALUE" if one.default is one.empty else one.default
+            except UsageError as error:  # an installed package may be broken
+                about = f"cannot be used: {error}"
+            about = clean(f"{about} ({installed[name]})".strip() if name in installed else about)
             rows.append({"name": name, "kind": kind, "about": about, "parameters": values})
-            lines.append(f"  {name:<18}{about}")
+            lines.append(f"  {clean(name):<18}{about}")
             plain = {key: str(value).lower() if isinstance(value, bool) else value for key, value in values.items()}
             if values:
                 lines.append(f"  {'':<18}-P {' '.join(f'{key}={value}' for key, value in plain.items())}")
+    lines.append("your own: --program FILE.py:NAME or package.module:NAME")
     put_out(json.dumps(rows) + "\n" if as_json else "\n".join(lines) + "\n")
 
 

@@ -72,6 +72,8 @@ def pick(kind: str, name: str, table: Mapping[str, str], group: str = "") -> Any
     source, _, attribute = check(kind, name, table, group).rpartition(":")
     if name in table:
         return getattr(importlib.import_module(source), attribute)
+    if not {"", str(Path.cwd())} & {*sys.path}:  # as where the installed command was given
+        sys.path.append(str(Path.cwd()))
     module = _enter(file_of(source)) if source.endswith(".py") else source
     try:
         made = importlib.import_module(module)
