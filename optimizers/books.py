@@ -61,7 +61,8 @@ class Books:
         """`parts` are the queries to "train" on and for "validation"."""
         self.folder = folder
         self.parts = parts
-        self.before = self.returned = ""  # the candidates that were started from, and that an optimizer returned
+        # The candidates that are the program as it is, what an optimizer started from, and what it returned.
+        self.before = self.start = self.returned = ""
         self.candidates: dict[str, Candidate] = {}  # in the order in which they came
         self._evaluations: dict[tuple[str, str, str], Evaluation] = {}
         self._lock = threading.Lock()

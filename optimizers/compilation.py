@@ -135,9 +135,10 @@ def _conclude(
     found |= result.summarise(study, best, _leaks(inputs, compiled), inputs.usage(study), str(problem or ""))
     write(file, compiled)
     _keep(study, found)
-    if problem is None and inputs.request.held_out and found["kept"] == "compiled":
+    if problem is None and inputs.request.held_out and found["kept"] != "before":
         try:
-            found["held_out"] = _compare_on_test(inputs, study, file)
+            start = inputs.request.starting if found["kept"] == "compiled" else {}
+            found["held_out"] = _compare_on_test(inputs, study, file, start)
             _keep(study, found)
         except SextantError as error:
             problem = error.saying(f"on the test split: {error}")
@@ -161,7 +162,7 @@ def _compiled(inputs: Inputs, study: Study, best: Candidate, form: Mapping[str, 
     chosen = best.parameters if plan.ranges else {}
     # What a prompt is compiled for is the signature that it has in the code, with the same parameters.
     original = prompts_of(inputs.program(chosen))
-    prompts = best.prompts if best.prompts.keys() == original.keys() else original
+    prompts = best.prompts if best.prompts.keys() == original.keys() else prompts_of(inputs.program_to_start())
     origin = {
         "task": training.task,
         "data": training.environment.data,
@@ -171,6 +172,7 @@ def _compiled(inputs: Inputs, study: Study, best: Candidate, form: Mapping[str, 
         "optimizer": request.optimizer,
         "options": plan.options,
         "seed": request.seed,
+        "start": plan.resolved.compiled and plan.resolved.compiled.digest(),
         "lm": inputs.student.settings,
         "teacher": inputs.teacher and inputs.teacher.settings,
         "prompt_lm": inputs.prompter and inputs.prompter.settings,
@@ -187,7 +189,7 @@ def _compiled(inputs: Inputs, study: Study, best: Candidate, form: Mapping[str, 
         plan.parameters(chosen),
         str(retrievers.check(plan.retriever(chosen))),
         {
-            name: replace(original[name], instructions=prompt.instructions, demos=prompt.demos)
+            name: replace(prompt, signature=original[name].signature, before=original[name].before)
             for name, prompt in prompts.items()
         },
         origin=origin,
@@ -213,6 +215,7 @@ def _about(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:
         "task": training.task,
         "data": training.environment.data,
         "program": request.program_label,
+        "start": request.start and str(request.start),
         "optimizer": request.optimizer,
         "options": inputs.plan.options,
         "retriever": str(inputs.plan.resolved.retriever),
@@ -234,12 +237,14 @@ def _on_test(request: CompileRequest, **fields: Any) -> Request:
     return request.run(**{"split": "test", "limit": None, "retriever": None, "parameters": {}} | fields)
 
 
-def _compare_on_test(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:
-    """Run the program as it was and compiled on test, and compare them in the one metric that was chosen by."""
+def _compare_on_test(inputs: Inputs, study: Study, file: Path, start: Mapping[str, Path]) -> dict[str, Any]:
+    """Run the program as it was, compiled, and where it started on test; compare in the metric that was chosen by."""
     request, plan, spent = inputs.request, inputs.plan, inputs.spent(study)
     before = {"parameters": plan.parameters(plan.start), "retriever": str(plan.resolved.retriever)}
+    systems: dict[str, dict[str, Any]] = {"as it was": before}
+    systems |= {"from the start": {**before, **start}} if start else {}
     folders = []
-    for name, fields in (("as it was", before), ("compiled", {"compiled": file})):
+    for name, fields in (systems | {"compiled": {"compiled": file}}).items():
         inputs.tell(f"test split, {name}")
         ran = run(_on_test(request, **fields, **_budgets_left(request, spent, inputs.terms.budget.ends)))
         if isinstance(ran.problem, BudgetReached):  # it names what was left, a number that nobody gave

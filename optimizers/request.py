@@ -43,11 +43,24 @@ class CompileRequest(Common):
     train_share: Annotated[float, Option("share of the dev queries to train on; the others validate", "X", float)] = 0.5
     split_seed: Annotated[int, Option("which queries train and which validate", "N", int)] = 0
     seed: Annotated[int, Option("random seed of the optimizer", "N", int)] = 0
+    start: Annotated[
+        Path | None,
+        Option(
+            "prompts to start from, which are a rival to the end: TOML as for --prompts, or a compiled.json", "FILE"
+        ),
+    ] = None
     of: Annotated[tuple[Path, ...], Option("a compiled program, for ensemble; repeatable", "FILE")] = ()
     ranges: Annotated[
         Mapping[str, str], Option("for tune: 1..6 or a|b|c", "NAME=VALUES", pair, flag="--range", once=True)
     ] = field(default_factory=dict)
     held_out: Annotated[bool, Option("then run the program on test, as it was and compiled, and compare")] = False
+
+    @property
+    def starting(self) -> dict[str, Path]:
+        """The field of a run that takes up the prompts to start from; none without any."""
+        if self.start is None:
+            return {}
+        return {"prompts" if self.start.suffix == ".toml" else "compiled": self.start}
 
     def run(self, **others: Any) -> Request:
         """Return the request of a run with the same program, task, model and limits; `others` are fields of its own."""

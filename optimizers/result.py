@@ -1,9 +1,9 @@
 """What came of a compilation: which candidate is kept, what it gained, and what a person sees of it.
 
 Kept is the candidate with the highest mean on the validation queries, of those that were evaluated on all of them; of
-equal ones the program as it was before, because a longer prompt costs more; then what the optimizer returned, then the
-one that used the fewest tokens. The gain is tested on the same queries, paired, and its p is multiplied by how many
-candidates were tried on any of them (Bonferroni): choosing among many is itself a way to gain on few queries.
+equal ones the program as it was before, because a longer prompt costs more; then what the optimizer started from, then
+what it returned, then the one that used the fewest tokens. The gain is tested on the same queries, paired, and its p is
+multiplied by how many candidates were tried on any of them (Bonferroni): choosing among many is itself a way to gain.
 """
 
 import difflib
@@ -31,10 +31,11 @@ MOVED = 5  # queries with the largest gains, and with the largest losses; learnt
 def choose(study: Study) -> Candidate | None:
     """Return the candidate to keep; None where not even the program before was evaluated on all validation queries."""
 
-    def rank(candidate: Candidate) -> tuple[float, bool, bool, float, str]:
+    def rank(candidate: Candidate) -> tuple[float, bool, bool, bool, float, str]:
         digest, found = candidate.digest, study.of(candidate.digest, "validation")
         tokens = sum(evaluation.tokens for evaluation in found)
-        return round(mean_value(found), 12), digest == study.before, digest == study.returned, -tokens, digest
+        before, start, returned = (digest == one for one in (study.before, study.start, study.returned))
+        return round(mean_value(found), 12), before, start, returned, -tokens, digest
 
     whole = [one for one in list(study.candidates.values()) if study.is_whole(one.digest, "validation")]
     return max(whole, key=rank, default=None)
@@ -74,6 +75,7 @@ def list_candidates(study: Study) -> list[dict[str, Any]]:
             {
                 "candidate": digest,
                 "before": digest == study.before,
+                "start": digest == study.start,
                 "returned": digest == study.returned,
                 "train": measure(study, digest, "train"),
                 "validation": measure(study, digest, "validation"),
@@ -104,6 +106,7 @@ def _diff(before: Prompt, after: Prompt) -> str:
 def _lines(prompt: Prompt) -> list[str]:
     outputs = [field.split()[1].rstrip(":") for field in prompt.fields if field.startswith("out ")]
     lines = prompt.instructions.splitlines()
+    lines += [f"{name}: {_short(text)}" for name, text in prompt.descriptions.items()]
     for demo in prompt.demos:
         answers = ", ".join(f"{name} = {_short(demo[name])}" for name in outputs if name in demo)
         lines.append(f"demonstration: {_short(demo.get('description', ''))} -> {answers}")
@@ -134,7 +137,7 @@ def summarise(
     diffs = {name: _diff(first.prompts[name], prompt) for name, prompt in candidate.prompts.items() if same}
     values = {name: [value, candidate.parameters.get(name, value)] for name, value in first.parameters.items()}
     return {
-        "kept": "before" if candidate.digest == study.before else "compiled",
+        "kept": {study.start: "start", study.before: "before"}.get(candidate.digest, "compiled"),
         "candidate": candidate.digest,
         "before": measure(study, study.before, "validation"),
         "after": measure(study, candidate.digest, "validation"),
@@ -154,7 +157,7 @@ def list_texts(found: Compiled) -> dict[str, str]:
     """Return the texts of a compiled program by name, for the search for what leaked."""
     texts = {}
     for name, prompt in found.prompts.items():
-        texts[f"{name} instructions"] = prompt.instructions
+        texts[f"{name} instructions"] = "\n".join([prompt.instructions, *prompt.descriptions.values()])
         for place, demo in enumerate(prompt.demos, start=1):
             texts[f"{name} demo {place}"] = _text(demo)
     for neighbour in found.neighbours:
@@ -220,7 +223,7 @@ def _headings(found: Mapping[str, Any]) -> list[str]:
     return [
         f"{found['task']}  dev split: {counts['train']} train, {counts['validation']} validation  ({note})",
         f"{found['program']} over {found['retriever']}, model: {model}",
-        f"{found['optimizer']}, by {found['objective']}",
+        f"{found['optimizer']}, by {found['objective']}" + (f", from {found['start']}" if found["start"] else ""),
     ]
 
 
@@ -229,7 +232,7 @@ def _candidates(found: Mapping[str, Any]) -> Grid:
     heads = ["candidate", "validation", "95 % interval", "train", "parameters" if tuned else "demos"]
     rows = []
     for row in found["candidates"][:ROWS]:
-        before = " (before)" if row["before"] else ""
+        before = " (before)" if row["before"] else " (start)" if row["start"] else ""
         kept = " (kept)" if row["candidate"] == found["candidate"] else ""
         low, high = row["validation"]["low"], row["validation"]["high"]
         parameters = " ".join(f"{name}={value}" for name, value in row["parameters"].items())
@@ -270,7 +273,8 @@ def _gain(found: Mapping[str, Any]) -> str:
     of = f", times {gain['candidates']} candidates {gain['p_corrected']:.3g}" if gain["candidates"] > 1 else ""
     if gain["detectable"] is not None and not gain["significant"]:
         verdict += f", so many queries show {gain['detectable']:.4f}"
-    means = f"{found['before']['mean']:.4f} to {found['after']['mean']:.4f}"
+    nothing = "nothing better than the start was found; " if found["kept"] == "start" else ""
+    means = f"{nothing}{found['before']['mean']:.4f} to {found['after']['mean']:.4f}"
     return (
         f"validation {means}: {gain['difference']:+.4f}{interval}, "
         f"p {gain['p']:.3g}{of}: {verdict}; {gain['wins']} won, {gain['ties']} tied, {gain['losses']} lost"
@@ -316,6 +320,6 @@ def _footings(found: Mapping[str, Any]) -> list[str]:
     if found["looks"]:
         lines.append(f"looks at the test queries with {found['program']} so far: {found['looks']}")
     lines += [f"{used}, {found['seconds']:.1f} s", f"compiled: {found['compiled']}"]
-    if found["kept"] == "compiled" and not found.get("held_out"):
+    if found["kept"] != "before" and not found.get("held_out"):
         lines.append(f"take it up with: {found['take_up']}")
     return lines

@@ -98,6 +98,8 @@ def plan(request: CompileRequest) -> Plan:
     for option, owner, given in (("--of", "ensemble", request.of), ("--range", "tune", request.ranges)):
         if given and request.optimizer != owner:
             raise UsageError(f"{option} is for --optimizer {owner}; leave it out")
+    if request.start and request.optimizer in ("ensemble", "tune"):
+        raise UsageError(f"{request.optimizer} writes no prompts, so there is nothing to start from; leave out --start")
     if not 0 <= request.seed < 2**32:
         raise UsageError(f"--seed {request.seed} is not from 0 to {2**32 - 1}, as NumPy's seeds are")
     _check_models(request, row)
@@ -112,7 +114,10 @@ def plan(request: CompileRequest) -> Plan:
     if request.optimizer == "ensemble" and len(request.of) < 2:
         raise UsageError("ensemble needs two compiled programs or more; name each with --of FILE")
     members = tuple(read(file) for file in request.of)
-    resolved = resolve(request.run(split="dev", retriever=first))
+    retriever = request.retriever if request.start else first  # a compiled program has one of its own
+    resolved = resolve(request.run(split="dev", retriever=retriever, **request.starting))
+    if resolved.compiled and (resolved.compiled.members or resolved.compiled.neighbours):
+        raise UsageError(f"{request.start} is not made of prompts alone, as of `ensemble` or `knn`; start from another")
     forced = getattr(resolved.constructor, "compiled_with", {}).items()
     values = {**resolved.values, **{name: value for name, value in forced if name not in resolved.fixed}}
     return Plan(request, resolved.with_values(values), row, options, members, ranges, template)
@@ -182,6 +187,11 @@ class Inputs:
         depth = self.request.k or self._environment.depth
         return self.plan.resolved.constructor(toolbox, depth=depth, **values | one_line)
 
+    def program_to_start(self) -> Any:
+        """Return the program with the prompts of --start."""
+        start = self.plan.resolved.compiled
+        return start.assemble(self.program()) if start else self.program()
+
 
 def compile_with(inputs: Inputs, study: Study) -> tuple[SextantError | None, dict[str, Any]]:
     """Evaluate the program before, and what the teleprompter finds. KeyboardInterrupt once all in flight is booked.
@@ -218,8 +228,8 @@ def _work(inputs: Inputs, study: Study, forms: dict[str, Any]) -> None:
     try:
         job = Job(
             study=study,
-            student=study.instrument(inputs.program(), plan.start),
-            plain=inputs.program,
+            student=study.instrument(inputs.program_to_start(), plan.start),
+            plain=inputs.program_to_start,
             lm=inputs.student.lm,
             prompt_lm=inputs.prompter and inputs.prompter.lm,
             teacher_lm=inputs.teacher and inputs.teacher.lm,
@@ -231,10 +241,14 @@ def _work(inputs: Inputs, study: Study, forms: dict[str, Any]) -> None:
             ranges=plan.ranges,
             variant=lambda chosen: study.instrument(inputs.program(chosen), chosen),
         )
-        study.before = study.candidate(job.student, plan.start).digest
-        before = study.evaluate(job.student, "validation")
+        program = study.instrument(inputs.program(), plan.start)
+        study.before = study.candidate(program, plan.start).digest
+        study.start = study.candidate(job.student, plan.start).digest
+        before = study.evaluate(program, "validation")
         if warning := study.objective.check_spread([one.metrics[study.objective.metric] or 0.0 for one in before]):
             inputs.tell(warning)
+        if study.start != study.before:
+            study.evaluate(job.student, "validation")
         found = plan.optimizer.run(job)
         study.returned = study.evaluate(found.program, "validation")[0].candidate
         forms[study.returned] = found.form

@@ -78,14 +78,14 @@ def _both(job: Job) -> dict[str, Any]:
 
 
 def _threshold(job: Job) -> float:
-    """Return the value from which a trajectory is worth showing: the option's, or the mean of the program before.
+    """Return the value from which a trajectory is worth showing: the option's, or the mean of where it starts.
 
     DSPy's own default takes any value but 0, which with a tie-breaker is nearly all of them.
     """
     if job.options["threshold"]:
         return float(job.options["threshold"])
-    before = mean_value(job.study.of(job.study.before, "validation"))
-    return max(before, 2 * TIE)  # more than the tie-breaker alone can give
+    start = mean_value(job.study.of(job.study.start, "validation"))
+    return max(start, 2 * TIE)  # more than the tie-breaker alone can give
 
 
 def _bootstrapping(job: Job) -> dict[str, Any]:

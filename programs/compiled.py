@@ -9,7 +9,6 @@ compiling, and BM25 finds the near training queries.
 """
 
 import hashlib
-import inspect
 import json
 import re
 from collections import Counter, defaultdict
@@ -116,24 +115,18 @@ class Compiled:
                 predictor.demos = predictor.demos if self.by_hand else [dict(demo) for demo in prompt.demos]
         return Neighbours(program, self.neighbours, self.nearest) if self.neighbours else program
 
-    def without_defaults(self, *programs: Any) -> "Compiled | None":
-        """Return of what a user wrote that which none of these programs has already; None where nothing is left."""
+    def without_defaults(self, program: Any) -> "Compiled | None":
+        """Return of what a user wrote that which `program` does not have anyway; None where nothing is left."""
         if not self.by_hand:
             return self
-        kept, differs = dict[str, Prompt](), list[str]()
-        own = [dict(program.named_predictors()) for program in programs]
-        for name, prompt in self.prompts.items():
-            known = [one[name].signature for one in own]
-            default = prompt.instructions in [inspect.cleandoc(one.instructions) for one in known]
-            descriptions = {
-                field: text
-                for field, text in prompt.descriptions.items()
-                if text not in [description(field, one.fields[field]) for one in known]
-            }
-            left = Prompt("" if default else prompt.instructions, descriptions=descriptions)
-            if parts := [*filter(None, [left.instructions and "instructions"]), *descriptions]:
-                kept[name], differs = left, [*differs, f"{name}: {', '.join(parts)}"]
-        about = {"edited": f"{len(kept)} of {plural(len(own[0]), 'predictor')}", "differs": differs}
+        before, after = prompts_of(program), prompts_of(self.assemble(program))
+        kept = dict[str, Prompt]()
+        for name, prompt in after.items():
+            same = prompt.instructions == before[name].instructions
+            if prompt.descriptions or not same:
+                kept[name] = Prompt("" if same else prompt.instructions, descriptions=prompt.descriptions)
+        edited = f"{len(kept)} of {plural(len(after), 'predictor')}"
+        about = {"edited": edited, "differs": list(kept)}
         return replace(self, prompts=kept, origin={**self.origin, **about}) if kept else None
 
 
@@ -145,9 +138,8 @@ def description(name: str, field: Any) -> str:
 
 def _check_prompt(prompt: Prompt, now: Prompt, place: str, where: str) -> None:
     known = [one.split()[1].removesuffix(":") for one in now.fields]
-    for name in prompt.descriptions:
-        if name not in known:
-            raise UsageError(f"{where}: {UnknownName(f'field of {place}', name, known)}")
+    if unknown := [name for name in prompt.descriptions if name not in known]:
+        raise UsageError(f"{where}: {UnknownName(f'field of {place}', unknown[0], known)}")
     if not prompt.signature:  # a user's
         return
     if now.signature != prompt.signature:

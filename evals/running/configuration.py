@@ -195,11 +195,7 @@ def fit(resolved: Resolved, environment: "Environment") -> Resolved:
         check_offline(request.program_label, program)
     if resolved.compiled and not resolved.isolated:  # an isolated program has checked them itself
         resolved.compiled.check(request.program_label, program, str(request.compiled or request.prompts))
-        # Prompts as the program has them, with or without the task's own choices, are none of the user's.
-        compiled = resolved.compiled.without_defaults(program, trial(resolved.constructor, values))
-        if compiled is None:
-            _LOG.info("%s has the prompts as %s has them", request.prompts, request.program_label)
-        resolved = replace(resolved, compiled=compiled)
+        resolved = replace(resolved, compiled=resolved.compiled.without_defaults(trial(resolved.constructor, values)))
     return replace(resolved, retriever=retrievers.with_attribute(resolved.retriever, hints.get("lens", "")))
 
 
@@ -262,11 +258,8 @@ def configuration(
         "task": environment.task,
         "data": data if bundled else "folder",
         "compiled": compiled
-        and {
-            "digest": compiled.digest(),
-            **{key: compiled.origin.get(key, "") for key in ("optimizer", "task")},
-            **{key: compiled.origin[key] for key in ("edited", "differs") if key in compiled.origin},
-        },
+        and {"digest": compiled.digest(), "optimizer": "", "task": ""}
+        | {key: value for key, value in compiled.origin.items() if key in ("optimizer", "task", "edited", "differs")},
         "pool": None,
         "max_p": environment.max_p,
         "instruction": request.instruction,
@@ -288,7 +281,7 @@ def configuration(
             "columns": dict(request.columns),
             "source": environment.source,
             "program_file": str(names.file_of(source)) if source.endswith(".py") else None,
-            "compiled": next((str(file) for file in (request.compiled, request.prompts) if file), None),
+            "compiled": compiled and str(request.compiled or request.prompts),
             "price": model.price and model.price.provenance,
             "isolated": resolved.isolated,
             **origin(),

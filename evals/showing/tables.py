@@ -162,10 +162,8 @@ def system_line(scores: dict[str, Any]) -> str:
     """Return the program, retriever and model of a run."""
     compiled = scores.get("compiled")
     prompts = f", compiled by {compiled['optimizer']} ({compiled['digest']})" if compiled else ""
-    if compiled and "differs" in compiled:
-        prompts = f", prompts: {clean(compiled['file'])} (edited: {compiled['edited']}; {compiled['digest']})"
-    elif compiled and "edited" in compiled:
-        prompts += f", edited {compiled['edited']}"
+    if compiled and "edited" in compiled:
+        prompts += f", prompts: {clean(compiled['file'])} (edited: {compiled['edited']})"
     return f"{scores['program']} over {scores['retriever']}, model: {model(scores['lm'])}{prompts}"
 
 

@@ -371,12 +371,13 @@ def through(signature: Any, advice: str) -> Any:
 
 
 def instructed(signature: Any, instructions: str, descriptions: Mapping[str, str] | None = None) -> Any:
-    """Return `signature` with other instructions, and other descriptions of the fields that are named.
+    """Return `signature` with other instructions, and other descriptions of fields, which are then marked as such.
 
-    It keeps its own name, where DSPy's copies are called StringSignature. A field that is described here says so.
+    It keeps its own name: DSPy's copies are called StringSignature.
     """
     made = signature.with_instructions(instructions)
     for name, text in (descriptions or {}).items():
-        made = made.with_updated_fields(name, desc=text or f"${{{name}}}", described=True)
+        if (desc := text or f"${{{name}}}") != signature.fields[name].json_schema_extra["desc"]:
+            made = made.with_updated_fields(name, desc=desc, described=True)
     made.__name__ = signature.__name__
     return made

@@ -250,6 +250,22 @@ def test_a_teachers_demonstrations_teach_a_student_that_has_no_skill_of_its_own(
     assert row["difference"] > 0.5 and row["p_holm"] < 0.05
 
 
+def test_prompts_of_a_users_own_are_where_compiling_starts_and_a_rival_to_the_end(small, tmp_path):
+    file, server = tmp_path / "own.toml", small.serve(lucky=0.0)
+    file.write_text(f'["reader.next_search"]\ninstructions = "Write the next search. {TRANSCRIPT} {ANGLE}"\n')
+    found = small.compile("gepa", *SETTINGS["gepa"], "--start", file, "--held-out", lm=server.spec)
+    assert found.code == 0, found.err
+    [start] = (row["validation"]["mean"] for row in found.json["candidates"] if row["start"])
+    assert found.json["kept"] == "compiled" and found.json["after"]["mean"] > start > found.json["before"]["mean"]
+    assert skills(small, found.json["compiled"]) == {TRANSCRIPT, ANGLE, STRICT}
+    assert len(found.json["held_out"]["runs"]) == 2  # the start and what was compiled, against the program as it is
+    # From the best there is nothing better is found, and that is what is kept and taken up.
+    again = small.compile("labeled", "--start", found.json["compiled"], "--held-out", lm=server.spec)
+    assert again.json["kept"] == "start"
+    assert prompts(again.json["compiled"]) == prompts(found.json["compiled"])
+    assert [row["difference"] > 0.5 for row in again.json["held_out"]["comparisons"]] == [True]
+
+
 def test_a_teacher_is_asked_in_the_steps_of_better_together_too(small):
     student, teacher = small.serve(lucky=0.0), small.serve(able=True)
     words = ("-O", "strategy=labeled -> bootstrap", "--teacher", teacher.spec)
