@@ -5,7 +5,9 @@
 
 import importlib
 import json
+import os
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -148,6 +150,28 @@ def folder_of(task: str, data: str | None) -> tuple[str, Path]:
     return data, folder
 
 
+def read_instruction(given: str, full_name: str) -> str:
+    """Return one of INSTRUCTIONS, or the text that is given: itself, or for the task in a TOML file: congress = "...".
+
+    Of one ASCII word that is no file it is not known whether it is meant: UnknownName.
+    """
+    if given in INSTRUCTIONS:
+        return given
+    if given.strip() and (given.endswith(".toml") or os.path.isfile(expanded(given))):  # noqa: PTH113  # also of a long text
+        try:
+            texts = tomllib.loads(expanded(given).read_text(encoding="utf-8-sig"))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--instruction {given} cannot be read as TOML: {error}") from None
+        plain = full_name.partition(":")[0]
+        keys = (full_name, plain, plain.partition("/")[2])
+        given, file = next((texts[key] for key in keys if key in texts), ""), given
+        if not isinstance(given, str) or not given.strip():
+            raise UsageError(f'--instruction {file} has no text for {plain}; give it a line "{plain}" = "..."')
+    elif given.isascii() and len(given.split()) < 2:
+        raise UnknownName("instruction", given, INSTRUCTIONS)
+    return given
+
+
 def load(
     task: str,
     data: str | None = None,
@@ -169,7 +193,6 @@ def load(
     chosen = suite(suite_name)
     for kind, value, known in (
         ("split", split, SPLITS),
-        ("instruction", instruction, INSTRUCTIONS),
         (f"judgements of {full_name}", qrels or (*chosen.judgements, "")[0], chosen.judgements or (qrels,)),
     ):
         if value not in known:

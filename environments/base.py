@@ -252,7 +252,7 @@ class Request:
     split: str  # one of SPLITS
     home: Path  # where a large corpus may be kept in a form that opens at once
     qrels: str = ""  # which judgements lead; "" leaves it to the task
-    instruction: str = "task"  # one of INSTRUCTIONS
+    instruction: str = "task"  # one of INSTRUCTIONS, or a text
     columns: Mapping[str, str] = field(default_factory=dict)  # of a user's own data: what its files call a column
 
     def place(self, own: Sequence[str], others: Collection[str]) -> Path:
@@ -278,7 +278,7 @@ class Request:
 
     def objective(self, of_task: str) -> str:
         """Return what the queries' objective says, for a task whose own is `of_task`."""
-        return {"task": of_task, "generic": GENERIC, "none": ""}[self.instruction]
+        return {"task": of_task, "generic": GENERIC, "none": ""}.get(self.instruction, self.instruction)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+import environments
 from agents import AGENTS
 from environments.base import COLUMNS, INSTRUCTIONS, SPLITS
 from evals.measuring.metrics import LANGUAGE
@@ -68,13 +69,19 @@ class Common:
         Option(f"what your own data calls a column: {', '.join(COLUMNS)}", "NAME=COLUMN", pair, flag="--column"),
     ] = field(default_factory=dict)
     qrels: Annotated[str, Option("which judgements lead, e.g. gold or pooled; all are reported", "NAME")] = ""
-    instruction: Annotated[str, Option(f"what a query says of its task: {', '.join(INSTRUCTIONS)}", "KIND")] = "task"
+    instruction: Annotated[
+        str,
+        Option(
+            f"what a query says of its task: {', '.join(INSTRUCTIONS)}, a text, or a TOML file with one for each task",
+            "TEXT",
+        ),
+    ] = "task"
     limit: Annotated[int | None, Option("ask only the first N queries", "N", positive)] = None
     retriever: Annotated[
         str | None,
         Option(
-            f"bm25 where none is named; one of {', '.join(RETRIEVERS)}, or made of them, e.g. fusion(bm25,dense); "
-            "python -m tools.retrievers",
+            f"bm25 where none is named; one of {', '.join(RETRIEVERS)}, your own as FILE.py:CLASS, or made of them, "
+            "e.g. fusion(bm25,dense); python -m tools.retrievers",
             "SPEC",
         ),
     ] = None
@@ -114,6 +121,9 @@ class Common:
     def __post_init__(self) -> None:
         options.check(self)
         names.check("program", self.program, SYSTEMS, names.PROGRAMS)
+        if self.instruction not in INSTRUCTIONS:
+            told = environments.read_instruction(self.instruction, environments.locate(self.task, self.data)[0])
+            object.__setattr__(self, "instruction", told)
 
     @property
     def program_label(self) -> str:

@@ -409,7 +409,7 @@ def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None"
     try:
         made = kind.made(*place.values(), *arguments, **_select(kind.made, terms=terms), **spec.options)
     except Exception as error:
-        if isinstance(error, SextantError) or not (line := names.describe(error)):
+        if isinstance(error, SextantError) or not (line := names.user_line(error)):
             raise
         raise UsageError(f"{spec} cannot be built: {type(error).__name__}: {error}{line}") from error
     if not hasattr(made, "name"):  # a user's class may leave it to us

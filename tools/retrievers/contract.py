@@ -5,15 +5,14 @@ CORPUS, and what builds the same one over any corpus. What a kind computes, and 
 """
 
 import math
-import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tools.corpus import Corpus
-from tools.errors import SextantError
 from tools.models.terms import Terms
+from tools.names import user_line
 from tools.records import Document, Hit
 from tools.retriever import Retriever, Search
 from tools.retrievers import Spec, build, check
@@ -43,11 +42,8 @@ def run(spec: Spec) -> Iterator[tuple[str, str]]:
     for holds in CHECKS:
         try:
             wrong = next(holds(made, over), "")
-        except SextantError:
-            raise
         except Exception as error:  # noqa: BLE001  # of a user's class
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            wrong = f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
+            wrong = f"{type(error).__name__}: {error}{user_line(error)}"
         yield str(holds.__doc__).removesuffix("."), wrong
 
 

@@ -209,8 +209,12 @@ def _system(run: Run, *, with_model: bool) -> System:
         str(pool.get("kind", "")),
         int(pool.get("size", 0)),
         tuple(map(readable, parts)) if any(part not in run.retriever for part in parts) else (),
-        readable(config["instruction"]),
+        readable(_shorten(config["instruction"])),
     )
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:50]} ... ({hashlib.sha256(text.encode()).hexdigest()[:4]})"
 
 
 # What tells runs of one name apart, from what a reader wants to know to what is only there to be exact.

@@ -16,9 +16,10 @@ from rank_bm25 import BM25Okapi
 import environments
 from environments import crumb, multiconir
 from evals import score
+from evals.running.configuration import load_environment
 from tools.console import run_command
 from tools.disk import home
-from tools.errors import DataError, SextantError
+from tools.errors import DataError, SextantError, UsageError
 
 
 @pytest.fixture
@@ -183,6 +184,19 @@ def test_what_a_query_says_of_its_task_can_be_its_own_anybodys_or_nothing():
     assert "literary analysis" in own and "literary" not in generic and generic and none == ""
 
 
+def test_a_text_of_ones_own_is_what_queries_say_and_what_a_run_keeps_of_its_file(run, tmp_path):
+    (file := tmp_path / "texts.toml").write_text('congress = "Find the hearing."\n"birco/relic" = 5')
+    words = ("--program", "pointwise", "--task", "congress", "--limit", 1, "--json", "--instruction")
+    ran = [run(*words, given) for given in ("Find the hearing.", file)]
+    assert ran[0].json["run"] == ran[1].json["run"], "the text counts, wherever it stands"
+    config = json.loads(Path(ran[0].json["run"], "config.json").read_text())
+    assert config["instruction"] == "Find the hearing." and "testimony" not in str(config["parameters"])
+    assert [query.objective for query in load_environment(config).queries] == ["Find the hearing."]
+    for task in ("birco/relic", "birco/arguana"):
+        with pytest.raises(UsageError, match=f"texts.toml has no text for {task}"):
+            environments.load(task, "mini", instruction=str(file))
+
+
 @pytest.mark.parametrize("task", ["crumb/set_ops", "relic", "books:format"])
 def test_a_program_runs_on_every_kind_of_task(run, task):
     result = run("--program", "multihop", "--task", task, "--data", "mini", "--limit", 2, "--json")
@@ -197,6 +211,7 @@ def test_a_program_runs_on_every_kind_of_task(run, task):
         (("--task", "congress", "--qrels", "poled"), "did you mean 'pooled'"),
         (("--task", "crumb/legal_qa", "--qrels", "document"), "has no judgements by document"),
         (("--task", "relic", "--instruction", "tsak"), "did you mean 'task'"),
+        (("--task", "relic", "--instruction", "tsak.toml"), "tsak.toml cannot be read"),
         (("--task", "books", "--retriever", "pool_bm25"), "has none; use another"),
         (("--task", "people:monotonicity", "--k", "5"), "leave out --k"),
         (("--task", "clinical_trial"), "say crumb/clinical_trial or birco/clinical_trial"),

@@ -21,6 +21,7 @@ OTHERS = {  # a field -> a value that is not its default, where that cannot be g
     "options": {"k": "2"},
     "ranges": {"hops": "1..2"},
     "columns": {"id": "pid"},
+    "instruction": "Find all of it.",
     "api": "responses",
     "reasoning_effort": "low",
     "again": "failed",
