@@ -186,11 +186,11 @@ def test_what_a_query_says_of_its_task_can_be_its_own_anybodys_or_nothing():
 
 def test_a_text_of_ones_own_is_what_queries_say_and_what_a_run_keeps_of_its_file(run, tmp_path):
     (file := tmp_path / "texts.toml").write_text('congress = "Find the hearing."\n"birco/relic" = 5')
-    words = ("--program", "pointwise", "--task", "congress", "--limit", 1, "--json", "--instruction")
+    words = ("--program", "multihop", "--task", "congress", "--limit", 1, "--json", "--instruction")
     ran = [run(*words, given) for given in ("Find the hearing.", file)]
     assert ran[0].json["run"] == ran[1].json["run"], "the text counts, wherever it stands"
     config = json.loads(Path(ran[0].json["run"], "config.json").read_text())
-    assert config["instruction"] == "Find the hearing." and "testimony" not in str(config["parameters"])
+    assert config["instruction"] == "Find the hearing." and config["parameters"]["lens"] == ""
     assert [query.objective for query in load_environment(config).queries] == ["Find the hearing."]
     for task in ("birco/relic", "birco/arguana"):
         with pytest.raises(UsageError, match=f"texts.toml has no text for {task}"):
