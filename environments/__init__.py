@@ -185,7 +185,7 @@ def load(
 
     `data` is "mini" (bundled), "full" (fetched), or a folder in the release's layout; None is full if it has been
     fetched, else mini. `qrels` names the headline judgements, where a task has several; `instruction` is one of
-    INSTRUCTIONS; `columns` are names in the files of a user's own data. UsageError or UnknownName for a wrong
+    INSTRUCTIONS, a text, or a file with one for the task; `columns` are names in the files of a user's own data. UsageError or UnknownName for a wrong
     argument, DataError for missing or damaged data.
     """
     full_name, data = locate(task, data)
@@ -198,7 +198,7 @@ def load(
         if value not in known:
             raise UnknownName(kind, value, known)
     data, folder = folder_of(full_name, data)
-    place = (data, folder, split, home(), qrels, instruction, columns or {})
+    place = (data, folder, split, home(), qrels, read_instruction(instruction, full_name), columns or {})
     try:
         environment = chosen.load(Request(full_name, name, variant or chosen.variants[0], *place))
         if suite_name != "own":  # whose quirks are counted
