@@ -184,8 +184,8 @@ def load(
     """Load a task's environment.
 
     `data` is "mini" (bundled), "full" (fetched), or a folder in the release's layout; None is full if it has been
-    fetched, else mini. `qrels` names the headline judgements, where a task has several; `instruction` is one of
-    INSTRUCTIONS, a text, or a file with one for the task; `columns` are names in the files of a user's own data. UsageError or UnknownName for a wrong
+    fetched, else mini. `qrels` names the headline judgements, where a task has several; `instruction` is as in
+    `read_instruction`; `columns` are names in the files of a user's own data. UsageError or UnknownName for a wrong
     argument, DataError for missing or damaged data.
     """
     full_name, data = locate(task, data)
