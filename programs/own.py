@@ -34,7 +34,6 @@ __all__ = ["adapt", "read", "search", "select"]
 QUERY = ("query", "question", "description")  # names under which the text of a query is asked for
 ANSWERS = ("doc_ids", "ranking", "documents", "document_ids", "ids")  # names under which a ranking is handed in
 _GIVEN = (*QUERY, "objective", "search", "read", "select", "tools", "model", "depth", "toolbox")
-_KINDS = {kind.__name__: kind for kind in (bool, int, float, str)}  # of parameters that -P may set
 
 
 def adapt(made: Any, name: str) -> Any:
@@ -53,8 +52,8 @@ def adapt(made: Any, name: str) -> Any:
     answers = not isinstance(made, type) and bool(asked.keys() & {*QUERY} or strange)
     if strange[answers and not asked.keys() & {*QUERY} :]:  # of a function, the first one may be the query
         raise UsageError(f"{name} asks for {strange[-1]!r}; it is given {', '.join(_GIVEN)}; give others a default")
-    own = [one for one in asked.values() if isinstance(one.default, bool | int | float | str)]
-    settings = [_setting(one) for one in own if one.name not in _GIVEN]
+    own = [one for one in asked.values() if one.default is not one.empty and one.name not in _GIVEN]
+    settings = [one.replace(kind=one.KEYWORD_ONLY) for one in own]
     base = inspect.signature(Own.__init__).parameters
     about = {
         "__init__": Own.__init__,  # a dataclass would make another one
@@ -73,13 +72,6 @@ def _parameters(made: Any) -> dict[str, inspect.Parameter]:
     is_class = isinstance(made, type)  # whose own signature DSPy hides
     parameters = [*inspect.signature(made.__init__ if is_class else made).parameters.values()][is_class:]
     return {one.name: one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
-
-
-def _setting(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Return a parameter as -P sets it: with its type, or that of its default, and by its name only."""
-    annotated = str(getattr(parameter.annotation, "__name__", parameter.annotation))  # text in some files
-    kind = _KINDS.get(annotated, type(parameter.default))
-    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=kind)
 
 
 def is_graph(made: Any) -> bool:

@@ -322,6 +322,7 @@ def identity(resolved: Resolved, task: str, made_by: str = "") -> dict[str, Any]
     references += [one for spec in resolved.all_retrievers for one in sorted(retrievers.references(spec))]
     modules = [reference.rpartition(":")[0] for reference in references] + list(_ALWAYS)
     modules += [names.module_of(resolved.request.program, SYSTEMS, names.PROGRAMS)]
+    modules += ["programs.own", "programs.own_graph"] * (resolved.request.program not in SYSTEMS)
     modules += ["evals.running.pools"] * bool(pool) + ["evals.measuring.traces"] * bool(resolved.limits)
     modules += [made_by] * bool(made_by)
     modules += ["programs.compiled"] * bool(resolved.compiled) + ["tools.models.offline"] * offline

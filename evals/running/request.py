@@ -12,6 +12,7 @@ import inspect
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -166,7 +167,8 @@ class Request(Common):
 
 def find_program(name: str) -> Any:
     """Return the constructor of a program: a class of ours, or made of what a user's name stands for."""
-    return names.pick("program", name, SYSTEMS, names.PROGRAMS)
+    made = names.pick("program", name, SYSTEMS, names.PROGRAMS)
+    return made if name in SYSTEMS else import_module("programs.own").adapt(made, name)  # which takes time to import
 
 
 def parse_parameters(

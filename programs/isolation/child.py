@@ -19,6 +19,7 @@ from typing import Any, Self
 import dspy
 
 from programs.compiled import NAME, read
+from programs.own import adapt
 from tools import errors, names, session
 from tools.errors import UsageError
 from tools.models import lm, offline
@@ -151,7 +152,7 @@ class _Host:
 
     def describe(self, system: str) -> list[tuple[str, str, Any]]:
         """Return name, type and default of what the program's constructor may be given by name."""
-        self._constructor = names.pick("program", system, {}, names.PROGRAMS)
+        self._constructor = adapt(names.pick("program", system, {}, names.PROGRAMS), system)
         return [(one.name, one.annotation.__name__, one.default) for one in list_parameters(self._constructor).values()]
 
     def begin(self, program: str, parameters: Mapping[str, Any]) -> list[str]:
