@@ -92,11 +92,8 @@ class Compiled:
             raise UsageError(f"{where} was compiled for --program {self.program}, not {name}")
         current = prompts_of(program)
         for place, prompt in self.prompts.items():
-            if place not in current and self.by_hand:
-                raise UsageError(f"{where}: {UnknownName(f'predictor of {name}', place, current)}")
             if place not in current:
-                known = ", ".join(current) or "no prompts"
-                raise UsageError(f"{where} has a prompt for {place!r}, and {name} has {known}; compile again")
+                raise UsageError(f"{where}: {UnknownName(f'predictor of {name}', place, current)}")
             _check_prompt(prompt, current[place], place, where)
         if (lacking := sorted(current.keys() - self.prompts.keys())) and not self.by_hand:
             raise UsageError(f"{where} has no prompt for {lacking[0]!r} of {name}; compile again")
@@ -125,8 +122,7 @@ class Compiled:
             same = prompt.instructions == before[name].instructions
             if prompt.descriptions or not same:
                 kept[name] = Prompt("" if same else prompt.instructions, descriptions=prompt.descriptions)
-        edited = f"{len(kept)} of {plural(len(after), 'predictor')}"
-        about = {"edited": edited, "differs": list(kept)}
+        about = {"edited": f"{len(kept)} of {plural(len(after), 'predictor')}", "differs": list(kept)}
         return replace(self, prompts=kept, origin={**self.origin, **about}) if kept else None
 
 

@@ -7,19 +7,22 @@ of fields belong to the program's code, and how all this becomes a message to DS
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from programs.compiled import BY_HAND, Compiled, Prompt, description
 from tools import forms
-from tools.errors import DataError, UnknownName, UsageError
+from tools.errors import DataError, UsageError
 
 
 class Table(TypedDict, total=False):
     """The part of a file that is for one predictor."""
 
-    instructions: str
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # as pydantic wants it
+
+    instructions: Annotated[str, Field(pattern=r"\S")]
     fields: dict[str, str]
 
 
@@ -27,27 +30,20 @@ def read(file: Path, program: str) -> Compiled:
     """Return the prompts of a file, for the program of that name. DataError for no TOML, UsageError for other keys."""
     try:
         document = tomllib.loads(file.read_bytes().decode("utf-8-sig"))
-        prompts = {name: _prompt(name, table) for name, table in document.items()}
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{file} is not TOML: {error}; `python -m programs show` prints such a file") from None
-    except (ValueError, UnknownName) as error:
-        raise UsageError(f"{file}: {error}") from None
-    return Compiled(program, {}, "bm25", prompts, origin={"optimizer": BY_HAND, "edited": ", ".join(prompts)})
-
-
-def _prompt(name: str, table: Any) -> Prompt:
-    for key in table if isinstance(table, dict) else ():
-        if key not in Table.__annotations__:
-            raise UnknownName(f"part of the prompt [{name}]", key, Table.__annotations__)
     try:
-        forms.check(Table, table)
+        forms.check(dict[str, Table], document)
     except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    if not table.get("instructions", "x").strip():
-        raise ValueError(f"the instructions of {name} are empty; leave them out to keep the program's own")
-    return Prompt(table.get("instructions", ""), descriptions=table.get("fields", {}))
+        known = 'a ["predictor"] has instructions, and ["predictor".fields] a text for each'
+        raise UsageError(f"{file}: {error}; {known}") from None
+    prompts = {
+        name: Prompt(table.get("instructions", ""), descriptions=table.get("fields", {}))
+        for name, table in document.items()
+    }
+    return Compiled(program, {}, "bm25", prompts, origin={"optimizer": BY_HAND, "edited": ", ".join(prompts)})
 
 
 def describe(program: Any) -> dict[str, Table]:

@@ -96,7 +96,7 @@ def test_each_way_not_to_fit_is_refused_with_its_reason(corpus):
         (changed(corpus, signature="Search"), "multihop", "the signature of reader.next_search was Search"),
         (changed(corpus, fields=("in words: str",)), "multihop", "has other fields now"),
         (changed(corpus, before="00000000"), "multihop", "that it started from have changed"),
-        (made(corpus, prompts={"searcher": Prompt("?")}), "multihop", "has a prompt for 'searcher'"),
+        (made(corpus, prompts={"searcher": Prompt("?")}), "multihop", "no predictor of multihop is called 'searcher'"),
         (made(corpus, prompts={}), "multihop", "has no prompt for 'reader.next_search'"),
         (made(corpus, members=(made(corpus, program="rewrite"),)), "multihop", "for --program rewrite"),
     ):

@@ -69,6 +69,7 @@ CONGRESS = ("--program", "multihop", "--task", "congress", "--limit", 1, "-P", "
 
 
 def test_a_run_has_an_identity_by_the_words_that_differ(run, command_of, tmp_path):
+    assert "retrieve has no predictor" in command_of(module)("show", "retrieve").err
     shown, file = command_of(module)("show", "multihop").out, tmp_path / "own.toml"
     config = {}
     for text in ("", shown, shown.replace("Write the next", "Write a next")):
@@ -87,12 +88,9 @@ def test_a_run_has_an_identity_by_the_words_that_differ(run, command_of, tmp_pat
     ("text", "code", "words"),
     [
         ("['reader.next_serch']\ninstructions = 'x'", 2, "no predictor of multihop is called 'reader.next_serch'; did"),
-        ("[reader.next_search]\ninstructions = 'x'", 2, "no part of the prompt [reader] is called 'next_search'"),
         ("['reader.next_search'.fields]\nnote = 'x'", 2, "called 'note'; did you mean 'notes'?"),
-        ("[a]\nprefix = 'x'", 2, "is called 'prefix'; known: fields, instructions"),
-        ("[a]\ninstructions = 1", 2, "a: instructions should be a valid string"),
-        ("[a]\ninstructions = ' '", 2, "the instructions of a are empty"),
-        ("instructions = 'x'", 2, "instructions: should be a valid dictionary"),
+        ("[reader.next_search]\ninstructions = 'x'", 2, 'reader.next_search Extra inputs are not permitted; a ["pred'),
+        ("[a]\ninstructions = ' '", 2, "a.instructions String should match"),
         ("[reader\n", 3, "is not TOML: Expected ']' at the end of a table declaration (at line 1"),
         (None, 3, "own.toml cannot be read: No such file"),
     ],
@@ -103,8 +101,3 @@ def test_what_a_file_cannot_be_is_said_in_a_line(text, code, words, run, tmp_pat
         file.write_text(text)
     result = run(*CONGRESS, "--prompts", file)
     assert result.code == code and words in result.err and result.err.count("\n") == 1
-
-
-def test_a_program_without_prompts_has_none_to_show(command_of):
-    result = command_of(module)("show", "retrieve")
-    assert result.code == 2 and "retrieve has no predictor" in result.err
