@@ -150,7 +150,7 @@ def _count_oddities(queries: Mapping[str, str], qrels: Grades, documents: Corpus
     counts["judgements above 0 of those"] = sum(grade > 0 and doc_id in missing for doc_id, grade in every)
     counts["grades that are fractions, which trec_eval cannot read"] = sum(grade % 1 > 0 for _, grade in every)
     counts["grades below 0, which count as not relevant"] = sum(grade < 0 for _, grade in every)
-    counts["queries with no grade above 0, for which nothing can be found"] = sum(
+    counts["queries with no judgement above 0, for which nothing can be found"] = sum(
         max(grades.values()) <= 0 for grades in qrels.values()
     )
     counts["queries without a text"] = sum(not text.strip() for text in queries.values())
@@ -228,7 +228,8 @@ class _Table:
             form = f" ({', '.join(bare)}), or a first line that names the columns"
             rows = tables.read_cells(path, 0 if has_header else len(bare), separator, "" if has_header else form)
             where, header = next(rows, (str(path), [])) if has_header else ("", bare)
-            header = [cell if cell in known else cell.strip().lower() for cell in header]
+            lower = {cell: cell.strip().lower() for cell in header}
+            header = [lower[cell] if cell not in known and lower[cell] in known else cell for cell in header]
             if twice := next((cell for cell in header if cell in known and header.count(cell) > 1), None):
                 raise DataError(f"{where}: the column {twice!r} is there twice")
             yield from ((where, dict(zip(header, cells, strict=True))) for where, cells in rows)

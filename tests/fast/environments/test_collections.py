@@ -1,0 +1,211 @@
+"""Data of one's own in the forms that it comes in: what is asked, judged and said is right, and damage is refused.
+
+Every form holds the same collection. Its judgements are compared with what pytrec_eval reads from the TREC file.
+"""
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import pytrec_eval
+
+from environments import layouts
+from environments.collections import read_collection
+from tools.corpus import StoredCorpus
+from tools.errors import DataError, UsageError
+
+TEXTS = {"7": ("Dams", "On weirs, rivers"), "d/2": ("", 'A "ferry"\nof two'), "d3": ("Drei", "Örtliche Brücken")}
+LINES = {doc_id: f"{title} {text}".replace("\n", " ").strip() for doc_id, (title, text) in TEXTS.items()}
+QUERIES = {"2": "Which dam?", "q1": "Crossing water?", "q9": "Not judged"}
+JUDGED = [("q1", "d/2", 2), ("q1", "d3", -1), ("2", "7", 1), ("2", "gone", 1)]
+TREC_QRELS = "".join(f"{query_id} 0 {doc_id} {grade}\n" for query_id, doc_id, grade in JUDGED)
+TOPICS = "".join(f"<top>\n<num> Number: {name}\n<title> {text}\n</top>\n" for name, text in QUERIES.items())
+
+ROWS = [(doc_id, *texts) for doc_id, texts in TEXTS.items()]
+CORPUS = [{"_id": doc_id, "title": title, "text": text} for doc_id, title, text in ROWS]
+ASKED = [{"_id": query_id, "text": text} for query_id, text in QUERIES.items()]
+QRELS = [{"query-id": query_id, "corpus-id": doc_id, "score": grade} for query_id, doc_id, grade in JUDGED]
+HEADER = ("query-id", "corpus-id", "score")
+
+
+def jsonl(rows):
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def numbered(rows):
+    return jsonl({name: int(cell) if str(cell).isdigit() else cell for name, cell in row.items()} for row in rows)
+
+
+def cells(separator, *rows):
+    csv.writer(buffer := io.StringIO(newline=""), delimiter=separator).writerows(rows)
+    return buffer.getvalue().encode()
+
+
+def zstd(data):
+    return pa.Codec("zstd").compress(data).to_pybytes()
+
+
+def parquet(rows):
+    pq.write_table(pa.Table.from_pylist(rows), buffer := io.BytesIO())
+    return buffer.getvalue()
+
+
+def arrow(rows):
+    with pa.ipc.new_stream(buffer := io.BytesIO(), (table := pa.Table.from_pylist(rows)).schema) as stream:
+        stream.write_table(table, max_chunksize=1)
+    return buffer.getvalue()
+
+
+def trec(rows):
+    form = "<DOC>\n<DOCNO> {} </DOCNO>\n<HEADLINE><P>{}</P></HEADLINE>\n<TEXT>\n{}\n</TEXT>\n</DOC>\n\n"
+    return "".join(form.format(*row) for row in rows).encode()
+
+
+BEIR = {"corpus.jsonl": jsonl(CORPUS), "queries.jsonl": jsonl(ASKED), "qrels/test.tsv": cells("\t", HEADER, *JUDGED)}
+OWN = {"id": "Key", "text": "Was", "title": "Kopf", "query": "frage", "grade": "note", "doc_id": "treffer"}
+FORMS = {
+    "BEIR": BEIR,
+    "BEIR, two splits in zstd": {
+        "corpus.jsonl.zst": zstd(BEIR["corpus.jsonl"]),
+        "queries.jsonl.zst": zstd(BEIR["queries.jsonl"]),
+        "qrels/dev.tsv": cells("\t", HEADER, *JUDGED[:2]),
+        "qrels/test.tsv": cells("\t", HEADER, *JUDGED[2:]),
+    },
+    "BEIR, repeats in numbers and parts": {
+        "corpus/0000.jsonl.gz": gzip.compress(numbered(CORPUS[:2])),
+        "corpus/0001.jsonl.gz": gzip.compress(numbered(CORPUS[1:])),
+        "queries.jsonl": numbered(ASKED + ASKED[:1]),
+        "qrels.jsonl": numbered(QRELS + QRELS[:1]),
+    },
+    "a Hugging Face folder, two splits as MTEB has them": {
+        "data/corpus/test-00000-of-00002.parquet": parquet(CORPUS[:1]),
+        "data/corpus/test-00001-of-00002.parquet": parquet(CORPUS[1:]),
+        "data/queries/test-00000-of-00001.parquet": parquet(ASKED),
+        "data/default/test-00000-of-00001.parquet": parquet(QRELS[2:]),
+        "data/default/dev-00000-of-00001.parquet": parquet(QRELS[:2]),
+    },
+    "a Hugging Face folder, of save_to_disk": {
+        "dataset_dict.json": b'{"splits": ["corpus", "queries", "qrels"]}',
+        "corpus/data-00000-of-00001.arrow": arrow(CORPUS),
+        "queries/data-00000-of-00001.arrow": arrow(ASKED),
+        "qrels/test/data-00000-of-00001.arrow": arrow(QRELS),
+        "qrels/test/cache-1f2e.arrow": b"of the library's own",
+    },
+    "a Hugging Face folder, other columns": {
+        "docs.parquet": parquet([{"Key": i, "Kopf": h, "Was": t, "text": "x"} for i, h, t in ROWS]),
+        "queries.jsonl": jsonl({"qid": i, "frage": t} for i, t in QUERIES.items()),
+        "qrels.jsonl": jsonl({"qid": q, "treffer": d, "note": g} for q, d, g in JUDGED),
+    },
+    "TREC": {"docs.trec": trec(ROWS), "topics.1-3.txt": TOPICS.encode(), "qrels.1-3.txt": TREC_QRELS.encode()},
+    "TREC, many files": {
+        "documents/ft/ft911_1.gz": gzip.compress(trec(ROWS[:2])),
+        "documents/la/LA010189": trec(ROWS[2:]),
+        "documents/README": b"what this is",
+        "topics.tsv": cells("\t", *QUERIES.items()),
+        "robust.qrels": TREC_QRELS.encode(),
+    },
+    "TREC, JSON Lines": {
+        "collection.jsonl": jsonl({"docno": i, "title": h, "contents": t} for i, h, t in ROWS),
+        "topics.xml": "".join(f'<topic number="{name}">{text}</topic>' for name, text in QUERIES.items()).encode(),
+        "qrels": TREC_QRELS.encode(),
+    },
+    "TREC, as MS MARCO has it": {
+        "collection.tsv": cells("\t", *LINES.items()).replace(b'""', b"\0").replace(b'"', b"").replace(b"\0", b'"'),
+        "queries.dev.tsv": cells("\t", *QUERIES.items()),
+        "qrels.dev.tsv": TREC_QRELS.replace(" ", "\t").encode(),
+    },
+    "CSV": {
+        "documents.csv": cells(",", ("ID", "Title", "Text"), *ROWS),
+        "queries.csv": cells(",", ("qid", "query"), *QUERIES.items()),
+        "qrels.csv": cells(",", ("qid", "docid", "relevance"), *JUDGED),
+    },
+    "CSV, other columns": {
+        "documents.csv": cells(";", ("Key", "Kopf", "Was", "text"), *((*row, "x") for row in ROWS)),
+        "queries.csv": cells(";", ("id", "frage"), *QUERIES.items()),
+        "judgements.tsv": cells("\t", ("query_id", "treffer", "note"), *JUDGED),
+    },
+}
+
+
+def put(folder, files):
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_collection_is_the_same_in_every_form(form, tmp_path):
+    read = read_collection(put(tmp_path, FORMS[form]), tmp_path / "home", OWN if "other" in form else {})
+    assert read.form == form.partition(",")[0]
+    assert {
+        one.doc_id: f"{one.title} {one.text}".replace("\n", " ").strip() for one in read.documents.stream()
+    } == LINES
+    assert read.documents["d3"].title == ("" if "MARCO" in form else "Drei")
+    assert dict(read.queries) == {"2": "Which dam?", "q1": "Crossing water?"}
+    assert read.qrels == pytrec_eval.parse_qrel(TREC_QRELS.splitlines())
+    assert read.splits == ({"dev": ("q1",), "test": ("2",)} if "splits" in form else {})
+    assert read.said[1:] == (
+        "3 documents, 2 queries, 4 judgements with grades from -1 to 2.",
+        *("Documents that are there again, counted once: 1.",) * ("repeats" in form),
+        *("Queries that are there again, counted once: 1.",) * ("repeats" in form),
+        *("Judgements that are there again, counted once: 1.",) * ("repeats" in form),
+        "Queries without a judgement, left out: 1.",
+        "Judged documents that are not in the corpus: 1.",
+        "Judgements above 0 of those: 1.",
+        "Grades below 0, which count as not relevant: 1.",
+    )
+
+
+DAMAGE = {  # what is changed in BEIR's folder, and what is said
+    "one id with two texts": ({"corpus.jsonl": jsonl([*CORPUS, CORPUS[0] | {"text": "x"}])}, r"line 4: .*in .*line 1"),
+    "one query with two texts": ({"queries.jsonl": jsonl([*ASKED, ASKED[0] | {"text": "x"}])}, r"line 4: .*line 1"),
+    "two grades": ({"qrels/dev.tsv": cells("\t", HEADER, ("q1", "d/2", 1))}, "test.tsv, line 2: .* with 1 and 2"),
+    "an unknown column": ({"queries.jsonl": jsonl([{"_id": "q1", "asked": "y"}])}, "line 1 has no query that is known"),
+    "strangers": ({"queries.jsonl": jsonl([{"_id": "x", "text": "y"}])}, "no query has a judgement"),
+    "torn zstd": ({"queries.jsonl.zst": zstd(BEIR["queries.jsonl"])[:-3]}, "jsonl.zst cannot be read: Truncated"),
+    "torn Arrow": ({"queries.arrow": arrow(ASKED)[:-300]}, "cannot be read as Arrow after row"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_what_contradicts_itself_or_is_damaged_is_refused(damage, tmp_path):
+    files, message = DAMAGE[damage]
+    with pytest.raises(DataError, match=message):
+        read_collection(put(tmp_path, BEIR | files), tmp_path / "home")
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"), [({"text": "Wass"}, "'Wass'; did you mean 'Was'"), ({"word": "x"}, "'word'")]
+)
+def test_a_column_that_is_not_there_is_said(columns, said, tmp_path):
+    with pytest.raises(UsageError, match=f"is called {said}"):
+        read_collection(put(tmp_path, FORMS["CSV, other columns"]), tmp_path / "home", OWN | columns)
+
+
+def test_a_stored_corpus_says_what_was_counted_when_it_was_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(layouts, "LARGE", 1)
+    put(tmp_path, FORMS["BEIR, repeats in numbers and parts"])
+    first, second = (read_collection(tmp_path, tmp_path / "home") for _ in range(2))
+    assert isinstance(second.documents, StoredCorpus)
+    assert second.said == first.said and "Documents that are there again, counted once: 1." in second.said
+
+
+def test_an_id_of_ir_datasets_is_kept_in_beirs_form(tmp_path, monkeypatch):
+    monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path))
+    package = pytest.importorskip("ir_datasets")
+    put(tmp_path, FORMS["TREC, as MS MARCO has it"])
+    names = {"docs_tsv": "collection.tsv", "queries_tsv": "queries.dev.tsv", "qrels_trec": "qrels.dev.tsv"}
+    data = package.create_dataset(**{kind: str(tmp_path / name) for kind, name in names.items()})
+    package.registry.register(name := f"sextant/{tmp_path.name}", data)
+    for place in (Path(f"ir_datasets:{name}"), Path(name)):
+        read = read_collection(place, tmp_path / "home")
+        assert {one.doc_id: one.text for one in read.documents.stream()} == LINES and read.form == "ir_datasets"
+        assert read.qrels == pytrec_eval.parse_qrel(TREC_QRELS.splitlines()) and list(read.queries) == ["2", "q1"]
+    with pytest.raises(UsageError, match="did you mean 'sextant/"):
+        read_collection(Path(f"{name}s"), tmp_path / "home")
